@@ -1,0 +1,1 @@
+"""What the data is: records, their storages, and datasets over them."""

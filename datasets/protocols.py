@@ -1,0 +1,171 @@
+"""The contracts between the stages, on one page.
+
+Whatever crosses to another process pickles as its recipe (its arguments), opens its
+handles on first use in the process that uses them, and is safe under fork, spawn and
+forkserver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from datasets.sample import BadRecord, BadSample, Batch, Record, Sample
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Int64Array = NDArray[np.int64]
+
+
+@runtime_checkable
+class Index(Protocol):
+    """Metadata of every record, known without reading the records; memory-mapped."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns beside the key: ``label``, ``size_bytes``, ``height``, ..."""
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """Names of the classes by label, or None where there are no labels."""
+
+    def column(self, name: str) -> NDArray[Any]:
+        """One column as an array [len(self)]; KeyError names the columns there are."""
+
+    def keys(self, indices: Int64Array) -> list[str]:
+        """Keys of the given indices, int64 [n]."""
+
+    def fingerprint(self) -> str:
+        """Hash of keys, sizes and labels; not of paths or times."""
+
+
+@runtime_checkable
+class Storage(Protocol):
+    """Where records lie."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def index(self) -> Index:
+        """The metadata of this storage."""
+
+    def read(self, indices: Int64Array) -> list[Record | BadRecord]:
+        """Read the records at `indices`, int64 [n], in that order.
+
+        One bad record never spoils the others. Passing trouble is retried, then raised.
+        """
+
+    def fingerprint(self) -> str:
+        """Hash of the data's identity: equal for a copy of the data at another place."""
+
+
+class Decoder(Protocol):
+    """Turns a record into a sample; ValueError (one line) for a record that is damaged."""
+
+    def __call__(self, record: Record) -> Sample: ...
+
+
+class Transform(Protocol):
+    """Changes one sample; every random draw comes from `rng`."""
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample: ...
+
+
+@runtime_checkable
+class Dataset(Protocol):
+    """Positions of an epoch to samples: read, decoded and transformed."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def index(self) -> Index: ...
+
+    def fetch(
+        self, indices: Int64Array, positions: Int64Array, epoch: int
+    ) -> list[Sample | BadSample]:
+        """Samples of the records `indices`, int64 [n], drawn at `positions`, int64 [n].
+
+        What comes back is a function of (seed, epoch, position, index) alone.
+        """
+
+    def fingerprint(self) -> str: ...
+
+
+@runtime_checkable
+class StreamDataset(Protocol):
+    """Items that cannot be indexed: they are read in order and numbered by position."""
+
+    def open(self, epoch: int, start: int) -> Iterator[Any]:
+        """Iterate over the epoch's raw items from position `start` on, in order."""
+
+    def fetch_items(
+        self, items: Sequence[Any], positions: Int64Array, epoch: int
+    ) -> list[Sample | BadSample]:
+        """Turn raw items of `open` into samples."""
+
+    def fingerprint(self) -> str: ...
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """Which record stands at a position. Pure, without state, picklable."""
+
+    def __len__(self) -> int:
+        """Number of positions in an epoch."""
+
+    def indices(self, epoch: int, start: int, stop: int) -> Int64Array:
+        """Record indices at positions `start` .. `stop` - 1 of `epoch`, int64 [stop - start]."""
+
+
+class Collate(Protocol):
+    """Puts samples together into a batch; images stay uint8 [B, H, W, C]."""
+
+    def __call__(self, samples: list[Sample]) -> Batch: ...
+
+
+class BatchTransform(Protocol):
+    """Changes a whole batch where the batch is (the device); returns the batch."""
+
+    def __call__(self, batch: Batch) -> Batch: ...
+
+
+class Model(Protocol):
+    """A torch module that is called with the batch."""
+
+    def __call__(self, batch: Batch) -> Any: ...
+
+
+class Task(Protocol):
+    """Turns outputs and batch into losses and metrics.
+
+    Losses are means over the rows that are valid; metrics leave invalid rows out.
+    """
+
+    def losses(self, outputs: Any, batch: Batch) -> dict[str, Any]:
+        """Scalar tensors by name, each the mean over valid rows; their sum is trained on."""
+
+    def metrics(self) -> Any:
+        """A new torchmetrics ``MetricCollection``, empty."""
+
+    def update(self, metrics: Any, outputs: Any, batch: Batch) -> None:
+        """Add the valid rows of a batch to `metrics`."""
+
+
+class Logger(Protocol):
+    """Takes the figures of a run. Called on rank 0 alone."""
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        """Write the values of one step."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the log stands, for a checkpoint."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Cut the log back to where it stood at the checkpoint."""
+
+    def close(self) -> None:
+        """Flush and close."""

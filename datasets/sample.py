@@ -1,0 +1,81 @@
+"""The data that flows: records from a storage, samples, bad ones, and batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+Sample = dict[str, Any]
+"""One decoded sample, a flat dict.
+
+==============  ==================================================================
+``image``       uint8 [H, W, C], RGB, 0..255
+``label``       int, the class id
+``mask``        integer [H, W], class ids
+``boxes``       float32 [N, 4], xyxy, pixels
+``box_labels``  int64 [N]
+``keypoints``   float32 [K, 3], x, y in pixels and visibility 0, 1 or 2
+``tokens``      int64 [T]
+``features``    float32 [F]
+``array``       any axes and dtype: audio, volumes, spectra
+``index``       int, the record in this split
+``key``         str, the record's name in its storage
+``position``    int, the position in the epoch
+==============  ==================================================================
+
+``index``, ``key`` and ``position`` are always there; of the rest, what the data has.
+"""
+
+Batch = dict[str, Any]
+"""What a loader yields: a dict of tensors whose first axis is the batch.
+
+``image`` stays uint8 [B, H, W, C] until it is on the device. ``index`` and ``position``
+are int64 [B], ``valid`` is bool [B] (False: padding, to be left out of loss and metrics),
+and ``key`` is a list of B strings. A collate may leave other fields as lists.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a storage holds for one index, not decoded.
+
+    Attributes:
+        index: The index that was asked for.
+        key: The record's name: unique in its storage and stable over copies of the data.
+        fields: Encoded or raw values by sample key, such as ``{"image": b"...", "label": 3}``.
+    """
+
+    index: int
+    key: str
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecord:
+    """A record that cannot be read; its neighbours in the same read are not affected."""
+
+    index: int
+    key: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class BadSample:
+    """A sample that cannot be had, and all that is needed to find it again.
+
+    Attributes:
+        index: The record in this split.
+        key: The record's name in its storage.
+        position: The position in the epoch that asked for it.
+        cause: One line that says what is wrong.
+        storage: Name and place of the storage, such as ``image_folder /data/train``.
+    """
+
+    index: int
+    key: str
+    position: int
+    cause: str
+    storage: str
+
+    def __str__(self) -> str:
+        return f"{self.storage}: {self.key!r} at position {self.position}: {self.cause}"

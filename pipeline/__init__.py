@@ -1,0 +1,1 @@
+"""How it runs: configuration, samplers, collates, the loader and training."""

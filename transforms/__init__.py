@@ -1,0 +1,1 @@
+"""How a sample or a batch changes: decoding, augmentation, device transforms."""
