@@ -1,0 +1,1 @@
+"""The training job: loop, checkpoints, run folder, distributed, loggers."""
