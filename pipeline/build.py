@@ -1,0 +1,227 @@
+"""Config to objects: the one place that makes them, in the order in which data flows.
+
+Everything here takes the plain, resolved config that `pipeline.config` has checked.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pipeline.config.allowed import resolve_class, resolve_function, resolve_target
+from pipeline.config.discovery import load_all
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch import nn
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
+
+    from datasets.protocols import (
+        BatchTransform,
+        Dataset,
+        Logger,
+        Storage,
+        StreamDataset,
+        Task,
+        Transform,
+    )
+    from pipeline.loader.loader import Loader
+
+Split = Literal["train", "val"]
+Config = Mapping[str, Any]
+
+_NO_ARGUMENTS = frozenset({"_target_", "_after_"})
+
+
+def build(node: Config, **injected: Any) -> Any:
+    """Make the object that a config node describes.
+
+    Args:
+        node: A mapping with a ``_target_``; nested mappings with one are built first.
+        injected: What is known at run time; passed on by name where the target asks for it.
+
+    Returns:
+        The object; for a function that is the component itself, the function with the node's
+        arguments bound.
+    """
+    target = resolve_target(node["_target_"])
+    arguments = {k: _build_nested(v) for k, v in node.items() if k not in _NO_ARGUMENTS}
+    if target.partial and not inspect.isclass(target.call):
+        return functools.partial(target.call, **arguments) if arguments else target.call
+    accepted = inspect.signature(target.call).parameters
+    arguments |= {k: v for k, v in injected.items() if k in accepted}
+    return target.call(**arguments)
+
+
+def _build_nested(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        if "_target_" in value:
+            return build(value)
+        return {key: _build_nested(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_build_nested(item) for item in value]
+    return value
+
+
+def build_dataset(config: Config, split: Split) -> Dataset | StreamDataset:
+    """The samples of a split: storage, decoding and the augmentation of that split."""
+    load_all(config["imports"])
+    node = dict(config["dataset"])
+    target = resolve_target(node.pop("_target_"))
+    arguments: dict[str, Any] = {
+        "transform": build_transform(config, split),
+        "seed": config["seed"],
+        "split": split,
+    }
+    for key, value in node.items():
+        if key == "storage":
+            arguments[key] = _storage_recipe(value, Path(config["data_dir"]))
+        elif key == "target":
+            arguments[key] = resolve_class(value, bases=("torch.utils.data.Dataset",))
+        elif key in ("collate_fn", "worker_init_fn") and value is not None:
+            modules = {str(node["target"]).rpartition(".")[0], *_import_names(config["imports"])}
+            arguments[key] = resolve_function(value, modules)
+        else:
+            arguments[key] = _build_nested(value)
+    return target.call(**arguments)
+
+
+def open_storage(config: Config, split: Split) -> Storage:
+    """The records of a split alone, as they lie: what packing reads."""
+    from datasets.splits import open_split
+
+    load_all(config["imports"])
+    node = config["dataset"]
+    if "storage" not in node:
+        raise ValueError(f"dataset {node['_target_']} has no storage; use dataset=image_folder")
+    recipe = _storage_recipe(node["storage"], Path(config["data_dir"]))
+    return open_split(recipe, split=split, val_fraction=node["val_fraction"])
+
+
+def _storage_recipe(node: Config, data_dir: Path) -> Any:
+    """How to open a storage; the demo set is made here, when it is asked for by name."""
+    from datasets.demo import demo_path
+    from datasets.splits import StorageRecipe
+
+    target = resolve_target(node["_target_"])
+    arguments = {k: _build_nested(v) for k, v in node.items() if k not in _NO_ARGUMENTS}
+    if arguments.get("path") == "demo":
+        arguments["path"] = str(demo_path(node["_target_"].rpartition("/")[2], data_dir))
+    return StorageRecipe(target.call, arguments)
+
+
+def _import_names(imports: Iterable[str]) -> set[str]:
+    """Module names of `imports`, whose files are imported by their stem."""
+    return {Path(name).stem if name.endswith(".py") else name for name in imports}
+
+
+def build_transform(config: Config, split: Split) -> Transform:
+    """The augmentation stack of a split: ``augment.train`` or ``augment.eval``."""
+    from transforms.cpu.stack import build_stack
+
+    steps = config["augment"]["train" if split == "train" else "eval"]
+    return build_stack(steps or {}, build_step=build)
+
+
+def build_loader(
+    config: Config,
+    split: Split = "train",
+    *,
+    rank: int = 0,
+    world_size: int = 1,
+    run_dir: Path | None = None,
+) -> Loader:
+    """A loader of batches, ready to iterate; usable in anybody's loop.
+
+    Args:
+        config: A checked config, such as `pipeline.compose` gives.
+        split: ``train`` (the configured sampler) or ``val`` (all of it once, in order).
+        rank: This process among those that share each batch.
+        world_size: Number of these processes.
+        run_dir: Where ``bad_samples.csv`` is written; None writes none.
+
+    Returns:
+        An iterable of batches: dicts of tensors with ``image`` uint8 [B, H, W, C], ``label``,
+        ``index`` and ``position`` int64 [B], ``valid`` bool [B], and ``key``, a list of strings.
+
+    Raises:
+        ValueError: Data is missing or cannot be used as configured.
+    """
+    from pipeline.loader.loader import Loader
+
+    dataset = build_dataset(config, split)
+    augment = config["augment"]
+    return Loader(
+        dataset,
+        sampler=_build_sampler(config, dataset) if split == "train" else None,
+        collate=build(config["collate"]),
+        settings=build(config["loader"]),
+        seed=config["seed"],
+        split=split,
+        rank=rank,
+        world_size=world_size,
+        imports=tuple(config["imports"]),
+        identity={
+            "sampler": config["sampler"],
+            "pixels": {
+                "decode": {k: v for k, v in config["dataset"].items() if k != "storage"},
+                "augment": augment["train" if split == "train" else "eval"],
+                "collate": config["collate"],
+            },
+        },
+        bad_samples_path=run_dir / "bad_samples.csv" if run_dir else None,
+    )
+
+
+def _build_sampler(config: Config, dataset: Any) -> Any:
+    """The configured sampler, or None for a stream, which has an order of its own."""
+    if not hasattr(dataset, "__len__"):
+        return None
+    return build(config["sampler"], n=len(dataset), index=dataset.index, seed=config["seed"])
+
+
+def build_device_transforms(config: Config) -> list[BatchTransform]:
+    """What happens to batches on the device, in order: ``augment.device``."""
+    from transforms.cpu.stack import ordered_steps
+
+    return [build(node) for node in ordered_steps(config["augment"].get("device") or {}).values()]
+
+
+def build_model(config: Config, num_classes: int) -> nn.Module:
+    """The model, on the CPU, with weights drawn from torch's global generator."""
+    return build(config["model"], num_classes=num_classes)
+
+
+def build_task(config: Config, num_classes: int, class_names: tuple[str, ...] | None) -> Task:
+    """Losses and metrics."""
+    return build(config["task"], num_classes=num_classes, class_names=class_names)
+
+
+def build_optimizer(config: Config, params: Iterable[Any]) -> Optimizer:
+    """The optimizer over `params`."""
+    return build(config["optimizer"], params=params)
+
+
+def build_scheduler(
+    config: Config, optimizer: Optimizer, total_steps: int | None
+) -> LRScheduler | None:
+    """The learning-rate schedule, or None for a constant rate."""
+    if not config["scheduler"]:
+        return None
+    return build(config["scheduler"], optimizer=optimizer, total_steps=total_steps)
+
+
+def build_loggers(config: Config, run_dir: Path) -> list[Logger]:
+    """The loggers, by their order in the config."""
+    nodes = [node for node in config["logger"].values() if node]
+    return [build(node, run_dir=run_dir, config=config) for node in nodes]
+
+
+def build_settings(node: Config) -> Any:
+    """Typed settings, such as ``config["trainer"]``."""
+    return build(node)

@@ -1,0 +1,161 @@
+"""``python -m pipeline doctor``: what this machine and this configuration can promise."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from importlib import metadata
+from itertools import islice
+from typing import Any
+
+from pipeline.registry import register
+
+_PACKAGES = (
+    "torch", "numpy", "hydra-core", "albumentations", "opencv-python-headless", "simplejpeg",
+    "lmdb", "pyarrow",
+)  # fmt: skip
+
+
+@register("settings", "doctor")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorSettings:
+    """What doctor looks at.
+
+    Args:
+        equal: Hash batches over engines, worker counts, ranks and a resume, and compare.
+        batches: Number of batches to compare.
+    """
+
+    equal: bool = False
+    batches: int = 4
+
+
+def run(config: dict[str, Any]) -> int:
+    """Print the machine, and with ``equal=true`` the proof; 1 where something differs."""
+    from pipeline.build import build_settings
+
+    settings: DoctorSettings = build_settings(config["doctor"])
+    _print_machine(config)
+    if not settings.equal:
+        print("\n`doctor equal=true` compares batches over engines, workers, ranks and a resume.")
+        return 0
+    return _print_equality(config, settings.batches)
+
+
+def _print_machine(config: Mapping[str, Any]) -> None:
+    cores = len(os.sched_getaffinity(0))
+    workers = config["loader"]["num_workers"]
+    print(f"python {platform.python_version()} on {platform.system()} {platform.machine()}")
+    print(", ".join(f"{name} {_version(name)}" for name in _PACKAGES))
+    print(f"cores this process may use: {cores} of {os.cpu_count()}")
+    if os.path.isdir("/dev/shm"):
+        usage = shutil.disk_usage("/dev/shm")
+        print(f"/dev/shm: {usage.free / 2**30:.1f} GiB free of {usage.total / 2**30:.1f}")
+    import torch
+
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    print(f"accelerators: {', '.join(gpus) or 'none, training runs on the CPU'}")
+    if workers > cores:
+        print(f"note: loader.num_workers={workers} on {cores} cores; {cores} would do")
+    if config["loader"]["engine"] == "inline":
+        print("note: loader=inline computes batches in this process: a crash of it is fatal")
+    else:
+        print(
+            "note: loader=torch: a worker that dies ends the run with a clear line; resume goes on"
+        )
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "MISSING"
+
+
+def _print_equality(config: dict[str, Any], batches: int) -> int:
+    """Compare batches computed in several ways with those of the inline engine."""
+    from rich.console import Console
+    from rich.table import Table
+
+    reference = _rows(config, {"engine": "inline", "num_workers": 0}, batches)
+    table = Table("how", "batches", "rows", "result", "seconds", title="the same batches")
+    table.add_row("inline", str(len(reference)), str(sum(map(len, reference))), "reference", "")
+    differences = 0
+    for name, compute in _ways(config, batches):
+        start = time.perf_counter()
+        rows = compute()
+        seconds = time.perf_counter() - start
+        different = sum(a != b for a, b in zip(reference, rows, strict=False))
+        different += abs(len(reference) - len(rows))
+        differences += different
+        result = "equal" if not different else f"{different} batches differ"
+        table.add_row(name, str(len(rows)), str(sum(map(len, rows))), result, f"{seconds:.1f}")
+    Console(file=sys.stdout).print(table)
+    if differences:
+        print(
+            "The same position gave other data. A component of yours draws from a global random "
+            "state or keeps state between samples: take randomness from `rng`, or register it "
+            "with global_random=True."
+        )
+    return 1 if differences else 0
+
+
+def _ways(
+    config: dict[str, Any], batches: int
+) -> Iterator[tuple[str, Callable[[], list[list[str]]]]]:
+    """Ways to run the same configuration, by name."""
+    yield "inline, again", lambda: _rows(config, {"engine": "inline", "num_workers": 0}, batches)
+    for workers in (1, 2, 3):
+        changes = {"engine": "torch", "num_workers": workers}
+        yield f"torch, {workers} workers", lambda c=changes: _rows(config, c, batches)
+    spawn = {"engine": "torch", "num_workers": 2, "multiprocessing_context": "spawn"}
+    yield "torch, 2 spawned workers", lambda: _rows(config, spawn, batches)
+    yield f"resumed after batch {batches // 2}", lambda: _resumed(config, batches)
+    yield "2 ranks, joined", lambda: _joined(config, batches, world_size=2)
+
+
+def _loader(config: dict[str, Any], changes: dict[str, Any], **where: int) -> Any:
+    from pipeline.build import build_loader
+
+    changed = deepcopy(config)
+    changed["loader"] |= changes
+    return build_loader(changed, "train", **where)
+
+
+def _rows(config: dict[str, Any], changes: dict[str, Any], batches: int) -> list[list[str]]:
+    from pipeline.digest import row_digests
+
+    with _loader(config, changes) as loader:
+        return [row_digests(batch) for batch in islice(loader, batches)]
+
+
+def _resumed(config: dict[str, Any], batches: int) -> list[list[str]]:
+    """Stop in the middle, and go on in a new loader from the state alone."""
+    from pipeline.digest import row_digests
+
+    inline = {"engine": "inline", "num_workers": 0}
+    with _loader(config, inline) as loader:
+        rows = [row_digests(batch) for batch in islice(loader, batches // 2)]
+        state = loader.state_dict()
+    with _loader(config, {"engine": "torch", "num_workers": 2}) as loader:
+        loader.load_state_dict(state)
+        return rows + [row_digests(batch) for batch in islice(loader, batches - len(rows))]
+
+
+def _joined(config: dict[str, Any], batches: int, *, world_size: int) -> list[list[str]]:
+    """Every rank's part of each batch, put together in the order of the ranks."""
+    from pipeline.digest import row_digests
+
+    joined: list[list[str]] = [[] for _ in range(batches)]
+    for rank in range(world_size):
+        inline = {"engine": "inline", "num_workers": 0}
+        with _loader(config, inline, rank=rank, world_size=world_size) as loader:
+            for rows, batch in zip(joined, islice(loader, batches), strict=False):
+                rows += row_digests(batch)
+    return [rows for rows in joined if rows]

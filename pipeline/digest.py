@@ -1,0 +1,52 @@
+"""Hashes of batches, to compare what two runs were given: pixels, labels and order."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from datasets.sample import Batch
+
+
+def batch_digest(batch: Batch) -> str:
+    """Hash of everything in a batch: names, dtypes, shapes and every byte."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(batch):
+        digest.update(name.encode())
+        _add(digest, batch[name])
+    return digest.hexdigest()
+
+
+def row_digests(batch: Batch) -> list[str]:
+    """Hash of every valid row of a batch, whatever rows stand beside it.
+
+    Rows are comparable between batches of another size as long as their collate gives a row the
+    same shape there (`stack` and `list` do, `pad` does where lengths agree).
+    """
+    rows = []
+    for row, valid in enumerate(batch["valid"].tolist()):
+        if valid:
+            digest = hashlib.blake2b(digest_size=16)
+            for name in sorted(batch):
+                digest.update(name.encode())
+                _add(digest, batch[name][row])
+            rows.append(digest.hexdigest())
+    return rows
+
+
+def _add(digest: Any, value: Any) -> None:
+    if hasattr(value, "numpy"):
+        value = value.detach().cpu().contiguous().numpy()
+    if hasattr(value, "tobytes"):
+        digest.update(f"{value.dtype} {value.shape}".encode())
+        digest.update(value.tobytes())
+    elif isinstance(value, dict):
+        for key in sorted(value):
+            digest.update(str(key).encode())
+            _add(digest, value[key])
+    elif isinstance(value, (list, tuple)):
+        digest.update(f"list {len(value)}".encode())
+        for item in value:
+            _add(digest, item)
+    else:
+        digest.update(f"{type(value).__name__} {value!r}".encode())
