@@ -1,0 +1,1 @@
+"""Registered models: light factories; the networks themselves are in `pipeline.networks`."""

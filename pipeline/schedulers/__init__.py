@@ -1,0 +1,1 @@
+"""Learning-rate schedules of our own; those of torch are named by their path."""

@@ -1,0 +1,56 @@
+"""A half cosine after a linear warm-up."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from pipeline.registry import register
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LambdaLR
+
+
+@register("scheduler", "cosine")
+def cosine(
+    *,
+    optimizer: Optimizer,
+    total_steps: int | None,
+    warmup: float = 0.05,
+    final: float = 0.0,
+) -> LambdaLR:
+    """A linear warm-up, then a half cosine down to the end of the run.
+
+    Loshchilov and Hutter, "SGDR", ICLR 2017, without restarts.
+
+    Args:
+        optimizer: Its learning rates are the peak.
+        total_steps: Steps of the whole run, or epochs if trainer.scheduler_interval is epoch.
+        warmup: Share of the run in which the rate rises, 0 .. 1.
+        final: Rate at the end, as a share of the peak.
+
+    Raises:
+        ValueError: The run's length is unknown, or a share is outside 0 .. 1.
+    """
+    from torch.optim.lr_scheduler import LambdaLR
+
+    if total_steps is None:
+        raise ValueError(
+            "scheduler cosine: the number of steps is unknown, since the data is a stream "
+            "without a length; set trainer.max_steps, or take scheduler=none"
+        )
+    if not (0 <= warmup <= 1 and 0 <= final <= 1):
+        raise ValueError(
+            f"scheduler cosine: warmup is {warmup} and final is {final}, expected 0 .. 1"
+        )
+    warmup_steps = round(warmup * total_steps)
+    falling_steps = max(1, total_steps - warmup_steps)
+
+    def factor(step: int) -> float:
+        if step < warmup_steps:
+            return (step + 1) / (warmup_steps + 1)
+        share = min(1.0, (step - warmup_steps) / falling_steps)
+        return final + (1 - final) * (1 + math.cos(math.pi * share)) / 2
+
+    return LambdaLR(optimizer, factor)

@@ -1,0 +1,1 @@
+"""Tasks: from outputs and batch to losses and metrics."""

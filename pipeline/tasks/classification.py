@@ -1,0 +1,102 @@
+"""One class per sample: cross-entropy and accuracy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pipeline.registry import register
+
+if TYPE_CHECKING:
+    import torch
+
+    from datasets.sample import Batch
+
+
+@register("task", "classification")
+class Classification:
+    """One class per sample: cross-entropy and accuracy.
+
+    Args:
+        num_classes: Classes of the data.
+        class_names: Their names, by label.
+        label_smoothing: Share of the target spread over all classes, 0 .. 1.
+        top_k: Also count a sample as right if its class is among the k likeliest; 1: only that.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_classes: int | None,
+        class_names: tuple[str, ...] | None = None,
+        label_smoothing: float = 0.0,
+        top_k: int = 1,
+    ) -> None:
+        if not num_classes:
+            raise ValueError(
+                "task classification: the data has no classes; set dataset.storage.labels, or "
+                "choose another task"
+            )
+        if not 0 <= label_smoothing <= 1:
+            raise ValueError(f"task.label_smoothing is {label_smoothing}, expected 0 .. 1")
+        if not 1 <= top_k <= num_classes:
+            raise ValueError(f"task.top_k is {top_k}, expected 1 .. {num_classes} (the classes)")
+        self.num_classes = num_classes
+        self.class_names = class_names
+        self.label_smoothing = label_smoothing
+        self.top_k = top_k
+
+    def losses(self, outputs: Any, batch: Batch) -> dict[str, torch.Tensor]:
+        """``cross_entropy``, the mean over valid rows; 0, with a gradient of 0, if none is.
+
+        Args:
+            outputs: Logits, float [B, num_classes], or a dict that has them as ``logits``.
+            batch: ``label`` int64 [B] and ``valid`` bool [B].
+        """
+        from torch.nn import functional
+
+        logits = _logits(outputs)
+        labels, valid = batch["label"], batch.get("valid")
+        if valid is None:
+            loss = functional.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
+            return {"cross_entropy": loss}
+        by_row = functional.cross_entropy(
+            logits, labels, label_smoothing=self.label_smoothing, reduction="none"
+        )
+        # `where` and not a product: an infinite loss in padding must not turn into a NaN.
+        by_row = by_row.where(valid, by_row.new_zeros(()))
+        return {"cross_entropy": by_row.sum() / valid.sum().clamp(min=1)}
+
+    def metrics(self) -> Any:
+        """``accuracy``, and ``top<k>_accuracy`` where `top_k` is above 1."""
+        from torchmetrics import MetricCollection
+        from torchmetrics.classification import MulticlassAccuracy
+
+        def accuracy(top_k: int) -> MulticlassAccuracy:
+            return MulticlassAccuracy(
+                self.num_classes, top_k=top_k, average="micro", validate_args=False
+            )
+
+        metrics: dict[str, Any] = {"accuracy": accuracy(1)}
+        if self.top_k > 1:
+            metrics[f"top{self.top_k}_accuracy"] = accuracy(self.top_k)
+        # Groups of metrics that share their state differ by rank where a rank saw nothing.
+        return MetricCollection(metrics, compute_groups=False)
+
+    def update(self, metrics: Any, outputs: Any, batch: Batch) -> None:
+        """Add the valid rows of a batch to `metrics`."""
+        logits, labels, valid = _logits(outputs), batch["label"], batch.get("valid")
+        if valid is not None:
+            logits, labels = logits[valid], labels[valid]
+        if len(labels):
+            metrics.update(logits.float(), labels)
+
+
+def _logits(outputs: Any) -> torch.Tensor:
+    if not isinstance(outputs, dict):
+        return outputs
+    if "logits" not in outputs:
+        raise ValueError(
+            f"task classification: the model gave a dict of {', '.join(sorted(outputs))}; "
+            f"expected logits, or a dict that has them as 'logits'"
+        )
+    return outputs["logits"]
