@@ -1,0 +1,1 @@
+"""Transforms of one sample on the CPU."""

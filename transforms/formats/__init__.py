@@ -1,0 +1,1 @@
+"""Image file formats: what a header says, and whether the file is whole."""
