@@ -1,0 +1,58 @@
+"""Figures as TensorBoard events."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pipeline.registry import register
+
+
+@register("logger", "tensorboard")
+class TensorBoardLogger:
+    """Figures as TensorBoard events, in the run's ``tensorboard`` folder.
+
+    Args:
+        run_dir: The run's folder.
+
+    Raises:
+        ValueError: TensorBoard is not installed.
+    """
+
+    def __init__(self, *, run_dir: Path) -> None:
+        try:
+            import tensorboard  # noqa: F401
+        except ImportError as error:
+            raise ValueError(
+                "logger tensorboard: the package is missing; run: pip install tensorboard"
+            ) from error
+        self._folder = Path(run_dir) / "tensorboard"
+        self._writer: Any = None
+        self._purge_step: int | None = None
+        self._last_step = -1
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        """Add one scalar for every value."""
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(self._folder), purge_step=self._purge_step)
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+        self._last_step = step
+
+    def state_dict(self) -> dict[str, Any]:
+        """The last step that was written."""
+        if self._writer is not None:
+            self._writer.flush()
+        return {"version": 1, "last_step": self._last_step}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Have TensorBoard leave out what was written after the checkpoint."""
+        self._last_step = int(state["last_step"])
+        self._purge_step = self._last_step + 1
+
+    def close(self) -> None:
+        """Flush and close."""
+        if self._writer is not None:
+            self._writer.close()
