@@ -1,0 +1,1 @@
+"""Caches wrap a storage and stay a storage."""

@@ -1,0 +1,218 @@
+"""The index on disk: an Arrow file of one record batch, and where each column lies in it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_METADATA = b"penstock"
+CHUNK_ROWS = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an array lies in the file."""
+
+    offset: int
+    dtype: str
+    count: int
+
+    def view(self, memory: mmap.mmap) -> NDArray[Any]:
+        """The array [count], read-only, without a copy."""
+        return np.frombuffer(memory, self.dtype, self.count, self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """All that another process needs to map the index."""
+
+    path: str
+    size_bytes: int
+    count: int
+    columns: dict[str, Place]
+    key_offsets: Place | None
+    key_text: Place | None
+    key_pattern: str | None
+    key_start: int
+    class_names: tuple[str, ...] | None
+    fingerprint: str
+
+
+def read_layout(path: str) -> tuple[Layout, dict[str, Any]]:
+    """Where everything lies in an index file, and the metadata written with it.
+
+    Raises:
+        ValueError: What the file says of itself does not fit together.
+    """
+    import pyarrow as pa
+
+    with pa.memory_map(path) as source:
+        reader = pa.ipc.open_file(source)
+        header = json.loads((reader.schema.metadata or {})[_METADATA])
+        if reader.num_record_batches != 1:
+            raise ValueError("not one record batch")
+        batch = reader.get_batch(0)
+        source.seek(0)
+        base, size = source.read_buffer().address, source.size()
+        arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
+        key = arrays.pop("key", None)
+        count: int = header["count"]
+        if (arrays or key is not None) and batch.num_rows != count:
+            raise ValueError("its number of rows is wrong")
+
+        def place(buffer: Any, dtype: str, items: int) -> Place:
+            # Arrow leaves out buffers without bytes.
+            offset = buffer.address - base if buffer is not None and items else 0
+            if not 0 <= offset <= offset + items * np.dtype(dtype).itemsize <= size:
+                raise ValueError("a column lies outside the file")
+            return Place(offset, dtype, items)
+
+        offsets = text = None
+        if key is not None:
+            width = "<i8" if pa.types.is_large_binary(key.type) else "<i4"
+            offsets = place(key.buffers()[1], width, count + 1)
+            text = place(key.buffers()[2], "|u1", header["key_bytes"])
+        columns = {
+            name: place(array.buffers()[1], np.dtype(array.type.to_pandas_dtype()).str, count)
+            for name, array in arrays.items()
+        }
+    names = header["class_names"]
+    layout = Layout(
+        path=os.path.abspath(path),
+        size_bytes=size,
+        count=count,
+        columns=columns,
+        key_offsets=offsets,
+        key_text=text,
+        key_pattern=header["key_pattern"],
+        key_start=header["key_start"],
+        class_names=None if names is None else tuple(names),
+        fingerprint=header["fingerprint"],
+    )
+    return layout, header["metadata"]
+
+
+def write_index(
+    path: str | Path,
+    *,
+    keys: Sequence[str | bytes] | None = None,
+    key_pattern: str | None = None,
+    key_start: int = 0,
+    count: int | None = None,
+    columns: Mapping[str, NDArray[Any]],
+    class_names: Sequence[str] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> None:
+    """Write an index file; it appears under its name only when it is whole.
+
+    Args:
+        path: The file to write.
+        keys: The key of every record; bytes may be anything, text is written as UTF-8.
+        key_pattern: In place of `keys`: a format such as ``img_{:07d}.jpg``; no key is stored.
+        key_start: The number of the first generated key.
+        count: The number of generated keys.
+        columns: Numbers by column name, each [n]; `label` and `size_bytes` are part of the
+            fingerprint, other columns are not.
+        class_names: Names of the classes by label.
+        metadata: What JSON can hold.
+    """
+    import pyarrow as pa
+
+    assert (keys is None) == (key_pattern is not None) == (count is not None)
+    arrays: dict[str, Any] = {}
+    offsets = text = None
+    if keys is not None:
+        count = len(keys)
+        raw = [key.encode("utf-8", "surrogateescape") if isinstance(key, str) else key
+               for key in keys]  # fmt: skip
+        key_bytes = sum(map(len, raw))
+        arrays["key"] = pa.array(raw, pa.large_binary() if key_bytes >= 1 << 31 else pa.binary())
+        width = "<i8" if key_bytes >= 1 << 31 else "<i4"
+        buffers = arrays["key"].buffers()
+        offsets = np.frombuffer(buffers[1], width, count + 1) if count else np.zeros(1, width)
+        text = np.frombuffer(buffers[2] or b"", np.uint8, key_bytes)
+    assert count is not None
+    for name, values in columns.items():
+        assert values.shape == (count,), (name, values.shape, count)
+        # Arrow packs booleans into bits, which NumPy cannot map.
+        values = values.astype(np.uint8) if values.dtype == bool else values
+        arrays[name] = pa.array(np.ascontiguousarray(values))
+    names = None if class_names is None else tuple(class_names)
+    header = {
+        "count": count,
+        "key_bytes": 0 if text is None else len(text),
+        "key_pattern": key_pattern,
+        "key_start": key_start,
+        "class_names": names,
+        "fingerprint": fingerprint(count, offsets, text, (key_pattern, key_start), columns, names),
+        "metadata": dict(metadata or {}),
+    }
+    schema = pa.schema(
+        [(name, array.type) for name, array in arrays.items()],
+        metadata={_METADATA: json.dumps(header)},
+    )
+    batch = pa.record_batch(list(arrays.values()), schema=schema)
+
+    def write(file: Any) -> None:
+        with pa.ipc.new_file(file, schema) as writer:
+            writer.write_batch(batch)
+
+    write_whole(path, write)
+
+
+def write_whole(path: str | Path, write: Callable[[Any], None]) -> None:
+    """Write a file that appears under its name only when it is whole and on the disk."""
+    path = Path(path)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def fingerprint(
+    count: int,
+    key_offsets: NDArray[Any] | None,
+    key_text: NDArray[np.uint8] | None,
+    generated: tuple[str | None, int],
+    columns: Mapping[str, NDArray[Any]],
+    class_names: tuple[str, ...] | None,
+) -> str:
+    """Hash of keys, sizes and labels, whatever integer types they are stored in."""
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(json.dumps([count, generated, class_names]).encode())
+    for name, values in (
+        ("key_offsets", key_offsets),
+        ("key_text", key_text),
+        ("label", columns.get("label")),
+        ("size_bytes", columns.get("size_bytes")),
+    ):
+        if values is not None:
+            digest.update(name.encode())
+            hash_array(digest, values)
+    return digest.hexdigest()
+
+
+def hash_array(digest: Any, values: NDArray[Any]) -> None:
+    """Add numbers to a digest, whatever integer type they are stored in."""
+    if values.dtype != np.uint8:
+        dtype = "<f8" if values.dtype.kind == "f" else "<i8"
+        for start in range(0, len(values), CHUNK_ROWS):
+            digest.update(np.ascontiguousarray(values[start : start + CHUNK_ROWS], dtype))
+    else:
+        digest.update(np.ascontiguousarray(values))

@@ -1,0 +1,1 @@
+"""One backend per file: where records lie."""
