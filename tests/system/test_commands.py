@@ -1,0 +1,164 @@
+"""The commands that must always work, as a user types them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+QUICK = ["trainer.max_steps=4", "trainer.limit_val_batches=2", "loader.batch_size=16"]
+
+
+def _run(arguments: list[str], *, cwd: Path, data_dir: Path, timeout_s: float = 240):
+    """Run one command in a folder of its own, with the demo set that is there already."""
+    given = [*arguments, f"data_dir={data_dir}"]
+    return subprocess.run(
+        given, cwd=cwd, capture_output=True, text=True, timeout=timeout_s, env=_environment()
+    )
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
+
+
+def _train(*overrides: str) -> list[str]:
+    return [sys.executable, str(ROOT / "train.py"), *QUICK, *overrides]
+
+
+def test_training_runs_and_tells_what_happened(tmp_path, data_dir):
+    done = _run(_train("dataset=lmdb", "loader.num_workers=2"), cwd=tmp_path, data_dir=data_dir)
+    assert done.returncode == 0, done.stderr
+    runs = list(tmp_path.glob("outputs/*/*/config.yaml"))
+    assert len(runs) == 1
+    assert (runs[0].parent / "metrics.csv").read_text().count("\n") >= 2
+    assert "accuracy" in done.stdout
+    assert str(runs[0].parent.relative_to(tmp_path)) in done.stdout
+
+
+def test_a_sweep_ends_with_a_table_of_its_jobs(tmp_path, data_dir):
+    sweep = ["-m", "sampler=random,weighted", "loader.batch_size=16,32", "loader=inline"]
+    command = [sys.executable, str(ROOT / "train.py"), *QUICK[:2], *sweep]
+    done = _run(command, cwd=tmp_path, data_dir=data_dir)
+    assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.glob("outputs/*/*/config.yaml"))) == 4
+    table = done.stdout[done.stdout.rindex("sampler") :]
+    assert table.count("weighted") == 2
+    assert table.count("random") == 2
+
+
+def test_a_sweep_runs_under_joblib(tmp_path, data_dir):
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    sweep = ["-m", "hydra/launcher=joblib", "seed=1,2", "loader=inline", "hydra.launcher.n_jobs=2"]
+    done = _run(_train(*sweep), cwd=tmp_path, data_dir=data_dir)
+    assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.glob("outputs/*/*/config.yaml"))) == 2
+
+
+def test_a_registered_component_from_a_file(tmp_path, data_dir):
+    file = ROOT / "examples" / "my_components.py"
+    sampler = file.read_text().split('@register("sampler", "')[1].split('"')[0]
+    arguments = [f"imports=[{file}]", f"sampler={sampler}", "loader.num_workers=1"]
+    done = _run(_train(*arguments), cwd=tmp_path, data_dir=data_dir)
+    assert done.returncode == 0, done.stderr
+
+
+def test_two_ranks_under_torchrun(tmp_path, data_dir):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    torchrun += ["--master-addr=127.0.0.1", "--master-port=0", "--rdzv-backend=c10d"]
+    torchrun += ["--rdzv-endpoint=127.0.0.1:0"]
+    command = [*torchrun, str(ROOT / "train.py"), *QUICK, "dataset=lmdb", "loader.num_workers=1"]
+    done = _run(command, cwd=tmp_path, data_dir=data_dir)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("2 ranks x 8") == 1
+    assert len(list(tmp_path.glob("outputs/*/*"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("typo", "hint"),
+    [
+        ("loader.num_worker=8", "loader.num_workers"),
+        ("sampler=wheighted", "weighted"),
+        ("datset=lmdb", "dataset"),
+        ("loader.batch_size=many", "loader.batch_size"),
+    ],
+)
+def test_a_typo_is_told_in_one_line_and_makes_nothing(tmp_path, typo, hint):
+    command = [sys.executable, str(ROOT / "train.py"), typo]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=_environment())
+    assert done.returncode == 2
+    assert hint in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_path_is_an_error_and_generates_nothing(tmp_path):
+    command = _train("dataset.storage.path=/no/such/photos")
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=_environment())
+    assert done.returncode != 0
+    assert "/no/such/photos" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_ctrl_c_saves_and_the_run_goes_on_where_it_stopped(tmp_path, data_dir):
+    whole = [sys.executable, str(ROOT / "train.py"), "trainer.max_steps=60", "loader.batch_size=16"]
+    whole += ["trainer.limit_val_batches=1", "trainer.resume=auto"]
+    process = subprocess.Popen(
+        [*whole, f"data_dir={data_dir}"], cwd=tmp_path, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        env=_environment(), start_new_session=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not _steps(tmp_path):
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "Traceback" not in output
+    before = _steps(tmp_path)
+    done = _run(whole, cwd=tmp_path, data_dir=data_dir)
+    assert done.returncode == 0, done.stderr
+    after = _steps(tmp_path)
+    assert len(list(tmp_path.glob("outputs/*/*"))) == 1
+    assert after[: len(before)] == before
+    assert after == sorted(set(after))
+    assert after[-1] == 60
+
+
+def _steps(folder: Path) -> list[int]:
+    """The steps that the run's metrics name, in order."""
+    files = list(folder.glob("outputs/*/*/metrics.csv"))
+    if not files:
+        return []
+    rows = files[0].read_text().splitlines()
+    column = rows[0].split(",").index("step") if rows else 0
+    return [int(row.split(",")[column]) for row in rows[1:]]
+
+
+def test_bench_preview_pack_and_doctor(tmp_path, data_dir):
+    command = [sys.executable, "-m", "pipeline"]
+    bench = ["bench", "bench.seconds=0.2", "bench.stage_samples=16", "loader.batch_size=16"]
+    done = _run([*command, *bench], cwd=tmp_path, data_dir=data_dir)
+    assert done.returncode == 0, done.stderr
+    assert "is the limit" in done.stdout
+    done = _run([*command, "preview", "preview.samples=2"], cwd=tmp_path, data_dir=data_dir)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "preview.png").read_bytes().startswith(b"\x89PNG")
+    done = _run([*command, "pack", "pack.path=packed"], cwd=tmp_path, data_dir=data_dir)
+    assert done.returncode == 0, done.stderr
+    packed = ["dataset=lmdb", "dataset.storage.path=packed"]
+    done = _run(_train(*packed, "loader=inline"), cwd=tmp_path, data_dir=data_dir)
+    assert done.returncode == 0, done.stderr
+    done = _run([*command, "pack", "pack.path=packed"], cwd=tmp_path, data_dir=data_dir)
+    assert done.returncode == 2
+    assert "exists" in done.stderr
+    equal = ["doctor", "equal=true", "doctor.batches=2", "loader.batch_size=16"]
+    done = _run([*command, *equal], cwd=tmp_path, data_dir=data_dir)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "differ" not in done.stdout

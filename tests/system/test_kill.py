@@ -1,0 +1,96 @@
+"""A run that is killed again and again ends as the run that never was."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = [
+    "trainer.resume=auto",
+    "trainer.max_steps=80",
+    "trainer.validate_every=20",
+    "trainer.limit_val_batches=2",
+    "trainer.checkpoint_every=5",
+    "trainer.log_every=5",
+    "trainer.num_threads=1",
+    "loader.batch_size=16",
+    "loader.num_workers=1",
+    "sampler=weighted",
+    "augment=strong",
+]
+
+
+def _command(data_dir: Path) -> list[str]:
+    return [sys.executable, str(ROOT / "train.py"), *SETTINGS, f"data_dir={data_dir}"]
+
+
+def _start(folder: Path, data_dir: Path) -> subprocess.Popen[str]:
+    folder.mkdir(exist_ok=True)
+    return subprocess.Popen(
+        _command(data_dir), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, start_new_session=True,
+    )  # fmt: skip
+
+
+def _run_killed(folder: Path, data_dir: Path, kills: int, draw: random.Random) -> list[str]:
+    """Run to the end, killed `kills` times on the way; the outputs of all lives."""
+    outputs = []
+    done = 0
+    while True:
+        process = _start(folder, data_dir)
+        if done < kills:
+            before = _checkpoint_time(folder)
+            deadline = time.monotonic() + 120
+            # Wait for a sign of progress, so that every life gets somewhere; then a random while.
+            while (
+                process.poll() is None
+                and _checkpoint_time(folder) == before
+                and time.monotonic() < deadline
+            ):
+                time.sleep(0.01)
+            time.sleep(draw.random() * 0.5)
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                done += 1
+        output, _ = process.communicate(timeout=240)
+        outputs.append(output)
+        if process.returncode == 0:
+            return outputs
+        assert process.returncode == -signal.SIGKILL, output
+
+
+def _checkpoint_time(folder: Path) -> float:
+    times = [file.stat().st_mtime for file in folder.glob("outputs/*/*/checkpoints/last*")]
+    return max(times, default=0.0)
+
+
+def _weights(folder: Path) -> dict[str, torch.Tensor]:
+    (file,) = folder.glob("outputs/*/*/checkpoints/last.pt")
+    return torch.load(file, weights_only=True)["model"]
+
+
+def _metrics(folder: Path) -> str:
+    (file,) = folder.glob("outputs/*/*/metrics.csv")
+    return file.read_text()
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.timeout(1800)
+def test_killed_runs_end_bit_identical(kills, tmp_path, data_dir):
+    straight = _run_killed(tmp_path / "straight", data_dir, 0, random.Random(0))
+    assert len(straight) == 1
+    lives = _run_killed(tmp_path / "killed", data_dir, kills, random.Random(kills))
+    assert len(lives) > 1
+    expected, got = _weights(tmp_path / "straight"), _weights(tmp_path / "killed")
+    assert expected.keys() == got.keys()
+    assert [name for name in expected if not torch.equal(expected[name], got[name])] == []
+    assert _metrics(tmp_path / "straight") == _metrics(tmp_path / "killed")

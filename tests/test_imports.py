@@ -1,0 +1,161 @@
+"""Who may import whom: the directions that keep every component a leaf."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("datasets", "transforms", "pipeline")
+
+# What every leaf builds on; these import each other downwards only.
+FOUNDATION = {
+    "datasets.sample": set(),
+    "pipeline.registry": set(),
+    "pipeline.rng": set(),
+    "datasets.protocols": {"datasets.sample"},
+}
+LEAF_PACKAGES = (
+    "datasets.storages",
+    "datasets.caches",
+    "transforms.decode",
+    "transforms.cpu",
+    "transforms.device",
+    "pipeline.samplers",
+    "pipeline.collates",
+    "pipeline.models",
+    "pipeline.tasks",
+    "pipeline.schedulers",
+    "pipeline.training.loggers",
+)
+# Light project modules that hold no component and that leaves of a group share.
+SHARED_BY_LEAVES = {
+    "datasets.storages": {"datasets.index", "datasets.index_cache"},
+    "pipeline.samplers": {"pipeline.permutation", "pipeline.orders"},
+    "pipeline.collates": {"pipeline.columns"},
+    "transforms.decode": {"transforms.formats.sniff"},
+    "transforms.cpu": {"transforms.global_random"},
+}
+HEAVY = ("torch", "albumentations", "cv2", "pyarrow", "lmdb", "simplejpeg", "torchmetrics", "rich")
+
+
+def _modules() -> dict[str, Path]:
+    files = {}
+    for package in PACKAGES:
+        for file in sorted((ROOT / package).rglob("*.py")):
+            name = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+            files[name.removesuffix(".__init__")] = file
+    return files
+
+
+def _imports(file: Path, *, top_only: bool = False) -> set[str]:
+    """Dotted names that a file imports, those under TYPE_CHECKING left out."""
+    names: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            for child in node.orelse:
+                visit(child)
+            return
+        if top_only and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            return
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(ast.parse(file.read_text()))
+    return names
+
+
+MODULES = _modules()
+GRAPH = {name: {i for i in _imports(file) if i in MODULES} for name, file in MODULES.items()}
+
+
+def _is_leaf(name: str) -> bool:
+    return any(name.startswith(f"{package}.") for package in LEAF_PACKAGES)
+
+
+LEAVES = sorted(name for name in MODULES if _is_leaf(name))
+
+
+def test_there_are_leaves_to_look_at():
+    assert len(LEAVES) > 15
+
+
+@pytest.mark.parametrize("name", sorted(FOUNDATION))
+def test_the_foundation_imports_nothing_above_it(name):
+    assert GRAPH[name] <= FOUNDATION[name]
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_a_leaf_imports_the_foundation_and_no_sibling(name):
+    package = next(p for p in LEAF_PACKAGES if name.startswith(f"{p}."))
+    allowed = set(FOUNDATION) | SHARED_BY_LEAVES.get(package, set())
+    assert GRAPH[name] - set(PACKAGES) <= allowed, f"{name} knows too much"
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_registering_a_leaf_imports_nothing_heavy(name):
+    top = {module.partition(".")[0] for module in _imports(MODULES[name], top_only=True)}
+    assert not top & set(HEAVY)
+
+
+def test_training_sees_batches_and_never_a_storage():
+    forbidden = ("datasets.storages", "datasets.index", "datasets.map_dataset", "transforms.decode")
+    for name, imports in GRAPH.items():
+        if name.startswith("pipeline.training"):
+            assert not [i for i in imports if i.startswith(forbidden)], name
+
+
+def test_objects_are_made_in_one_place():
+    """Only build.py resolves targets; other modules get objects."""
+    resolvers = {name for name, imports in GRAPH.items() if "pipeline.config.allowed" in imports}
+    outside = {name for name in resolvers if not name.startswith("pipeline.config")}
+    assert outside == {"pipeline.build"}
+
+
+def test_there_are_no_cycles():
+    done: set[str] = set()
+    path: list[str] = []
+
+    def visit(name: str) -> None:
+        if name in path:
+            raise AssertionError(" -> ".join([*path[path.index(name) :], name]))
+        if name in done:
+            return
+        path.append(name)
+        for imported in sorted(GRAPH[name] - set(PACKAGES)):
+            visit(imported)
+        path.pop()
+        done.add(name)
+
+    for name in sorted(GRAPH):
+        visit(name)
+
+
+def test_configuration_imports_nothing_heavy():
+    code = (
+        "import sys; from pipeline.config.discovery import load_builtin; load_builtin();"
+        f"print([m for m in {HEAVY!r} if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_names_of_the_other_datasets_package_are_explained():
+    import datasets
+
+    with pytest.raises(ImportError, match="Penstock's own package"):
+        from datasets import load_dataset  # noqa: F401
+    with pytest.raises(AttributeError):
+        _ = datasets.no_such_name
