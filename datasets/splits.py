@@ -1,0 +1,186 @@
+"""Training and validation data: two folders or files where they exist, else a hash of the key."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.index import Index
+from datasets.index_cache import cached_selection
+from datasets.memory_index import MemoryIndex
+from datasets.protocols import Storage
+from datasets.sample import BadRecord, Record
+
+Split = Literal["train", "val"]
+
+# Selections longer than this are mapped from a file rather than sent to every worker.
+_MAPPED_ROWS = 1 << 16
+_OTHER_NAMES = ("valid", "validation", "test", "testing", "dev")
+
+
+@dataclass(frozen=True, slots=True)
+class StorageRecipe:
+    """How a storage is made: what a config says, before it is known which split is wanted."""
+
+    make: Callable[..., Storage]
+    arguments: dict[str, Any]
+
+    def open(self, **changes: Any) -> Storage:
+        """Make the storage, with some arguments changed."""
+        return self.make(**{**self.arguments, **changes})
+
+
+class Subset:
+    """Some records of a storage, as a storage of its own.
+
+    Args:
+        base: The storage.
+        rows: Its records that are in the subset, integer [n], in order.
+    """
+
+    def __init__(self, base: Storage, rows: NDArray[Any]) -> None:
+        self.base = base
+        index = base.index
+        # An Index keeps the rows itself, and pickles long ones as the file they lie in.
+        self._rows = None if isinstance(index, Index) else rows
+        self._index: Index | MemoryIndex = (
+            index if isinstance(index, Index) else MemoryIndex.of(index)
+        ).take(rows)
+
+    def __str__(self) -> str:
+        return str(self.base)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def index(self) -> Index | MemoryIndex:
+        """The index of the subset."""
+        return self._index
+
+    def fingerprint(self) -> str:
+        """Hash of the base's fingerprint and the rows."""
+        return self._index.fingerprint()
+
+    def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
+        """Read the records at `indices`, int64 [n], numbered as in this subset."""
+        indices = np.asarray(indices, np.int64)
+        if isinstance(self._index, Index):
+            rows = self._index.rows(indices)
+        else:
+            assert self._rows is not None
+            rows = self._rows[indices].astype(np.int64)
+        records = self.base.read(rows)
+        return [
+            replace(record, index=i) for i, record in zip(indices.tolist(), records, strict=True)
+        ]
+
+
+def open_split(recipe: StorageRecipe, *, split: Split, val_fraction: float) -> Storage:
+    """Open the training or the validation part of a data set.
+
+    Where `path` holds both ``train`` and ``val`` (folders, or files such as ``train.lmdb`` and
+    ``val.lmdb``), these are the parts. Otherwise a record belongs to validation if the hash of
+    its key says so: adding a record moves no other.
+
+    Args:
+        recipe: The storage of the whole.
+        split: ``train`` or ``val``.
+        val_fraction: Share of the records that validate, where no folders decide it; 0: none.
+
+    Raises:
+        ValueError: The fraction is none, a path is missing, or the parts' classes disagree.
+    """
+    if isinstance(val_fraction, bool) or not 0 <= val_fraction <= 1:
+        raise ValueError(
+            f"val_fraction: got {val_fraction!r}, expected a number from 0 to 1; for example 0.2"
+        )
+    if split not in ("train", "val"):
+        raise ValueError(f"split: got {split!r}, expected 'train' or 'val'")
+    parts = find_parts(recipe.arguments.get("path"))
+    if parts is None:
+        whole = recipe.open()
+        if val_fraction == 0 and split == "train":
+            return whole
+        return Subset(whole, _hash_rows(whole, split, val_fraction))
+    train = recipe.open(path=parts["train"])
+    return train if split == "train" else _open_val(recipe, parts["val"], train)
+
+
+def find_parts(path: Any) -> dict[str, str] | None:
+    """Paths of ``train`` and ``val`` in the folder `path`, or None if it has not both.
+
+    Raises:
+        ValueError: There is a ``train`` whose counterpart has another name than ``val``.
+    """
+    if not isinstance(path, str | os.PathLike) or not os.path.isdir(path):
+        return None
+    folder = Path(path)
+    for train in (folder / "train", *sorted(folder.glob("train.*"))):
+        val = train.with_name("val" + train.suffix)
+        if train.exists() and val.exists() and train.is_dir() == val.is_dir():
+            return {"train": str(train), "val": str(val)}
+    if (folder / "train").is_dir():
+        for name in _OTHER_NAMES:
+            if (folder / name).is_dir():
+                raise ValueError(
+                    f"{folder}: holds train and {name}, expected train and val; rename {name} to "
+                    f"val, or set dataset.storage.path={folder / 'train'} to split that"
+                )
+    return None
+
+
+def _open_val(recipe: StorageRecipe, path: str, train: Storage) -> Storage:
+    """Open the validation part with the class ids of the training part."""
+    names = train.index.class_names
+    if names is not None and "classes" in inspect.signature(recipe.make).parameters:
+        return recipe.open(path=path, classes=list(names))
+    val = recipe.open(path=path)
+    found = val.index.class_names
+    if names is not None and found is not None and found != names:
+        extra = [name for name in found if name not in names]
+        what = (
+            f"class {extra[0]!r} is in val alone" if extra else "val has other classes than train"
+        )
+        raise ValueError(
+            f"{val}: {what}, and this storage has no argument `classes` by which the class ids "
+            f"could be made equal; give both parts the same classes"
+        )
+    return val
+
+
+def _hash_rows(storage: Storage, split: Split, val_fraction: float) -> NDArray[Any]:
+    """Rows of one part, int32 or int64 [n]; a long selection is mapped from the cache."""
+    index = storage.index
+    dtype = np.int32 if len(index) < 1 << 31 else np.int64
+
+    def compute() -> NDArray[Any]:
+        if isinstance(index, Index):
+            keys: Iterable[bytes] = index.iter_raw_keys()
+        else:
+            keys = (key.encode() for key in index.keys(np.arange(len(index))))
+        in_val = np.fromiter(is_val(keys, val_fraction), np.bool_, len(index))
+        return np.flatnonzero(in_val if split == "val" else ~in_val).astype(dtype)
+
+    if val_fraction == 0 or val_fraction == 1:
+        whole = (split == "val") == (val_fraction == 1)
+        return np.arange(len(index) if whole else 0, dtype=dtype)
+    if len(index) < _MAPPED_ROWS:
+        return compute()
+    return cached_selection(f"{storage.fingerprint()} {val_fraction!r} {split}", compute)
+
+
+def is_val(keys: Iterable[bytes], val_fraction: float) -> Iterable[bool]:
+    """Whether each key belongs to validation: its 64-bit hash is below that share of 2^64."""
+    threshold = round(val_fraction * 2**64)
+    blake2b, from_bytes = hashlib.blake2b, int.from_bytes
+    for key in keys:
+        yield from_bytes(blake2b(key, digest_size=8).digest(), "little") < threshold
