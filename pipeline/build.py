@@ -64,7 +64,7 @@ def _build_nested(value: Any) -> Any:
             return build(value)
         return {key: _build_nested(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_build_nested(item) for item in value]
+        return type(value)(_build_nested(item) for item in value)
     return value
 
 
