@@ -56,10 +56,16 @@ def _name(data: bytes) -> str:
     start = data[:64]
     if start.lstrip()[:1] == b"<":
         return "HTML or XML text"
-    try:
-        text = start.decode("utf-8", errors="strict" if len(data) <= 64 else "ignore")
-    except UnicodeDecodeError:
-        text = "\0"
-    if len(text) >= len(start) // 4 and all(char.isprintable() or char in "\r\n\t" for char in text):
-        return f"text ({text[:20]!r})"
+    if _is_text(start):
+        return f"text ({start.decode(errors='replace')[:20]!r})"
     return f"unknown data (it begins with {data[:8].hex(' ')})"
+
+
+def _is_text(start: bytes) -> bool:
+    try:
+        text = start.decode()
+    except UnicodeDecodeError as error:
+        if error.start < len(start) - 3:  # not just a character cut off at the end
+            return False
+        text = start[: error.start].decode()
+    return all(character.isprintable() or character in "\r\n\t" for character in text)

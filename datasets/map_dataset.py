@@ -1,0 +1,116 @@
+"""The lazy dataset: records are read, decoded and transformed when a batch asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.protocols import Decoder, Index, Storage, Transform
+from datasets.sample import BadSample, Sample
+from datasets.stages import DecodeStage, TransformStage
+from pipeline.registry import register
+
+if TYPE_CHECKING:
+    from datasets.splits import StorageRecipe
+
+
+class MapDataset:
+    """Positions to samples over any storage; safe to call from several threads.
+
+    Args:
+        storage: Where the records lie.
+        decode: Record to sample; its ValueErrors make bad samples.
+        transform: Changes the sample, driven by the position's rng alone.
+        seed: The run's seed.
+        keys: Fields renamed, picked or dropped before decoding, see `DecodeStage`.
+
+    Attributes:
+        global_random: The transform draws from global random states and needs a process in
+            which no other thread does.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        decode: Decoder,
+        transform: Transform,
+        seed: int,
+        keys: Mapping[str, str | None] | None = None,
+    ) -> None:
+        self.storage = storage
+        self._decode = DecodeStage(decode, keys=keys, storage=str(storage))
+        self._transform = TransformStage(transform, seed=seed, storage=str(storage))
+        self.global_random = bool(getattr(transform, "global_random", False))
+
+    def __len__(self) -> int:
+        return len(self.storage)
+
+    @property
+    def index(self) -> Index:
+        """The metadata of the records."""
+        return self.storage.index
+
+    def fetch(
+        self, indices: NDArray[np.int64], positions: NDArray[np.int64], epoch: int
+    ) -> list[Sample | BadSample]:
+        """Read, decode and transform, in one batched read.
+
+        Args:
+            indices: int64 [n], records.
+            positions: int64 [n], the positions that they stand at.
+            epoch: The epoch.
+
+        Returns:
+            A sample or a bad sample for each position, in order.
+
+        Raises:
+            RuntimeError: A transform failed, see `TransformStage`.
+        """
+        records = self.storage.read(indices)
+        return [
+            self._transform(self._decode(record), position, epoch)
+            for record, position in zip(records, positions.tolist(), strict=True)
+        ]
+
+    def fingerprint(self) -> str:
+        """The storage's: what the data is, wherever it lies."""
+        return self.storage.fingerprint()
+
+
+@register("dataset", "map")
+def open_map(
+    storage: StorageRecipe,
+    *,
+    decode: Decoder,
+    cache: Callable[..., Storage] | None = None,
+    val_fraction: float = 0.2,
+    keys: Mapping[str, str | None] | None = None,
+    transform: Transform,
+    seed: int,
+    split: Literal["train", "val"],
+) -> MapDataset:
+    """Records decoded when they are needed.
+
+    Args:
+        storage: How to open the storage.
+        decode: Record to sample.
+        cache: Wraps the storage, if given.
+        val_fraction: Share of the records that validate, where the data has no split.
+        keys: New field names by field name; null drops, ``"*": null`` drops all others.
+        transform: The augmentation of this split.
+        seed: The run's seed.
+        split: ``train`` or ``val``.
+
+    Raises:
+        ValueError: The storage cannot be opened or split.
+    """
+    from datasets.splits import open_split
+
+    opened = open_split(storage, split=split, val_fraction=val_fraction)
+    if cache is not None:
+        opened = cache(storage=opened)
+    return MapDataset(opened, decode=decode, transform=transform, seed=seed, keys=keys)

@@ -1,0 +1,147 @@
+"""What every dataset does with a record: decode it, then transform it at a position."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from datasets.sample import BadRecord, BadSample, Record, Sample
+from pipeline.rng import KeyedRng, Stream
+
+if TYPE_CHECKING:
+    from datasets.protocols import Decoder, Transform
+
+_RESERVED = ("index", "key", "position")
+_REST = "*"
+
+
+class DecodeStage:
+    """Record to sample, with fields renamed, picked and dropped before anything is decoded.
+
+    Args:
+        decode: The decoder; None where a storage gives samples already.
+        keys: New names by field name: ``{jpg: image}`` renames, ``{mask: null}`` drops,
+            ``{"*": null, image: image, label: label}`` keeps only what it names.
+        storage: What messages call the storage.
+
+    Raises:
+        ValueError: Two fields get one name, or a reserved name is given or taken away.
+    """
+
+    def __init__(
+        self, decode: Decoder, *, keys: Mapping[str, str | None] | None, storage: str
+    ) -> None:
+        self.decode = decode
+        self.keys = dict(keys or {})
+        self.storage = storage
+        names = [name for name in self.keys.values() if name is not None]
+        for name in (*self.keys, *names):
+            if name in _RESERVED:
+                raise ValueError(f"dataset.keys: {name!r} is the framework's own; leave it out")
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"dataset.keys: two fields are renamed to {name!r}; keep one")
+        if self.keys.get(_REST, None) is not None:
+            raise ValueError(
+                f"dataset.keys: '*' stands for all other fields and can only be null, "
+                f"got {self.keys[_REST]!r}"
+            )
+
+    def __call__(self, record: Record | BadRecord) -> Sample | BadRecord:
+        """Decode one record.
+
+        Returns:
+            The sample without a position, or why there is none.
+
+        Raises:
+            ValueError: A field to be renamed is not there, or two fields get one name.
+            RuntimeError: The decoder failed in a way that is no damage; the cause is chained.
+        """
+        if isinstance(record, BadRecord):
+            return record
+        if self.keys:
+            record = replace(record, fields=self._rename(record))
+        try:
+            return self.decode(record)
+        except ValueError as error:
+            return BadRecord(record.index, record.key, str(error))
+        except Exception as error:
+            raise RuntimeError(
+                f"{self.storage}: {record.key!r} (record {record.index}): decoding failed: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def _rename(self, record: Record) -> Sample:
+        fields: Sample = {}
+        if _REST not in self.keys:
+            fields = {name: v for name, v in record.fields.items() if name not in self.keys}
+        for name, new_name in self.keys.items():
+            if new_name is None:
+                continue
+            if name not in record.fields:
+                raise ValueError(
+                    f"dataset.keys: no field {name!r} in {record.key!r} of {self.storage}; "
+                    f"fields: {', '.join(record.fields)}"
+                )
+            if new_name in fields:
+                raise ValueError(
+                    f"dataset.keys: {name!r} is renamed to {new_name!r}, which is there already; "
+                    f"drop it with {{{new_name}: null}} or choose another name"
+                )
+            fields[new_name] = record.fields[name]
+        return fields
+
+
+class TransformStage:
+    """Sample to sample at a position, with draws that only (seed, epoch, position) decide.
+
+    Args:
+        transform: The transform.
+        seed: The run's seed.
+        storage: What messages call the storage.
+    """
+
+    def __init__(self, transform: Transform, *, seed: int, storage: str) -> None:
+        self.transform = transform
+        self.seed = seed
+        self.storage = storage
+        self._local = threading.local()
+
+    def __call__(self, sample: Sample | BadRecord, position: int, epoch: int) -> Sample | BadSample:
+        """Transform one sample.
+
+        Returns:
+            The sample with its ``position``; bad stays bad.
+
+        Raises:
+            RuntimeError: The transform failed. That is a mistake in it or its arguments, not
+                in the data, so it is no bad sample: it stops the run and the cause is chained.
+        """
+        if isinstance(sample, BadRecord):
+            return BadSample(sample.index, sample.key, position, sample.cause, self.storage)
+        sample["position"] = position
+        rng = self._keyed_rng().at(self.seed, epoch, position, Stream.AUGMENT)
+        try:
+            return self.transform(sample, rng)
+        except Exception as error:
+            where = "; ".join(getattr(error, "__notes__", ())) or "in the transform"
+            raise RuntimeError(
+                f"{self.storage}: {sample.get('key')!r} at position {position}: {where}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def _keyed_rng(self) -> KeyedRng:
+        """This thread's generator."""
+        rng: KeyedRng | None = getattr(self._local, "rng", None)
+        if rng is None:
+            rng = self._local.rng = KeyedRng()
+        return rng
+
+    def __getstate__(self) -> tuple[Transform, int, str]:
+        return self.transform, self.seed, self.storage
+
+    def __setstate__(self, state: tuple[Transform, int, str]) -> None:
+        self.transform, self.seed, self.storage = state
+        self._local = threading.local()

@@ -1,0 +1,1 @@
+"""Collates: samples to a batch of tensors."""

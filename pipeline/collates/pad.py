@@ -1,0 +1,164 @@
+"""Ragged arrays to one tensor, filled up to a common length."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from datasets.sample import Batch, Sample
+from pipeline.columns import (
+    batch_keys,
+    empty,
+    from_arrays,
+    from_numbers,
+    is_array,
+    to_array,
+    to_columns,
+)
+from pipeline.registry import register
+
+if TYPE_CHECKING:
+    import torch
+
+_SUFFIX = "_mask"
+
+
+@register("collate", "pad")
+class PaddedCollate:
+    """Arrays of differing lengths are filled up to the longest of the batch, or somewhat more.
+
+    Each padded field is joined by ``<field>_lengths``, int64 [B] (or [B, n] where n axes are
+    ragged), and by ``<field>_mask``, bool, True where there is data.
+
+    Args:
+        fields: Number of leading axes that are ragged, by field: ``{tokens: 1, image: 2}``.
+            None: one axis of every array but ``image`` and ``mask``, which are stacked.
+        value: What is filled in: one number, or a number by field.
+        multiple_of: Lengths are rounded up to a multiple of this.
+        buckets: Lengths are rounded up to one of these instead, so that few shapes occur.
+    """
+
+    def __init__(
+        self,
+        *,
+        fields: Mapping[str, int] | None = None,
+        value: float | Mapping[str, float] = 0,
+        multiple_of: int = 1,
+        buckets: Sequence[int] | None = None,
+    ) -> None:
+        if multiple_of < 1:
+            raise ValueError(f"collate/pad: multiple_of is {multiple_of}, expected 1 or more")
+        if buckets is not None and multiple_of > 1:
+            raise ValueError("collate/pad: both multiple_of and buckets are given; keep one")
+        if buckets is not None and (not buckets or min(buckets) < 1):
+            raise ValueError(f"collate/pad: buckets are {list(buckets)}, expected lengths above 0")
+        self.fields = None if fields is None else dict(fields)
+        self.value = value
+        self.multiple_of = multiple_of
+        self.buckets = None if buckets is None else sorted(buckets)
+
+    def __call__(self, samples: list[Sample]) -> Batch:
+        """Put samples together.
+
+        Args:
+            samples: Samples with the same fields.
+
+        Returns:
+            Padded fields as tensors [B, length, ...] with their lengths and masks; other arrays
+            as tensors [B, ...]; numbers as bool, int64 or float32 [B]; the rest as lists of B.
+
+        Raises:
+            ValueError: Axes that are not ragged differ, a length is above the last bucket, or a
+                field is not in every sample.
+        """
+        columns = to_columns(samples)
+        keys = batch_keys(columns, len(samples))
+        for field in self.fields or {}:
+            if field not in columns:
+                raise ValueError(
+                    f"collate/pad: no field {field!r} to pad; fields: {', '.join(columns)}"
+                )
+        batch: Batch = {}
+        for field, values in columns.items():
+            if not all(is_array(value) for value in values):
+                numbers = from_numbers(values)
+                batch[field] = values if numbers is None else numbers
+            elif axes := self._ragged_axes(field):
+                batch |= self._pad(field, values, keys, axes)
+            else:
+                batch[field] = from_arrays(field, values, keys)
+        return batch
+
+    def overhead(self, batch: Batch) -> tuple[int, int]:
+        """How much of a batch is padding.
+
+        Args:
+            batch: A batch that this collate made.
+
+        Returns:
+            Positions of padded fields that hold data, and all of them.
+        """
+        real = padded = 0
+        for name, mask in batch.items():
+            field = name.removesuffix(_SUFFIX)
+            if name != field and f"{field}_lengths" in batch:
+                lengths = batch[f"{field}_lengths"]
+                real += int((lengths.prod(1) if lengths.ndim > 1 else lengths).sum())
+                padded += mask.numel()
+        return real, padded
+
+    def _ragged_axes(self, field: str) -> int:
+        if self.fields is not None:
+            return self.fields.get(field, 0)
+        return 0 if field in ("image", "mask") else 1
+
+    def _pad(self, field: str, values: list[Any], keys: list[str], axes: int) -> Batch:
+        import torch
+
+        arrays = [to_array(value) for value in values]
+        first = arrays[0]
+        for array, key in zip(arrays, keys, strict=True):
+            if array.ndim != first.ndim or array.shape[axes:] != first.shape[axes:]:
+                raise ValueError(
+                    f"collate/pad: {field!r} is {list(first.shape)} in sample {keys[0]!r} and "
+                    f"{list(array.shape)} in {key!r}; only the first {axes} axes may differ, "
+                    f"see collate.fields"
+                )
+            if array.dtype != first.dtype:
+                raise ValueError(
+                    f"collate/pad: {field!r} is {first.dtype} in sample {keys[0]!r} and "
+                    f"{array.dtype} in {key!r}; let the storage or a transform give one type"
+                )
+        lengths = torch.tensor([array.shape[:axes] for array in arrays], dtype=torch.int64)
+        sizes = tuple(self._round(field, int(longest)) for longest in lengths.amax(0))
+        padded = empty((len(arrays), *sizes, *first.shape[axes:]), first.dtype)
+        fill = self.value.get(field, 0) if isinstance(self.value, Mapping) else self.value
+        padded.fill_(fill)
+        mask = torch.zeros((len(arrays), *sizes), dtype=torch.bool)
+        self._copy_rows(padded, mask, arrays, axes)
+        return {
+            field: padded,
+            f"{field}_lengths": lengths[:, 0].clone() if axes == 1 else lengths,
+            f"{field}{_SUFFIX}": mask,
+        }
+
+    @staticmethod
+    def _copy_rows(padded: torch.Tensor, mask: torch.Tensor, arrays: list[Any], axes: int) -> None:
+        rows, marks = padded.numpy(), mask.numpy()
+        for row, mark, array in zip(rows, marks, arrays, strict=True):
+            there = tuple(slice(0, length) for length in array.shape[:axes])
+            row[there] = array
+            mark[there] = True
+
+    def _round(self, field: str, length: int) -> int:
+        if self.buckets is None:
+            return math.ceil(length / self.multiple_of) * self.multiple_of
+        place = bisect_left(self.buckets, length)
+        if place == len(self.buckets):
+            raise ValueError(
+                f"collate/pad: {field!r} has length {length}, the largest bucket is "
+                f"{self.buckets[-1]}; add a larger one to collate.buckets"
+            )
+        return self.buckets[place]

@@ -1,0 +1,122 @@
+"""Samples to columns, and a column of equal values to a tensor: what all collates share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from datasets.sample import Sample
+
+if TYPE_CHECKING:
+    import torch
+
+
+def to_columns(samples: Sequence[Sample]) -> dict[str, list[Any]]:
+    """One list of values per field.
+
+    Args:
+        samples: At least one sample.
+
+    Raises:
+        ValueError: A field is there in some samples only.
+    """
+    assert samples, "a batch has at least one sample"
+    fields = samples[0].keys()
+    for sample in samples:
+        if sample.keys() != fields:
+            key = sorted(sample.keys() ^ fields)[0]
+            having, lacking = (sample, samples[0]) if key in sample else (samples[0], sample)
+            raise ValueError(
+                f"collate: field {key!r} is in sample {having.get('key')!r} but not in "
+                f"{lacking.get('key')!r}; drop it with dataset.keys={{{key}: null}} or give it "
+                f"to every sample"
+            )
+    return {field: [sample[field] for sample in samples] for field in fields}
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is a NumPy array of numbers or a torch tensor, of one axis or more."""
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0 and value.dtype.kind in "biufc"
+    return type(value).__module__.startswith("torch") and getattr(value, "ndim", 0) > 0
+
+
+def to_array(value: Any) -> np.ndarray:
+    """An array of the value; a tensor's memory is shared."""
+    return value if isinstance(value, np.ndarray) else value.detach().numpy()
+
+
+def from_numbers(values: list[Any]) -> torch.Tensor | None:
+    """A tensor [B] of a column of numbers, or None where it is something else.
+
+    Returns:
+        bool, int64 or float32; arrays and tensors without axes count as numbers.
+    """
+    import torch
+
+    plain = [value.item() if getattr(value, "ndim", None) == 0 else value for value in values]
+    if all(isinstance(value, (bool, np.bool_)) for value in plain):
+        return torch.tensor(plain, dtype=torch.bool)
+    if all(isinstance(value, Integral) for value in plain):
+        return torch.tensor(plain, dtype=torch.int64)
+    if all(isinstance(value, Real) for value in plain):
+        return torch.tensor(plain, dtype=torch.float32)
+    return None
+
+
+def from_arrays(field: str, values: list[Any], keys: Sequence[str]) -> torch.Tensor:
+    """Arrays of one shape and type in one tensor [B, ...], each copied once.
+
+    Args:
+        field: The field's name, for the message.
+        values: Arrays or tensors.
+        keys: Keys of the samples, for the message.
+
+    Raises:
+        ValueError: Shapes or types differ.
+    """
+    import torch
+
+    arrays = [to_array(value) for value in values]
+    first = arrays[0]
+    for array, key in zip(arrays, keys, strict=True):
+        if array.shape != first.shape:
+            raise ValueError(
+                f"collate: {field!r} is {list(first.shape)} in sample {keys[0]!r} and "
+                f"{list(array.shape)} in {key!r}; make them equal with an augmentation step "
+                f"such as a resize, or use collate=pad or collate=list"
+            )
+        if array.dtype != first.dtype:
+            raise ValueError(
+                f"collate: {field!r} is {first.dtype} in sample {keys[0]!r} and {array.dtype} "
+                f"in {key!r}; let the storage or a transform give one type"
+            )
+    stacked = empty((len(arrays), *first.shape), first.dtype)
+    # Slices beat np.stack(out=...) by little, and need no list of expanded views.
+    rows = stacked.numpy()
+    for row, array in zip(rows, arrays, strict=True):
+        row[...] = array
+    assert isinstance(stacked, torch.Tensor)
+    return stacked
+
+
+def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> torch.Tensor:
+    """An uninitialised tensor of a NumPy type.
+
+    Raises:
+        ValueError: torch has no such type.
+    """
+    import torch
+
+    try:
+        return torch.from_numpy(np.empty(shape, dtype.newbyteorder("=")))
+    except TypeError:
+        raise ValueError(f"collate: torch has no type for {dtype} arrays") from None
+
+
+def batch_keys(columns: dict[str, list[Any]], size: int) -> list[str]:
+    """What to call the samples in a message: their keys, or their rows where they have none."""
+    return columns.get("key") or [f"row {row}" for row in range(size)]

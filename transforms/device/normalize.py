@@ -1,0 +1,83 @@
+"""Pixels to numbers on the device: uint8 [B, H, W, C] to float32 [B, C, H, W], channels last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from datasets.sample import Batch
+from pipeline.registry import register
+
+if TYPE_CHECKING:
+    import torch
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+@register("batch_transform", "normalize")
+class Normalize:
+    """Images to float32 with the mean taken away, divided by the standard deviation.
+
+    The bytes cross to the device as uint8, a quarter of what floats would be. The result is
+    [B, C, H, W] in channels_last memory, which is what the bytes were all along: no pixel moves.
+
+    Args:
+        mean: Mean of each channel, of values 0..1; ImageNet's by default.
+        std: Standard deviation of each channel, of values 0..1.
+    """
+
+    def __init__(
+        self, *, mean: Sequence[float] = IMAGENET_MEAN, std: Sequence[float] = IMAGENET_STD
+    ) -> None:
+        if len(mean) != len(std) or not all(value > 0 for value in std):
+            raise ValueError(
+                f"normalize: mean {list(mean)} and std {list(std)} need one value per channel "
+                f"each, std above 0"
+            )
+        # (x / 255 - mean) / std as one factor and one offset.
+        self._scale = [1 / (255 * value) for value in std]
+        self._shift = [-m / s for m, s in zip(mean, std, strict=True)]
+        self._constants: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Normalise ``image``.
+
+        Args:
+            batch: With ``image`` uint8 [B, H, W, C], or a list of [H, W, C].
+
+        Returns:
+            The batch with ``image`` float32 [B, C, H, W], or a list of [C, H, W].
+
+        Raises:
+            ValueError: The images have another number of channels.
+        """
+        image = batch["image"]
+        if isinstance(image, list):
+            return {**batch, "image": [self._apply(one[None])[0] for one in image]}
+        return {**batch, "image": self._apply(image)}
+
+    def _apply(self, image: torch.Tensor) -> torch.Tensor:
+        if image.shape[-1] != len(self._scale):
+            raise ValueError(
+                f"normalize: images have {image.shape[-1]} channels, mean and std have "
+                f"{len(self._scale)}; set augment.device.normalize.mean and std"
+            )
+        scale, shift = self._on(image.device)
+        return image.permute(0, 3, 1, 2).float().mul_(scale).add_(shift)
+
+    def _on(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Factor and offset [C, 1, 1], copied to a device once."""
+        made = self._constants.get(device)
+        if made is None:
+            import torch
+
+            made = (
+                torch.tensor(self._scale, device=device)[:, None, None],
+                torch.tensor(self._shift, device=device)[:, None, None],
+            )
+            self._constants[device] = made
+        return made
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_constants": {}}
