@@ -5,6 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 _PASSING = frozenset(
     getattr(errno, name)
@@ -32,10 +36,19 @@ def read_file(path: str | bytes, *, root: str) -> bytes:
         MissingFile: The file is not there or may not be read; the message is the cause.
         OSError: Trouble that four attempts, over some seconds, did not get past.
     """
+
+    def read() -> bytes:
+        with open(path, "rb", buffering=0) as file:
+            return file.readall()
+
+    return retried(read, path=path, root=root)
+
+
+def retried(read: Callable[[], T], *, path: str | bytes, root: str) -> T:
+    """Call `read`, and again if the storage has trouble that may pass; see `read_file`."""
     for pause_s in (*_PAUSES_S, None):
         try:
-            with open(path, "rb", buffering=0) as file:
-                return file.readall()
+            return read()
         except OSError as error:
             passing = error.errno in _PASSING
             if error.errno == errno.ENOENT and not os.path.isdir(root):

@@ -28,8 +28,8 @@ def names_from_folders(keys: Sequence[str], *, where: str) -> list[str]:
     return names
 
 
-def names_from_filenames(keys: Sequence[str], pattern: str | None, *, where: str) -> list[str]:
-    """What the group of `pattern` finds in each file's name (without its folders).
+def names_from_pattern(texts: Sequence[str], pattern: str | None, *, where: str) -> list[str]:
+    """What the group of `pattern` finds in each text: a file's name, or a key.
 
     Raises:
         ValueError: No pattern, one that is wrong, or a name that it does not fit.
@@ -47,11 +47,11 @@ def names_from_filenames(keys: Sequence[str], pattern: str | None, *, where: str
     if not compiled.groups:
         raise ValueError(f"{where}: label_pattern {pattern!r} has no group ( ); {example}")
     names = []
-    for key in keys:
-        match = compiled.search(key.rpartition("/")[2])
+    for text in texts:
+        match = compiled.search(text)
         if match is None or not match.group(group):
             raise ValueError(
-                f"{where}: label_pattern {pattern!r} finds no label in {key!r}; change it, "
+                f"{where}: label_pattern {pattern!r} finds no label in {text!r}; change it, "
                 f"{example}"
             )
         names.append(match.group(group))

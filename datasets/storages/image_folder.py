@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from datasets.file_reader import MissingFile, read_file
 from datasets.index import Index, write_index
 from datasets.index_cache import cached_index
-from datasets.labels import class_ids, names_from_csv, names_from_filenames, names_from_folders
+from datasets.labels import class_ids, names_from_csv, names_from_folders, names_from_pattern
 from datasets.sample import BadRecord, Record
 from datasets.scan import is_unchanged, scan_files
 from pipeline.registry import register
@@ -215,7 +215,8 @@ class ImageFolder:
         if self.labels == "folder":
             return names_from_folders(keys, where=str(self))
         if self.labels == "filename":
-            return names_from_filenames(keys, self.label_pattern, where=str(self))
+            names = [key.rpartition("/")[2] for key in keys]
+            return names_from_pattern(names, self.label_pattern, where=str(self))
         assert self.labels is not None
         return names_from_csv(keys, self.labels, where=str(self))
 

@@ -1,0 +1,228 @@
+"""Records in an LMDB file."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.file_reader import MissingFile, retried
+from datasets.index import Index, write_index
+from datasets.index_cache import cached_index
+from datasets.lmdb_layouts import Layout, ValueFormat, write_foreign_index
+from datasets.lmdb_pages import change_mark, data_file
+from datasets.lmdb_writer import INDEX_NAME
+from datasets.lmdb_writer import write_lmdb as write_lmdb
+from datasets.packed_fields import unpack_fields
+from datasets.sample import BadRecord, Record
+from pipeline.registry import register
+
+
+@register("storage", "lmdb")
+class LmdbStorage:
+    """An LMDB file: one that `write_lmdb` made, or one in a common layout of others.
+
+    The places of the values are in the index, and a value is read from its place, without the
+    library, which can end the interpreter when a page is damaged (see `datasets.lmdb_pages`).
+    The first read in a process opens the file; threads share it.
+
+    Args:
+        path: The folder of data.mdb, or the file itself.
+        key_format: For files of others: ``sorted`` (every key is a record) or how a number
+            becomes a key, such as ``image-%09d`` or ``{:08d}``.
+        value_format: ``image``, or with a label in the value: ``label:uint32+image``,
+            ``image+label:int64be``.
+        label_key: Another key with the record's class name as text, made from the number (or,
+            with ``sorted``, the key): ``label-%09d``, ``{}.cls``.
+        text_key: The same for a text, the field ``text``.
+        metadata_key: The same for a JSON object, whose items become fields.
+        label_pattern: A regular expression whose group finds the class name in the key.
+        database: A named database in the file.
+        classes: Class names by id; None: those found.
+        checksums: Compare packed records with their checksums.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        key_format: str | None = None,
+        value_format: str = "image",
+        label_key: str | None = None,
+        text_key: str | None = None,
+        metadata_key: str | None = None,
+        label_pattern: str | None = None,
+        database: str | None = None,
+        classes: list[str] | None = None,
+        checksums: bool = True,
+    ) -> None:
+        self.path = os.path.abspath(path)
+        self.key_format = key_format
+        self.classes = None if classes is None else tuple(classes)
+        self.checksums = checksums
+        self._layout = Layout(
+            key_format=key_format or "sorted",
+            value_format=value_format,
+            label_key=label_key,
+            text_key=text_key,
+            metadata_key=metadata_key,
+            label_pattern=label_pattern,
+            database=database,
+        )
+        self._value_format = ValueFormat.parse(value_format, where=str(self))
+        self._index: Index | None = None
+        self._file: _SharedFile | None = None
+
+    def __str__(self) -> str:
+        return f"lmdb {self.path}"
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def index(self) -> Index:
+        """Key, label, size_bytes and place of every record."""
+        if self._index is None:
+            data = data_file(self.path)
+            if not os.path.isfile(data):
+                what = "a folder without data.mdb" if os.path.isdir(self.path) else "nothing there"
+                raise ValueError(
+                    f"{self}: expected an LMDB file, got {what}; set dataset.storage.path"
+                )
+            self._index = self._open_packed(data) if not self.key_format else self._scan(data)
+        return self._index
+
+    def fingerprint(self) -> str:
+        """Hash of keys, sizes and labels."""
+        return self.index.fingerprint()
+
+    def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
+        """Read records; one that is damaged is a bad record.
+
+        Raises:
+            OSError: The disk has trouble that did not pass.
+        """
+        index, indices = self.index, np.asarray(indices, np.int64)
+        rows = {name: index.values(name, indices).tolist() for name in index.columns}
+        if self._file is None:
+            self._file = _SharedFile(data_file(self.path))
+        records: list[Record | BadRecord] = []
+        for n, (i, key) in enumerate(zip(indices.tolist(), index.keys(indices), strict=True)):
+            try:
+                fields = self._fields(self._file, {name: rows[name][n] for name in rows})
+                records.append(Record(i, key, fields))
+            except (_DamagedRecord, MissingFile) as error:
+                records.append(BadRecord(i, key, str(error)))
+        return records
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_index": self.index, "_file": None}
+
+    def _fields(self, file: _SharedFile, row: dict[str, Any]) -> dict[str, Any]:
+        value = file.read(row["offset"], row["size_bytes"])
+        if self.checksums and "crc32" in row and zlib.crc32(value) != row["crc32"]:
+            raise _DamagedRecord("its bytes are not those that were packed (checksum)")
+        try:
+            fields = unpack_fields(value, row.get("image_bytes"))
+            if "text_offset" in row:
+                fields["text"] = file.read(row["text_offset"], row["text_bytes"]).decode()
+            if "metadata_offset" in row:
+                text = file.read(row["metadata_offset"], row["metadata_bytes"])
+                fields |= json.loads(text)
+        except (ValueError, KeyError, TypeError, IndexError, struct.error) as error:
+            raise _DamagedRecord(f"its fields cannot be read ({error})") from error
+        if "label" in row:
+            fields["label"] = row["label"]
+        return fields
+
+    def _open_packed(self, data: str) -> Index:
+        """Open the index beside the data of a file that `write_lmdb` made."""
+        beside = os.path.join(os.path.dirname(data), INDEX_NAME)
+        if not os.path.exists(beside):
+            raise ValueError(
+                f"{self}: no {INDEX_NAME} beside {os.path.basename(data)}, so it was not packed "
+                f"here; name the layout: key_format=sorted, or as in key_format=image-%09d"
+            )
+        try:
+            index = Index.open(beside, verify=True)
+        except ValueError as error:
+            raise ValueError(f"{self}: {INDEX_NAME} is damaged; copy it again ({error})") from error
+        expected, found = index.metadata.get("data_bytes"), os.path.getsize(data)
+        if expected is None or found < expected:
+            raise ValueError(
+                f"{self}: cut short: data.mdb has {found:,} bytes and should have {expected:,}; "
+                f"copy it again"
+            )
+        if self.classes is None or self.classes == index.class_names:
+            return index
+        return cached_index(
+            {"storage": "lmdb", "fingerprint": index.fingerprint(), "classes": self.classes,
+             "path": self.path},
+            build=lambda path: self._write_relabelled(path, index),
+            is_current=lambda cached: cached.metadata["source"] == index.fingerprint(),
+        )  # fmt: skip
+
+    def _write_relabelled(self, path: Path, index: Index) -> None:
+        """Write a copy of an index with the ids of `classes`."""
+        assert self.classes is not None
+        names = index.class_names or ()
+        columns = {name: index.column(name) for name in index.columns}
+        if extra := [name for name in names if name not in self.classes]:
+            raise ValueError(
+                f"{self}: class {extra[0]!r} is not among the {len(self.classes)} classes of the "
+                f"training data; remove its records, or add some to the training data"
+            )
+        if "label" in columns:
+            ids = np.array([self.classes.index(name) for name in names], np.int32)
+            columns["label"] = ids[columns["label"]]
+        write_index(
+            path,
+            keys=list(index.iter_raw_keys()),
+            columns=columns,
+            class_names=self.classes,
+            metadata={"source": index.fingerprint()},
+        )
+
+    def _scan(self, data: str) -> Index:
+        """The index of a file that others wrote, from the cache if the file is as it was."""
+        recipe = {"path": data, "layout": repr(self._layout), "classes": self.classes}
+        return cached_index(
+            {"storage": "lmdb", **recipe},
+            build=lambda path: write_foreign_index(
+                path, data, self._layout, self.classes, where=str(self)
+            ),
+            is_current=lambda index: index.metadata["mark"] == change_mark(data),
+        )
+
+
+class _DamagedRecord(Exception):
+    """A record that is there but is not what was written; the message is the cause."""
+
+
+class _SharedFile:
+    """An open file that threads read from, each at its own place."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._file = open(path, "rb", buffering=0)
+
+    def read(self, offset: int, size_bytes: int) -> bytes:
+        def read() -> bytes:
+            file = self._file  # held, so that no other thread's reopening closes it meanwhile
+            try:
+                return os.pread(file.fileno(), size_bytes, offset)
+            except OSError:
+                # A stale handle stays stale: the next attempt has a new one.
+                self._file = open(self._path, "rb", buffering=0)
+                raise
+
+        value = retried(read, path=self._path, root=os.path.dirname(self._path))
+        if len(value) != size_bytes:
+            raise _DamagedRecord(f"the file ends {size_bytes - len(value):,} bytes too early")
+        return value
