@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import time
@@ -17,7 +16,6 @@ import torch.distributed as dist
 from torch import nn
 
 T = TypeVar("T")
-_log = logging.getLogger(__name__)
 _OTHERS_SPEAK_S = 3.0
 
 
@@ -83,6 +81,12 @@ class World:
         if answer[1] is not None:
             raise ValueError(answer[1])
         return answer[0]
+
+    def take_buffers(self, model: nn.Module) -> None:
+        """Give every rank rank 0's buffers, such as the running means of batch norm."""
+        if self.size > 1:
+            for buffer in model.buffers():
+                dist.broadcast(buffer, src=0)
 
     def parallel(self, model: nn.Module) -> nn.Module:
         """The model with gradients averaged over the ranks."""
@@ -151,35 +155,38 @@ def _device(name: str, local_rank: int) -> torch.device:
 
 
 def _said_once(world: World, error: Exception) -> BaseException:
-    """The error to raise on this rank: each cause is told by one rank alone.
+    """The error to raise on this rank: each cause is told by one rank alone, by 0 if it can.
 
     Every rank writes its cause into the store. A rank whose collective broke off looks there
-    for the one that broke it.
+    for the one that broke it; rank 0 takes that cause over as its own.
     """
-    lost = isinstance(error, RuntimeError) and not isinstance(error, NotImplementedError)
+    lost = isinstance(error, RuntimeError) and _broke_off(error)
     mine = f"{type(error).__name__}: {error}"
     try:
         if not lost:
             world.store.set(f"stopped/{world.rank}", mine)
-        others = _causes(world, wait_s=_OTHERS_SPEAK_S if lost or not world.is_main else 0.0)
+        if world.device.type == "cpu":  # with NCCL this could wait for the device
+            dist.destroy_process_group()  # ends the waiting of the others
+        wait_s = _OTHERS_SPEAK_S if lost or not world.is_main else 0.0
+        others = _causes(world, wait_s)
+        if lost and others and world.is_main:
+            world.store.set("stopped/0", next(iter(others.values())))
     except (RuntimeError, OSError):  # the store was rank 0's, and rank 0 is gone
         others = {}
-    if mine in others.values() and not world.is_main:
+    if not world.is_main and (mine in others.values() or (lost and others)):
         return SystemExit(1)
     if lost and others:
         rank, cause = min(others.items())
-        if not world.is_main:
-            return SystemExit(1)
         return ValueError(f"rank {rank} stopped: {cause.split(': ', 1)[-1]}")
-    if lost and _broke_off(error):
-        return ValueError(
-            f"rank {world.rank}: another rank ended or did not answer in time "
-            f"(trainer.timeout_s): {str(error).splitlines()[0]}"
+    if lost:
+        error = ValueError(
+            f"another rank ended, or did not answer within trainer.timeout_s: "
+            f"{str(error).splitlines()[0]}"
         )
-    if not world.is_main:
-        # Rank 0 tells it, once its own collective has broken off; this is for when it cannot.
-        print(f"rank {world.rank}: {error}", file=sys.stderr)
-    return error
+    if world.is_main:
+        return error
+    print(f"rank {world.rank}: {error}", file=sys.stderr, flush=True)
+    return SystemExit(1)
 
 
 def _broke_off(error: Exception) -> bool:

@@ -35,12 +35,14 @@ class RunState:
     best: float | None = None
     metrics: dict[str, float] | None = None
 
+    def steps_reached(self, settings: TrainerSettings) -> bool:
+        """Whether the settings' optimizer steps are made."""
+        return settings.max_steps is not None and self.step >= settings.max_steps
+
     def reached(self, settings: TrainerSettings) -> bool:
         """Whether as much has been trained as the settings ask for."""
-        epochs, steps = settings.max_epochs, settings.max_steps
-        return (epochs is not None and self.epoch >= epochs) or (
-            steps is not None and self.step >= steps
-        )
+        by_epochs = settings.max_epochs is not None and self.epoch >= settings.max_epochs
+        return by_epochs or self.steps_reached(settings)
 
     def is_better(self, score: float, *, higher: bool) -> bool:
         """Whether a score beats the best one so far; one that is no number never does."""

@@ -1,0 +1,247 @@
+"""The training loop, top to bottom."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.nn.utils import clip_grad_norm_
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from datasets.sample import Batch
+from pipeline.training.distributed import World
+from pipeline.training.losses import total_loss
+from pipeline.training.parts import Parts
+from pipeline.training.recorder import Recorder
+from pipeline.training.settings import TrainerSettings
+from pipeline.training.state import RunState
+from pipeline.training.validation import validate
+
+_log = logging.getLogger(__name__)
+_SKIPS_IN_A_ROW = 10
+
+
+def fit(
+    parts: Parts,
+    state: RunState,
+    recorder: Recorder,
+    *,
+    settings: TrainerSettings,
+    world: World,
+    interrupted: Callable[[], bool],
+) -> bool:
+    """Train from where `state` stands until the settings' limits are reached.
+
+    Args:
+        parts: What is trained, and on what.
+        state: Where the run stands; moved on.
+        recorder: Takes figures and checkpoints.
+        settings: The trainer's settings.
+        world: The ranks.
+        interrupted: Whether this rank was asked to stop.
+
+    Returns:
+        True when done; False when it was interrupted, after a checkpoint.
+
+    Raises:
+        ValueError: The loss is not finite, and `on_nonfinite` says to stop.
+    """
+    train, optimizer, scheduler, scaler = (
+        parts.train,
+        parts.optimizer,
+        parts.scheduler,
+        parts.scaler,
+    )
+    model = world.parallel(parts.model)
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    precision = _precision(settings, world.device)
+    # Looking at a loss waits for the device; where that costs, it is done when figures or a
+    # checkpoint are written.
+    checks_each = world.device.type == "cpu" or settings.on_nonfinite == "skip"
+    window = torch.tensor(state.window_loss, dtype=torch.float64, device=world.device)
+    skipped = 0
+
+    while not (state.closed and state.reached(settings)):
+        train.set_epoch(state.epoch)
+        model.train()
+        recorder.meter.start()
+        for group in _groups(train, parts.num_batches, state, settings):
+            # One sum over the ranks settles what this step weighs, and what follows it.
+            valid, stop, save = world.sum(
+                sum(batch["num_valid"] for batch in group),
+                float(interrupted()),
+                float(recorder.save_due()),
+            )
+
+            # A row weighs the same wherever it is: ranks and accumulated batches count by
+            # their valid rows. A rank that has none still takes part, with a weight of 0.
+            loss = torch.zeros((), dtype=torch.float64, device=world.device)
+            for number, batch in enumerate(group, start=1):
+                with nullcontext() if number == len(group) else _apart(model):
+                    with precision():
+                        batch_loss = total_loss(parts.task, model(batch), batch)
+                    share = batch_loss * (world.size * batch["num_valid"] / max(valid, 1))
+                    scaler.scale(share).backward()
+                loss += share.detach() / world.size
+            world.sum_tensor(loss)
+
+            lr = parts.lr
+            if checks_each and not torch.isfinite(loss):
+                skipped += 1
+                _refuse_or_skip(loss.item(), skipped, state, settings)
+            elif valid:
+                skipped = 0
+                scaler.unscale_(optimizer)
+                if settings.clip_norm is not None:
+                    clip_grad_norm_(parameters, settings.clip_norm)
+                scaler.step(optimizer)
+                scaler.update()
+                window += loss
+                state.window_steps += 1
+            optimizer.zero_grad(set_to_none=True)
+            if scheduler and settings.scheduler_interval == "step":
+                scheduler.step()
+
+            state.step += 1
+            state.batch += len(group)
+            state.samples += int(valid)
+            state.closed = False
+            recorder.stepped(int(valid))
+            if state.step % settings.log_every == 0:
+                recorder.log({**_close_window(window, state), "lr": lr}, timed=True)
+            if stop or save:
+                state.window_loss = _finite(window.item(), state)
+                recorder.save()
+                if stop:
+                    return False
+                recorder.meter.start()
+
+        ended = state.batch == parts.num_batches or not state.steps_reached(settings)
+        metrics: dict[str, float] | None = {}
+        if parts.val and _validates(ended, state, settings):
+            metrics = validate(
+                parts.model,
+                parts.task,
+                parts.val,
+                world,
+                precision=precision,
+                limit=settings.limit_val_batches,
+                interrupted=interrupted,
+            )
+        if metrics is None:
+            state.window_loss = _finite(window.item(), state)
+            recorder.save()
+            return False
+
+        best = False
+        figures = _close_window(window, state)
+        if metrics:
+            score, higher = _score(metrics, settings)
+            best = state.is_better(score, higher=higher)
+            state.best = score if best else state.best
+            state.metrics = metrics
+            figures |= {f"val/{name}": value for name, value in metrics.items()}
+            recorder.validated(metrics)
+        if figures:
+            recorder.log({**figures, "lr": parts.lr})
+        if ended:
+            if scheduler and settings.scheduler_interval == "epoch":
+                _step_epoch(scheduler, metrics, settings)
+            state.epoch, state.batch = state.epoch + 1, 0
+        state.window_loss = 0.0
+        state.closed = True
+        recorder.save(best=best)
+    return True
+
+
+def _groups(
+    train: Iterable[Batch], num_batches: int | None, state: RunState, settings: TrainerSettings
+) -> Iterator[list[Batch]]:
+    """The batches of each optimizer step, to the end of the epoch or of the run."""
+    if num_batches is not None and state.batch >= num_batches:
+        return  # a checkpoint after the last batch, before the epoch was closed
+    limit = settings.limit_train_batches
+    batches = islice(iter(train), None if limit is None else limit - state.batch)
+    while not state.steps_reached(settings):
+        group = list(islice(batches, settings.accumulate))
+        if not group:
+            return
+        yield group
+
+
+def _precision(
+    settings: TrainerSettings, device: torch.device
+) -> Callable[[], AbstractContextManager[object]]:
+    """Makes the autocast context."""
+    dtype = torch.float16 if settings.amp == "fp16" else torch.bfloat16
+    return partial(torch.autocast, device.type, dtype=dtype, enabled=settings.amp != "off")
+
+
+def _apart(model: Any) -> AbstractContextManager[object]:
+    """Gradients stay with each rank: more will be added before they are averaged."""
+    return model.no_sync() if hasattr(model, "no_sync") else nullcontext()
+
+
+def _close_window(window: torch.Tensor, state: RunState) -> dict[str, float]:
+    """The mean loss since the last line in the metrics, if there were steps."""
+    if not state.window_steps:
+        return {}
+    mean = _finite(window.item(), state) / state.window_steps
+    window.zero_()
+    state.window_steps = 0
+    return {"train/loss": mean}
+
+
+def _finite(loss: float, state: RunState) -> float:
+    """The loss, before it is written anywhere: a model that is lost overwrites no good one."""
+    if not math.isfinite(loss):
+        raise ValueError(_nonfinite(loss, state))
+    return loss
+
+
+def _refuse_or_skip(loss: float, skipped: int, state: RunState, settings: TrainerSettings) -> None:
+    if settings.on_nonfinite == "stop":
+        raise ValueError(_nonfinite(loss, state))
+    if skipped > _SKIPS_IN_A_ROW:
+        raise ValueError(f"{_nonfinite(loss, state)}; {skipped} steps in a row")
+    _log.warning("step %d: the loss is %s; the step is skipped", state.step + 1, loss)
+
+
+def _nonfinite(loss: float, state: RunState) -> str:
+    return (
+        f"the loss is {loss} at or before step {state.step + 1} (epoch {state.epoch + 1}, batch "
+        f"{state.batch + 1}); lower optimizer.lr, set trainer.clip_norm=1, or skip such steps "
+        f"with trainer.on_nonfinite=skip"
+    )
+
+
+def _validates(ended: bool, state: RunState, settings: TrainerSettings) -> bool:
+    if not settings.validate_every or settings.limit_val_batches == 0:
+        return False
+    last = state.steps_reached(settings) or state.epoch + 1 == settings.max_epochs
+    return last or (ended and (state.epoch + 1) % settings.validate_every == 0)
+
+
+def _score(metrics: dict[str, float], settings: TrainerSettings) -> tuple[float, bool]:
+    """The figure that is watched, and whether more of it is better."""
+    name = settings.monitor or ("accuracy" if "accuracy" in metrics else "loss")
+    if name not in metrics:
+        raise ValueError(
+            f"trainer.monitor is {name!r}, the task gives {', '.join(sorted(metrics))}; take one"
+        )
+    if settings.monitor_mode is not None:
+        return metrics[name], settings.monitor_mode == "max"
+    return metrics[name], not name.endswith("loss")
+
+
+def _step_epoch(scheduler: Any, metrics: dict[str, float], settings: TrainerSettings) -> None:
+    if not isinstance(scheduler, ReduceLROnPlateau):
+        scheduler.step()
+    elif metrics:
+        scheduler.step(_score(metrics, settings)[0])

@@ -1,0 +1,199 @@
+"""What a run leaves behind while it goes: figures and checkpoints."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from datasets.protocols import Logger
+from pipeline.training.checkpoint import CheckpointFolder
+from pipeline.training.distributed import World
+from pipeline.training.meter import Meter
+from pipeline.training.parts import Parts
+from pipeline.training.progress import Progress
+from pipeline.training.random_states import random_states, restore_random_states
+from pipeline.training.settings import TrainerSettings
+from pipeline.training.state import RunState
+
+_log = logging.getLogger(__name__)
+
+
+class Recorder:
+    """Writes figures and checkpoints on rank 0, and reads them back on every rank.
+
+    Args:
+        parts: What training works on.
+        state: Where the run stands.
+        world: The ranks.
+        settings: The trainer's settings.
+        run_dir: The run's folder.
+        loggers: By their names in the config; empty on ranks other than 0.
+        progress: Where the user sees how it goes.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        state: RunState,
+        world: World,
+        *,
+        settings: TrainerSettings,
+        run_dir: Path,
+        loggers: Mapping[str, Logger],
+        progress: Progress,
+    ) -> None:
+        self.meter = Meter(parts.train)
+        self.run_dir = run_dir
+        self.checkpoints = CheckpointFolder(run_dir / "checkpoints")
+        self._parts = parts
+        self._state = state
+        self._world = world
+        self._settings = settings
+        self._loggers = loggers
+        self._progress = progress
+        self._saved_s = time.monotonic()
+        self._loss: float | None = None
+
+    def log(self, values: Mapping[str, float], *, timed: bool = False) -> None:
+        """Give the loggers a row for the present step, with speed and waiting if `timed`."""
+        if "train/loss" in values:
+            self._loss = values["train/loss"]
+        row: dict[str, float] = {"epoch": self._state.epoch, **values}
+        if timed:
+            row |= {f"time/{name}": value for name, value in self.meter.lap().items()}
+        for logger in self._loggers.values():
+            logger.log(self._state.step, row)
+
+    def stepped(self, samples: int) -> None:
+        """A step over so many valid samples is done."""
+        self.meter.step(samples)
+        figures = self.meter.total()
+        if self._loss is not None:
+            figures["loss"] = self._loss
+        self._progress.step(self._state, self._parts.num_batches, figures)
+
+    def validated(self, metrics: Mapping[str, float]) -> None:
+        """Tell the user the figures of a validation."""
+        figures = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        _log.info(
+            "epoch %d  step %d  validation: %s", self._state.epoch + 1, self._state.step, figures
+        )
+
+    def save_due(self) -> bool:
+        """Whether a checkpoint within the epoch is due after the step about to be made."""
+        if not self._settings.save:
+            return False
+        steps, seconds = self._settings.checkpoint_steps, self._settings.checkpoint_seconds
+        by_steps = steps is not None and (self._state.step + 1) % steps == 0
+        by_time = seconds is not None and time.monotonic() - self._saved_s >= seconds
+        # The clocks of the ranks differ: rank 0's counts.
+        return by_steps or (by_time and self._world.is_main)
+
+    def save(self, *, best: bool = False) -> None:
+        """Write a checkpoint; all ranks call this."""
+        if not self._settings.save:
+            return
+        states = self._world.gather(random_states())
+        content = self._content(states) if self._world.is_main else {}
+
+        def write() -> None:
+            self.checkpoints.save(content, best=best)
+
+        self._world.on_main(write)
+        self._saved_s = time.monotonic()
+
+    def _content(self, states: list[Any]) -> dict[str, Any]:
+        parts = self._parts
+        return {
+            "versions": {
+                "python": platform.python_version(),
+                "torch": str(torch.__version__),
+                "numpy": np.__version__,
+            },
+            "world_size": self._world.size,
+            "num_threads": torch.get_num_threads(),
+            "state": self._state.state_dict(),
+            "model": parts.model.state_dict(),
+            "optimizer": parts.optimizer.state_dict(),
+            "scheduler": parts.scheduler.state_dict() if parts.scheduler else None,
+            "scaler": parts.scaler.state_dict(),
+            "loader": parts.train.state_dict(),
+            "loggers": {name: logger.state_dict() for name, logger in self._loggers.items()},
+            "random": states,
+        }
+
+    def restore(self, content: Mapping[str, Any]) -> None:
+        """Set everything to where a checkpoint stands.
+
+        Raises:
+            ValueError: The model, the optimizer or the data are not those of the checkpoint.
+        """
+        parts = self._parts
+        self._state.load_state_dict(content["state"])
+        for name in ("model", "optimizer", "scheduler"):
+            part = getattr(parts, name)
+            if (part is None) != (content[name] is None):
+                raise ValueError(
+                    f"checkpoint: it {'has a' if part is None else 'has no'} {name}, this run "
+                    f"{'has none' if part is None else 'has one'}; give the same {name}"
+                )
+            if part is not None:
+                _load(name, part, content[name])
+        parts.scaler.load_state_dict(content["scaler"])
+        anyway = self._settings.resume_anyway
+        parts.train.load_state_dict(content["loader"], **({"anyway": True} if anyway else {}))
+        for name, logger in self._loggers.items():
+            if name in content["loggers"]:
+                logger.load_state_dict(content["loggers"][name])
+        self._restore_random(content)
+
+    def _restore_random(self, content: Mapping[str, Any]) -> None:
+        """Random states and threads, or a line on why the weights will not be bit-identical."""
+        if content["world_size"] == self._world.size:
+            restore_random_states(content["random"][self._world.rank])
+        else:
+            _log.info(
+                "the checkpoint is of %d ranks, this run has %d: the batches go on exactly, the "
+                "weights will differ in rounding",
+                content["world_size"],
+                self._world.size,
+            )
+        if self._settings.num_threads is None:
+            torch.set_num_threads(content["num_threads"])
+        elif self._settings.num_threads != content["num_threads"]:
+            _log.warning(
+                "the checkpoint was made with %d torch threads, trainer.num_threads is %d: the "
+                "weights will differ in rounding",
+                content["num_threads"],
+                self._settings.num_threads,
+            )
+        if content["versions"]["torch"] != str(torch.__version__):
+            _log.warning(
+                "the checkpoint was made with torch %s, this is %s: the weights may differ in "
+                "rounding",
+                content["versions"]["torch"],
+                torch.__version__,
+            )
+
+    def close(self) -> None:
+        """Close the loggers."""
+        for logger in self._loggers.values():
+            logger.close()
+
+
+def _load(name: str, part: Any, state: dict[str, Any]) -> None:
+    try:
+        part.load_state_dict(state)
+    except (RuntimeError, KeyError, ValueError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ValueError(
+            f"checkpoint: its {name} does not fit this run's: {reason}; give the same {name}, or "
+            f"start anew with trainer.resume=null"
+        ) from error

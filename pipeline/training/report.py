@@ -1,0 +1,86 @@
+"""What the user is told before training and after it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.training.distributed import World
+from pipeline.training.parts import Parts
+
+_log = logging.getLogger(__name__)
+
+
+def report_start(parts: Parts, world: World, run_dir: Path) -> None:
+    """Say what is about to be trained, on what, and where."""
+    model_size = sum(parameter.numel() for parameter in parts.model.parameters())
+    batch_size = parts.train.loader.batch_size
+    lines = {
+        "data": _data(parts),
+        "batch": _batch(batch_size, world.size),
+        "model": f"{type(parts.model).__name__}, {model_size:,} parameters",
+        "device": _device(world),
+        "run": str(run_dir),
+    }
+    for name, text in lines.items():
+        _log.info("%-7s %s", name, text)
+
+
+def _data(parts: Parts) -> str:
+    train, val = parts.train.loader, parts.val.loader if parts.val else None
+    classes = getattr(train, "class_names", None)
+    texts = [f"train {_size(train)}"]
+    texts.append(f"val {_size(val)}" if val is not None else "no validation data")
+    if classes:
+        names = ", ".join(classes[:5]) + (", ..." if len(classes) > 5 else "")
+        texts.append(f"{len(classes)} classes ({names})")
+    return ", ".join(texts)
+
+
+def _size(loader: Any) -> str:
+    samples = getattr(loader, "num_samples", None)
+    try:
+        batches = f"{len(loader):,} batches"
+    except TypeError:
+        batches = "a stream"
+    return f"{samples:,} samples in {batches}" if isinstance(samples, int) else batches
+
+
+def _batch(size: int, ranks: int) -> str:
+    if ranks == 1:
+        return f"batch {size}"
+    low, high = size // ranks, -(-size // ranks)
+    return f"batch {size} = {ranks} ranks x {low}" + (f" to {high}" if high > low else "")
+
+
+def _device(world: World) -> str:
+    import torch
+
+    if world.device.type == "cuda":
+        return f"{world.device} ({torch.cuda.get_device_name(world.device)})"
+    threads = torch.get_num_threads()
+    return f"{world.device}, {threads} thread{'s' if threads > 1 else ''}"
+
+
+def report_end(results: Mapping[str, Any], *, interrupted: bool) -> None:
+    """Say what came out, and where it lies."""
+    if interrupted:
+        _log.info(
+            "stopped at step %d; go on with trainer.resume=%s", results["step"], results["run_dir"]
+        )
+    figures = [
+        f"{name[4:]} {value:.2%}" if name.endswith("accuracy") else f"{name[4:]} {value:.4g}"
+        for name, value in results.items()
+        if name.startswith("val/")
+    ]
+    lines = {
+        "result": ", ".join(figures) or "not validated",
+        "speed": f"{results['samples_per_s']:,.0f} samples/s, "
+        f"{results['data_wait']:.0%} of the time waiting for data",
+        "bad": f"{results['bad_samples']} bad samples",
+        "outputs": str(results["run_dir"]),
+    }
+    for name, text in lines.items():
+        _log.info("%-7s %s", name, text)

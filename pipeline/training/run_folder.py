@@ -1,0 +1,197 @@
+"""The folder of a run: made anew, or found again to go on in it."""
+
+from __future__ import annotations
+
+import copy
+import fcntl
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+_log = logging.getLogger(__name__)
+
+_TIME = re.compile(r"(\d\d-\d\d-\d\d)(?:-(\d+))?")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+# What says how and how fast a run is computed, not what: runs that differ in these alone are
+# equal, and either can go on with the other.
+_EXECUTION = {
+    "loader": (
+        "engine num_workers prefetch_factor pin_memory persistent_workers timeout_s "
+        "multiprocessing_context processes read_ahead"
+    ).split(),
+    "trainer": "resume resume_anyway progress timeout_s".split(),
+}
+
+
+class RunFolder:
+    """The folder of a run that this process owns until it ends, or until `release`.
+
+    Attributes:
+        path: The folder.
+        resumes: Whether it was there before and is gone on with.
+        checkpoint: The checkpoint file that was asked for; None takes the newest one.
+    """
+
+    def __init__(
+        self, path: Path, lock: IO[str] | None, *, resumes: bool, checkpoint: Path | None = None
+    ) -> None:
+        self.path = path
+        self.resumes = resumes
+        self.checkpoint = checkpoint
+        self._lock = lock
+
+    def release(self) -> None:
+        """Let others have the folder."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """Write ``config.yaml``: the resolved config, less what only asked for a resume."""
+        kept = copy.deepcopy(dict(config))
+        kept["trainer"] = {**kept["trainer"], "resume": None, "resume_anyway": False}
+        write_whole(self.path / "config.yaml", _dump(kept))
+
+
+def open_run_folder(config: Mapping[str, Any]) -> RunFolder:
+    """The folder that ``trainer.resume`` asks for.
+
+    Raises:
+        ValueError: A folder or file to resume from is not there, or another process has it.
+    """
+    resume = config["trainer"].get("resume")
+    outputs = Path(config["outputs"])
+    if resume is None:
+        return make_run_folder(outputs, datetime.now())
+    if resume == "auto":
+        return _newest_equal(config, outputs) or make_run_folder(outputs, datetime.now())
+    return _named(Path(resume), outputs)
+
+
+def make_run_folder(outputs: Path, now: datetime) -> RunFolder:
+    """Make ``<outputs>/<date>/<time>``, with ``-2``, ``-3``, ... where that is taken."""
+    day = outputs / now.strftime("%Y-%m-%d")
+    day.mkdir(parents=True, exist_ok=True)
+    number = 1
+    while True:
+        path = day / (now.strftime("%H-%M-%S") + (f"-{number}" if number > 1 else ""))
+        try:
+            path.mkdir()
+        except FileExistsError:
+            number += 1
+            continue
+        return RunFolder(path, _locked(path), resumes=False)
+
+
+def _named(path: Path, outputs: Path) -> RunFolder:
+    if not path.exists():
+        raise ValueError(
+            f"trainer.resume: {path} does not exist; give a run's folder, a checkpoint file, or "
+            f"auto"
+        )
+    checkpoint = path if path.is_file() else None
+    folder = path.parent.parent if checkpoint else path
+    if checkpoint and not (folder / "config.yaml").is_file():
+        _log.info("%s lies in no run's folder; going on in a new one", checkpoint)
+        made = make_run_folder(outputs, datetime.now())
+        made.resumes, made.checkpoint = True, checkpoint
+        return made
+    if not checkpoint and not (folder / "checkpoints").is_dir():
+        raise ValueError(
+            f"trainer.resume: {folder} has no checkpoints; give the folder of a run that has "
+            f"written one, or start anew with trainer.resume=null"
+        )
+    lock = _locked(folder)
+    if lock is None:
+        raise ValueError(f"trainer.resume: another process is training in {folder}; stop it first")
+    _log.info("resuming %s", folder)
+    return RunFolder(folder, lock, resumes=True, checkpoint=checkpoint)
+
+
+def _newest_equal(config: Mapping[str, Any], outputs: Path) -> RunFolder | None:
+    """The newest run of an equal config, if it can be gone on with."""
+    wanted = comparable(yaml.safe_load(_dump(config)))
+    for folder in _newest_first(outputs):
+        try:
+            saved = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+        except (OSError, yaml.YAMLError):
+            continue
+        if not isinstance(saved, dict) or comparable(saved) != wanted:
+            continue
+        if (folder / "summary.json").exists():
+            _log.info(
+                "resume=auto: the newest run of this config, %s, is finished; starting a new one",
+                folder,
+            )
+            return None
+        lock = _locked(folder)
+        if lock is None:
+            _log.info(
+                "resume=auto: another process is training in the newest run of this config, %s; "
+                "starting a new one",
+                folder,
+            )
+            return None
+        _log.info("resume=auto: going on with %s", folder)
+        return RunFolder(folder, lock, resumes=True)
+    _log.info("resume=auto: no run of this config in %s; starting a new one", outputs)
+    return None
+
+
+def comparable(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config without what does not change its results."""
+    kept = {key: value for key, value in config.items() if key != "outputs"}
+    for group, names in _EXECUTION.items():
+        kept[group] = {k: v for k, v in (kept.get(group) or {}).items() if k not in names}
+    return kept
+
+
+def _newest_first(outputs: Path) -> Iterator[Path]:
+    """Run folders, the newest first by their names."""
+    found = []
+    for day in outputs.iterdir() if outputs.is_dir() else ():
+        if not _DATE.fullmatch(day.name) or not day.is_dir():
+            continue
+        for folder in day.iterdir():
+            match = _TIME.fullmatch(folder.name)
+            if match and (folder / "config.yaml").is_file():
+                found.append((day.name, match[1], int(match[2] or 1), folder))
+    for *_, folder in sorted(found, reverse=True):
+        yield folder
+
+
+def _locked(folder: Path) -> IO[str] | None:
+    """A lock on the folder that the system lifts when this process ends; None if it is taken.
+
+    A record lock, and not flock: forked workers do not inherit it, so one that outlives a
+    killed run for some seconds keeps nobody out.
+    """
+    file = (folder / ".lock").open("a")
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    except OSError:  # a file system without locks
+        pass
+    return file
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file whole or not at all."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def _dump(config: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)

@@ -1,0 +1,74 @@
+"""The figures of a model on data that it is not trained on."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from itertools import islice
+
+import torch
+from torch import nn
+
+from datasets.protocols import Task
+from pipeline.device import DevicePrefetcher
+from pipeline.training.distributed import World
+from pipeline.training.losses import total_loss
+from pipeline.training.random_states import random_states, restore_random_states
+
+
+@torch.no_grad()
+def validate(
+    model: nn.Module,
+    task: Task,
+    batches: DevicePrefetcher,
+    world: World,
+    *,
+    precision: Callable[[], AbstractContextManager[object]],
+    limit: int | None,
+    interrupted: Callable[[], bool],
+) -> dict[str, float] | None:
+    """Loss and metrics over the valid rows of all ranks.
+
+    Training does not notice: the random states stay as they are found.
+
+    Args:
+        model: The model itself, not its data-parallel wrap: ranks may have unequal work.
+        task: Gives losses and metrics.
+        batches: What to validate on.
+        world: The ranks that share the batches.
+        precision: Makes the autocast context.
+        limit: Batches to take; None: all.
+        interrupted: Whether to break off; asked on every rank after each batch.
+
+    Returns:
+        ``loss`` and the task's metrics; None if it was broken off.
+    """
+    before = random_states()
+    world.take_buffers(model)
+    model.eval()
+    metrics = task.metrics().to(world.device)
+    loss_sum, rows = torch.zeros((), dtype=torch.float64, device=world.device), 0
+    try:
+        batches.set_epoch(0)
+        for batch in islice(iter(batches), limit):
+            with precision():
+                outputs = model(batch)
+                loss = total_loss(task, outputs, batch)
+            if batch["num_valid"]:
+                task.update(metrics, outputs, batch)
+                loss_sum += loss.double() * batch["num_valid"]
+                rows += batch["num_valid"]
+            if world.sum(float(interrupted()))[0]:
+                return None
+        world.sum_tensor(loss_sum)
+        [all_rows] = world.sum(rows)
+        if not all_rows:
+            return {}
+        with warnings.catch_warnings():
+            # A rank that saw no valid row has not been updated, and is right all the same.
+            warnings.filterwarnings("ignore", message=".*before the ``update`` method.*")
+            figures = {name: float(value) for name, value in metrics.compute().items()}
+        return {"loss": loss_sum.item() / all_rows, **figures}
+    finally:
+        restore_random_states(before)
