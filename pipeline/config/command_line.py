@@ -1,0 +1,176 @@
+"""The command line: ``train.py`` and the commands, from arguments to an exit status."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from pipeline.config.compose import composer_for
+from pipeline.config.errors import ConfigError, Problem, nearest
+
+CONFIG_ERROR = 2
+
+_FLAGS = {
+    "-h": "help", "--help": "help",
+    "-m": "multirun", "--multirun": "multirun",
+    "-c": "cfg", "--cfg": "cfg",
+    "-p": "package", "--package": "package",
+    "-cd": "config_dir", "--config-dir": "config_dir",
+    "-sc": "completion", "--shell-completion": "completion",
+    "--resolve": "resolve",
+}  # fmt: skip
+_WITH_VALUE = {"cfg", "package", "config_dir"}
+
+
+@dataclass(slots=True)
+class Arguments:
+    """A command line taken apart."""
+
+    overrides: list[str] = field(default_factory=list)
+    flags: dict[str, str] = field(default_factory=dict)
+
+
+def main(job: str, argv: Sequence[str] | None = None) -> int:
+    """Run a job with the config that the arguments describe.
+
+    Args:
+        job: Dotted path of the job, a function of the plain config. It is imported when the
+            config has been found right, and not before.
+        argv: Arguments; None takes those of the program.
+
+    Returns:
+        The exit status: 0, 2 for mistakes in the configuration, 1 for a sweep with failed jobs.
+    """
+    return _run(list(sys.argv[1:] if argv is None else argv), job, None)
+
+
+def run_command(
+    command: str, argv: Sequence[str], run: Callable[[dict[str, Any]], int | None]
+) -> int:
+    """Run one of the commands; its settings are registered as ``settings/<command>``.
+
+    They stand in the config under the command's name and may be given with or without it:
+    ``python -m pipeline pack pack.path=x`` and ``... pack path=x`` are the same.
+    """
+    return _run(list(argv), run, command)
+
+
+def configure(argv: Sequence[str], *, command: str | None = None) -> dict[str, Any]:
+    """The checked config that arguments describe.
+
+    Raises:
+        ConfigError: With a line for every mistake.
+    """
+    from pipeline.config.job import read_job
+
+    arguments = take_apart(argv)
+    composer = composer_for(arguments.overrides, config_dir=_config_dir(arguments))
+    return read_job(arguments.overrides, composer, command=command).config
+
+
+def take_apart(argv: Sequence[str]) -> Arguments:
+    """Flags and overrides.
+
+    Raises:
+        ConfigError: A flag is unknown or lacks its value.
+    """
+    arguments = Arguments()
+    problems = []
+    rest = list(argv)
+    while rest:
+        text = rest.pop(0)
+        flag, _, value = text.partition("=")
+        if not text.startswith("-"):
+            arguments.overrides.append(text)
+        elif flag not in _FLAGS:
+            near = nearest(flag, [name for name in _FLAGS if name.startswith("--")])
+            problems.append(Problem(text, f"no such flag; type {near or '--help'}"))
+        elif _FLAGS[flag] in _WITH_VALUE and not value:
+            if not rest:
+                problems.append(Problem(flag, "its value is missing"))
+            arguments.flags[_FLAGS[flag]] = rest.pop(0) if rest else ""
+        else:
+            arguments.flags[_FLAGS[flag]] = value
+    if arguments.flags.get("cfg", "job") != "job":
+        problems.append(Problem("--cfg", f"{arguments.flags['cfg']!r} given, accepts job"))
+    if problems:
+        raise ConfigError(problems)
+    return arguments
+
+
+def _run(argv: list[str], job: str | Callable[..., Any], command: str | None) -> int:
+    try:
+        arguments = take_apart(argv)
+        if "completion" in arguments.flags:
+            from pipeline.config.completion import complete
+
+            return complete(arguments.overrides, command=command)
+        composer = composer_for(arguments.overrides, config_dir=_config_dir(arguments))
+        if "help" in arguments.flags:
+            from pipeline.config.usage import print_help
+
+            print_help(composer, arguments.overrides, command=command)
+            return 0
+        if "multirun" in arguments.flags:
+            return _sweep(arguments, composer, job)
+        from pipeline.config.job import read_job
+
+        config = read_job(arguments.overrides, composer, command=command).config
+        if "cfg" in arguments.flags:
+            print_config(config, arguments.flags.get("package"))
+            return 0
+        result = (locate(job) if isinstance(job, str) else job)(config)
+        return result if command is not None and isinstance(result, int) else 0
+    except ConfigError as error:
+        if is_first_rank():
+            print(error, file=sys.stderr)
+        return CONFIG_ERROR
+
+
+def _sweep(arguments: Arguments, composer: Any, job: str | Callable[..., Any]) -> int:
+    if not isinstance(job, str):
+        raise ConfigError([Problem("-m", "a command runs one job; only train.py runs sweeps")])
+    from pipeline.config.sweep import sweep
+
+    show_only = "cfg" in arguments.flags
+    return sweep(arguments.overrides, composer, job, show_only=show_only)
+
+
+def _config_dir(arguments: Arguments) -> Path | None:
+    folder = arguments.flags.get("config_dir")
+    return Path(folder).expanduser() if folder else None
+
+
+def print_config(config: Mapping[str, Any], package: str | None = None) -> None:
+    """Print a config, or the part of it at `package`, as YAML.
+
+    Raises:
+        ConfigError: There is no such part.
+    """
+    import yaml
+
+    part: Any = config
+    for name in package.split(".") if package else ():
+        if not isinstance(part, Mapping) or name not in part:
+            names = list(part) if isinstance(part, Mapping) else []
+            near = nearest(name, names)
+            remedy = f"; did you mean {near}?" if near else ""
+            raise ConfigError([Problem("--package", f"{package!r} is not in the config{remedy}")])
+        part = part[name]
+    print(yaml.safe_dump(part, sort_keys=False, allow_unicode=True), end="")
+
+
+def is_first_rank() -> bool:
+    """Whether this process speaks for all that torchrun has started."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def locate(path: str) -> Callable[[dict[str, Any]], Any]:
+    """The function at a dotted path."""
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)

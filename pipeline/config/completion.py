@@ -1,0 +1,116 @@
+"""Shell completion by Hydra's own scripts, with the user's components among the options."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from pipeline.config.composition import base_version, setup_globals
+from pipeline.config.errors import ConfigError, Problem
+from pipeline.config.notation import literals
+from pipeline.config.overrides import quote
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+def complete(arguments: Sequence[str], *, command: str | None = None) -> int:
+    """Answer ``-sc install=bash``, ``-sc uninstall=bash`` and ``-sc query=bash``."""
+    action, _, shell = (arguments[0] if arguments else "").partition("=")
+    if action not in ("install", "uninstall", "query") or shell not in SHELLS:
+        raise ConfigError([Problem("-sc", "accepts install=, uninstall= or query= and a shell: "
+                                   f"{', '.join(SHELLS)}; type -sc install=bash")])  # fmt: skip
+    if action == "query":
+        line = os.environ.get("COMP_LINE", " ".join(arguments[1:]))
+        separator = "\n" if shell == "fish" else " "
+        print(separator.join(suggestions(line, command=command)))
+        return 0
+    from pipeline.config.compose import composer_for
+
+    getattr(_plugin(shell, composer_for([])), action)()
+    return 0
+
+
+def suggestions(line: str, *, command: str | None = None) -> list[str]:
+    """What the last word of a command line may become.
+
+    Args:
+        line: The whole line, with the program's name.
+        command: The command that is completed, whose name comes before the overrides.
+    """
+    from pipeline.config.compose import composer_for, imports_in
+
+    words = _words(line)
+    last = "" if line.endswith(" ") else words.pop() if words else ""
+    words = [word for word in words if "=" in word or word.startswith("~")]
+    imports = [word for word in words if word.lstrip("+").startswith("imports=")]
+    composer = composer_for(imports)
+    assert imports == [] or imports_in(imports, composer)
+    values = _values(last, words, composer)
+    if values is not None:
+        return values
+    readable = [word for word in words if word not in imports and _fits(word, composer)]
+    # Hydra splits the line at spaces, which words with spaces in them would not survive.
+    before = [word for word in readable if " " not in word]
+    with base_version():
+        setup_globals()
+        found = _plugin("bash", composer)._query("config", " ".join([*before, last]))
+    return [word for word in found if not word.startswith("hydra")]
+
+
+def _words(line: str) -> list[str]:
+    try:
+        words = shlex.split(line)
+    except ValueError:  # a quote that is still open
+        words = line.split()
+    for position, word in enumerate(words):
+        if word.endswith(".py"):
+            return words[position + 1 :]
+    return words[1:]
+
+
+def _fits(word: str, composer: Any) -> bool:
+    from pipeline.config.composition import CompositionError, HydraException
+    from pipeline.config.overrides import parse
+
+    try:
+        return not parse([word], composer).problems and quote(word, composer) == word
+    except (CompositionError, HydraException):
+        return False
+
+
+def _values(last: str, words: list[str], composer: Any) -> list[str] | None:
+    """Words that an argument accepts by name: ``loader.on_error=<TAB>``."""
+    from pipeline.config.job import read_job
+    from pipeline.config.signatures import Signature, signature_of
+
+    key, equals, start = last.lstrip("+").partition("=")
+    parent, dot, leaf = key.rpartition(".")
+    if not equals or not dot:
+        return None
+    try:
+        node: Any = read_job(words, composer).config
+    except ConfigError:
+        return None
+    for name in parent.split("."):
+        node = node.get(name) if isinstance(node, dict) else None
+    if not isinstance(node, dict) or "_target_" not in node:
+        return None
+    signature = signature_of(node["_target_"])
+    if not isinstance(signature, Signature) or leaf not in signature.arguments:
+        return None
+    annotation = signature.arguments[leaf].annotation
+    names = ["true", "false"] if annotation is bool else literals(annotation)
+    return [f"{key}={name}" for name in names if name.startswith(start)] or None
+
+
+def _plugin(shell: str, composer: Any) -> Any:
+    from hydra._internal.core_plugins.bash_completion import BashCompletion
+    from hydra._internal.core_plugins.fish_completion import FishCompletion
+    from hydra._internal.core_plugins.zsh_completion import ZshCompletion
+
+    plugins = {"bash": BashCompletion, "zsh": ZshCompletion, "fish": FishCompletion}
+    sys.argv[0] = os.path.basename(sys.argv[0])
+    return plugins[shell](composer.loader)

@@ -1,0 +1,199 @@
+"""Hydra's composition without its application: folders, options and values to one config.
+
+The private names of Hydra that this project uses are all imported here; a contract test
+(tests/config/test_hydra_contract.py) holds what is expected of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hydra import version
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import CachingConfigRepository
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra._internal.defaults_list import Overrides, _create_defaults_list
+from hydra._internal.utils import create_config_search_path
+from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.config_store import ConfigStore
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType, QuotedString, Quote
+from hydra.core.utils import setup_globals
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from pipeline import registry
+
+__all__ = ["BasicSweeper", "Composer", "HydraException", "Override", "OverrideType", "Quote",
+           "QuotedString", "base_version", "setup_globals"]  # fmt: skip
+
+ROOT = Path(__file__).resolve().parents[2]
+CONF = ROOT / "conf"
+ROOT_CONFIG = "config"
+
+
+@contextmanager
+def base_version() -> Iterator[None]:
+    """Hydra's behaviour as of 1.3, whatever an application around us has chosen."""
+    holder = version.VersionBase.instance()
+    before = holder.version_base
+    version.setbase("1.3")
+    try:
+        yield
+    finally:
+        holder.version_base = before
+
+
+class CompositionError(Exception):
+    """Composition failed: a broken YAML file, or a preset that names what there is not."""
+
+
+class Composer:
+    """Groups, options and how they make a config.
+
+    Args:
+        config_dir: A folder of the user's, searched before `conf/`.
+    """
+
+    def __init__(self, config_dir: Path | None = None) -> None:
+        self.config_dir = config_dir
+        search_path = create_config_search_path(f"file://{CONF}")
+        if config_dir is not None:
+            search_path.prepend("command-line", f"file://{config_dir}", SearchPathQuery("main"))
+        self.loader = ConfigLoaderImpl(search_path)
+        self.parser = OverridesParser.create(config_loader=self.loader)
+        self._store_registered()
+
+    def _store_registered(self) -> None:
+        """Give every registered component that has no YAML its option."""
+        store = ConfigStore.instance()
+        for component in registry.components():
+            group = registry.GROUPS[component.group].option_group
+            if group is None or self._has_yaml(group, component.name):
+                continue
+            node: dict[str, Any] = registry.option_node(component)
+            if component.group == "logger":  # loggers stand side by side, by name; csv always
+                node = {"defaults": ["csv", "_self_"], component.name: node}
+            store.store(group=group, name=component.name, node=node, provider="penstock")
+
+    def _has_yaml(self, group: str, option: str) -> bool:
+        return any(
+            source.scheme() == "file" and source.is_config(f"{group}/{option}")
+            for source in self.loader.get_sources()
+        )
+
+    def again(self) -> Composer:
+        """A composer that knows what has been registered since."""
+        return Composer(self.config_dir)
+
+    def is_group(self, name: str) -> bool:
+        """Whether there is a group of this name."""
+        return self.loader.repository.group_exists(name)
+
+    def groups(self, parent: str = "") -> list[str]:
+        """Every group that has options, without Hydra's own."""
+        found = []
+        for name in self.loader.get_group_options(parent, ObjectType.GROUP):
+            group = f"{parent}/{name}" if parent else name
+            if group.split("/")[0] == "hydra":
+                continue
+            if self.options(group):
+                found.append(group)
+            found.extend(self.groups(group))
+        return found
+
+    def options(self, group: str) -> list[str]:
+        """Names of a group's options."""
+        return self.loader.repository.get_group_options(group)
+
+    def summary(self, group: str, option: str) -> str:
+        """An option in one line: its YAML's first comment, or its component's docstring."""
+        for source in self.loader.get_sources():
+            if source.scheme() == "file":
+                file = Path(source.path) / group / f"{option}.yaml"
+                if file.exists():
+                    return _first_comment(file)
+        for component in registry.components():
+            if registry.GROUPS[component.group].option_group == group and component.name == option:
+                return component.summary
+        return ""
+
+    def option_imports(self, group: str, option: str) -> list[str]:
+        """What an option of a preset wants imported before it can be composed."""
+        loaded = self.loader.repository.load_config(f"{group}/{option}")
+        if loaded is None or "imports" not in loaded.config:
+            return []
+        return list(OmegaConf.to_container(loaded.config.imports))
+
+    def compose(self, choices: Sequence[str]) -> tuple[DictConfig, list[str]]:
+        """The config that options make, before any value is changed.
+
+        Args:
+            choices: Choices of options, as Hydra writes them.
+
+        Returns:
+            The config with its `hydra` node, unresolved, and the groups among the choices for
+            which the defaults have no place.
+
+        Raises:
+            CompositionError: A file is broken or names an option that there is not.
+        """
+        repository = CachingConfigRepository(self.loader.repository)
+        try:
+            parsed = self.parser.parse_overrides(list(choices))
+            overrides = Overrides(repo=repository, overrides_list=parsed)
+            with base_version():
+                defaults, _ = _create_defaults_list(
+                    repository, ROOT_CONFIG, overrides, prepend_hydra=True, skip_missing=False
+                )
+                config = self.loader._compose_config_from_defaults_list(defaults, repository)
+        except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
+            raise CompositionError(_one_line(error)) from error
+        with open_dict(config.hydra):
+            config.hydra.runtime.choices.update(overrides.known_choices)
+        unused = [
+            key for key, found in overrides.override_metadata.items()
+            if found.external_override and not found.used
+        ]  # fmt: skip
+        unused += [f"~{key}" for key, found in overrides.deletions.items() if not found.used]
+        return config, unused
+
+    def apply(self, config: DictConfig, override: Override) -> None:
+        """Change one value.
+
+        Raises:
+            CompositionError: There is nothing to delete, or no such thing can stand there.
+        """
+        try:
+            self.loader._apply_overrides_to_config([override], config)
+        except (HydraException, OmegaConfBaseException, ValueError) as error:
+            raise CompositionError(_one_line(error)) from error
+
+    def parse(self, text: str) -> Override:
+        """One override by Hydra's grammar; `HydraException` where it refuses the text."""
+        return self.parser.parse_override(text)
+
+
+def _first_comment(file: Path) -> str:
+    with file.open(encoding="utf-8") as lines:
+        for line in lines:
+            text = line.lstrip("# ").strip()
+            if line.startswith("#") and not text.startswith("@package"):
+                return text
+            if not line.startswith("#") and text:
+                break
+    return ""
+
+
+def _one_line(error: BaseException) -> str:
+    """The first lines of a message of Hydra's, without its list of folders."""
+    text = str(error) or str(error.__cause__)
+    for end in ("\nConfig search path:", "\nSee https:", "\n    full_key:"):
+        text = text.split(end)[0]
+    return " ".join(text.split())

@@ -1,0 +1,183 @@
+"""One job: its overrides checked, composed, resolved and checked again as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from pipeline import registry
+from pipeline.config.check import check
+from pipeline.config.combinations import check_combinations
+from pipeline.config.composition import Composer, CompositionError
+from pipeline.config.discovery import load_imports
+from pipeline.config.errors import ConfigError, Problem, nearest
+from pipeline.config.overrides import Change, Choice, Parsed, parse, presets
+from pipeline.config.places import PRESETS
+from pipeline.config.resolution import plain
+from pipeline.config.saved import apply_to_saved, saved_run
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A checked job.
+
+    Attributes:
+        config: Its plain config.
+        overrides: What Hydra has to be given to compose the same.
+    """
+
+    config: dict[str, Any]
+    overrides: tuple[str, ...]
+
+
+def read_job(
+    texts: Sequence[str], composer: Composer, *, command: str | None = None
+) -> Job:
+    """Compose and check what the overrides of one job say.
+
+    Args:
+        texts: Overrides as typed.
+        composer: Groups and options, with all components registered.
+        command: The command whose settings stand under its name.
+
+    Raises:
+        ConfigError: With all mistakes.
+    """
+    keys = _command_keys(command)
+    parsed = parse(texts, composer, command=command, command_keys=keys)
+    run = saved_run(parsed)
+    if run is not None:
+        config = apply_to_saved(run, parsed)
+        return Job(_checked(config, parsed.problems, frozenset(), command), tuple(texts))
+    wrong = {problem.key for problem in parsed.problems}
+    if wrong & set(PRESETS):
+        # It might have chosen anything, so nothing can be said about the values.
+        raise ConfigError(parsed.problems)
+    composer = _with_imports(parsed, composer)
+    config, accepted = _compose(parsed, composer)
+    if command is not None:
+        _add_command(config, command)
+    skip = frozenset(key.replace("/", ".") for key in wrong)
+    accepted += _apply(config, parsed, composer, skip)
+    return Job(_checked(config, parsed.problems, skip, command), tuple(accepted))
+
+
+def check_config(config: DictConfig, command: str | None = None) -> dict[str, Any]:
+    """Resolve and check a config that is composed already.
+
+    Raises:
+        ConfigError: With all mistakes.
+    """
+    return _checked(config, [], frozenset(), command)
+
+
+def _checked(
+    config: DictConfig, problems: list[Problem], skip: frozenset[str], command: str | None
+) -> dict[str, Any]:
+    if "hydra" in config:
+        with open_dict(config):
+            del config["hydra"]
+    resolved, unresolved = plain(config)
+    checked, mistakes = check(resolved, skip=skip, command=command)
+    found = [*problems, *unresolved, *mistakes]
+    if not found:
+        found = check_combinations(checked)
+    if found:
+        raise ConfigError(found)
+    return checked
+
+
+def _with_imports(parsed: Parsed, composer: Composer) -> Composer:
+    """Load what presets import; a composer that knows what has come with it."""
+    wanted = [
+        name
+        for choice in presets(parsed.choices)
+        for option in choice.options
+        for name in composer.option_imports(choice.group, option)
+    ]
+    if not wanted:
+        return composer
+    load_imports(wanted)
+    return composer.again()
+
+
+def _compose(parsed: Parsed, composer: Composer) -> tuple[DictConfig, list[str]]:
+    """The options' config; choices for which there is no default are appended."""
+    texts = {_name(choice): _text(choice) for choice in parsed.choices}
+    try:
+        config, unused = composer.compose(list(texts.values()))
+        if unused:
+            for key in unused:
+                if key.startswith("~"):
+                    parsed.problems.append(Problem(key[1:], "there is no such choice to take away"))
+                    del texts[key]
+                else:
+                    texts[key] = f"+{texts[key]}"
+            config, _ = composer.compose(list(texts.values()))
+    except CompositionError as error:
+        raise ConfigError([*parsed.problems, Problem("", str(error))]) from error
+    return config, list(texts.values())
+
+
+def _name(choice: Choice) -> str:
+    return choice.group if choice.options else f"~{choice.group}"
+
+
+def _text(choice: Choice) -> str:
+    if not choice.options:
+        return f"~{choice.group}"
+    options = ",".join(choice.options)
+    return f"{choice.group}=[{options}]" if choice.listed else f"{choice.group}={options}"
+
+
+def _apply(
+    config: DictConfig, parsed: Parsed, composer: Composer, skip: frozenset[str]
+) -> list[str]:
+    """Apply the changes one by one; returns them as Hydra takes them."""
+    accepted = []
+    for change in parsed.changes:
+        if any(f"{change.key}.".startswith(f"{key}.") for key in skip):
+            continue
+        try:
+            composer.apply(config, change.override)
+        except CompositionError as error:
+            parsed.problems.append(_not_applied(change, config, error))
+            continue
+        accepted.append(as_hydra(change))
+    return accepted
+
+
+def as_hydra(change: Change) -> str:
+    """A change in the form that Hydra accepts wherever the key stands."""
+    if change.override.is_delete():
+        return f"~{change.key}"
+    return f"++{change.key}={change.override.get_value_element_as_str()}"
+
+
+def _not_applied(change: Change, config: DictConfig, error: Exception) -> Problem:
+    if not change.override.is_delete():
+        return Problem(change.key, f"cannot be given here: {error}")
+    parent, _, leaf = change.key.rpartition(".")
+    node = OmegaConf.select(config, parent) if parent else config
+    names = [str(name) for name in node] if isinstance(node, DictConfig) else []
+    near = nearest(leaf, names)
+    remedy = f"; type ~{parent + '.' if parent else ''}{near}" if near else ""
+    return Problem(change.key, f"there is nothing of this name to take away{remedy}")
+
+
+def _command_keys(command: str | None) -> tuple[str, ...]:
+    if command is None:
+        return ()
+    component = registry.find(f"settings/{command}")
+    return () if component is None else tuple(registry.option_node(component))[1:]
+
+
+def _add_command(config: DictConfig, command: str) -> None:
+    component = registry.find(f"settings/{command}")
+    with open_dict(config):
+        config[command] = {"_target_": f"settings/{command}"} if component is None else (
+            registry.option_node(component)
+        )

@@ -1,0 +1,266 @@
+"""Overrides as they are typed: parsed one by one, quoted where Hydra's grammar refuses them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pipeline.config.composition import (
+    Composer,
+    HydraException,
+    Override,
+    OverrideType,
+    Quote,
+    QuotedString,
+)
+from pipeline.config.errors import Problem, listing, nearest
+from pipeline.config.places import PRESETS, top_level_keys
+from pipeline.config.slips import CHOICES, INSTEAD, RENAMED
+
+_KEY = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[^=]*?)(?P<equals>=)(?P<value>.*)", re.DOTALL)
+_HYDRA_KEYS = ("hydra.launcher", "hydra.sweeper", "hydra/launcher", "hydra/sweeper")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Options picked from a group; no options: the group is taken out."""
+
+    group: str
+    options: tuple[str, ...]
+    listed: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A value changed or deleted."""
+
+    override: Override
+    text: str
+
+    @property
+    def key(self) -> str:
+        """The full key."""
+        return self.override.key_or_group
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """Overrides of one job, in order of their kinds."""
+
+    choices: list[Choice]
+    changes: list[Change]
+    hydra: list[str]
+    problems: list[Problem]
+
+
+def parse(
+    texts: Sequence[str], composer: Composer, *, command: str | None = None,
+    command_keys: Sequence[str] = (),
+) -> Parsed:  # fmt: skip
+    """Parse the overrides of one job.
+
+    Args:
+        texts: Overrides as typed, without sweeps.
+        composer: Knows the groups and the grammar.
+        command: The command whose settings may be given without its name: ``path=x``.
+        command_keys: Names of these settings.
+    """
+    parsed = Parsed([], [], [], [])
+    for text in texts:
+        quoted = quote(text, composer)
+        try:
+            override = composer.parse(quoted)
+        except HydraException:
+            parsed.problems.append(_unreadable(text))
+            continue
+        if override.is_sweep_override():
+            parsed.problems.append(_needs_sweep(override, text))
+        elif override.is_hydra_override():
+            _add_hydra(override, quoted, parsed)
+        else:
+            if command and override.key_or_group in command_keys:
+                override = replace(override, key_or_group=f"{command}.{override.key_or_group}")
+            _add(override, text, composer, parsed)
+    return parsed
+
+
+def _add(override: Override, text: str, composer: Composer, parsed: Parsed) -> None:
+    key, value = override.key_or_group, override.value()
+    if composer.is_group(key) and not isinstance(value, dict):
+        choice = _choice(override, text, composer)
+        if isinstance(choice, Problem):
+            parsed.problems.append(choice)
+        else:
+            parsed.choices.append(choice)
+        return
+    problem = _check_key(key, value, override, composer)
+    if problem is not None:
+        parsed.problems.append(problem)
+        return
+    if not override.is_delete():
+        # Whether a key may be added is not said by a sign in front of it but by what takes it.
+        override = replace(override, type=OverrideType.FORCE_ADD, package=None)
+    parsed.changes.append(Change(override, text))
+
+
+def _choice(override: Override, text: str, composer: Composer) -> Choice | Problem:
+    group, value = override.key_or_group, override.value()
+    if override.package is not None:
+        return Problem(f"{group}@{override.package}", f"a group has one place here; type {group}=...")
+    if override.is_delete():
+        return Choice(group, (), False, text)
+    known = composer.options(group)
+    if value is None:
+        return Choice(group, ("none",) if "none" in known else (), False, text)
+    names = [str(name) for name in value] if isinstance(value, list) else [_word(value)]
+    for name in names:
+        if name not in known:
+            hinted = CHOICES.get((group, name))
+            near = hinted if hinted in known else nearest(name, known)
+            remedy = f"; type {group}={near}" if near else ""
+            return Problem(group, f"no option {name!r}, the options are "
+                           f"{listing(known, 30) or 'none'}{remedy}")  # fmt: skip
+    return Choice(group, tuple(names), isinstance(value, list), text)
+
+
+def _word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _check_key(key: str, value: Any, override: Override, composer: Composer) -> Problem | None:
+    """A key that cannot be one of a value."""
+    shown = "" if override.is_delete() else override.get_value_element_as_str()
+    slashed = key.replace(".", "/")
+    if isinstance(value, str) and "." in key and composer.is_group(slashed):
+        options = composer.options(slashed)
+        if value in options or nearest(value, options):
+            near = value if value in options else nearest(value, options)
+            return Problem(key, f"{value!r} given, but an option of a group is picked with "
+                           f"slashes; type {slashed}={near}")  # fmt: skip
+    if "/" in key:
+        groups = composer.groups()
+        near = nearest(key, groups)
+        parent = key.rpartition("/")[0]
+        if composer.is_group(parent) and near is None:
+            return Problem(key, f"no such group; a value is written with dots: type "
+                           f"{key.replace('/', '.')}={shown}")  # fmt: skip
+        remedy = f"; type {near}={shown}" if near else ""
+        return Problem(key, f"no such group, the groups are {listing(groups, 30)}{remedy}")
+    if override.package is not None:
+        return Problem(f"{key}@{override.package}", f"no group {key!r}")
+    if "." not in key and isinstance(value, str):
+        return _misspelt_group(key, value, composer)
+    return None
+
+
+def _misspelt_group(key: str, value: str, composer: Composer) -> Problem | None:
+    """`optimiser=adam`: a group that is not there, rather than a value."""
+    if key in top_level_keys() or key in INSTEAD:
+        return None
+    groups = composer.groups()
+    near = RENAMED.get(key) or nearest(key, [*groups, *top_level_keys()])
+    if near is None or near not in groups:
+        return None
+    options = composer.options(near)
+    option = CHOICES.get((near, value), value)
+    option = option if option in options else nearest(value, options) or "<option>"
+    return Problem(key, f"no such group, the groups are {listing(groups, 30)}; type {near}={option}")
+
+
+def _add_hydra(override: Override, text: str, parsed: Parsed) -> None:
+    """Of Hydra's own config only the sweep's launcher and sweeper can be chosen."""
+    key = override.key_or_group
+    if key.startswith(_HYDRA_KEYS):
+        parsed.hydra.append(text)
+        return
+    remedy = INSTEAD.get(key) or (f"type {RENAMED[key]}=<folder>" if key in RENAMED else "")
+    parsed.problems.append(
+        Problem(key, "of Hydra's own settings only hydra/launcher, hydra/sweeper and what stands "
+                "below them can be given" + (f"; {remedy}" if remedy else ""))
+    )  # fmt: skip
+
+
+def _unreadable(text: str) -> Problem:
+    if text.startswith("-"):
+        near = nearest(text.split("=")[0], ("--help", "--cfg", "--multirun", "--config-dir"))
+        remedy = f"; did you mean {near}?" if near else "; --help lists them"
+        return Problem(text, f"no such flag{remedy}")
+    if "=" not in text and not text.startswith("~"):
+        return Problem(text, "no value given; an override is key=value, or ~key to take it away")
+    return Problem(text.split("=")[0], f"{text!r} cannot be read; a key is words with dots between")
+
+
+def _needs_sweep(override: Override, text: str) -> Problem:
+    value = override.get_value_string()
+    key = override.key_or_group
+    if any(mark in value for mark in ("choice(", "range(", "interval(", "glob(")):
+        return Problem(key, f"{value} is a sweep; add -m to run a job for each of its values")
+    return Problem(
+        key, f"{value} is several values; add -m to run a job for each, type {key}=[{value}] for "
+        f"a list, or \"{key}='{value}'\" for a text with commas",
+    )  # fmt: skip
+
+
+def quote(text: str, composer: Composer, *, sweep: bool = False) -> str:
+    """An override with quotes around what Hydra's grammar refuses in its value.
+
+    Args:
+        text: As typed: ``dataset.storage.path=фото/a(1).jpg``.
+        composer: Knows the grammar.
+        sweep: Commas separate values of a sweep.
+    """
+    match = _KEY.fullmatch(text)
+    if match is None or _readable(text, composer):
+        return text
+    start = f"{match['sign'] or ''}{match['key']}="
+    value = match["value"]
+    quoted = ",".join(_quoted_parts(value, composer)) if sweep else _quoted(value, composer)
+    return start + quoted
+
+
+def _quoted(value: str, composer: Composer) -> str:
+    inner = value.strip()
+    if _readable(f"x={value}", composer):
+        return value
+    if inner.startswith("[") and inner.endswith("]"):
+        return "[" + ",".join(_quoted_parts(inner[1:-1], composer)) + "]"
+    return str(QuotedString(value, Quote.single).with_quotes())
+
+
+def _quoted_parts(value: str, composer: Composer) -> Iterator[str]:
+    for part in _split(value):
+        yield _quoted(part, composer)
+
+
+def _split(value: str) -> Iterator[str]:
+    """Parts between commas that stand in no brackets and no quotes."""
+    depth, start, inside = 0, 0, ""
+    for position, character in enumerate(value):
+        if inside:
+            inside = "" if character == inside else inside
+        elif character in "'\"":
+            inside = character
+        elif character in "[{(":
+            depth += 1
+        elif character in "]})":
+            depth -= 1
+        elif character == "," and depth == 0:
+            yield value[start:position]
+            start = position + 1
+    yield value[start:]
+
+
+def _readable(text: str, composer: Composer) -> bool:
+    try:
+        composer.parse(text)
+    except HydraException:
+        return False
+    return True
+
+
+def presets(choices: Sequence[Choice]) -> list[Choice]:
+    """The choices that write to the whole config."""
+    return [choice for choice in choices if choice.group in PRESETS]

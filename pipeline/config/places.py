@@ -1,0 +1,71 @@
+"""Where in a config a component may stand, and which kinds are accepted there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from annotated_types import Ge, Lt
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A key that holds a component.
+
+    Attributes:
+        kinds: Accepted groups of the registry and families of the allow-list.
+        nullable: null is accepted and means none.
+        only: The one target that is accepted, where there is only one.
+        step: A step of a stack, which may say ``_after_``.
+    """
+
+    kinds: tuple[str, ...]
+    nullable: bool = False
+    only: str | None = None
+    step: bool = False
+
+
+PLACES: dict[str, Place] = {
+    "dataset": Place(("dataset",)),
+    "task": Place(("task",)),
+    "sampler": Place(("sampler",)),
+    "collate": Place(("collate",)),
+    "loader": Place(("settings",), only="settings/loader"),
+    "model": Place(("model", "torch.nn")),
+    "optimizer": Place(("optimizer", "torch.optim")),
+    "scheduler": Place(("scheduler", "torch.optim.lr_scheduler"), nullable=True),
+    "trainer": Place(("settings",), only="settings/trainer"),
+}
+"""Top-level keys that hold one component."""
+
+MAPPINGS: dict[str, Place] = {
+    "augment.train": Place(("transform", "albumentations"), nullable=True, step=True),
+    "augment.eval": Place(("transform", "albumentations"), nullable=True, step=True),
+    "augment.device": Place(("batch_transform", "torch.nn"), nullable=True, step=True),
+    "logger": Place(("logger",), nullable=True),
+}
+"""Keys that hold components by name."""
+
+PARTS: dict[str, Place] = {
+    "storage": Place(("storage",)),
+    "decode": Place(("decode",)),
+    "cache": Place(("cache",), nullable=True),
+}
+"""Keys inside of a dataset (and of a cache) that hold a component of their own."""
+
+VALUES: dict[str, Any] = {
+    "imports": list[str],
+    "seed": Annotated[int, Ge(0), Lt(2**63)],
+    "data_dir": str,
+    "outputs": str,
+}
+"""Top-level keys that hold a value."""
+
+STACKS = ("train", "eval", "device")
+PRESETS = ("experiment", "debug")
+"""Groups whose options write to the whole config and leave no key of their own."""
+
+
+def top_level_keys() -> list[str]:
+    """Every key that a config may have at its top."""
+    return sorted({*VALUES, *PLACES, *(key.split(".")[0] for key in MAPPINGS)})

@@ -1,0 +1,72 @@
+"""Resuming a run by its folder: its own saved config, not a new composition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from pipeline.config.errors import ConfigError, Problem
+from pipeline.config.overrides import Parsed
+
+SAVED = "config.yaml"
+KEY = "trainer.resume"
+
+
+def saved_run(parsed: Parsed) -> Path | None:
+    """The saved config that ``trainer.resume=<path>`` means; None where nothing is resumed so.
+
+    Raises:
+        ConfigError: There is no run at the path.
+    """
+    path = None
+    for change in parsed.changes:
+        if change.key == KEY:
+            path = change.override.value()
+    if not isinstance(path, str) or path in ("auto", "None", ""):
+        return None
+    folder = Path(path).expanduser()
+    for candidate in (folder, *folder.parents[:2]):
+        if (candidate / SAVED).is_file():
+            return candidate / SAVED
+    what = f"there is no {SAVED} in it" if folder.exists() else "there is no such folder"
+    problem = Problem(KEY, f"{path!r} given, but {what}; accepts a run's folder, such as "
+                      f"outputs/<date>/<time>, a checkpoint in one, or auto")  # fmt: skip
+    raise ConfigError([*parsed.problems, problem])
+
+
+def apply_to_saved(file: Path, parsed: Parsed) -> DictConfig:
+    """A run's own config with the given values; mistakes go to `parsed.problems`."""
+    from pipeline.config.discovery import load_imports
+
+    config = OmegaConf.create(yaml.safe_load(file.read_text(encoding="utf-8")))
+    if not isinstance(config, DictConfig):
+        raise ConfigError([Problem(KEY, f"{file} is damaged: a mapping is expected in it")])
+    for choice in parsed.choices:
+        parsed.problems.append(
+            Problem(choice.group, f"{choice.text!r} given, but a resumed run keeps the components "
+                    f"of its config; change single values, or leave {KEY} away")
+        )  # fmt: skip
+    for change in parsed.changes:
+        if change.override.is_delete():
+            parsed.problems.append(_delete(config, change.key))
+        else:
+            OmegaConf.update(config, change.key, change.override.value(), force_add=True)
+    load_imports(_strings(config.get("imports")))
+    parsed.problems[:] = [problem for problem in parsed.problems if problem.message]
+    return config
+
+
+def _delete(config: DictConfig, key: str) -> Problem:
+    parent, _, leaf = key.rpartition(".")
+    node = OmegaConf.select(config, parent) if parent else config
+    if isinstance(node, DictConfig) and leaf in node:
+        del node[leaf]
+        return Problem(key, "")
+    return Problem(key, "there is nothing of this name to take away")
+
+
+def _strings(names: Iterable[object] | None) -> list[str]:
+    return [str(name) for name in names or ()]
