@@ -1,0 +1,376 @@
+"""Any torch Dataset, map-style or iterable, as it is."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.sample import BadSample, Batch, Sample
+from pipeline.registry import register
+from pipeline.rng import KeyedRng, Stream, philox_words
+
+if TYPE_CHECKING:
+    from datasets.protocols import Transform
+
+_ITEM = "item"
+_END = object()
+
+
+@register("dataset", "torch")
+def open_torch(
+    *,
+    target: str,
+    args: dict[str, Any] = {},  # noqa: B006 - never changed; a config option needs the mapping
+    val_args: dict[str, Any] | None = None,
+    collate_fn: str | None = None,
+    worker_init_fn: str | None = None,
+    keys: list[str] = ["image", "label"],  # noqa: B006 - as above
+    val_fraction: float = 0.2,
+    transform: Transform | None = None,
+    seed: int = 0,
+    split: str = "train",
+) -> TorchMapDataset | TorchStreamDataset:
+    """Any torch Dataset, map-style or iterable, as it is.
+
+    Args:
+        target: The dataset's class.
+        args: Its arguments.
+        val_args: What is different in the arguments for evaluation; null: evaluation takes a
+            fixed part of the same data.
+        collate_fn: A user's function of raw items to a batch; it takes the place of `collate`.
+        worker_init_fn: A user's function, called with the worker's number in every process
+            that reads.
+        keys: Names of the parts of a tuple. Mappings keep their own names.
+        val_fraction: Share of the items for evaluation where `val_args` is null, 0 to 1.
+        transform: The augmentation stack.
+        seed: The run's seed.
+        split: ``train`` or ``val``.
+
+    Raises:
+        ValueError: The class is no torch Dataset, or `collate_fn` meets a stack of steps.
+    """
+    from torch.utils.data import Dataset, IterableDataset
+
+    cls: Any = target
+    if not (isinstance(cls, type) and issubclass(cls, Dataset)):
+        raise ValueError(f"dataset torch: target is {cls!r}; give a subclass of torch's Dataset")
+    own_split = val_args is None
+    wanted = args if own_split or split == "train" else {**args, **(val_args or {})}
+    source = _Source(
+        dataset=cls(**wanted),
+        keys=tuple(keys),
+        collate_fn=collate_fn,  # type: ignore[arg-type]
+        worker_init_fn=worker_init_fn,  # type: ignore[arg-type]
+        transform=transform,
+        seed=seed,
+    )
+    part = (split, val_fraction) if own_split else ("train", 0.0)
+    if issubclass(cls, IterableDataset):
+        return TorchStreamDataset(source, split=part[0], val_fraction=part[1])
+    return TorchMapDataset(source, split=part[0], val_fraction=part[1])
+
+
+class _Source:
+    """The foreign dataset and how its items become samples."""
+
+    def __init__(
+        self,
+        *,
+        dataset: Any,
+        keys: tuple[str, ...],
+        collate_fn: Callable[[list[Any]], Any] | None,
+        worker_init_fn: Callable[[int], None] | None,
+        transform: Transform | None,
+        seed: int,
+    ) -> None:
+        if collate_fn is not None and _has_steps(transform):
+            raise ValueError(
+                "dataset torch: collate_fn takes the items as they are, so no augmentation step "
+                "can change them; set augment=none, or drop dataset.collate_fn"
+            )
+        self.dataset = dataset
+        self.name = f"torch {type(dataset).__module__}.{type(dataset).__qualname__}"
+        self._keys = keys
+        self.collate_fn = collate_fn
+        self._worker_init_fn = worker_init_fn
+        self._transform = transform if _has_steps(transform) else None
+        self._seed = seed
+        self._initialised_in: int | None = None
+
+    def initialise(self) -> None:
+        """Call the user's worker_init_fn once in every process that reads."""
+        if self._worker_init_fn is None or self._initialised_in == os.getpid():
+            return
+        from torch.utils.data import get_worker_info
+
+        worker = get_worker_info()
+        self._worker_init_fn(worker.id if worker is not None else 0)
+        self._initialised_in = os.getpid()
+
+    def items(self, epoch: int) -> Iterator[Any]:
+        """Items of an iterable dataset, read with the global states seeded for each."""
+        from transforms.global_random import global_states
+
+        self.initialise()
+        if hasattr(self.dataset, "set_epoch"):
+            self.dataset.set_epoch(epoch)
+        iterator = None
+        for number in count():
+            with global_states(self._global_seed(epoch, number)):
+                iterator = iter(self.dataset) if iterator is None else iterator
+                item = next(iterator, _END)
+            if item is _END:
+                return
+            yield item
+
+    def _global_seed(self, epoch: int, position: int) -> int:
+        draws = KeyedRng().at(self._seed, epoch, position, Stream.GLOBAL)
+        return int(draws.integers(1 << 63))
+
+    def sample(
+        self, read: Callable[[], Any], *, index: int, position: int, epoch: int
+    ) -> Sample | BadSample:
+        """The sample that an item becomes; foreign code finds the global states seeded.
+
+        A ``None`` item, and a ValueError or OSError while reading it, is a bad sample.
+        """
+        from transforms.global_random import global_states
+
+        key = str(index)
+        with global_states(self._global_seed(epoch, position)):
+            try:
+                item = read()
+            except (ValueError, OSError) as error:
+                cause = f"{type(error).__name__}: {error}".splitlines()[0]
+                return BadSample(index, key, position, cause, self.name)
+            if item is None:
+                return BadSample(index, key, position, "the dataset gave None", self.name)
+            sample = {_ITEM: item} if self.collate_fn is not None else self._named(item)
+            sample |= {"index": index, "key": key, "position": position}
+            if self._transform is not None:
+                rng = KeyedRng().at(self._seed, epoch, position, Stream.AUGMENT)
+                sample = self._transform(sample, rng)
+        return sample
+
+    def _named(self, item: Any) -> Sample:
+        """A sample of a mapping, a tuple, or one value."""
+        if isinstance(item, Mapping):
+            return {str(name): _plain(value, str(name)) for name, value in item.items()}
+        parts = item if isinstance(item, (tuple, list)) else (item,)
+        if len(parts) > len(self._keys):
+            raise TypeError(
+                f"{self.name}: an item has {len(parts)} parts and dataset.keys names "
+                f"{len(self._keys)}: {', '.join(self._keys)}; name them all"
+            )
+        names = self._keys[: len(parts)]
+        return {name: _plain(part, name) for name, part in zip(names, parts, strict=True)}
+
+    def collate(self, samples: list[Sample]) -> Batch:
+        """The user's collate_fn on raw items, its output as a dict."""
+        import torch
+
+        assert self.collate_fn is not None
+        out = self.collate_fn([sample[_ITEM] for sample in samples])
+        if isinstance(out, Mapping):
+            batch = {str(name): value for name, value in out.items()}
+        else:
+            parts = list(out) if isinstance(out, (tuple, list)) else [out]
+            if len(parts) > len(self._keys):
+                raise TypeError(
+                    f"{self.name}: collate_fn gives {len(parts)} parts and dataset.keys names "
+                    f"{len(self._keys)}: {', '.join(self._keys)}; name them all"
+                )
+            batch = dict(zip(self._keys, parts, strict=False))
+        for name, value in batch.items():
+            if isinstance(value, np.ndarray):
+                batch[name] = torch.from_numpy(value)
+        batch["index"] = torch.tensor([sample["index"] for sample in samples])
+        batch["position"] = torch.tensor([sample["position"] for sample in samples])
+        batch["key"] = [sample["key"] for sample in samples]
+        return batch
+
+
+class _OwnCollate:
+    """Gives a dataset the attribute `collate` where the user has a collate_fn."""
+
+    _source: _Source
+
+    @property
+    def collate(self) -> Callable[[list[Sample]], Batch] | None:
+        """The user's collate_fn, or None for the configured collate."""
+        return self._source.collate if self._source.collate_fn is not None else None
+
+
+class TorchMapDataset(_OwnCollate):
+    """A map-style torch Dataset.
+
+    Pickles with the foreign object, as torch's own loader does.
+
+    Args:
+        source: The foreign dataset.
+        split: ``train`` or ``val``.
+        val_fraction: Share of the items that is for evaluation.
+    """
+
+    def __init__(self, source: _Source, *, split: str, val_fraction: float) -> None:
+        self._source = source
+        self._items: NDArray[np.int64] | None = None
+        self._length = len(source.dataset)
+        if val_fraction or split == "val":
+            is_val = _is_val(0, self._length, val_fraction)
+            self._items = np.flatnonzero(is_val == (split == "val"))
+            self._length = self._items.size
+        self.index = TorchIndex(source.name, source.dataset, self._items, self._length)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def fetch(
+        self, indices: NDArray[np.int64], positions: NDArray[np.int64], epoch: int
+    ) -> list[Sample | BadSample]:
+        """Samples of the records `indices`, int64 [n], drawn at `positions`, int64 [n]."""
+        self._source.initialise()
+        return [
+            self._fetch_one(index, position, epoch)
+            for index, position in zip(indices.tolist(), positions.tolist(), strict=True)
+        ]
+
+    def _fetch_one(self, index: int, position: int, epoch: int) -> Sample | BadSample:
+        item = index if self._items is None else int(self._items[index])
+        return self._source.sample(
+            lambda: self._source.dataset[item], index=index, position=position, epoch=epoch
+        )
+
+    def fingerprint(self) -> str:
+        """Hash of the class, the length and the labels, where the dataset offers them."""
+        return self.index.fingerprint()
+
+
+class TorchStreamDataset(_OwnCollate):
+    """An iterable torch Dataset: one reader, in order; its items are sent to the workers.
+
+    Resuming reads the stream again from its beginning and throws away what was had.
+
+    Args:
+        source: The foreign dataset.
+        split: ``train`` or ``val``.
+        val_fraction: Share of the items that is for evaluation.
+    """
+
+    def __init__(self, source: _Source, *, split: str, val_fraction: float) -> None:
+        self._source = source
+        self._split = split
+        self._val_fraction = val_fraction
+
+    def open(self, epoch: int, start: int) -> Iterator[Any]:
+        """Items of the epoch from position `start` on."""
+        kept = 0
+        for number, item in enumerate(self._source.items(epoch)):
+            is_val = bool(_is_val(number, number + 1, self._val_fraction)[0])
+            if is_val == (self._split == "val"):
+                kept += 1
+                if kept > start:
+                    yield item
+
+    def fetch_items(
+        self, items: Sequence[Any], positions: NDArray[np.int64], epoch: int
+    ) -> list[Sample | BadSample]:
+        """Turn raw items into samples; `index` is the position."""
+        return [
+            self._source.sample(
+                partial(_same, item), index=position, position=position, epoch=epoch
+            )
+            for item, position in zip(items, positions.tolist(), strict=True)
+        ]
+
+    def fingerprint(self) -> str:
+        """Hash of the class; what a stream holds is not known before it is read."""
+        return hashlib.blake2b(self._source.name.encode(), digest_size=16).hexdigest()
+
+
+class TorchIndex:
+    """What a map-style torch Dataset tells about its items: numbers, and labels if it has any."""
+
+    def __init__(
+        self, name: str, dataset: Any, items: NDArray[np.int64] | None, length: int
+    ) -> None:
+        self._name = name
+        self._length = length
+        labels = getattr(dataset, "targets", getattr(dataset, "labels", None))
+        self._labels = _label_column(labels, len(dataset))
+        if self._labels is not None and items is not None:
+            self._labels = self._labels[items]
+        names = getattr(dataset, "classes", None)
+        is_names = isinstance(names, (list, tuple)) and all(isinstance(n, str) for n in names)
+        self.class_names: tuple[str, ...] | None = tuple(names) if is_names and names else None
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """``label``, if the dataset has ``targets`` or ``labels``."""
+        return ("label",) if self._labels is not None else ()
+
+    def column(self, name: str) -> NDArray[Any]:
+        """The labels, int64 [len(self)]."""
+        if name != "label" or self._labels is None:
+            raise KeyError(f"no column {name!r}; columns: {', '.join(self.columns) or 'none'}")
+        return self._labels
+
+    def keys(self, indices: NDArray[np.int64]) -> list[str]:
+        """The numbers of the items, as strings."""
+        return [str(index) for index in indices.tolist()]
+
+    def fingerprint(self) -> str:
+        """Hash of the class, the length and the labels."""
+        digest = hashlib.blake2b(f"{self._name} {self._length}".encode(), digest_size=16)
+        if self._labels is not None:
+            digest.update(np.ascontiguousarray(self._labels).tobytes())
+        return digest.hexdigest()
+
+
+def _label_column(labels: Any, length: int) -> NDArray[np.int64] | None:
+    try:
+        column = np.asarray(labels)
+    except (TypeError, ValueError):
+        return None
+    if column.shape != (length,) or not np.issubdtype(column.dtype, np.integer):
+        return None
+    return column.astype(np.int64)
+
+
+def _is_val(start: int, stop: int, val_fraction: float) -> NDArray[np.bool_]:
+    """Which items are for evaluation: by a hash of their number, whatever their count."""
+    words = philox_words(0, 0, start, stop, Stream.SAMPLER)[:, 3]
+    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53 < val_fraction
+
+
+def _plain(value: Any, name: str) -> Any:
+    """A value as samples hold it: arrays and numbers.
+
+    PIL images become arrays, an ``image`` in RGB. Tensors become arrays of their own layout
+    and dtype: a float image [C, H, W] stays one.
+    """
+    if hasattr(value, "convert") and hasattr(value, "getbands"):  # a PIL image
+        value = np.array(value.convert("RGB") if name == "image" else value)
+    elif hasattr(value, "detach") and hasattr(value, "numpy"):  # a tensor
+        value = value.detach().cpu().numpy()
+    if isinstance(value, (np.ndarray, np.generic)) and value.ndim == 0:
+        return value.item()
+    return value
+
+
+def _same(item: Any) -> Any:
+    return item
+
+
+def _has_steps(transform: Transform | None) -> bool:
+    return transform is not None and bool(getattr(transform, "steps", True))

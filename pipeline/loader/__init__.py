@@ -1,0 +1,1 @@
+"""The batch plan, the engines that compute batches, and faults."""

@@ -1,0 +1,150 @@
+"""What the loader and its engines hand to each other: tasks, deliveries, faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from datasets.sample import Batch
+
+# Tensors up to this size travel inside the message. Each larger one takes a shared-memory
+# segment, and with it a file descriptor for as long as somebody keeps the batch.
+_INLINE_BYTES = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTask:
+    """One batch of one rank, to be computed anywhere.
+
+    Attributes:
+        epoch: The epoch.
+        number: The global batch in the epoch.
+        positions: int64 [n], positions in the epoch.
+        valid: bool [n], False for rows that only fill the batch.
+        indices: int64 [n], the record at each position; empty for a stream.
+        items: Raw items of a stream at each position, None for indexed data.
+        quarantined: Positions of this task that are known to kill a worker.
+        solo: No other rank takes part, so a batch without samples may be left out.
+    """
+
+    epoch: int
+    number: int
+    positions: NDArray[np.int64]
+    valid: NDArray[np.bool_]
+    indices: NDArray[np.int64]
+    items: list[Any] | None = None
+    quarantined: tuple[int, ...] = ()
+    solo: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A bad sample and what was done about it: one row of ``bad_samples.csv``."""
+
+    epoch: int
+    position: int
+    index: int
+    key: str
+    storage: str
+    cause: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A computed batch.
+
+    Attributes:
+        number: The global batch in the epoch.
+        batch: The batch; None where a stream had no good sample for it.
+        faults: Bad samples met on the way.
+        positions: Number of valid positions that were asked for.
+        samples: Number of valid rows in the batch.
+        real: Elements of ragged fields that are data, as the collate counts them.
+        padded: Elements of ragged fields with the padding.
+    """
+
+    number: int
+    batch: Batch | None
+    faults: tuple[Fault, ...] = ()
+    positions: int = 0
+    samples: int = 0
+    real: int = 0
+    padded: int = 0
+
+    def pin_memory(self, device: str | None = None) -> Delivery:
+        """The same with every tensor in page-locked memory."""
+        if self.batch is None:
+            return self
+        return replace(self, batch={name: _pinned(value) for name, value in self.batch.items()})
+
+    def __reduce__(self) -> tuple[Callable[..., Delivery], tuple[Any, ...]]:
+        packed = None
+        if self.batch is not None:
+            packed = {name: _packed(value) for name, value in self.batch.items()}
+        counts = (self.positions, self.samples, self.real, self.padded)
+        return _unpack_delivery, (self.number, packed, self.faults, *counts)
+
+
+class Engine(Protocol):
+    """Computes tasks, whoever does it, and delivers in the order of the tasks.
+
+    An engine is made with ``(compute, settings)``: a
+    :class:`~pipeline.loader.compute.BatchComputer` and the
+    :class:`~pipeline.loader.settings.LoaderSettings`.
+    """
+
+    def run(self, tasks: Iterator[BatchTask]) -> Iterator[Delivery]:
+        """Deliver every task, in order. A new run ends the one before it."""
+
+    def close(self) -> None:
+        """Give back processes and memory; the next `run` starts again."""
+
+
+def _pinned(value: Any) -> Any:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.pin_memory()
+    if isinstance(value, dict):
+        return {name: _pinned(item) for name, item in value.items()}
+    if isinstance(value, list) and value and isinstance(value[0], torch.Tensor):
+        return [_pinned(item) for item in value]
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Small:
+    """A small tensor on its way between processes."""
+
+    array: NDArray[Any]
+
+
+def _packed(value: Any) -> Any:
+    import torch
+
+    if not isinstance(value, torch.Tensor) or value.dtype == torch.bfloat16:
+        return value
+    plain = value.device.type == "cpu" and value.layout is torch.strided
+    if not plain or not value.is_contiguous() or value.nbytes > _INLINE_BYTES:
+        return value
+    return _Small(value.detach().numpy())
+
+
+def _unpack_delivery(
+    number: int, packed: dict[str, Any] | None, faults: tuple[Fault, ...], *counts: int
+) -> Delivery:
+    import torch
+
+    batch = None
+    if packed is not None:
+        batch = {
+            name: torch.from_numpy(value.array) if isinstance(value, _Small) else value
+            for name, value in packed.items()
+        }
+    return Delivery(number, batch, faults, *counts)

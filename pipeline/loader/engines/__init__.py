@@ -1,0 +1,1 @@
+"""Who computes batches, one engine per file."""

@@ -1,0 +1,105 @@
+"""The tasks of an epoch: positions to records, or items of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count, islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.loader.contract import BatchTask
+from pipeline.loader.plan import BatchPlan, Tail, rank_slice
+
+if TYPE_CHECKING:
+    from datasets.protocols import Sampler, StreamDataset
+
+Quarantine = frozenset[tuple[int, int]]
+"""Pairs of epoch and position that are known to kill a worker."""
+
+
+def indexed_tasks(
+    plan: BatchPlan, sampler: Sampler, *, epoch: int, start: int, quarantine: Quarantine
+) -> Iterator[BatchTask]:
+    """Tasks of this rank from global batch `start` to the end of the epoch."""
+    held = {position for at, position in quarantine if at == epoch}
+    for number in range(start, plan.num_batches):
+        positions, valid = plan.batch(number)
+        yield BatchTask(
+            epoch=epoch,
+            number=number,
+            positions=positions,
+            valid=valid,
+            indices=records_at(sampler, epoch, positions),
+            quarantined=tuple(held.intersection(positions.tolist())) if held else (),
+            solo=plan.world_size == 1,
+        )
+
+
+def records_at(sampler: Sampler, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Records at `positions`, int64 [n]; one call of the sampler per run of neighbours."""
+    cuts = np.flatnonzero(np.diff(positions) != 1) + 1
+    runs = np.split(positions, cuts)
+    parts = [sampler.indices(epoch, int(run[0]), int(run[-1]) + 1) for run in runs]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def stream_tasks(
+    dataset: StreamDataset,
+    *,
+    batch_size: int,
+    world_size: int,
+    rank: int,
+    tail: Tail,
+    epoch: int,
+    start: int,
+    quarantine: Quarantine,
+) -> Iterator[BatchTask]:
+    """Tasks of this rank from global batch `start` until the stream ends.
+
+    Every rank reads the stream and keeps its share, so all agree on its end.
+    """
+    held = {position for at, position in quarantine if at == epoch}
+    if start and tail == "pad":
+        # Padding repeats the epoch's first items, so they are read even when resuming.
+        head = list(islice(dataset.open(epoch, 0), batch_size))
+    else:
+        head = []
+    items = dataset.open(epoch, start * batch_size)
+    for number in count(start):
+        chunk = list(islice(items, batch_size))
+        if number == 0:
+            head = chunk
+        if not chunk or (tail == "drop" and len(chunk) < batch_size):
+            return
+        first = number * batch_size
+        length = first + len(chunk)
+        positions = np.arange(first, length, dtype=np.int64)
+        valid = np.ones(len(chunk), np.bool_)
+        if tail == "pad" and len(chunk) < batch_size:
+            more = np.arange(length, first + batch_size, dtype=np.int64) % length
+            chunk = chunk + [head[position % len(head)] for position in more.tolist()]
+            positions = np.concatenate([positions, more])
+            valid = np.concatenate([valid, np.zeros(more.size, np.bool_)])
+        rows, valid = _rows_of(len(chunk), world_size, rank, valid)
+        yield BatchTask(
+            epoch=epoch,
+            number=number,
+            positions=positions[rows],
+            valid=valid,
+            indices=np.empty(0, np.int64),
+            items=[chunk[row] for row in rows],
+            quarantined=tuple(held.intersection(positions[rows].tolist())) if held else (),
+            solo=world_size == 1,
+        )
+
+
+def _rows_of(
+    length: int, world_size: int, rank: int, valid: NDArray[np.bool_]
+) -> tuple[list[int], NDArray[np.bool_]]:
+    """Rows of a stream's batch that this rank takes; the first one, invalid, if there are none."""
+    start, stop = rank_slice(length, world_size, rank)
+    if start == stop:
+        return [0], np.zeros(1, np.bool_)
+    return list(range(start, stop)), valid[start:stop]

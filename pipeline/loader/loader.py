@@ -1,0 +1,260 @@
+"""The loader: batches in the order of the plan, and a state to go on from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from datasets.protocols import StreamDataset
+from pipeline.loader.bad_samples import BadSampleLog
+from pipeline.loader.compute import BatchComputer
+from pipeline.loader.contract import BatchTask, Delivery, Engine
+from pipeline.loader.engines import inline as _inline  # noqa: F401 - registers itself
+from pipeline.loader.engines import torch as _torch  # noqa: F401 - registers itself
+from pipeline.loader.feed import indexed_tasks, stream_tasks
+from pipeline.loader.plan import BatchPlan
+from pipeline.loader.state import VERSION, check_state, plain
+from pipeline.loader.stats import LoaderStats
+from pipeline.registry import components, find
+from pipeline.samplers.sequential import SequentialSampler
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from datasets.protocols import Collate, Dataset, Sampler
+    from datasets.sample import Batch
+    from pipeline.loader.settings import LoaderSettings
+
+
+class Loader:
+    """Iterates over batches: the same ones, whatever computes them.
+
+    Iterating goes through one epoch. After a whole epoch the next iteration is the next epoch;
+    after one that was broken off it is the same epoch again, from its beginning; after
+    `load_state_dict` it is the rest of the epoch that was saved. Evaluation stays at epoch 0.
+
+    Args:
+        dataset: Indexed data, or a stream.
+        sampler: Which record stands at a position; None: all records in order (always so in
+            evaluation), or a stream's own order.
+        collate: Samples to a batch.
+        settings: Sizes, workers and faults.
+        seed: The run's seed.
+        split: ``train``, or ``val`` for evaluation: all records once, none replaced.
+        rank: This process among those that share each batch.
+        world_size: Number of these processes.
+        identity: ``{"sampler": node, "pixels": {...}}``, plain values that decide the batches;
+            a state is refused where they differ.
+        bad_samples_path: The ``bad_samples.csv`` to append to, or None.
+        imports: Modules of the user's components, to be loaded in every worker.
+        group: Positions that no rank may cut apart, for a batch transform that needs it.
+
+    Raises:
+        ValueError: The settings make no batches of this data; the message says what to do.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset | StreamDataset,
+        *,
+        sampler: Sampler | None,
+        collate: Collate,
+        settings: LoaderSettings,
+        seed: int,
+        split: Literal["train", "val"] = "train",
+        rank: int = 0,
+        world_size: int = 1,
+        identity: Mapping[str, Any] | None = None,
+        bad_samples_path: Path | None = None,
+        imports: tuple[str, ...] = (),
+        group: int = 1,
+    ) -> None:
+        self.dataset: Any = dataset
+        self.settings = settings
+        self.stats = LoaderStats()
+        self.batch_size = settings.batch_size_of(split)
+        self._evaluates = split == "val"
+        self._seed = seed
+        self._identity = plain(identity or {})
+        self._tail = settings.tail_of(split)
+        self.plan: BatchPlan | None = None
+        self._tasks: Callable[..., Iterator[BatchTask]]
+        if isinstance(dataset, StreamDataset):
+            sampler = None
+            self._tasks = partial(
+                stream_tasks,
+                dataset,
+                batch_size=self.batch_size,
+                world_size=world_size,
+                rank=rank,
+                tail=self._tail,
+            )
+        else:
+            if self._evaluates or sampler is None:
+                sampler = SequentialSampler(len(dataset))
+            self.plan = BatchPlan(
+                num_positions=len(sampler),
+                batch_size=self.batch_size,
+                world_size=world_size,
+                rank=rank,
+                tail=self._tail,
+                group=max(group, getattr(sampler, "group", 1)),
+            )
+            self._tasks = partial(indexed_tasks, self.plan, sampler)
+        self._sampler = sampler
+        self._compute = BatchComputer(
+            dataset,
+            sampler=sampler,
+            collate=collate,
+            seed=seed,
+            on_error=settings.eval_on_error if self._evaluates else settings.on_error,
+            imports=imports,
+        )
+        self._bad_samples = BadSampleLog(bad_samples_path, max_error_rate=settings.max_error_rate)
+        self._engine: Engine = _engine_class(settings.engine)(self._compute, settings)
+        self._epoch = 0
+        self._next_batch = 0
+        self._finished = False
+        self._placed = False
+        self._quarantine: frozenset[tuple[int, int]] = frozenset()
+        self._run: Iterator[Delivery] | None = None
+        self._fingerprint: str | None = None
+
+    def __len__(self) -> int:
+        """Batches in an epoch; TypeError for a stream, whose length nobody knows."""
+        if self.plan is None:
+            raise TypeError("a stream has no length: iterate until it ends")
+        return self.plan.num_batches
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is being iterated, or was last."""
+        return self._epoch
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """Names of the classes by label, or None where there are no labels."""
+        index = getattr(self.dataset, "index", None)
+        return index.class_names if index is not None else None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next iteration be `epoch`, from where a loaded state stands in it, if it does."""
+        if self._evaluates:
+            return
+        if not (self._placed and epoch == self._epoch):
+            self._epoch, self._next_batch, self._placed = epoch, 0, True
+        self._finished = False
+
+    def __iter__(self) -> Iterator[Batch]:
+        self._stop()
+        if self._finished:
+            self._epoch += not self._evaluates
+            self._next_batch = 0
+        elif not self._placed:
+            self._next_batch = 0
+        self._finished = self._placed = False
+        tasks = self._tasks(epoch=self._epoch, start=self._next_batch, quarantine=self._quarantine)
+        self._run = self._engine.run(tasks)
+        return self._iterate(self._run)
+
+    def _iterate(self, run: Iterator[Delivery]) -> Iterator[Batch]:
+        try:
+            while True:
+                if self._run is not run:
+                    raise RuntimeError(
+                        "loader: this iteration ended when another one began; one loader is "
+                        "iterated by one loop at a time"
+                    )
+                delivery = next(run, None)
+                if delivery is None:
+                    break
+                self.stats.add(delivery)
+                self._bad_samples.add(delivery.faults, delivery.positions)
+                # Counted before it is handed over: whoever holds a batch has consumed it.
+                self._next_batch = delivery.number + 1
+                if delivery.batch is not None:
+                    yield delivery.batch
+            self._finished = True
+            self._bad_samples.end_epoch()
+        finally:
+            if self._run is run:
+                self._stop()
+
+    def _stop(self) -> None:
+        """End the iteration at hand, if there is one."""
+        run, self._run = self._run, None
+        if run is not None:
+            run.close()  # type: ignore[attr-defined]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the consumer stands: small, JSON-able, the same on every rank."""
+        return {
+            "version": VERSION,
+            "epoch": self._epoch,
+            "next_batch": self._next_batch,
+            "finished": self._finished,
+            "quarantined": sorted(list(pair) for pair in self._quarantine),
+            **self._what(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], anyway: bool = False) -> None:
+        """Go on from a state.
+
+        Args:
+            state: What `state_dict` gave, on any rank of any number, with any workers.
+            anyway: Take it even where seed, plan, pixels or data differ.
+
+        Raises:
+            ValueError: The batches would not be the same; the message names what differs.
+        """
+        if not anyway:
+            check_state(state, self._what())
+        self._stop()
+        self._epoch = int(state["epoch"])
+        self._next_batch = int(state["next_batch"])
+        self._finished = bool(state["finished"])
+        self._quarantine = frozenset((int(e), int(p)) for e, p in state["quarantined"])
+        self._placed = True
+
+    def _what(self) -> dict[str, Any]:
+        """What decides the batches; ranks and workers are not part of it."""
+        if self._fingerprint is None:
+            self._fingerprint = self.dataset.fingerprint()
+        plan: dict[str, Any] = {
+            "sampler": self._identity.get("sampler"),
+            "batch_size": self.batch_size,
+            "tail": self._tail,
+        }
+        if self.plan is not None:
+            plan |= {"num_positions": self.plan.num_positions, "group": self.plan.group}
+        fingerprint = getattr(self._sampler, "fingerprint", None)
+        if fingerprint is not None:
+            plan["weights"] = fingerprint()
+        pixels = self._identity.get("pixels")
+        return {"seed": self._seed, "plan": plan, "pixels": pixels, "data": self._fingerprint}
+
+    def close(self) -> None:
+        """End iteration and workers. Iterating again starts them anew."""
+        self._stop()
+        self._engine.close()
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _engine_class(name: str) -> Any:
+    component = find(f"engine/{name}")
+    if component is None:
+        known = ", ".join(known.name for known in components("engine"))
+        raise ValueError(f"loader.engine is {name!r}; engines: {known}")
+    return component.target

@@ -1,0 +1,84 @@
+"""Settings of the loader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le
+
+from pipeline.registry import register
+
+
+@register("settings", "loader")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderSettings:
+    """How batches are made: sizes, workers, and what happens to bad samples.
+
+    Attributes:
+        engine: Who computes batches: ``torch`` (worker processes) or ``inline`` (this one).
+        batch_size: Samples in a batch over all ranks.
+        eval_batch_size: The same for evaluation; null takes `batch_size`.
+        num_workers: Workers of each rank; 0 computes in this process.
+        prefetch_factor: Batches that each worker computes ahead.
+        pin_memory: Page-locked batches for fast copies to the device; ``auto``: if there is CUDA.
+        persistent_workers: Keep workers from one epoch to the next.
+        timeout_s: Seconds to wait for one batch before giving up.
+        multiprocessing_context: How worker processes start.
+        drop_last: The tail of the epoch: true leaves it out, false keeps a short batch,
+            ``pad`` fills the batch with rows marked invalid.
+        on_error: A bad sample in training: ``raise``, ``replace`` it by another, ``skip`` it.
+        eval_on_error: A bad sample in evaluation: ``raise`` or ``skip``.
+        max_error_rate: Share of bad samples above which the run stops.
+    """
+
+    engine: str = "torch"
+    batch_size: Annotated[int, Ge(1)] = 64
+    eval_batch_size: Annotated[int, Ge(1)] | None = None
+    num_workers: Annotated[int, Ge(0)] = 2
+    prefetch_factor: Annotated[int, Ge(1)] = 2
+    pin_memory: bool | Literal["auto"] = "auto"
+    persistent_workers: bool = True
+    timeout_s: Annotated[float, Gt(0)] = 120.0
+    multiprocessing_context: Literal["forkserver", "spawn", "fork"] = "forkserver"
+    drop_last: bool | Literal["pad"] = True
+    on_error: Literal["raise", "replace", "skip"] = "replace"
+    eval_on_error: Literal["raise", "skip"] = "skip"
+    max_error_rate: Annotated[float, Ge(0), Le(1)] = 0.05
+
+    def __post_init__(self) -> None:
+        minimum = {"batch_size": 1, "num_workers": 0, "prefetch_factor": 1}
+        for name, least in minimum.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"loader.{name} is {getattr(self, name)}; needs {least} or more")
+        if self.eval_batch_size is not None and self.eval_batch_size < 1:
+            raise ValueError(f"loader.eval_batch_size is {self.eval_batch_size}; needs 1 or more")
+        if self.timeout_s <= 0:
+            raise ValueError(f"loader.timeout_s is {self.timeout_s}; needs more than 0")
+        if not 0 <= self.max_error_rate <= 1:
+            raise ValueError(f"loader.max_error_rate is {self.max_error_rate}; needs 0 to 1")
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                accepted = ", ".join(str(choice) for choice in choices)
+                raise ValueError(f"loader.{name} is {getattr(self, name)!r}; expected {accepted}")
+
+    def batch_size_of(self, split: str) -> int:
+        """Samples in a batch over all ranks, for ``train`` or ``val``."""
+        if split == "val" and self.eval_batch_size is not None:
+            return self.eval_batch_size
+        return self.batch_size
+
+    def tail_of(self, split: str) -> Literal["drop", "pad", "keep"]:
+        """The tail rule: evaluation keeps every sample."""
+        if split == "val" or self.drop_last is False:
+            return "keep"
+        return "pad" if self.drop_last == "pad" else "drop"
+
+
+_CHOICES: dict[str, tuple[object, ...]] = {
+    "multiprocessing_context": ("forkserver", "spawn", "fork"),
+    "on_error": ("raise", "replace", "skip"),
+    "eval_on_error": ("raise", "skip"),
+    "pin_memory": (True, False, "auto"),
+    "drop_last": (True, False, "pad"),
+}

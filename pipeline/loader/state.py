@@ -1,0 +1,61 @@
+"""The state of a loader: where it stands, and in which epoch of what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+VERSION = 1
+
+_MISSING = "nothing"
+
+_IDENTITY = ("seed", "plan", "pixels", "data")
+"""Parts of a state that must be equal for the rest of the epoch to be the same."""
+
+
+def check_state(state: Mapping[str, Any], current: Mapping[str, Any]) -> None:
+    """Refuse a state whose batches would not be those of this loader.
+
+    Raises:
+        ValueError: The state is of another version, or something differs; all of it is named.
+    """
+    version = state.get("version")
+    if version != VERSION:
+        raise ValueError(
+            f"loader state: version {version!r}, expected {VERSION}; it was saved by another "
+            f"version of the program"
+        )
+    differences = [
+        line
+        for part in _IDENTITY
+        for line in differing(state.get(part, _MISSING), current[part], part)
+    ]
+    if differences:
+        raise ValueError(
+            f"loader state: the rest of the epoch would not be the same: "
+            f"{'; '.join(differences)}; use the same configuration and data, or "
+            f"trainer.resume_anyway=true to go on regardless"
+        )
+
+
+def differing(then: Any, now: Any, name: str) -> Iterator[str]:
+    """Lines that name what differs between two plain values."""
+    if isinstance(then, Mapping) and isinstance(now, Mapping):
+        for key in sorted(then.keys() | now.keys()):
+            yield from differing(then.get(key, _MISSING), now.get(key, _MISSING), f"{name}.{key}")
+    elif then != now:
+        yield f"{name} was {_shown(then)} and is {_shown(now)}"
+
+
+def _shown(value: Any) -> str:
+    text = str(value) if isinstance(value, str) else repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON would give it back: tuples as lists, keys as strings."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value

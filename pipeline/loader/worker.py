@@ -1,0 +1,114 @@
+"""The worker's side of the torch engine: what is sent to it, and how its errors come back."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pipeline.loader.contract import BatchTask, Delivery
+
+if TYPE_CHECKING:
+    from pipeline.loader.compute import BatchComputer
+
+
+class WorkerError(RuntimeError):
+    """An exception of a worker that could not be sent as it was, or the worker's own end."""
+
+
+class WorkerTraceback(Exception):
+    """Carries the traceback of a worker as text; the cause of the exception raised here."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exception on its way from a worker to the consumer."""
+
+    error: BaseException
+    text: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """The exception with its traceback as text, in a form that survives pickling."""
+        lines = "".join(traceback.format_exception(error))
+        text = f'in worker process {os.getpid()}:\n"""\n{lines}"""'
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:
+            notes = "; ".join(getattr(error, "__notes__", []))
+            error = WorkerError(f"{type(error).__name__}: {error} ({notes})")
+        return cls(error, text)
+
+    def raise_error(self) -> NoReturn:
+        """Raise the exception here, with the worker's traceback as its cause."""
+        raise self.error from WorkerTraceback(self.text)
+
+
+class WorkerDataset:
+    """What torch's DataLoader takes for a dataset: a task is an index, a delivery its item."""
+
+    def __init__(self, compute: BatchComputer | Callable[[BatchTask], Delivery]) -> None:
+        self._compute = compute
+
+    def __getitem__(self, task: BatchTask) -> Delivery | Failure:
+        from torch.utils.data import get_worker_info
+
+        if get_worker_info() is None:
+            return self._compute(task)
+        try:
+            return self._compute(task)
+        except Exception as error:
+            return Failure.of(error)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Arguments are unpickled in order: components are registered before the first of
+        # them is looked for.
+        imports = tuple(getattr(self._compute, "imports", ()))
+        return _restore, (_Imports(imports), self._compute)
+
+
+class _Imports:
+    """Loads components wherever it is unpickled."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = names
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _load_components, (self._names,)
+
+
+def _load_components(names: tuple[str, ...]) -> None:
+    from pipeline.config.discovery import load_all
+
+    os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
+    load_all(names)
+
+
+def _restore(_: None, compute: Any) -> WorkerDataset:
+    return WorkerDataset(compute)
+
+
+def start_worker(worker_id: int) -> None:
+    """Set a new worker process up."""
+    import torch
+
+    # Ctrl-C goes to every process of the terminal; the main process ends its workers itself.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    try:
+        import cv2
+    except ImportError:
+        return
+    cv2.setNumThreads(0)
+
+
+def identity(item: Any) -> Any:
+    """The item as it is."""
+    return item

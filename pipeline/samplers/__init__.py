@@ -1,0 +1,1 @@
+"""Which record stands at a position, one sampler per file."""

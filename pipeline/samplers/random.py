@@ -1,0 +1,40 @@
+"""Records shuffled anew every epoch, in constant memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.permutation import permute
+from pipeline.registry import register
+
+if TYPE_CHECKING:
+    from datasets.protocols import Index
+
+
+@register("sampler", "random")
+class RandomSampler:
+    """Every record once, shuffled anew every epoch.
+
+    A keyed permutation: any position of any epoch is known at once, without an array of
+    the epoch.
+
+    Args:
+        n: Number of records, up to 10^12 and more.
+        index: Metadata of the records, not used.
+        seed: The run's seed.
+    """
+
+    def __init__(self, n: int, index: Index | None = None, seed: int = 0) -> None:
+        self._n = n
+        self._seed = seed
+
+    def __len__(self) -> int:
+        return self._n
+
+    def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
+        """Record indices at positions ``start .. stop - 1`` of `epoch`, int64 [stop - start]."""
+        positions = np.arange(start, stop, dtype=np.int64)
+        return permute(positions, length=self._n, seed=self._seed, epoch=epoch)
