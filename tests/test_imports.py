@@ -37,6 +37,8 @@ SHARED_BY_LEAVES = {
     "datasets.storages": {"datasets.index", "datasets.index_cache"},
     "pipeline.samplers": {"pipeline.permutation", "pipeline.orders"},
     "pipeline.collates": {"pipeline.columns"},
+    # The torch modules that registered models are light factories of.
+    "pipeline.models": {"pipeline.networks.small_cnn", "pipeline.networks.fed_module"},
     "transforms.decode": {"transforms.formats.sniff"},
     "transforms.cpu": {"transforms.global_random"},
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -241,7 +242,10 @@ def _score(metrics: dict[str, float], settings: TrainerSettings) -> tuple[float,
 
 
 def _step_epoch(scheduler: Any, metrics: dict[str, float], settings: TrainerSettings) -> None:
-    if not isinstance(scheduler, ReduceLROnPlateau):
-        scheduler.step()
-    elif metrics:
-        scheduler.step(_score(metrics, settings)[0])
+    with warnings.catch_warnings():
+        # Right after a resume the optimizer has made no step in this process, and torch warns.
+        warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+        if not isinstance(scheduler, ReduceLROnPlateau):
+            scheduler.step()
+        elif metrics:
+            scheduler.step(_score(metrics, settings)[0])

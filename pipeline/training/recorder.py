@@ -90,7 +90,7 @@ class Recorder:
         """Whether a checkpoint within the epoch is due after the step about to be made."""
         if not self._settings.save:
             return False
-        steps, seconds = self._settings.checkpoint_steps, self._settings.checkpoint_seconds
+        steps, seconds = self._settings.checkpoint_every, self._settings.checkpoint_seconds
         by_steps = steps is not None and (self._state.step + 1) % steps == 0
         by_time = seconds is not None and time.monotonic() - self._saved_s >= seconds
         # The clocks of the ranks differ: rank 0's counts.

@@ -25,7 +25,7 @@ def report_start(parts: Parts, world: World, run_dir: Path) -> None:
         "run": str(run_dir),
     }
     for name, text in lines.items():
-        _log.info("%-7s %s", name, text)
+        _log.info("%s %s", name, text)
 
 
 def _data(parts: Parts) -> str:
@@ -40,19 +40,19 @@ def _data(parts: Parts) -> str:
 
 
 def _size(loader: Any) -> str:
-    samples = getattr(loader, "num_samples", None)
     try:
         batches = f"{len(loader):,} batches"
     except TypeError:
-        batches = "a stream"
-    return f"{samples:,} samples in {batches}" if isinstance(samples, int) else batches
+        return "a stream"
+    dataset = getattr(loader, "dataset", None)
+    return f"{len(dataset):,} samples in {batches}" if hasattr(dataset, "__len__") else batches
 
 
 def _batch(size: int, ranks: int) -> str:
     if ranks == 1:
-        return f"batch {size}"
+        return f"{size}"
     low, high = size // ranks, -(-size // ranks)
-    return f"batch {size} = {ranks} ranks x {low}" + (f" to {high}" if high > low else "")
+    return f"{size} = {ranks} ranks x {low}" + (f" to {high}" if high > low else "")
 
 
 def _device(world: World) -> str:

@@ -26,7 +26,7 @@ class TrainerSettings:
         monitor: The figure that decides which checkpoint is the best: a metric of the task or
             `loss`; None takes `accuracy` where the task has it, else `loss`.
         monitor_mode: Whether more or less of it is better; None: less for losses, else more.
-        checkpoint_steps: Optimizer steps between checkpoints within an epoch; None: none.
+        checkpoint_every: Optimizer steps between checkpoints within an epoch; None: none.
         checkpoint_seconds: Seconds between checkpoints within an epoch; None: none. Every end of
             an epoch is one in any case.
         save: Whether checkpoints are written at all.
@@ -57,7 +57,7 @@ class TrainerSettings:
     validate_every: int = 1
     monitor: str | None = None
     monitor_mode: Literal["max", "min"] | None = None
-    checkpoint_steps: int | None = None
+    checkpoint_every: int | None = None
     checkpoint_seconds: float | None = 300.0
     save: bool = True
     log_every: int = 10
@@ -77,7 +77,7 @@ class TrainerSettings:
         if self.max_epochs is None and self.max_steps is None:
             raise ValueError("trainer: neither max_epochs nor max_steps is set; give one")
         for name in (
-            "max_epochs max_steps accumulate checkpoint_steps log_every limit_train_batches "
+            "max_epochs max_steps accumulate checkpoint_every log_every limit_train_batches "
             "overfit_batches num_threads"
         ).split():
             value = getattr(self, name)

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional
+
+from pipeline.tasks.classification import Classification
+from pipeline.training.losses import total_loss
+
+
+def batch_of(labels, valid):
+    return {"label": torch.tensor(labels), "valid": torch.tensor(valid)}
+
+
+def test_the_loss_is_the_mean_over_valid_rows():
+    logits = torch.randn(4, 3, requires_grad=True)
+    batch = batch_of([0, 1, 2, 0], [True, False, True, True])
+    loss = Classification(num_classes=3, label_smoothing=0.1).losses(logits, batch)
+    keep = batch["valid"]
+    expected = functional.cross_entropy(logits[keep], batch["label"][keep], label_smoothing=0.1)
+    torch.testing.assert_close(loss["cross_entropy"], expected)
+    loss["cross_entropy"].backward()
+    assert (logits.grad[1] == 0).all() and (logits.grad[0] != 0).all()
+
+
+def test_padding_that_overflows_does_no_harm():
+    logits = torch.tensor([[1.0, 2.0], [-math.inf, 0.0]], requires_grad=True)
+    loss = Classification(num_classes=2).losses(logits, batch_of([0, 0], [True, False]))
+    assert torch.isfinite(loss["cross_entropy"])
+
+
+def test_a_batch_without_valid_rows_has_a_loss_and_gradient_of_zero():
+    logits = torch.randn(2, 3, requires_grad=True)
+    batch = batch_of([0, 1], [False, False])
+    task = Classification(num_classes=3)
+    loss = task.losses(logits, batch)["cross_entropy"]
+    loss.backward()
+    assert loss.item() == 0 and (logits.grad == 0).all()
+    metrics = task.metrics()
+    task.update(metrics, logits, batch)
+
+
+def test_metrics_leave_invalid_rows_out():
+    task = Classification(num_classes=3, top_k=2)
+    metrics = task.metrics()
+    logits = torch.tensor([[3.0, 2, 1], [3, 2, 1], [3, 2, 1], [3, 2, 1]])
+    task.update(metrics, logits, batch_of([0, 1, 2, 0], [True, True, True, False]))
+    figures = {name: value.item() for name, value in metrics.compute().items()}
+    assert figures == pytest.approx({"accuracy": 1 / 3, "top2_accuracy": 2 / 3})
+
+
+def test_losses_of_the_model_itself_are_taken():
+    task, batch = Classification(num_classes=3), batch_of([0], [True])
+    logits = torch.zeros(1, 3)
+    own = {"logits": logits, "loss_a": torch.tensor(1.0), "loss_b": torch.tensor(2.0)}
+    assert total_loss(task, own, batch) == 3
+    assert total_loss(task, {**own, "loss": torch.tensor(5.0)}, batch) == 5
+    torch.testing.assert_close(
+        total_loss(task, {"logits": logits}, batch), torch.tensor(math.log(3))
+    )
+
+
+def test_mistakes_say_what_to_do():
+    with pytest.raises(ValueError, match="the data has no classes"):
+        Classification(num_classes=None)
+    with pytest.raises(ValueError, match=r"task.top_k is 9, expected 1 .. 3"):
+        Classification(num_classes=3, top_k=9)
