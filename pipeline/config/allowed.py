@@ -181,8 +181,6 @@ def _locate(path: str) -> Any:
 def _descend(found: Any, names: list[str], path: str) -> Any:
     for name in names:
         if not hasattr(found, name):
-            raise ValueError(
-                f"{path!r}: {getattr(found, '__name__', found)!r} has no {name!r}"
-            )
+            raise ValueError(f"{path!r}: {getattr(found, '__name__', found)!r} has no {name!r}")
         found = getattr(found, name)
     return found

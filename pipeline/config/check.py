@@ -7,35 +7,43 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline import registry
-from pipeline.config.allowed import FAMILIES, family_of
+from pipeline.config.allowed import family_of
 from pipeline.config.errors import Problem, listing, nearest
-from pipeline.config.notation import words
 from pipeline.config.places import MAPPINGS, PARTS, PLACES, STACKS, VALUES, Place, top_level_keys
 from pipeline.config.signatures import Argument, Signature, signature_of
 from pipeline.config.slips import instead_of
-from pipeline.config.values import given, mistake, shown
+from pipeline.config.values import UNRESOLVED, given, mistake, shown
+from pipeline.config.wording import accepts, how_to_choose, kind_of, near_target, not_allowed
 
 _ANYWHERE = Place(kinds=())
 
 
 def check(
-    config: dict[str, Any], *, skip: frozenset[str] = frozenset(), command: str | None = None
+    config: dict[str, Any],
+    *,
+    skip: frozenset[str] = frozenset(),
+    variables: frozenset[str] = frozenset(),
+    typed: frozenset[str] = frozenset(),
+    command: str | None = None,
 ) -> tuple[dict[str, Any], list[Problem]]:
     """Compare a config with the signatures of everything it names.
 
     Args:
         config: A plain config, resolved.
         skip: Keys below which nothing is looked at, since they have been reported already.
+        variables: Names that interpolations refer to: values of these names may stand at the
+            top and in `augment`, where no component takes them.
+        typed: Keys that the user gave, rather than a file.
         command: The command whose settings stand under its name.
 
     Returns:
         The config with the defaults of registered components filled in, and all mistakes.
     """
-    walk = _Walk(config, skip)
+    walk = _Walk(config, skip, variables, typed)
     places = dict(PLACES)
     if command is not None:
         places[command] = Place(("settings",), only=f"settings/{command}")
-    known = [*top_level_keys(), *places]
+    known = sorted({*top_level_keys(), *places})
     checked: dict[str, Any] = {}
     for key, value in config.items():
         if key in skip:
@@ -49,7 +57,9 @@ def check(
             checked[key] = walk.augment(value)
         elif key in MAPPINGS:
             checked[key] = walk.mapping(value, key, MAPPINGS[key])
-        elif key not in known:
+        elif walk.is_variable(key, value):
+            checked[key] = value
+        else:
             walk.unknown(str(key), value, known, "the keys at the top are " + listing(known, 20))
     for key in sorted({*known} - {*config} - skip):
         walk.absent(key, places, checked)
@@ -63,10 +73,16 @@ class _Walk:
 
     config: dict[str, Any]
     skip: frozenset[str]
+    variables: frozenset[str]
+    typed: frozenset[str]
     problems: list[Problem] = field(default_factory=list)
 
     def report(self, key: str, message: str) -> None:
         self.problems.append(Problem(key, message))
+
+    def is_variable(self, name: str, value: Any) -> bool:
+        """Whether a value stands there for interpolations to refer to."""
+        return name in self.variables and not _holds_component(value)
 
     def absent(self, key: str, places: Mapping[str, Place], checked: dict[str, Any]) -> None:
         """A key at the top that the config lacks: null where that is accepted."""
@@ -77,21 +93,22 @@ class _Walk:
         elif key in MAPPINGS or (key in places and places[key].nullable):
             checked[key] = {} if key in MAPPINGS else None
         else:
-            self.report(key, f"missing; type {key}=...")
+            how = how_to_choose(key, places[key]) if key in places else f"type {key}=..."
+            self.report(key, f"missing; {how}")
 
     def unknown(self, key: str, value: Any, known: list[str], accepted: str) -> None:
         """A key that nothing takes."""
         text = None if isinstance(value, dict) else shown(value)
-        remedy = instead_of(key, text, known, self.config)
+        remedy = instead_of(key, text, known, self.config, typed=key in self.typed)
         what = "" if text is None else f"{given(value)} given, "
         self.report(key, f"{what}unknown key; {accepted}; {remedy}")
 
     def value(self, argument: Argument, value: Any, key: str) -> None:
         """One value of one argument."""
-        if key in self.skip or _holds_skip(value):
+        if key in self.skip or _unresolved(value):
             return
         if isinstance(value, str) and value == "???":
-            self.report(key, f"missing, accepts {words_of(argument)}; type {key}=...")
+            self.report(key, f"missing, accepts {accepts(argument)}; type {key}=...")
             return
         wrong = mistake(argument, value, key)
         if wrong is not None:
@@ -103,13 +120,14 @@ class _Walk:
             self.report("augment", f"{given(value)} given; type augment=none or augment=light")
             return {}
         for name in value:
-            if name not in STACKS:
+            if name not in STACKS and not self.is_variable(name, value[name]):
                 known = [f"augment.{stack}" for stack in STACKS]
                 self.unknown(f"augment.{name}", value[name], known, "accepts train, eval, device")
-        return {
+        stacks = {
             stack: self.mapping(value.get(stack), f"augment.{stack}", MAPPINGS[f"augment.{stack}"])
             for stack in STACKS
         }
+        return {**{name: value[name] for name in value if name in self.variables}, **stacks}
 
     def mapping(self, value: Any, key: str, place: Place) -> dict[str, Any]:
         """Components by name, such as the steps of a stack."""
@@ -117,7 +135,9 @@ class _Walk:
             return {}
         if not isinstance(value, dict):
             what = "steps by name" if place.step else "components by name"
-            self.report(key, f"{given(value)} given, accepts {what}; type {key}.<name>._target_=...")
+            self.report(
+                key, f"{given(value)} given, accepts {what}; type {key}.<name>._target_=..."
+            )
             return {}
         if "_target_" in value:
             self.report(
@@ -127,9 +147,7 @@ class _Walk:
             return {}
         if place.step:
             self._order(value, key)
-        return {
-            name: self.component(node, f"{key}.{name}", place) for name, node in value.items()
-        }
+        return {name: self.component(node, f"{key}.{name}", place) for name, node in value.items()}
 
     def _order(self, steps: dict[str, Any], key: str) -> None:
         for name, node in steps.items():
@@ -147,12 +165,12 @@ class _Walk:
         """A component: its target, then its arguments."""
         if key in self.skip or (node is None and place.nullable):
             return None
-        if isinstance(node, str) and node == "???":
-            self.report(key, f"missing; {_how_to_choose(key, place)}")
+        if node is None or (isinstance(node, str) and node == "???"):
+            self.report(key, f"missing; {how_to_choose(key, place)}")
             return None
         if not isinstance(node, dict):
             self.report(key, f"{given(node)} given, accepts a component; "
-                        f"{_how_to_choose(key, place, node)}")  # fmt: skip
+                        f"{how_to_choose(key, place, node)}")  # fmt: skip
             return None
         signature = self._signature(node, key, place)
         return node if signature is None else self._arguments(node, key, place, signature)
@@ -161,36 +179,38 @@ class _Walk:
         target = node.get("_target_")
         where = f"{key}._target_"
         if target is None or target == "???":
-            self.report(where, f"missing; {_how_to_choose(key, place)}")
+            self.report(where, f"missing; {how_to_choose(key, place)}")
             return None
         if not isinstance(target, str):
             self.report(where, f"{given(target)} given, accepts group/name or a dotted path")
             return None
         if registry.find(target) is None and family_of(target) is None:
-            self.report(where, _not_allowed(target, place))
+            self.report(where, not_allowed(target, place))
             return None
         signature = signature_of(target)
         if isinstance(signature, str):
             self.report(where, f"{signature.removeprefix(f'_target_ {target!r} ')}"
-                        f"{_near_target(target, place)}")  # fmt: skip
+                        f"{near_target(target, place)}")  # fmt: skip
             return None
         if place.only is not None and target != place.only:
             self.report(where, f"{target!r} given, accepts {place.only} alone")
             return None
         if place.kinds and signature.kind not in place.kinds:
-            self.report(where, f"{target!r} is a {_kind(signature.kind)}, accepts a "
-                        f"{' or a '.join(map(_kind, place.kinds))}")  # fmt: skip
+            self.report(where, f"{target!r} is a {kind_of(signature.kind)}, accepts a "
+                        f"{' or a '.join(map(kind_of, place.kinds))}")  # fmt: skip
             return None
         return signature
 
     def _arguments(
         self, node: dict[str, Any], key: str, place: Place, signature: Signature
     ) -> dict[str, Any]:
-        checked: dict[str, Any] = {}
+        checked: dict[str, Any] = {"_target_": signature.target}
         before = len(self.problems)
         for name, value in node.items():
             full = f"{key}.{name}"
-            if name == "_target_" or (name == "_after_" and place.step):
+            if name == "_target_":
+                continue
+            if name == "_after_" and place.step:
                 checked[name] = value
             elif name == "_args_" and signature.takes_positional:
                 checked[name] = self._nested(value, full)
@@ -257,16 +277,12 @@ class _Walk:
             self.report("", text) if text.startswith(f"{key}") else self.report(key, text)
 
 
-class Skip:
-    """Stands for a value that could not be resolved and has been reported."""
-
-
-def _holds_skip(value: Any) -> bool:
+def _unresolved(value: Any) -> bool:
     if isinstance(value, dict):
-        return any(map(_holds_skip, value.values()))
+        return any(map(_unresolved, value.values()))
     if isinstance(value, list):
-        return any(map(_holds_skip, value))
-    return value is Skip
+        return any(map(_unresolved, value))
+    return value is UNRESOLVED
 
 
 def _holds_component(value: Any) -> bool:
@@ -279,56 +295,3 @@ def _asks_for(call: Any, name: str) -> bool:
     import inspect
 
     return name in inspect.signature(call).parameters
-
-
-def words_of(argument: Argument) -> str:
-    """What an argument accepts."""
-    from pipeline.config.notation import NOTHING
-
-    if argument.annotation is NOTHING:
-        return "a component: a mapping with _target_"
-    return "a value" if argument.annotation is Any else words(argument.annotation)
-
-
-def _kind(name: str) -> str:
-    return FAMILIES[name].what if name in FAMILIES else name
-
-
-def _names(place: Place) -> list[str]:
-    """Targets that fit a place and are known without importing a library."""
-    kinds = place.kinds or tuple(registry.GROUPS)
-    return [c.target_name for c in registry.components() if c.group in kinds]
-
-
-def _how_to_choose(key: str, place: Place, given_value: Any = None) -> str:
-    """What to type to choose a component."""
-    groups = [registry.GROUPS[kind] for kind in place.kinds if kind in registry.GROUPS]
-    option_groups = [group.option_group or group.name for group in groups]
-    slashed = key.replace(".", "/")
-    names = [name.rpartition("/")[2] for name in _names(place)]
-    if slashed in option_groups or key in PLACES:
-        near = nearest(str(given_value), names) if given_value is not None else None
-        return f"type {slashed}={near or '<option>'} (options: {listing(names) or 'none'})"
-    example = f"type {key}._target_=<{' or '.join(map(_kind, place.kinds)) or 'target'}>"
-    return f"{example} ({listing(_names(place))})" if names else example
-
-
-def _not_allowed(target: str, place: Place) -> str:
-    prefixes = [f"{kind}.*" for kind in (place.kinds or FAMILIES) if kind in FAMILIES]
-    accepted = [*_names(place)[:8], *prefixes]
-    return (
-        f"{target!r} is neither registered nor on the allow-list, accepts {listing(accepted, 16)}"
-        f"{_near_target(target, place)}; a component of your own is registered in a module "
-        f"that `imports` names"
-    )
-
-
-def _near_target(target: str, place: Place) -> str:
-    from pipeline.config.library import names_of
-
-    names = _names(place)
-    family = family_of(target)
-    if family is not None:
-        names = names + names_of(family)
-    near = nearest(target, names)
-    return f"; did you mean {near}?" if near is not None else ""

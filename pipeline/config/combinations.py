@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,24 @@ from pipeline.config.errors import Problem
 Rule = Callable[[dict[str, Any]], Iterator[Problem]]
 
 
-def check_combinations(config: dict[str, Any]) -> list[Problem]:
-    """Every combination in a checked config that cannot work."""
-    return [problem for rule in RULES for problem in rule(config)]
+def check_combinations(config: dict[str, Any], wrong: Collection[str] = ()) -> list[Problem]:
+    """Every combination in a config that cannot work.
+
+    Args:
+        config: The config as far as it could be checked.
+        wrong: Keys that have been reported; rules about them or what is below are left out.
+    """
+    return [
+        problem
+        for rule, keys in RULES.items()
+        if not any(_touches(key, bad) for key in keys for bad in wrong)
+        for problem in rule(config)
+    ]
+
+
+def _touches(key: str, wrong: str) -> bool:
+    """Whether a mistake at `wrong` leaves nothing to say about `key`."""
+    return wrong == "" or f"{key}.".startswith(f"{wrong}.") or wrong == f"{key}._target_"
 
 
 def missing_data(config: dict[str, Any]) -> Iterator[Problem]:
@@ -78,4 +93,9 @@ def empty_run(config: dict[str, Any]) -> Iterator[Problem]:
                       "dataset/decode=image")  # fmt: skip
 
 
-RULES: tuple[Rule, ...] = (missing_data, torch_dataset, empty_run)
+RULES: dict[Rule, tuple[str, ...]] = {
+    missing_data: ("dataset", "dataset.storage", "dataset.storage.path"),
+    torch_dataset: ("dataset", "dataset.target", "sampler"),
+    empty_run: ("dataset", "dataset.decode"),
+}
+"""The rules, and the keys that must be right for them to make sense."""

@@ -162,7 +162,8 @@ def print_config(config: Mapping[str, Any], package: str | None = None) -> None:
             remedy = f"; did you mean {near}?" if near else ""
             raise ConfigError([Problem("--package", f"{package!r} is not in the config{remedy}")])
         part = part[name]
-    print(yaml.safe_dump(part, sort_keys=False, allow_unicode=True), end="")
+    text = yaml.safe_dump(part, sort_keys=False, allow_unicode=True)
+    print(text.removesuffix("...\n"), end="")
 
 
 def is_first_rank() -> bool:

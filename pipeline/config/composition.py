@@ -21,10 +21,10 @@ from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.config_store import ConfigStore
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, OverrideType, QuotedString, Quote
+from hydra.core.override_parser.types import Override, OverrideType, Quote, QuotedString
 from hydra.core.utils import setup_globals
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
@@ -36,6 +36,9 @@ __all__ = ["BasicSweeper", "Composer", "HydraException", "Override", "OverrideTy
 ROOT = Path(__file__).resolve().parents[2]
 CONF = ROOT / "conf"
 ROOT_CONFIG = "config"
+
+_STACK_OF = {"transform": "augment.train", "batch_transform": "augment.device"}
+"""Where the option of a transform adds its step: ``transform=solarize``."""
 
 
 @contextmanager
@@ -80,7 +83,10 @@ class Composer:
             node: dict[str, Any] = registry.option_node(component)
             if component.group == "logger":  # loggers stand side by side, by name; csv always
                 node = {"defaults": ["csv", "_self_"], component.name: node}
-            store.store(group=group, name=component.name, node=node, provider="penstock")
+            package = _STACK_OF.get(component.group)
+            if package is not None:  # a step of its own name, behind those that are there
+                node = {component.name: node}
+            store.store(component.name, node, group=group, package=package, provider="penstock")
 
     def _has_yaml(self, group: str, option: str) -> bool:
         return any(
@@ -129,7 +135,7 @@ class Composer:
         loaded = self.loader.repository.load_config(f"{group}/{option}")
         if loaded is None or "imports" not in loaded.config:
             return []
-        return list(OmegaConf.to_container(loaded.config.imports))
+        return [str(name) for name in loaded.config.imports]
 
     def compose(self, choices: Sequence[str]) -> tuple[DictConfig, list[str]]:
         """The config that options make, before any value is changed.

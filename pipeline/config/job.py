@@ -16,8 +16,8 @@ from pipeline.config.discovery import load_imports
 from pipeline.config.errors import ConfigError, Problem, nearest
 from pipeline.config.overrides import Change, Choice, Parsed, parse, presets
 from pipeline.config.places import PRESETS
-from pipeline.config.resolution import plain
-from pipeline.config.saved import apply_to_saved, saved_run
+from pipeline.config.resolution import plain, referred_names
+from pipeline.config.saved import apply_to_saved, saved_run, variables_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,7 @@ class Job:
     overrides: tuple[str, ...]
 
 
-def read_job(
-    texts: Sequence[str], composer: Composer, *, command: str | None = None
-) -> Job:
+def read_job(texts: Sequence[str], composer: Composer, *, command: str | None = None) -> Job:
     """Compose and check what the overrides of one job say.
 
     Args:
@@ -51,7 +49,8 @@ def read_job(
     run = saved_run(parsed)
     if run is not None:
         config = apply_to_saved(run, parsed)
-        return Job(_checked(config, parsed.problems, frozenset(), command), tuple(texts))
+        checked = _checked(config, parsed, command=command, variables=variables_of(config))
+        return Job(checked, tuple(texts))
     wrong = {problem.key for problem in parsed.problems}
     if wrong & set(PRESETS):
         # It might have chosen anything, so nothing can be said about the values.
@@ -62,7 +61,7 @@ def read_job(
         _add_command(config, command)
     skip = frozenset(key.replace("/", ".") for key in wrong)
     accepted += _apply(config, parsed, composer, skip)
-    return Job(_checked(config, parsed.problems, skip, command), tuple(accepted))
+    return Job(_checked(config, parsed, skip=skip, command=command), tuple(accepted))
 
 
 def check_config(config: DictConfig, command: str | None = None) -> dict[str, Any]:
@@ -71,20 +70,26 @@ def check_config(config: DictConfig, command: str | None = None) -> dict[str, An
     Raises:
         ConfigError: With all mistakes.
     """
-    return _checked(config, [], frozenset(), command)
+    return _checked(config, Parsed([], [], [], []), command=command)
 
 
 def _checked(
-    config: DictConfig, problems: list[Problem], skip: frozenset[str], command: str | None
+    config: DictConfig,
+    parsed: Parsed,
+    *,
+    skip: frozenset[str] = frozenset(),
+    command: str | None = None,
+    variables: frozenset[str] = frozenset(),
 ) -> dict[str, Any]:
     if "hydra" in config:
         with open_dict(config):
             del config["hydra"]
     resolved, unresolved = plain(config)
-    checked, mistakes = check(resolved, skip=skip, command=command)
-    found = [*problems, *unresolved, *mistakes]
-    if not found:
-        found = check_combinations(checked)
+    names = referred_names(config) | variables
+    typed = frozenset(change.key for change in parsed.changes)
+    checked, mistakes = check(resolved, skip=skip, variables=names, typed=typed, command=command)
+    found = [*parsed.problems, *unresolved, *mistakes]
+    found += check_combinations(checked, {problem.key for problem in found} | skip)
     if found:
         raise ConfigError(found)
     return checked
@@ -178,6 +183,8 @@ def _command_keys(command: str | None) -> tuple[str, ...]:
 def _add_command(config: DictConfig, command: str) -> None:
     component = registry.find(f"settings/{command}")
     with open_dict(config):
-        config[command] = {"_target_": f"settings/{command}"} if component is None else (
-            registry.option_node(component)
+        config[command] = (
+            {"_target_": f"settings/{command}"}
+            if component is None
+            else (registry.option_node(component))
         )

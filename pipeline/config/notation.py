@@ -16,8 +16,10 @@ NOTHING = type("NOTHING", (), {})
 
 _SCALARS: dict[Any, str] = {int: "int", float: "float", str: "str", bool: "bool"}
 _WORDS = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
-_LISTS = (list, set, frozenset, collections.abc.Sequence, collections.abc.Iterable,
-          collections.abc.Collection, collections.abc.Set, collections.abc.MutableSequence)  # fmt: skip
+_LISTS = (
+    list, set, frozenset, collections.abc.Sequence, collections.abc.MutableSequence,
+    collections.abc.Iterable, collections.abc.Collection, collections.abc.Set,
+)  # fmt: skip
 _DICTS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 _BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 

@@ -109,7 +109,9 @@ def _add(override: Override, text: str, composer: Composer, parsed: Parsed) -> N
 def _choice(override: Override, text: str, composer: Composer) -> Choice | Problem:
     group, value = override.key_or_group, override.value()
     if override.package is not None:
-        return Problem(f"{group}@{override.package}", f"a group has one place here; type {group}=...")
+        return Problem(
+            f"{group}@{override.package}", f"a group has one place here; type {group}=..."
+        )
     if override.is_delete():
         return Choice(group, (), False, text)
     known = composer.options(group)
@@ -167,7 +169,9 @@ def _misspelt_group(key: str, value: str, composer: Composer) -> Problem | None:
     options = composer.options(near)
     option = CHOICES.get((near, value), value)
     option = option if option in options else nearest(value, options) or "<option>"
-    return Problem(key, f"no such group, the groups are {listing(groups, 30)}; type {near}={option}")
+    return Problem(
+        key, f"no such group, the groups are {listing(groups, 30)}; type {near}={option}"
+    )
 
 
 def _add_hydra(override: Override, text: str, parsed: Parsed) -> None:

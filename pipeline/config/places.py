@@ -31,7 +31,7 @@ PLACES: dict[str, Place] = {
     "sampler": Place(("sampler",)),
     "collate": Place(("collate",)),
     "loader": Place(("settings",), only="settings/loader"),
-    "model": Place(("model", "torch.nn")),
+    "model": Place(("model",)),
     "optimizer": Place(("optimizer", "torch.optim")),
     "scheduler": Place(("scheduler", "torch.optim.lr_scheduler"), nullable=True),
     "trainer": Place(("settings",), only="settings/trainer"),
@@ -41,7 +41,7 @@ PLACES: dict[str, Place] = {
 MAPPINGS: dict[str, Place] = {
     "augment.train": Place(("transform", "albumentations"), nullable=True, step=True),
     "augment.eval": Place(("transform", "albumentations"), nullable=True, step=True),
-    "augment.device": Place(("batch_transform", "torch.nn"), nullable=True, step=True),
+    "augment.device": Place(("batch_transform",), nullable=True, step=True),
     "logger": Place(("logger",), nullable=True),
 }
 """Keys that hold components by name."""

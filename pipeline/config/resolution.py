@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from pipeline.config.check import Skip
 from pipeline.config.errors import Problem, nearest
+from pipeline.config.values import UNRESOLVED
+
+_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 
 def plain(config: DictConfig) -> tuple[dict[str, Any], list[Problem]]:
     """The config as dicts, lists and scalars.
 
     Returns:
-        The plain config, with `Skip` where an interpolation does not resolve, and a problem for
-        each of these.
+        The plain config, with `UNRESOLVED` where an interpolation does not resolve, and a
+        problem for each of these.
     """
     problems: list[Problem] = []
     found = _plain(config, "", config, problems)
@@ -24,14 +27,18 @@ def plain(config: DictConfig) -> tuple[dict[str, Any], list[Problem]]:
     return found, problems
 
 
+def referred_names(config: DictConfig) -> frozenset[str]:
+    """Last names of what interpolations refer to: ``size`` of ``${augment.size}``."""
+    text = str(OmegaConf.to_container(config, resolve=False))
+    return frozenset(key.rpartition(".")[2] for key in _REFERENCE.findall(text))
+
+
 def _plain(node: Any, key: str, root: DictConfig, problems: list[Problem]) -> Any:
     if isinstance(node, DictConfig):
         if node._is_none() or node._is_missing():
             return None if node._is_none() else "???"
-        return {
-            str(name): _child(node, name, f"{key}.{name}" if key else str(name), root, problems)
-            for name in node
-        }
+        names = [(name, f"{key}.{name!s}" if key else f"{name!s}") for name in node]
+        return {str(name): _child(node, name, full, root, problems) for name, full in names}
     if isinstance(node, ListConfig):
         if node._is_none() or node._is_missing():
             return None if node._is_none() else "???"
@@ -49,12 +56,12 @@ def _child(
         text = str(raw._value())  # type: ignore[union-attr]
         if "${hydra:" in text:
             problems.append(Problem(key, f"{text} cannot be used: runs do not know Hydra's config"))
-            return Skip
+            return UNRESOLVED
         try:
             return _plain(node[name], key, root, problems)
         except (OmegaConfBaseException, RecursionError) as error:
             problems.append(Problem(key, f"{text} cannot be resolved{_why(text, error, root)}"))
-            return Skip
+            return UNRESOLVED
     return _plain(node[name], key, root, problems)
 
 
@@ -72,7 +79,7 @@ def _why(text: str, error: BaseException, root: DictConfig) -> str:
 def _keys(node: DictConfig, prefix: str = "") -> list[str]:
     found = []
     for name in node:
-        key = f"{prefix}{name}"
+        key = f"{prefix}{name!s}"
         found.append(key)
         child = node._get_node(name)
         if isinstance(child, DictConfig) and not child._is_none() and not child._is_missing() and (

@@ -10,16 +10,18 @@ from omegaconf import DictConfig, OmegaConf
 
 from pipeline.config.errors import ConfigError, Problem
 from pipeline.config.overrides import Parsed
+from pipeline.config.places import STACKS, top_level_keys
 
 SAVED = "config.yaml"
 KEY = "trainer.resume"
 
 
 def saved_run(parsed: Parsed) -> Path | None:
-    """The saved config that ``trainer.resume=<path>`` means; None where nothing is resumed so.
+    """The saved config that ``trainer.resume=<path>`` means.
 
-    Raises:
-        ConfigError: There is no run at the path.
+    Returns:
+        The file; None where nothing is resumed so, or there is no run at the path: that is
+        added to the problems.
     """
     path = None
     for change in parsed.changes:
@@ -34,7 +36,8 @@ def saved_run(parsed: Parsed) -> Path | None:
     what = f"there is no {SAVED} in it" if folder.exists() else "there is no such folder"
     problem = Problem(KEY, f"{path!r} given, but {what}; accepts a run's folder, such as "
                       f"outputs/<date>/<time>, a checkpoint in one, or auto")  # fmt: skip
-    raise ConfigError([*parsed.problems, problem])
+    parsed.problems.append(problem)
+    return None
 
 
 def apply_to_saved(file: Path, parsed: Parsed) -> DictConfig:
@@ -49,14 +52,28 @@ def apply_to_saved(file: Path, parsed: Parsed) -> DictConfig:
             Problem(choice.group, f"{choice.text!r} given, but a resumed run keeps the components "
                     f"of its config; change single values, or leave {KEY} away")
         )  # fmt: skip
+    variables = variables_of(config)
     for change in parsed.changes:
-        if change.override.is_delete():
+        if change.key.removeprefix("augment.") in variables:
+            parsed.problems.append(
+                Problem(change.key, "a saved config has its variables filled in already, so this "
+                        "would change nothing; change the keys that used it")
+            )  # fmt: skip
+        elif change.override.is_delete():
             parsed.problems.append(_delete(config, change.key))
         else:
             OmegaConf.update(config, change.key, change.override.value(), force_add=True)
     load_imports(_strings(config.get("imports")))
     parsed.problems[:] = [problem for problem in parsed.problems if problem.message]
     return config
+
+
+def variables_of(config: DictConfig) -> frozenset[str]:
+    """Names of what the saved config holds for interpolations, which are gone from it."""
+    top = {str(name) for name in config} - set(top_level_keys())
+    augment = config.get("augment")
+    inner = {str(name) for name in augment} if isinstance(augment, DictConfig) else set()
+    return frozenset(top | inner - set(STACKS))
 
 
 def _delete(config: DictConfig, key: str) -> Problem:

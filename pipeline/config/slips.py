@@ -80,7 +80,9 @@ CHOICES: dict[tuple[str, str], str] = {
 """Options by the names they have elsewhere."""
 
 
-def instead_of(key: str, value: str | None, siblings: Iterable[str], config: dict[str, Any]) -> str:
+def instead_of(
+    key: str, value: str | None, siblings: Iterable[str], config: dict[str, Any], *, typed: bool
+) -> str:
     """What to type instead of an unknown key.
 
     Args:
@@ -88,6 +90,7 @@ def instead_of(key: str, value: str | None, siblings: Iterable[str], config: dic
         value: What was given to it, as it is typed; None if it is too long to repeat.
         siblings: Full keys that are known at its place.
         config: The config, in whose other parts a key of this name may stand.
+        typed: The user typed the key; otherwise it stands in a file.
     """
     if key in INSTEAD:
         return INSTEAD[key]
@@ -97,9 +100,12 @@ def instead_of(key: str, value: str | None, siblings: Iterable[str], config: dic
     if target is None:
         by_leaf = {sibling.rpartition(".")[2]: sibling for sibling in known}
         near = nearest(leaf, by_leaf)
-        target = by_leaf[near] if near is not None else _elsewhere(leaf, config)
-    if target is None:
-        return f"take it away: ~{key}" if value is None else f"leave {key}={value} away"
+        if near is not None:
+            target = by_leaf[near]
+        elif typed:
+            target = _elsewhere(leaf, config)
+    if target is None or target == key:
+        return f"leave {key} away" if typed else f"type ~{key} to take it away"
     return f"type {target}=..." if value is None else f"type {target}={value}"
 
 

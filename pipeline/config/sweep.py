@@ -97,7 +97,8 @@ def check_jobs(swept: Sequence[Sequence[str]], composer: Composer) -> list[Job]:
     Raises:
         ConfigError: With the mistakes of all of them, each once.
     """
-    jobs, problems = [], []
+    jobs: list[Job] = []
+    problems: list[Problem] = []
     for overrides in swept:
         try:
             jobs.append(read_job(overrides, composer))

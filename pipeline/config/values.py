@@ -10,6 +10,9 @@ from pipeline.config.errors import nearest
 from pipeline.config.notation import NOTHING, literals, words
 from pipeline.config.signatures import Argument
 
+UNRESOLVED = type("UNRESOLVED", (), {})
+"""Stands for a value whose interpolation could not be resolved, which has been reported."""
+
 
 def shown(value: Any) -> str:
     """A value as it would be typed."""
@@ -89,7 +92,11 @@ def _remedy(argument: Argument, value: Any, key: str) -> str:
             return f"; type {key}=null"
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         # A single number where two are wanted, an integer where a whole float was given.
-        if isinstance(value, float) and value.is_integer() and fits(argument.annotation, int(value)):
+        if (
+            isinstance(value, float)
+            and value.is_integer()
+            and fits(argument.annotation, int(value))
+        ):
             return f"; type {key}={int(value)}"
         if fits(argument.annotation, [value, value]):
             return f"; type {key}=[{value},{value}]"
