@@ -180,9 +180,8 @@ def draw_scene(split_id: int, number: int) -> Scene:
     height, width = (int(n) for n in rng.integers(64, 113, 2))
     side = min(height, width)
     image = _background(rng, height, width)
-    base = image.reshape(-1, 3).mean(0)
     mask = np.zeros((height, width), np.uint8)
-    radius = int(rng.integers(side * 26 // 100, side * 42 // 100))
+    radius = int(rng.integers(side * 30 // 100, side * 46 // 100))
     shapes = [(label, _place(rng, height, width, radius), radius)]
     for _ in range(int(rng.integers(0, 3))):
         small = int(rng.integers(5, 8))
@@ -193,8 +192,8 @@ def draw_scene(split_id: int, number: int) -> Scene:
     boxes: list[list[int]] = []
     keypoints: list[list[int]] = []
     for kind, (x, y), size in shapes:
-        shape = _shape_mask(kind, (x, y), size, float(rng.uniform(0, 2 * np.pi)), height, width)
-        image[shape] = _colour_away_from(rng, base)
+        shape = _shape_mask(kind, (x, y), size, float(rng.uniform(-0.4, 0.4)), height, width)
+        image[shape] = _bright_colour(rng)
         mask[shape] = kind + 1
         boxes.append(_box(shape))
         if not keypoints:
@@ -212,8 +211,8 @@ def draw_scene(split_id: int, number: int) -> Scene:
 
 def _background(rng: np.random.Generator, height: int, width: int) -> NDArray[np.uint8]:
     """Two near colours in stripes of random width and direction; uint8 [H, W, 3]."""
-    first = rng.integers(20, 236, 3)
-    second = np.clip(first + rng.integers(-30, 31, 3), 0, 255)
+    first = rng.integers(20, 100, 3)
+    second = first + rng.integers(-20, 21, 3)
     across, down, period = (int(n) for n in rng.integers(1, 9, 3))
     y, x = np.mgrid[:height, :width]
     stripes = (x * across + y * down) // (period * 4) % 2 == 0
@@ -226,12 +225,11 @@ def _place(rng: np.random.Generator, height: int, width: int, radius: int) -> tu
     return x, int(rng.integers(radius + 1, height - radius - 1))
 
 
-def _colour_away_from(rng: np.random.Generator, base: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """A random colour that can be told from `base`."""
-    while True:
-        colour = rng.integers(0, 256, 3)
-        if np.abs(colour - base).max() > 90:
-            return colour.astype(np.uint8)
+def _bright_colour(rng: np.random.Generator) -> NDArray[np.uint8]:
+    """A colour that is brighter than every background."""
+    colour = rng.integers(100, 256, 3)
+    colour[rng.integers(3)] = 240
+    return colour.astype(np.uint8)
 
 
 def _shape_mask(

@@ -7,6 +7,7 @@ import json
 import mmap
 import os
 import tempfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,12 @@ class Layout:
     key_start: int
     class_names: tuple[str, ...] | None
     fingerprint: str
+    checksums: dict[str, int]
+
+    def places(self) -> dict[str, Place]:
+        """Every array in the file by name."""
+        keys = {"key offsets": self.key_offsets, "key text": self.key_text}
+        return {name: place for name, place in keys.items() if place} | self.columns
 
 
 def read_layout(path: str) -> tuple[Layout, dict[str, Any]]:
@@ -58,13 +65,19 @@ def read_layout(path: str) -> tuple[Layout, dict[str, Any]]:
 
     with pa.memory_map(path) as source:
         reader = pa.ipc.open_file(source)
-        header = json.loads((reader.schema.metadata or {})[_METADATA])
+        stored = (reader.schema.metadata or {})[_METADATA]
+        checksum, _, text = stored.partition(b" ")
+        if int(checksum) != zlib.crc32(text):
+            raise ValueError("its header is damaged")
+        header = json.loads(text)
         if reader.num_record_batches != 1:
             raise ValueError("not one record batch")
         batch = reader.get_batch(0)
         source.seek(0)
         base, size = source.read_buffer().address, source.size()
         arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
+        if [[name, str(array.type)] for name, array in arrays.items()] != header["schema"]:
+            raise ValueError("its schema is damaged")
         key = arrays.pop("key", None)
         count: int = header["count"]
         if (arrays or key is not None) and batch.num_rows != count:
@@ -77,11 +90,11 @@ def read_layout(path: str) -> tuple[Layout, dict[str, Any]]:
                 raise ValueError("a column lies outside the file")
             return Place(offset, dtype, items)
 
-        offsets = text = None
+        key_offsets = key_text = None
         if key is not None:
             width = "<i8" if pa.types.is_large_binary(key.type) else "<i4"
-            offsets = place(key.buffers()[1], width, count + 1)
-            text = place(key.buffers()[2], "|u1", header["key_bytes"])
+            key_offsets = place(key.buffers()[1], width, count + 1)
+            key_text = place(key.buffers()[2], "|u1", header["key_bytes"])
         columns = {
             name: place(array.buffers()[1], np.dtype(array.type.to_pandas_dtype()).str, count)
             for name, array in arrays.items()
@@ -92,12 +105,13 @@ def read_layout(path: str) -> tuple[Layout, dict[str, Any]]:
         size_bytes=size,
         count=count,
         columns=columns,
-        key_offsets=offsets,
-        key_text=text,
+        key_offsets=key_offsets,
+        key_text=key_text,
         key_pattern=header["key_pattern"],
         key_start=header["key_start"],
         class_names=None if names is None else tuple(names),
         fingerprint=header["fingerprint"],
+        checksums=header["checksums"],
     )
     return layout, header["metadata"]
 
@@ -142,11 +156,18 @@ def write_index(
         offsets = np.frombuffer(buffers[1], width, count + 1) if count else np.zeros(1, width)
         text = np.frombuffer(buffers[2] or b"", np.uint8, key_bytes)
     assert count is not None
+    checksums = {
+        name: zlib.crc32(part.data) if part.size else 0
+        for name, part in (("key offsets", offsets), ("key text", text))
+        if part is not None
+    }
     for name, values in columns.items():
         assert values.shape == (count,), (name, values.shape, count)
         # Arrow packs booleans into bits, which NumPy cannot map.
         values = values.astype(np.uint8) if values.dtype == bool else values
-        arrays[name] = pa.array(np.ascontiguousarray(values))
+        values = np.ascontiguousarray(values)
+        checksums[name] = zlib.crc32(values.data) if count else 0
+        arrays[name] = pa.array(values)
     names = None if class_names is None else tuple(class_names)
     header = {
         "count": count,
@@ -156,10 +177,13 @@ def write_index(
         "class_names": names,
         "fingerprint": fingerprint(count, offsets, text, (key_pattern, key_start), columns, names),
         "metadata": dict(metadata or {}),
+        "schema": [(name, str(array.type)) for name, array in arrays.items()],
+        "checksums": checksums,
     }
+    header_text = json.dumps(header).encode()
     schema = pa.schema(
         [(name, array.type) for name, array in arrays.items()],
-        metadata={_METADATA: json.dumps(header)},
+        metadata={_METADATA: b"%d %s" % (zlib.crc32(header_text), header_text)},
     )
     batch = pa.record_batch(list(arrays.values()), schema=schema)
 

@@ -76,7 +76,7 @@ def scan_files(
                     continue
                 if entry.is_dir(follow_symlinks=follow_symlinks):
                     pending.append((prefix + name + b"/", (*above, identity)))
-                elif name.rpartition(b".")[2].lower() not in wanted:
+                elif not _ends_in(name, wanted):
                     if len(others) < 3:
                         others.append(prefix + name)
                 elif _is_record(entry, follow_symlinks):
@@ -90,6 +90,11 @@ def scan_files(
         folders=folders,
         others=sorted(others),
     )
+
+
+def _ends_in(name: bytes, wanted: frozenset[bytes]) -> bool:
+    stem, _, ending = name.rpartition(b".")
+    return ending.lower() in wanted and bool(stem)
 
 
 def _is_record(entry: os.DirEntry[bytes], follow_symlinks: bool) -> bool:

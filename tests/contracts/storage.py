@@ -1,0 +1,144 @@
+"""What every storage must do: one function that the test of each storage calls."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datasets.protocols import Index, Storage
+from datasets.sample import BadRecord, Record
+
+Expected = tuple[str, dict[str, Any] | None]
+"""Key and fields of a record; None for one that must be bad."""
+
+
+def check_storage(
+    make_storage: Callable[[], Storage],
+    expected_records: Sequence[Expected],
+    *,
+    make_copy: Callable[[], Storage] | None = None,
+    start_methods: Sequence[str] = ("fork", "spawn", "forkserver"),
+) -> None:
+    """Check a storage against what it must hold.
+
+    Args:
+        make_storage: Makes it anew.
+        expected_records: Key and fields of every record in order; fields None: a bad record.
+        make_copy: Makes a storage over a copy of the data at another place.
+        start_methods: Ways of starting a process that it must survive.
+    """
+    storage = make_storage()
+    assert isinstance(storage, Storage)
+    _check_records(storage, expected_records)
+    _check_index(storage, expected_records)
+    assert storage.fingerprint() == make_storage().fingerprint() == storage.index.fingerprint()
+    if make_copy is not None:
+        assert make_copy().fingerprint() == storage.fingerprint()
+    assert " " in str(storage), "name and place"
+    _check_pickling(storage, expected_records)
+    _check_threads(storage, expected_records)
+    for method in start_methods:
+        _check_process(make_storage(), expected_records, method)
+
+
+def summary(records: Sequence[Record | BadRecord]) -> list[tuple[int, str, Any]]:
+    """Records as something that can be compared and sent."""
+    return [
+        (r.index, r.key, None if isinstance(r, BadRecord) else plain(r.fields)) for r in records
+    ]
+
+
+def plain(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields with arrays as (dtype, values)."""
+    return {
+        name: (value.dtype.str, value.tolist()) if isinstance(value, np.ndarray) else value
+        for name, value in fields.items()
+    }
+
+
+def _wanted(expected: Sequence[Expected], indices: Sequence[int]) -> list[tuple[int, str, Any]]:
+    return [
+        (i, expected[i][0], None if (fields := expected[i][1]) is None else plain(fields))
+        for i in indices
+    ]
+
+
+def _orders(n: int) -> list[list[int]]:
+    shuffled = np.random.default_rng(0).permutation(n).tolist()
+    return [[], list(range(n)), list(range(n))[::-1], shuffled, [n - 1, 0, n - 1, 0, 0]]
+
+
+def _check_records(storage: Storage, expected: Sequence[Expected]) -> None:
+    n = len(storage)
+    assert n == len(expected) > 0
+    for order in _orders(n):
+        records = storage.read(np.array(order, np.int64))
+        assert summary(records) == _wanted(expected, order)
+        for record in records:
+            if isinstance(record, BadRecord):
+                assert record.cause and "\n" not in record.cause
+    for outside in (n, -1, n + 1000):
+        with pytest.raises(IndexError, match=str(outside)):
+            storage.read(np.array([0, outside]))
+
+
+def _check_index(storage: Storage, expected: Sequence[Expected]) -> None:
+    index, n = storage.index, len(storage)
+    assert isinstance(index, Index)
+    assert len(index) == n
+    assert index.keys(np.arange(n)) == [key for key, _ in expected]
+    assert len(set(index.keys(np.arange(n)))) == n, "keys are unique"
+    for name in index.columns:
+        assert index.column(name).shape == (n,)
+    with pytest.raises(KeyError, match="no column 'nonsense'"):
+        index.column("nonsense")
+    for i, (_, fields) in enumerate(expected):
+        if fields is not None and "label" in fields:
+            assert index.column("label")[i] == fields["label"]
+            assert index.class_names is not None
+
+
+def _check_pickling(storage: Storage, expected: Sequence[Expected]) -> None:
+    order = list(range(len(expected)))
+    for candidate in (storage, pickle.loads(pickle.dumps(storage))):
+        copy = pickle.loads(pickle.dumps(candidate))
+        assert str(copy) == str(storage)
+        assert copy.fingerprint() == storage.fingerprint()
+        assert summary(copy.read(np.array(order))) == _wanted(expected, order)
+    assert len(pickle.dumps(storage)) < 20_000, "what is pickled is a recipe"
+
+
+def _check_threads(storage: Storage, expected: Sequence[Expected]) -> None:
+    orders = [np.random.default_rng(i).permutation(len(expected)).tolist() for i in range(32)]
+    with ThreadPoolExecutor(8) as pool:
+        answers = pool.map(lambda order: summary(storage.read(np.array(order))), orders)
+        for order, answer in zip(orders, answers, strict=True):
+            assert answer == _wanted(expected, order)
+
+
+def _check_process(storage: Storage, expected: Sequence[Expected], method: str) -> None:
+    order = list(range(len(expected)))[::-1]
+    wanted = _wanted(expected, order)
+    storage.read(np.array(order, np.int64))  # open here too: a child must not suffer from it
+    context = multiprocessing.get_context(method)
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_read_elsewhere, args=(storage, order, theirs))
+    process.start()
+    theirs.close()
+    try:
+        assert ours.poll(60), f"no answer from a process started by {method}"
+        assert ours.recv() == wanted
+    finally:
+        process.join(10)
+    assert process.exitcode == 0
+    assert summary(storage.read(np.array(order))) == wanted, "and the parent's still works"
+
+
+def _read_elsewhere(storage: Storage, order: list[int], answer: Any) -> None:
+    answer.send(summary(storage.read(np.array(order))))
