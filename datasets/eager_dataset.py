@@ -247,8 +247,8 @@ def _pack(sample: Sample | BadRecord) -> list[bytes | memoryview]:
 
 def _unpack(packed: NDArray[np.uint8]) -> Sample | BadRecord:
     """The sample again; its arrays own their memory."""
-    (count,) = struct.unpack_from("<q", packed)
-    lengths = struct.unpack_from(f"<{count}q", packed, 8)
+    (count,) = struct.unpack_from("<q", packed.data)
+    lengths = struct.unpack_from(f"<{count}q", packed.data, 8)
     at = 8 + 8 * count
     views = []
     for length in lengths:

@@ -1,0 +1,41 @@
+"""What every collate keeps to."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from datasets.protocols import Collate
+from datasets.sample import Batch, Sample
+from tests.contracts.equality import assert_same, untouched_global_states
+
+
+def check_collate(collate: Collate, samples: list[Sample]) -> Batch:
+    """Pure, picklable, in order; numbers are tensors, keys are strings, memory is its own."""
+    before = copy.deepcopy(samples)
+    with untouched_global_states():
+        batch = collate(samples)
+    assert_same(samples, before, "the collate changed its samples")
+    size = len(samples)
+    for name in ("index", "position", "label"):
+        assert batch[name].dtype == torch.int64 and batch[name].shape == (size,)
+        assert batch[name].tolist() == [sample[name] for sample in samples]
+    assert batch["key"] == [sample["key"] for sample in samples]
+    if isinstance(batch["image"], torch.Tensor):
+        assert batch["image"].dtype == torch.uint8 and len(batch["image"]) == size
+    assert_same(collate(samples), batch, "a second time")
+    assert_same(pickle.loads(pickle.dumps(collate))(samples), batch, "pickled")
+    assert_same(collate(samples[:1])["key"], batch["key"][:1], "one sample")
+    for sample in samples:  # what a batch holds must not follow what it was made of
+        for value in sample.values():
+            if isinstance(value, np.ndarray):
+                value.fill(0)
+    assert_same(collate(before), batch, "it shares memory with its samples")
+    lacking = [*before[:-1], {k: v for k, v in before[-1].items() if k != "label"}]
+    with pytest.raises(ValueError, match="'label'"):
+        collate(lacking)
+    return batch

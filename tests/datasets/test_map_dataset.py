@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import io
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from datasets.map_dataset import MapDataset
+from datasets.protocols import Dataset
+from datasets.sample import BadSample
+from pipeline.rng import KeyedRng, Stream
+from tests.building import build_step
+from tests.contracts.equality import assert_same, untouched_global_states
+from tests.memory_storage import MemoryStorage
+from transforms.cpu.stack import build_stack
+from transforms.decode.image import ImageDecoder
+
+STEPS = {
+    "crop": {"_target_": "albumentations.RandomResizedCrop", "size": [16, 16]},
+    "flip": {"_target_": "albumentations.HorizontalFlip", "p": 0.5},
+}
+
+
+def identity(sample, rng):
+    return sample
+
+
+def jpeg(seed: int) -> bytes:
+    pixels = np.random.default_rng(seed).integers(0, 256, (20 + seed, 30, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "JPEG")
+    return file.getvalue()
+
+
+def storage(count: int = 8) -> MemoryStorage:
+    fields: list = [{"image": jpeg(i), "label": i % 3} for i in range(count)]
+    fields[2] = "no such file"
+    fields[5]["image"] = fields[5]["image"][:400]
+    return MemoryStorage(fields)
+
+
+def dataset(**options) -> MapDataset:
+    stack = build_stack(STEPS, build_step=build_step)
+    return MapDataset(storage(), decode=ImageDecoder(), transform=stack, seed=5, **options)
+
+
+def fetch(data, indices, positions, epoch=0):
+    return data.fetch(np.array(indices, np.int64), np.array(positions, np.int64), epoch)
+
+
+def test_samples_are_decoded_transformed_and_in_order():
+    data = dataset()
+    assert isinstance(data, Dataset) and len(data) == 8
+    samples = fetch(data, [7, 0, 3, 0], [10, 11, 12, 13])
+    assert [s["index"] for s in samples] == [7, 0, 3, 0]
+    assert [s["position"] for s in samples] == [10, 11, 12, 13]
+    assert [s["key"] for s in samples] == [f"images/{i}.jpg" for i in (7, 0, 3, 0)]
+    assert [s["label"] for s in samples] == [1, 0, 0, 0]
+    assert data.storage.reads == [[7, 0, 3, 0]]
+    for sample in samples:
+        record = ImageDecoder()(data.storage.read(np.array([sample["index"]]))[0])
+        rng = KeyedRng().at(5, 0, sample["position"], Stream.AUGMENT)
+        expected = build_stack(STEPS, build_step=build_step)(record, rng)
+        assert np.array_equal(sample["image"], expected["image"])
+
+
+def test_draws_follow_position_and_epoch_and_nothing_else():
+    data = dataset()
+    together = fetch(data, [0, 1, 3, 4, 0], [0, 1, 2, 3, 4])
+    with untouched_global_states():
+        alone = [fetch(data, [i], [p])[0] for p, i in [(4, 0), (3, 4), (2, 3), (1, 1), (0, 0)]]
+    assert_same(alone[::-1], together)
+    assert_same(fetch(pickle.loads(pickle.dumps(data)), [0, 1, 3, 4, 0], range(5)), together)
+    with ThreadPoolExecutor(4) as pool:
+        for result in pool.map(lambda _: fetch(data, [0, 1, 3, 4, 0], range(5)), range(8)):
+            assert_same(result, together)
+    assert together[0]["image"].tobytes() != together[4]["image"].tobytes()
+    other_epoch = fetch(data, [0, 1, 3, 4, 0], range(5), epoch=1)
+    assert all(
+        a["image"].tobytes() != b["image"].tobytes()
+        for a, b in zip(together, other_epoch, strict=True)
+    )
+
+
+def test_bad_records_and_damage_are_bad_samples_among_good_ones():
+    samples = fetch(dataset(), [1, 2, 5, 6], [20, 21, 22, 23])
+    assert samples[1] == BadSample(2, "images/2.jpg", 21, "no such file", "memory here")
+    assert isinstance(samples[2], BadSample)
+    assert (samples[2].index, samples[2].position) == (5, 22)
+    assert "JPEG" in samples[2].cause and "\n" not in samples[2].cause
+    assert str(samples[1]) == "memory here: 'images/2.jpg' at position 21: no such file"
+    good = fetch(dataset(), [1, 6], [20, 23])
+    assert_same([samples[0], samples[3]], good)
+
+
+def test_a_failing_transform_is_a_mistake_and_no_bad_sample():
+    steps = {"too_large": {"_target_": "albumentations.CenterCrop", "height": 99, "width": 99}}
+    data = MapDataset(
+        storage(),
+        decode=ImageDecoder(),
+        transform=build_stack(steps, build_step=build_step),
+        seed=0,
+    )
+    with pytest.raises(
+        RuntimeError, match=r"memory here: 'images/1.jpg' at position 4: in augmentation step "
+        r"'too_large' \(albumentations.CenterCrop\)"
+    ) as raised:  # fmt: skip
+        fetch(data, [1], [4])
+    assert raised.value.__cause__ is not None
+
+    def plain(sample, rng):
+        raise ZeroDivisionError("by zero")
+
+    data = MapDataset(storage(), decode=ImageDecoder(), transform=plain, seed=0)
+    with pytest.raises(RuntimeError, match="in the transform: ZeroDivisionError: by zero"):
+        fetch(data, [1], [4])
+
+
+def test_a_decoder_that_fails_otherwise_than_by_value_error_is_a_mistake():
+    def decode(record):
+        raise TypeError("oops")
+
+    with pytest.raises(RuntimeError, match=r"'images/0.jpg' \(record 0\): decoding failed: Type"):
+        fetch(MapDataset(storage(), decode=decode, transform=identity, seed=0), [0], [0])
+
+
+@pytest.mark.parametrize(
+    ("keys", "fields"),
+    [
+        ({"label": "target"}, {"image", "target"}),
+        ({"label": None}, {"image"}),
+        ({"no such": None}, {"image", "label"}),
+        ({"*": None, "image": "image"}, {"image"}),
+        (None, {"image", "label"}),
+    ],
+)
+def test_fields_are_renamed_picked_and_dropped(keys, fields):
+    (sample,) = fetch(dataset(keys=keys), [1], [0])
+    assert set(sample) == fields | {"index", "key", "position"}
+
+
+def test_a_field_is_renamed_before_it_is_decoded():
+    records = MemoryStorage([{"jpg": jpeg(0), "thumbnail": b"x", "cls": 1}])
+    data = MapDataset(
+        records,
+        decode=ImageDecoder(),
+        transform=identity,
+        seed=0,
+        keys={"jpg": "image", "cls": "label", "thumbnail": None},
+    )
+    (sample,) = fetch(data, [0], [0])
+    assert sample["image"].shape == (20, 30, 3) and sample["label"] == 1
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"a": "x", "b": "x"}, "two fields are renamed to 'x'"),
+        ({"position": None}, "'position' is the framework's own"),
+        ({"label": "index"}, "'index' is the framework's own"),
+        ({"*": "rest"}, "can only be null, got 'rest'"),
+    ],
+)
+def test_keys_that_cannot_work_are_refused(keys, message):
+    with pytest.raises(ValueError, match=message):
+        dataset(keys=keys)
+
+
+def test_a_field_that_is_not_there_cannot_be_renamed():
+    with pytest.raises(ValueError, match=r"no field 'lable' in 'images/1.jpg'.*image, label"):
+        fetch(dataset(keys={"lable": "target"}), [1], [0])
+    with pytest.raises(ValueError, match="'label' is renamed to 'image', which is there already"):
+        fetch(dataset(keys={"label": "image"}), [1], [0])

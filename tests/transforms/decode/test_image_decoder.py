@@ -1,0 +1,331 @@
+from __future__ import annotations
+
+import io
+import struct
+import time
+import zlib
+
+import cv2
+import numpy as np
+import pytest
+import simplejpeg
+from PIL import Image, ImageOps
+
+from datasets.sample import Record
+from tests.contracts.decoder import check_decoder
+from transforms.decode.image import ImageDecoder
+from transforms.decode.raw import make_raw_decoder
+
+
+def picture(height: int = 90, width: int = 120) -> np.ndarray:
+    """A smooth picture with edges, uint8 RGB; nothing in it is symmetric."""
+    y, x = np.mgrid[0:height, 0:width]
+    image = np.stack([x * 255 // width, y * 255 // height, (x + y) * 255 // (width + height)], -1)
+    image[height // 4 : height // 2, width // 8 : width // 3] = (250, 20, 60)
+    return image.astype(np.uint8)
+
+
+RGB = Image.fromarray(picture())
+ALPHA = Image.fromarray(np.dstack([picture(), picture()[..., 0]]))
+
+
+def encode(image: Image.Image, kind: str, **options: object) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def pillow(data: bytes, mode: str = "RGB") -> np.ndarray:
+    array = np.array(Image.open(io.BytesIO(data)).convert(mode))
+    return array if array.ndim == 3 else array[..., None]
+
+
+def decode(data: bytes, **options: object) -> np.ndarray:
+    return ImageDecoder(**options).decode(data)
+
+
+def largest_difference(a: np.ndarray, b: np.ndarray) -> int:
+    assert a.shape == b.shape
+    return int(np.abs(a.astype(int) - b.astype(int)).max())
+
+
+JPEGS = {
+    "420": encode(RGB, "JPEG", quality=90),
+    "422": encode(RGB, "JPEG", subsampling=1),
+    "444": encode(RGB, "JPEG", subsampling=0),
+    "progressive": encode(RGB, "JPEG", progressive=True),
+    "grey": encode(RGB.convert("L"), "JPEG"),
+    "cmyk, Adobe's inverted": encode(RGB.convert("CMYK"), "JPEG"),
+    "rgb": encode(RGB, "JPEG", keep_rgb=True),
+    "optimized": encode(RGB, "JPEG", optimize=True),
+    "411": cv2.imencode(
+        ".jpg", picture(), [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_411]
+    )[1].tobytes(),
+}
+OTHERS = {
+    f"{kind} {image.mode}": encode(image, kind)
+    for kind, images in {
+        "PNG": [RGB, ALPHA, RGB.convert("L"), ALPHA.convert("LA"), RGB.convert("1"),
+                RGB.quantize(32), RGB.quantize(4)],
+        "BMP": [RGB, RGB.convert("L"), RGB.convert("1"), RGB.quantize(32)],
+        "TIFF": [RGB, ALPHA, RGB.convert("L"), ALPHA.convert("LA"), RGB.convert("1"),
+                 RGB.quantize(32), RGB.convert("CMYK")],
+    }.items()
+    for image in images
+} | {
+    "WebP RGB": encode(RGB, "WEBP", lossless=True),
+    "WebP RGBA": encode(ALPHA, "WEBP", lossless=True, exact=True),
+    "WebP lossy": encode(RGB, "WEBP", quality=80),
+    "PNG P tRNS": encode(RGB.quantize(32), "PNG", transparency=3),
+    "PNG L tRNS": encode(RGB.convert("L"), "PNG", transparency=20),
+    "PNG RGB tRNS": encode(RGB, "PNG", transparency=(250, 20, 60)),
+    "TIFF lzw": encode(RGB, "TIFF", compression="tiff_lzw"),
+    "TIFF deflate": encode(RGB, "TIFF", compression="tiff_adobe_deflate"),
+    "TIFF JPEG": encode(RGB, "TIFF", compression="jpeg"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", JPEGS)
+def test_jpeg_pixels_are_pillows(name):
+    tolerance = 1 if "cmyk" in name else 0
+    assert largest_difference(decode(JPEGS[name]), pillow(JPEGS[name])) <= tolerance
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_pixels_of_other_formats_are_pillows(name):
+    data = OTHERS[name]
+    # YCbCr inside a TIFF is converted by libtiff's own integer arithmetic.
+    tolerance = {"WebP lossy": 1, "TIFF JPEG": 3}.get(name, 0)
+    assert largest_difference(decode(data), pillow(data)) <= tolerance
+
+
+@pytest.mark.parametrize("name", [*JPEGS, *OTHERS])
+def test_grey_is_pillows(name):
+    data = {**JPEGS, **OTHERS}[name]
+    grey, reference = decode(data, mode="L"), pillow(data, "L")
+    if name in ("420", "422", "444", "411", "progressive", "optimized"):
+        # A JPEG has its grey as a plane of its own; Pillow takes that only when asked to.
+        with Image.open(io.BytesIO(data)) as image:
+            image.draft("L", image.size)
+            reference = np.array(image)[..., None]
+    assert largest_difference(grey, reference) <= (3 if name == "TIFF JPEG" else 2)
+
+
+@pytest.mark.parametrize("name", [*JPEGS, *OTHERS])
+def test_alpha_is_pillows_where_there_is_one_and_opaque_elsewhere(name):
+    data = {**JPEGS, **OTHERS}[name]
+    if name == "TIFF LA":
+        with pytest.raises(ValueError, match="grey TIFF with alpha"):
+            decode(data, mode="RGBA")
+        return
+    assert largest_difference(decode(data, mode="RGBA"), pillow(data, "RGBA")) <= 3
+    assert (
+        largest_difference(decode(data, mode="RGBA")[..., 3:], pillow(data, "RGBA")[..., 3:]) == 0
+    )
+
+
+def test_sixteen_bits_keep_their_upper_eight():
+    deep = picture().astype(np.uint16) * 257 + 13
+    deep = np.minimum(deep, 65_000).astype(np.uint16)
+    for kind in (".png", ".tiff"):
+        data = cv2.imencode(kind, deep)[1].tobytes()
+        assert largest_difference(decode(data), (deep >> 8).astype(np.uint8)[..., ::-1]) == 0
+        grey = cv2.imencode(kind, deep[..., 0])[1].tobytes()
+        assert largest_difference(decode(grey)[..., 1], (deep[..., 0] >> 8).astype(np.uint8)) == 0
+
+
+def test_float_pixels_are_refused():
+    data = cv2.imencode(".tiff", picture().astype(np.float32))[1].tobytes()
+    with pytest.raises(ValueError, match="float32 pixels; expected 8 or 16 bits"):
+        decode(data)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "CMYK", "L"])
+def test_orientation_is_obeyed_by_every_path(kind, orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    image = RGB.convert("CMYK") if kind == "CMYK" else RGB.convert("L") if kind == "L" else RGB
+    options = {"lossless": True} if kind == "WEBP" else {}
+    data = encode(image, "JPEG" if kind in ("CMYK", "L") else kind, exif=exif, **options)
+    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
+    assert largest_difference(decode(data), np.array(upright)) <= 1
+    # Pillow itself turns TIFFs while it loads them, so the stored pixels are the reference.
+    stored = np.array(image.convert("RGB"))
+    ignored = decode(data, orientation="ignore").astype(int)
+    assert ignored.shape == stored.shape
+    assert np.abs(ignored - stored).mean() < 8
+    assert decode(data).flags.c_contiguous
+
+
+def test_orientation_is_obeyed_by_the_fallback(monkeypatch):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    data = encode(RGB, "JPEG", exif=exif)
+    expected = decode(data)
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise ValueError("Unsupported color conversion request")
+
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", refuse)
+    assert largest_difference(decode(data), expected) == 0
+    assert decode(data, orientation="ignore").shape == (90, 120, 3)
+
+
+def odd_subsampling() -> bytes:
+    """A JPEG with sampling factors that simplejpeg refuses.
+
+    Made of one whose three components share their tables: 3 blocks for each of 5 units of 8x8
+    become 5 blocks for each of 3 units of 16x16.
+    """
+    data = bytearray(encode(RGB.crop((20, 20, 60, 28)), "JPEG", keep_rgb=True, subsampling=0))
+    frame = data.find(b"\xff\xc0")
+    struct.pack_into(">HH", data, frame + 5, 16, 48)
+    for component, factors in enumerate((0x21, 0x12, 0x11)):
+        data[frame + 11 + 3 * component] = factors
+    return bytes(data)
+
+
+def test_what_simplejpeg_refuses_is_decoded_by_another_library():
+    data = odd_subsampling()
+    with pytest.raises(ValueError, match="subsampling"):
+        simplejpeg.decode_jpeg(data)
+    assert largest_difference(decode(data), pillow(data)) <= 1
+
+
+@pytest.mark.parametrize("share", [0.5, 0.8, 0.95])
+def test_damage_does_not_pass_in_the_fallback_either(share):
+    data = odd_subsampling()
+    scan = data.find(b"\xff\xda") + 14
+    kept = data[: scan + int((len(data) - 2 - scan) * share)]
+    with pytest.raises(ValueError, match="JPEG"):
+        decode(kept)
+    with pytest.raises(ValueError, match="its pixels end before the image does"):
+        decode(kept + b"\xff\xd9")
+
+
+@pytest.mark.parametrize("name", [*JPEGS, *OTHERS])
+def test_no_truncated_file_passes(name):
+    data = {**JPEGS, **OTHERS}[name]
+    # A TIFF's directory may lie behind its pixels, a WebP has one byte of padding.
+    for length in {*np.linspace(1, len(data) - 2, 60).astype(int).tolist()}:
+        with pytest.raises(ValueError) as raised:
+            decode(data[:length])
+        assert "\n" not in str(raised.value)
+
+
+# A progressive file that is cut between two scans is a whole file of lower quality.
+@pytest.mark.parametrize("name", [name for name in JPEGS if name != "progressive"])
+def test_no_truncated_jpeg_passes_with_an_end_marker_glued_on(name):
+    data = JPEGS[name]
+    for length in np.linspace(3, len(data) - 60, 40).astype(int).tolist():
+        with pytest.raises(ValueError):
+            decode(data[:length] + b"\xff\xd9")
+
+
+def test_some_bytes_before_the_end_marker_are_forgiven():
+    data = JPEGS["420"]
+    padded = data[:-2] + b"\x12\x34" * 10 + data[-2:]
+    with pytest.raises(ValueError, match="extraneous bytes before marker 0xd9"):
+        simplejpeg.decode_jpeg(padded)
+    assert largest_difference(decode(padded), decode(data)) == 0
+    assert largest_difference(decode(data + b"trailing"), decode(data)) == 0
+
+
+def test_a_header_that_hides_rows_is_damage():
+    data = bytearray(JPEGS["420"])
+    frame = data.find(b"\xff\xc0")
+    struct.pack_into(">H", data, frame + 5, 42)  # of 90 rows
+    with pytest.raises(ValueError, match="extraneous bytes"):
+        decode(bytes(data))
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_a_flipped_bit_anywhere_in_a_png_is_found(bit):
+    data = OTHERS["PNG RGB"]
+    for at in np.linspace(0, len(data) - 1, 50).astype(int).tolist():
+        flipped = bytearray(data)
+        flipped[at] ^= 1 << bit
+        with pytest.raises(ValueError):
+            decode(bytes(flipped))
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        (encode(RGB.quantize(), "GIF"), "a GIF"),
+        (b"these are not the pixels you are looking for\n" * 9, "text"),
+        ("ein Bäcker".encode(), "text"),
+        (b"<html><body>404</body></html>", "HTML"),
+        (b"", "empty file"),
+        (b"\x00\x01\x02\x03" * 20, "unknown data"),
+        (b"\0\0\0\x1cftypavif\0\0\0\0", "AVIF"),
+        (b"%PDF-1.7", "PDF"),
+    ],
+)
+def test_what_is_no_image_is_named(data, name):
+    with pytest.raises(ValueError, match=name):
+        decode(data)
+
+
+def test_a_png_that_is_named_jpg_simply_decodes():
+    record = Record(0, "cat.jpg", {"image": OTHERS["PNG RGB"]})
+    assert largest_difference(ImageDecoder()(record)["image"], picture()) == 0
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "BMP", "TIFF"])
+def test_a_bomb_is_refused_from_its_header(kind):
+    data = encode(RGB, kind)
+    with pytest.raises(ValueError, match=r"120x90 is 10,800 pixels, at most 10,799"):
+        decode(data, max_pixels=10_799)
+    assert decode(data, max_pixels=10_800).shape == (90, 120, 3)
+
+
+def test_a_real_bomb_costs_no_time_and_no_memory():
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        )
+
+    header = struct.pack(">IIBBBBB", 200_000, 200_000, 8, 2, 0, 0, 0)
+    bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header)
+    bomb += chunk(b"IDAT", zlib.compress(bytes(1_000_000))) + chunk(b"IEND", b"")
+    began = time.perf_counter()
+    with pytest.raises(ValueError, match="max_pixels"):
+        decode(bomb)
+    assert time.perf_counter() - began < 0.1
+
+
+def test_twelve_bits_are_refused_by_name():
+    data = bytearray(JPEGS["420"])
+    data[data.find(b"\xff\xc0") + 4] = 12
+    with pytest.raises(ValueError, match="12-bit JPEG"):
+        decode(bytes(data))
+
+
+def test_a_record_without_an_image_says_what_it_has():
+    with pytest.raises(ValueError, match=r"no field 'image'.*jpg, label"):
+        ImageDecoder()(Record(0, "a", {"jpg": b"", "label": 1}))
+
+
+def test_arguments_are_checked():
+    with pytest.raises(ValueError, match="mode 'BGR'"):
+        ImageDecoder(mode="BGR")
+    with pytest.raises(ValueError, match="orientation 'exif'"):
+        ImageDecoder(orientation="exif")
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA"])
+def test_image_decoder_keeps_the_contract(mode):
+    boxes = np.ones((2, 4), np.float32)
+    good = [
+        Record(i, f"{i}.jpg", {"image": data, "label": i, "boxes": boxes})
+        for i, data in enumerate([JPEGS["420"], JPEGS["grey"], OTHERS["PNG RGBA"]])
+    ]
+    damaged = [Record(9, "9.jpg", {"image": data}) for data in (b"", JPEGS["420"][:900], b"GIF89a")]
+    check_decoder(ImageDecoder(mode=mode), good, damaged)
+
+
+def test_raw_decoder_keeps_the_contract():
+    good = [Record(i, str(i), {"features": np.arange(i, dtype=np.float32)}) for i in range(3)]
+    check_decoder(make_raw_decoder(), good, [])
