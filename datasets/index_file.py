@@ -220,9 +220,10 @@ def fingerprint(
     """Hash of keys, sizes and labels, whatever integer types they are stored in."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(json.dumps([count, generated, class_names]).encode())
+    if key_text is not None:
+        digest.update(key_text.data)
     for name, values in (
         ("key_offsets", key_offsets),
-        ("key_text", key_text),
         ("label", columns.get("label")),
         ("size_bytes", columns.get("size_bytes")),
     ):
@@ -234,9 +235,6 @@ def fingerprint(
 
 def hash_array(digest: Any, values: NDArray[Any]) -> None:
     """Add numbers to a digest, whatever integer type they are stored in."""
-    if values.dtype != np.uint8:
-        dtype = "<f8" if values.dtype.kind == "f" else "<i8"
-        for start in range(0, len(values), CHUNK_ROWS):
-            digest.update(np.ascontiguousarray(values[start : start + CHUNK_ROWS], dtype))
-    else:
-        digest.update(np.ascontiguousarray(values))
+    dtype = "<f8" if values.dtype.kind == "f" else "<i8"
+    for start in range(0, len(values), CHUNK_ROWS):
+        digest.update(np.ascontiguousarray(values[start : start + CHUNK_ROWS], dtype))

@@ -107,11 +107,11 @@ def open_split(recipe: StorageRecipe, *, split: Split, val_fraction: float) -> S
         raise ValueError(f"split: got {split!r}, expected 'train' or 'val'")
     parts = find_parts(recipe.arguments.get("path"))
     if parts is None:
-        whole = recipe.open()
+        whole = _opened(recipe)
         if val_fraction == 0 and split == "train":
             return whole
         return Subset(whole, _hash_rows(whole, split, val_fraction))
-    train = recipe.open(path=parts["train"])
+    train = _opened(recipe, path=parts["train"])
     return train if split == "train" else _open_val(recipe, parts["val"], train)
 
 
@@ -138,12 +138,19 @@ def find_parts(path: Any) -> dict[str, str] | None:
     return None
 
 
+def _opened(recipe: StorageRecipe, **changes: Any) -> Storage:
+    """A storage whose index is known, so that a wrong path or class is said here."""
+    storage = recipe.open(**changes)
+    len(storage.index)
+    return storage
+
+
 def _open_val(recipe: StorageRecipe, path: str, train: Storage) -> Storage:
     """Open the validation part with the class ids of the training part."""
     names = train.index.class_names
     if names is not None and "classes" in inspect.signature(recipe.make).parameters:
-        return recipe.open(path=path, classes=list(names))
-    val = recipe.open(path=path)
+        return _opened(recipe, path=path, classes=list(names))
+    val = _opened(recipe, path=path)
     found = val.index.class_names
     if names is not None and found is not None and found != names:
         extra = [name for name in found if name not in names]

@@ -1,0 +1,144 @@
+"""The demo set: the same wherever it is made, exactly described, made once, and ours alone."""
+
+import hashlib
+import json
+import multiprocessing
+import os
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from datasets import demo
+from datasets.demo import CLASSES, KEYPOINTS, demo_path, draw_scene
+from datasets.storages.image_folder import ImageFolder
+from datasets.storages.lmdb import LmdbStorage
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(demo, "COUNTS", {"train": 12, "val": 6})
+
+
+def digest(*arrays):
+    return hashlib.blake2b(b"".join(a.tobytes() for a in arrays), digest_size=8).hexdigest()
+
+
+def test_scenes_are_a_function_of_their_number():
+    scenes = [draw_scene(s, n) for s in (0, 1) for n in range(12)]
+    again = [draw_scene(s, n) for s in (1, 0) for n in reversed(range(12))][::-1]
+    pixels = {digest(scene.image) for scene in scenes}
+    assert len(pixels) == 24
+    assert {digest(scene.image) for scene in again} == pixels
+    assert digest(*(scene.image for scene in scenes), *(scene.mask for scene in scenes)) == (
+        "6a50a311e1ff239f"
+    )
+
+
+def test_what_is_said_of_a_scene_is_what_is_drawn():
+    for number in range(60):
+        scene = draw_scene(0, number)
+        height, width = scene.mask.shape
+        assert scene.image.shape == (height, width, 3)
+        assert 64 <= min(height, width) <= max(height, width) <= 112
+        assert scene.label == number % 6 == scene.box_labels[0]
+        assert set(np.unique(scene.mask)) == {0, *(i + 1 for i in scene.box_labels)}
+        covered = np.zeros_like(scene.mask)
+        for (x0, y0, x1, y1), label in zip(scene.boxes, scene.box_labels, strict=True):
+            assert 0 <= x0 < x1 <= width
+            assert 0 <= y0 < y1 <= height
+            inside = scene.mask[y0:y1, x0:x1] == label + 1
+            assert inside[0].any() and inside[-1].any()
+            assert inside[:, 0].any() and inside[:, -1].any()
+            covered[y0:y1, x0:x1] = 1
+        assert not scene.mask[covered == 0].any()
+        areas = [(x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in scene.boxes]
+        assert areas[0] == max(areas)
+        assert len(scene.keypoints) == len(KEYPOINTS)
+        x0, y0, x1, y1 = scene.boxes[0]
+        _, top, right, bottom, left = scene.keypoints
+        assert (left[0], top[1], right[0], bottom[1]) == (x0, y0, x1 - 1, y1 - 1)
+        for x, y, _ in (top, right, bottom, left):
+            assert scene.mask[y, x] == scene.label + 1
+
+
+def test_files_and_annotations_agree(data_dir):
+    root = data_dir / "demo"
+    for split, count in (("train", 3000), ("val", 600)):
+        storage = ImageFolder(str(root / "images" / split))
+        about = json.loads((root / f"annotations/{split}.json").read_text())
+        by_key = {image["key"]: image for image in about["images"]}
+        assert len(storage) == len(by_key) == count
+        assert storage.index.class_names == CLASSES == tuple(about["classes"])
+        for record in storage.read(np.arange(0, count, 97)):
+            image = by_key[record.key]
+            pixels = cv2.imdecode(np.frombuffer(record.fields["image"], np.uint8), -1)
+            mask_file = (root / "masks" / split / record.key).with_suffix(".png")
+            mask = cv2.imread(str(mask_file), cv2.IMREAD_UNCHANGED)
+            assert record.fields["image"][:3] == b"\xff\xd8\xff"
+            assert pixels.shape == (image["height"], image["width"], 3) == (*mask.shape, 3)
+            assert image["label"] == record.fields["label"]
+            x, y, _ = image["keypoints"][1]
+            assert mask[y, x] == image["label"] + 1
+            drawn = draw_scene(("train", "val").index(split), int(Path(record.key).stem))
+            assert (drawn.mask == mask).all()
+            assert np.abs(drawn.image[:, :, ::-1].astype(int) - pixels).mean() < 12
+
+
+def test_it_is_made_once_and_packed_once(tmp_path, small):
+    images = demo_path("image_folder", tmp_path / "data")
+    assert images == tmp_path / "data/demo/images"
+    packed = demo_path("lmdb", tmp_path / "data")
+    times = {
+        p: p.stat().st_mtime_ns for p in (tmp_path / "data").rglob("*") if "lock" not in p.name
+    }
+    assert demo_path("image_folder", tmp_path / "data") == images
+    assert demo_path("lmdb", tmp_path / "data") == packed
+    assert {p: p.stat().st_mtime_ns for p in times} == times
+    for split, count in demo.COUNTS.items():
+        a, b = ImageFolder(str(images / split)), LmdbStorage(str(packed / split))
+        assert len(a) == len(b) == count
+        assert a.fingerprint() == b.fingerprint()
+        assert [r.fields for r in a.read(np.arange(count))] == [
+            r.fields for r in b.read(np.arange(count))
+        ]
+
+
+def test_many_processes_make_it_once(tmp_path, small):
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=demo_path, args=("lmdb", tmp_path)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0] * 4
+    assert sorted(os.listdir(tmp_path)) == [".penstock-demo.lock", "demo"]
+    assert sorted(os.listdir(tmp_path / "demo/lmdb")) == ["train", "val"]
+
+
+def test_what_is_not_ours_is_left_alone(tmp_path, small):
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo/thesis.txt").write_text("mine")
+    with pytest.raises(ValueError, match="is not the demo set, and it is left alone"):
+        demo_path("image_folder", tmp_path)
+    assert [p.name for p in (tmp_path / "demo").iterdir()] == ["thesis.txt"]
+    with pytest.raises(ValueError, match="no demo set for the storage 'hdf5'"):
+        demo_path("hdf5", tmp_path)
+
+
+def test_what_a_kill_left_is_cleared_and_made_anew(tmp_path, small, monkeypatch):
+    def stop(*args):
+        os._exit(9)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", stop)
+        process = multiprocessing.get_context("fork").Process(
+            target=demo_path, args=("image_folder", tmp_path)
+        )
+        process.start()
+        process.join(60)
+    assert process.exitcode == 9
+    assert len(os.listdir(tmp_path)) == 2
+    assert len(ImageFolder(str(demo_path("image_folder", tmp_path) / "train"))) == 12
+    assert sorted(os.listdir(tmp_path)) == [".penstock-demo.lock", "demo"]

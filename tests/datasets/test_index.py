@@ -1,0 +1,187 @@
+"""The index: what is written is what is read, in little space, wherever it is pickled to."""
+
+import os
+import pickle
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datasets import protocols
+from datasets.index import Index, write_index
+from datasets.memory_index import MemoryIndex
+from tests.contracts.memory import worker_memory
+
+
+def made(path, keys, class_names=("a", "b"), **columns):
+    write_index(path, keys=keys, columns=columns, class_names=class_names)
+    return Index.open(path, verify=True)
+
+
+@given(
+    keys=st.lists(st.binary(max_size=12), max_size=40),
+    dtype=st.sampled_from(["u1", "i4", "u4", "i8", "f4", "?"]),
+    data=st.data(),
+)
+def test_round_trip(tmp_path_factory, keys, dtype, data):
+    values = np.arange(len(keys)).astype(dtype)
+    index = made(tmp_path_factory.mktemp("i") / "x.arrow", keys, x=values)
+    assert len(index) == len(keys)
+    assert index.raw_keys(np.arange(len(keys))) == keys == list(index.iter_raw_keys())
+    assert index.column("x").tolist() == values.tolist()
+    if not keys:
+        return
+    picks = data.draw(st.lists(st.integers(0, len(keys) - 1)))
+    taken = pickle.loads(pickle.dumps(index.take(np.array(picks, np.int32))))
+    assert taken.raw_keys(np.arange(len(picks))) == [keys[i] for i in picks]
+    assert taken.column("x").tolist() == values[picks].tolist()
+    if picks:
+        again = data.draw(st.lists(st.integers(0, len(picks) - 1)))
+        twice = taken.take(np.array(again, np.int64))
+        assert twice.raw_keys(np.arange(len(again))) == [keys[picks[i]] for i in again]
+
+
+def test_contract(tmp_path):
+    index = made(tmp_path / "x", ["ü", "b"], label=np.array([0, 1]))
+    assert isinstance(index, protocols.Index)
+    assert isinstance(MemoryIndex(["a"]), protocols.Index)
+    assert index.keys(np.array([1, 0, 1])) == ["b", "ü", "b"]
+    assert index.class_names == ("a", "b")
+    assert index.columns == ("label",)
+    with pytest.raises(KeyError, match="no column 'nope'; columns: label"):
+        index.column("nope")
+    for wrong in (2, -1):
+        with pytest.raises(IndexError, match=f"index {wrong} is outside 0 .. 1"):
+            index.keys(np.array([wrong]))
+        with pytest.raises(IndexError):
+            index.take(np.array([wrong]))
+    with pytest.raises(ValueError, match="read-only"):
+        index.column("label")[0] = 1
+
+
+def test_generated_keys_store_nothing(tmp_path):
+    write_index(tmp_path / "x", key_pattern="i_{:03d}.jpg", key_start=1, count=10**9, columns={})
+    index = Index.open(tmp_path / "x", verify=True)
+    assert len(index) == 10**9
+    assert index.keys(np.array([0, 10**9 - 1])) == ["i_001.jpg", "i_1000000000.jpg"]
+    assert os.path.getsize(tmp_path / "x") < 2000
+    assert index.take(np.array([4, 2])).keys(np.array([1])) == ["i_003.jpg"]
+
+
+def test_fingerprint_is_of_keys_sizes_and_labels(tmp_path):
+    keys = ["a", "bc"]
+    base = {"label": np.array([0, 1]), "size_bytes": np.array([5, 6])}
+    same = made(tmp_path / "1", keys, **base).fingerprint()
+
+    def other(keys=keys, names=("a", "b"), **columns):
+        return made(tmp_path / "2", keys, names, **{**base, **columns}).fingerprint()
+
+    assert other() == same
+    assert other(label=np.array([0, 1], np.uint8), height=np.array([3, 4])) == same
+    different = {
+        other(keys=["ab", "c"]), other(keys=["a", "bd"]), other(names=("a", "c")),
+        other(label=np.array([1, 0])), other(size_bytes=np.array([5, 7])), same,
+    }  # fmt: skip
+    assert len(different) == 6
+    index = Index.open(tmp_path / "1")
+    taken = index.take(np.array([1, 0]))
+    assert taken.fingerprint() not in (same, index.take(np.array([0, 1])).fingerprint())
+    assert taken.fingerprint() == index.take(np.array([1, 0], np.int32)).fingerprint()
+
+
+def test_writing_is_whole_or_nothing(tmp_path, monkeypatch):
+    made(tmp_path / "x", ["old"])
+
+    def no_space(descriptor):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", no_space)
+        with pytest.raises(OSError, match="No space"):
+            made(tmp_path / "x", ["new"])
+    assert os.listdir(tmp_path) == ["x"]
+    assert Index.open(tmp_path / "x").keys(np.array([0])) == ["old"]
+
+
+def test_damage_anywhere_is_found(tmp_path):
+    path = tmp_path / "x"
+    index = made(path, [f"key {i}" for i in range(50)], label=np.arange(50))
+    keys = index.keys(np.arange(50))
+    content = path.read_bytes()
+    found = 0
+    for at in range(0, len(content), 7):
+        flipped = bytearray(content)
+        flipped[at] ^= 0x10
+        path.write_bytes(flipped)
+        try:
+            read = Index.open(path, verify=True)
+        except ValueError as error:
+            assert "damaged or no index file" in str(error)
+            found += 1
+        else:  # padding, or the copy of the schema that nobody reads
+            assert read.keys(np.arange(50)) == keys
+            assert read.column("label").tolist() == list(range(50))
+    assert found > 50
+    with pytest.raises(FileNotFoundError):
+        Index.open(tmp_path / "none")
+
+
+def test_a_mapped_selection_pickles_as_its_path(tmp_path):
+    n = 100_000
+    write_index(tmp_path / "x", key_pattern="{}", count=n, columns={"label": np.arange(n)})
+    np.save(tmp_path / "rows.npy", np.arange(0, n, 2, dtype=np.int32))
+    index = Index.open(tmp_path / "x").take(np.load(tmp_path / "rows.npy", mmap_mode="r"))
+    recipe = pickle.dumps(index)
+    assert len(recipe) < 2000
+    copy = pickle.loads(recipe)
+    assert copy.keys(np.array([7])) == ["14"]
+    assert copy.fingerprint() == index.fingerprint()
+
+
+@pytest.mark.slow
+def test_ten_million_rows_cost_a_worker_no_memory(tmp_path):
+    n = 10_000_000
+    keys = [b"n%08d/%08d.jpg" % (i % 1000, i) for i in range(n)]
+    labels = (np.arange(n) % 1000).astype(np.int32)
+    sizes = np.full(n, 100_000, np.uint32)
+    write_index(tmp_path / "x", keys=keys, columns={"label": labels, "size_bytes": sizes})
+    text_bytes = sum(map(len, keys))
+    del keys
+    per_row = (os.path.getsize(tmp_path / "x") - text_bytes) / n
+    assert per_row < 60
+    start = time.perf_counter()
+    index = Index.open(tmp_path / "x", verify=True)
+    opened_s = time.perf_counter() - start
+    private_mb, answer = worker_memory(index)
+    print(
+        f"10^7 rows: {per_row:.1f} bytes a row beside the key, opened and checked in "
+        f"{opened_s:.2f} s, {private_mb:.1f} MB of a worker's own for 10^5 keys and labels"
+    )
+    assert private_mb < 10
+    assert answer == "n00000999/09999999.jpg"
+
+
+@pytest.mark.slow
+def test_a_million_files_open_in_seconds(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for i in range(1000):
+        folder = tmp_path / f"d/{i:04d}"
+        folder.mkdir(parents=True)
+        for j in range(1000):
+            os.close(os.open(f"{folder}/{j:06d}.jpg", os.O_CREAT | os.O_WRONLY))
+    code = (
+        "import sys, time; t = time.perf_counter();"
+        "from datasets.storages.image_folder import ImageFolder;"
+        "assert len(ImageFolder(sys.argv[1])) == 10**6; print(time.perf_counter() - t)"
+    )
+    seconds = [
+        float(subprocess.check_output([sys.executable, "-c", code, str(tmp_path / "d")]))
+        for _ in range(2)
+    ]
+    print(f"10^6 files: {seconds[0]:.1f} s, the second time {seconds[1]:.2f} s")
+    assert seconds[0] < 30
+    assert seconds[1] < 2

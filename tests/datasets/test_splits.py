@@ -1,0 +1,174 @@
+"""Splits: folders where they exist, else a hash that moves no record when another is added."""
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datasets.index import Index
+from datasets.splits import StorageRecipe, Subset, find_parts, is_val, open_split
+from datasets.storages.image_folder import ImageFolder
+from datasets.storages.lmdb import LmdbStorage, write_lmdb
+from tests.contracts.storage import check_storage
+from tests.datasets.storages.test_lmdb import Listed
+
+
+def put(root, names):
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(name.encode())
+    return str(root)
+
+
+def keys(storage):
+    return storage.index.keys(np.arange(len(storage)))
+
+
+def recipe(root, **arguments):
+    return StorageRecipe(ImageFolder, {"path": str(root), **arguments})
+
+
+def both(recipe, val_fraction):
+    return [open_split(recipe, split=s, val_fraction=val_fraction) for s in ("train", "val")]
+
+
+def test_sub_folders_share_the_training_classes(tmp_path):
+    put(tmp_path, ["train/b/1.jpg", "train/a/2.jpg", "train/c/3.jpg", "val/c/4.jpg", "val/b/5.jpg"])
+    train, val = both(recipe(tmp_path), 0.5)
+    assert keys(train) == ["a/2.jpg", "b/1.jpg", "c/3.jpg"]
+    assert keys(val) == ["b/5.jpg", "c/4.jpg"]
+    assert val.index.class_names == train.index.class_names == ("a", "b", "c")
+    assert [r.fields["label"] for r in val.read(np.arange(2))] == [1, 2]
+    put(tmp_path, ["val/new/1.jpg"])
+    with pytest.raises(ValueError, match="class 'new' is not among the 3 classes"):
+        open_split(recipe(tmp_path), split="val", val_fraction=0.5)
+
+
+def test_sub_files(tmp_path):
+    def part(*labels):
+        return Listed({f"{i}": {"image": b"x", "label": n} for i, n in enumerate(labels)},
+                      ("a", "b")[: max(labels) + 1])  # fmt: skip
+
+    for suffix in ("", ".lmdb"):
+        root = tmp_path / f"x{suffix}"
+        write_lmdb(root / f"train{suffix}", part(0, 1, 1))
+        write_lmdb(root / f"val{suffix}", part(0, 0))
+        train, val = both(StorageRecipe(LmdbStorage, {"path": str(root)}), 0.9)
+        assert (len(train), len(val)) == (3, 2)
+        assert val.index.class_names == ("a", "b")
+        assert val.index.column("label").tolist() == [0, 0]
+
+
+def test_a_storage_without_classes_must_have_the_same_ones(tmp_path):
+    put(tmp_path, ["train/x", "val/x"])
+
+    def make(path):
+        name = "a" if path.endswith("train") else "b"
+        return Listed({"k": {"image": b"", "label": 0}}, (name,))
+
+    with pytest.raises(ValueError, match="class 'b' is in val alone"):
+        both(StorageRecipe(make, {"path": str(tmp_path)}), 0.1)
+
+
+def test_folders_with_other_names_are_not_taken_for_classes(tmp_path):
+    put(tmp_path, ["train/a/1.jpg", "valid/a/1.jpg"])
+    with pytest.raises(ValueError, match=r"holds train and valid, expected .* rename valid to val"):
+        both(recipe(tmp_path), 0.1)
+    put(tmp_path / "y", ["train/1.jpg", "plane/1.jpg"])
+    assert find_parts(tmp_path / "y") is None
+    assert find_parts(None) is find_parts(tmp_path / "nothing") is None
+
+
+def test_hash_split_is_a_partition_and_reads_as_the_whole(tmp_path):
+    names = [f"{'ab'[i % 2]}/{i}.jpg" for i in range(200)]
+    whole = ImageFolder(put(tmp_path, names))
+    train, val = both(recipe(tmp_path), 0.25)
+    assert sorted(keys(train) + keys(val)) == sorted(names)
+    assert 30 < len(val) < 70
+    assert train.fingerprint() != val.fingerprint() != whole.fingerprint()
+    for part in (train, val):
+        check_storage(
+            lambda part=part: part,
+            [(key, {"image": key.encode(), "label": int(key[0] == "b")}) for key in keys(part)],
+            start_methods=("fork", "spawn"),
+        )
+        assert part.index.class_names == ("a", "b")
+
+
+def test_adding_a_record_moves_no_other(tmp_path):
+    put(tmp_path, [f"a/{i}.jpg" for i in range(100)])
+    before = [set(keys(part)) for part in both(recipe(tmp_path), 0.3)]
+    put(tmp_path, [f"a/0{i}.jpg" for i in range(100)])
+    after = [set(keys(part)) for part in both(recipe(tmp_path), 0.3)]
+    assert before[0] < after[0]
+    assert before[1] < after[1]
+    wider = [set(keys(part)) for part in both(recipe(tmp_path), 0.5)]
+    assert after[1] < wider[1]
+
+
+def test_the_hash_is_what_it_was():
+    names = [b"a/%d.jpg" % i for i in range(16)]
+    assert "".join("01"[v] for v in is_val(names, 0.5)) == "0011010010111100"
+
+
+@given(st.floats(0, 1), st.lists(st.binary(), min_size=1, max_size=20))
+def test_shares(fraction, names):
+    chosen = list(is_val(names, fraction))
+    assert chosen == list(is_val(names[::-1], fraction))[::-1]
+    assert all(b >= a for a, b in zip(chosen, is_val(names, 1.0), strict=True))
+    assert not any(is_val(names, 0.0))
+
+
+def test_the_share_is_the_fraction():
+    chosen = list(is_val((b"%d" % i for i in range(100_000)), 0.2))
+    assert abs(sum(chosen) / 100_000 - 0.2) < 0.005
+
+
+def test_no_validation_and_nothing_but_validation(tmp_path):
+    put(tmp_path, ["a/1.jpg", "a/2.jpg"])
+    train, val = both(recipe(tmp_path), 0)
+    assert (type(train), len(train), len(val)) == (ImageFolder, 2, 0)
+    assert val.read(np.array([], np.int64)) == []
+    assert val.index.class_names == ("a",)
+    assert [len(part) for part in both(recipe(tmp_path), 1)] == [0, 2]
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan"), True])
+def test_wrong_fractions(tmp_path, fraction):
+    with pytest.raises(ValueError, match=r"val_fraction: got .*, expected a number from 0 to 1"):
+        open_split(recipe(tmp_path), split="train", val_fraction=fraction)
+
+
+def test_a_storage_with_any_index_can_be_split():
+    class Bare:
+        """Only what the protocol asks for."""
+
+        def __init__(self, index):
+            self.__class__.__len__ = lambda self: len(index)
+            self.keys, self.column = index.keys, index.column
+            self.columns, self.class_names = index.columns, index.class_names
+
+    source = Listed({f"k{i}": {"image": b"%d" % i, "label": i % 2} for i in range(50)}, "ab")
+    source.index = Bare(source.index)
+    train, val = both(StorageRecipe(lambda: source, {}), 0.5)
+    assert sorted(keys(train) + keys(val)) == sorted(source.records)
+    for part in (train, val):
+        for i, record in enumerate(part.read(np.arange(len(part)))):
+            assert (record.index, record.fields) == (i, source.records[record.key])
+            assert part.index.column("label")[i] == record.fields["label"]
+
+
+def test_a_long_selection_is_mapped_and_made_once(tmp_path, monkeypatch):
+    n = 100_000
+    arguments = {"path": put(tmp_path / "d", ["i_7.jpg"]), "pattern": "i_{}.jpg", "count": n}
+    train, val = both(StorageRecipe(ImageFolder, arguments), 0.5)
+    assert isinstance(val, Subset)
+    assert isinstance(val.index, Index)
+    assert len(train) + len(val) == n
+    assert len(pickle.dumps(val)) < 5000
+    monkeypatch.setattr("datasets.splits.is_val", None)
+    again = open_split(StorageRecipe(ImageFolder, arguments), split="val", val_fraction=0.5)
+    assert again.fingerprint() == val.fingerprint()
+    assert keys(pickle.loads(pickle.dumps(again))) == keys(val)
