@@ -13,6 +13,7 @@ from pipeline.loader.faults import BadSampleError
 _logger = logging.getLogger(__name__)
 
 _FEWEST = 1_000
+_FEWEST_BAD = 10
 """The rate is taken over at least so many samples, so that an early bad one stops nothing."""
 
 
@@ -21,8 +22,8 @@ class BadSampleLog:
 
     While an epoch runs, the rate is that of at least 1,000 samples: of fewer, bad samples count
     as if the rest of the 1,000 were good. At the end of an epoch it is the rate of what was
-    really seen, except that a single bad sample stops nothing. With a `max_error_rate` of 0
-    the first one does.
+    really seen, if at least 10 samples were bad. With a `max_error_rate` of 0 the first bad one
+    stops the run.
 
     Args:
         path: The ``bad_samples.csv`` to append to, or None. Rows that stand there already
@@ -62,7 +63,7 @@ class BadSampleLog:
             BadSampleError: Too many samples are bad.
         """
         if self.count:
-            self._check(self._positions, least=1)
+            self._check(self._positions, least=_FEWEST_BAD - 1)
 
     def _log(self, fault: Fault) -> None:
         name = (fault.storage, fault.key)

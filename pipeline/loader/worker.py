@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import pickle
 import signal
@@ -101,6 +102,9 @@ def start_worker(worker_id: int) -> None:
 
     # Ctrl-C goes to every process of the terminal; the main process ends its workers itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A spawned process is torn down in full, and now and then a native thread that is still
+    # there aborts it, which the main process takes for the death of a worker at work.
+    atexit.register(os._exit, 0)
     torch.set_num_threads(1)
     try:
         import cv2

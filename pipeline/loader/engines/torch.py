@@ -105,7 +105,7 @@ class TorchEngine:
         if self._loader is None:
             self._loader = self._make_loader()
         try:
-            with _interrupts_held():
+            with _interrupts_held(), _torch_advice_left_out():
                 self._iterator = iter(self._loader)
         except (TypeError, AttributeError) as error:
             if "pickle" not in str(error):
@@ -136,8 +136,7 @@ class TorchEngine:
                 "prefetch_factor": settings.prefetch_factor,
                 "worker_init_fn": start_worker,
             }
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="This DataLoader will create")
+        with _torch_advice_left_out():
             return DataLoader(
                 WorkerDataset(self._compute),  # type: ignore[arg-type]
                 batch_size=None,
@@ -181,6 +180,14 @@ def _interrupts_held() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
+
+@contextmanager
+def _torch_advice_left_out() -> Iterator[None]:
+    """Leave out torch's warning about the number of workers; ours is said once."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="This DataLoader will create")
+        yield
 
 
 def _warn_about_cores(num_workers: int) -> None:

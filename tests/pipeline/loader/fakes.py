@@ -1,0 +1,165 @@
+"""A small in-memory dataset whose pixels depend on everything that they may depend on."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from datasets.sample import BadSample, Batch, Sample
+from pipeline.loader.contract import Delivery
+from pipeline.loader.loader import Loader
+from pipeline.loader.settings import LoaderSettings
+from pipeline.rng import KeyedRng, Stream
+
+
+class FakeIndex:
+    def __init__(self, labels: np.ndarray, class_names: tuple[str, ...] | None = None) -> None:
+        self._columns = {"label": labels.astype(np.int64), "size": labels * 10.0 + 1}
+        self.class_names = class_names
+
+    def __len__(self) -> int:
+        return self._columns["label"].size
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(self._columns)
+
+    def column(self, name: str) -> np.ndarray:
+        return self._columns[name]
+
+    def keys(self, indices: np.ndarray) -> list[str]:
+        return [f"img/{index:07d}.jpg" for index in indices.tolist()]
+
+    def fingerprint(self) -> str:
+        return hashlib.sha1(self._columns["label"].tobytes()).hexdigest()
+
+
+class FakeDataset:
+    """Images of noise: pixels are a function of (seed, epoch, position, index).
+
+    Args:
+        n: Number of records.
+        bad: Indices that cannot be decoded.
+        crash: Index whose computation raises in user code.
+        deadly: Index that kills its process.
+        slow_s: Seconds that every fetch takes.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        *,
+        seed: int = 0,
+        bad: Sequence[int] = (),
+        crash: int | None = None,
+        deadly: int | None = None,
+        slow_s: float = 0.0,
+        size: int = 4,
+    ) -> None:
+        self.index = FakeIndex(np.arange(n) % 3)
+        self.seed, self.bad, self.crash, self.deadly = seed, frozenset(bad), crash, deadly
+        self.slow_s, self.size = slow_s, size
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def fetch(self, indices: Any, positions: Any, epoch: int) -> list[Sample | BadSample]:
+        if self.slow_s:
+            time.sleep(self.slow_s)
+        pairs = zip(indices.tolist(), positions.tolist(), strict=True)
+        return [self._one(index, position, epoch) for index, position in pairs]
+
+    def _one(self, index: int, position: int, epoch: int) -> Sample | BadSample:
+        key = f"img/{index:07d}.jpg"
+        if index in self.bad:
+            return BadSample(index, key, position, "truncated", "fake /data")
+        if index == self.crash:
+            raise KeyError("a user's mistake")
+        if index == self.deadly:
+            os.kill(os.getpid(), 9)
+        rng = KeyedRng().at(self.seed, epoch, position, Stream.AUGMENT)
+        image = rng.integers(0, 256, (self.size, self.size, 3), np.uint8)
+        image[0, 0] = index % 251
+        label = int(self.index.column("label")[index])
+        return {"image": image, "label": label, "index": index, "key": key, "position": position}
+
+    def fingerprint(self) -> str:
+        return self.index.fingerprint()
+
+
+class FakeStream:
+    """Numbers in order; a few of them may be bad."""
+
+    def __init__(self, n: int, *, seed: int = 0, bad: Sequence[int] = ()) -> None:
+        self._data = FakeDataset(n, seed=seed, bad=bad)
+        self._n = n
+
+    def open(self, epoch: int, start: int) -> Iterator[int]:
+        return iter(range(start, self._n))
+
+    def fetch_items(
+        self, items: Sequence[Any], positions: np.ndarray, epoch: int
+    ) -> list[Sample | BadSample]:
+        return self._data.fetch(np.asarray(items, np.int64), positions, epoch)
+
+    def fingerprint(self) -> str:
+        return "stream"
+
+
+class Collated:
+    """Stacks what FakeDataset gives."""
+
+    def __call__(self, samples: list[Sample]) -> Batch:
+        import torch
+
+        batch: Batch = {
+            name: torch.tensor([sample[name] for sample in samples])
+            for name in ("label", "index", "position")
+        }
+        batch["image"] = torch.from_numpy(np.stack([sample["image"] for sample in samples]))
+        batch["key"] = [sample["key"] for sample in samples]
+        return batch
+
+    def overhead(self, batch: Batch) -> tuple[int, int]:
+        return 3 * len(batch["key"]), 4 * len(batch["key"])
+
+
+def make_loader(dataset: Any, sampler: Any = None, **changes: Any) -> Loader:
+    """A loader with small settings; `changes` go to the loader or to its settings."""
+    names = ("seed", "split", "rank", "world_size", "identity", "bad_samples_path", "group",
+             "collate")  # fmt: skip
+    own = {name: changes.pop(name) for name in names if name in changes}
+    defaults = {"engine": "inline", "batch_size": 8, "num_workers": 0, "drop_last": False}
+    settings = LoaderSettings(**{**defaults, **changes})
+    own = {"seed": 0, "collate": Collated(), "identity": {}, **own}
+    return Loader(dataset, sampler=sampler, settings=settings, **own)
+
+
+def digest(batch: Batch) -> str:
+    """Hash of every tensor and key of a batch, with shapes and dtypes."""
+    hashed = hashlib.sha1()
+    for name in sorted(batch):
+        value = batch[name]
+        hashed.update(name.encode())
+        if isinstance(value, list):
+            hashed.update(repr(value).encode())
+        else:
+            hashed.update(f"{value.dtype}{tuple(value.shape)}".encode())
+            hashed.update(value.contiguous().numpy().tobytes())
+    return hashed.hexdigest()
+
+
+def digests(loader: Loader, epochs: int = 1) -> list[str]:
+    return [digest(batch) for _ in range(epochs) for batch in loader]
+
+
+class Nothing:
+    """A computer that takes no time and gives no batch."""
+
+    def __call__(self, task: Any) -> Delivery:
+        return Delivery(task.number, {})
