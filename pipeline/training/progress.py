@@ -95,13 +95,12 @@ class Bar:
         self._max_epochs = max_epochs
         self._bar: Any = RichProgress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
+            BarColumn(bar_width=12),  # all of it fits in 80 columns
             MofNCompleteColumn(),
             TimeRemainingColumn(compact=True),
             TextColumn("{task.fields[figures]}"),
             console=Console(highlight=False),
             transient=True,
-            expand=True,
         )
         self._task = self._bar.add_task("", total=None, figures="")
         self._next_s = 0.0
@@ -112,7 +111,7 @@ class Bar:
         changes: dict[str, Any] = {"completed": state.batch, "total": num_batches}
         if time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + _FIGURES_EVERY_S
-            changes["figures"] = _speed(figures)
+            changes["figures"] = _speed(figures, waiting="data wait")
             changes["description"] = _epoch(state, self._max_epochs)
         self._bar.update(self._task, **changes)
 
@@ -129,9 +128,7 @@ def _epoch(state: RunState, max_epochs: int | None) -> str:
     return f"epoch {state.epoch + 1}" + (f"/{max_epochs}" if max_epochs else "")
 
 
-def _speed(figures: dict[str, float]) -> str:
+def _speed(figures: dict[str, float], waiting: str = "waiting for data") -> str:
     loss = f"loss {figures['loss']:.4g}  " if "loss" in figures else ""
-    return (
-        f"{loss}{figures['samples_per_s']:,.0f} samples/s  "
-        f"waiting for data {figures['data_wait']:.0%}"
-    )
+    speed = f"{figures['samples_per_s']:,.0f} samples/s"
+    return f"{loss}{speed}  {waiting} {figures['data_wait']:.0%}"

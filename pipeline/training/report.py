@@ -21,11 +21,11 @@ def report_start(parts: Parts, world: World, run_dir: Path) -> None:
         "data": _data(parts),
         "batch": _batch(batch_size, world.size),
         "model": f"{type(parts.model).__name__}, {model_size:,} parameters",
-        "device": _device(world),
+        "on": _device(world),
         "run": str(run_dir),
     }
     for name, text in lines.items():
-        _log.info("%s %s", name, text)
+        _log.info("%-5s %s", name, text)
 
 
 def _data(parts: Parts) -> str:
