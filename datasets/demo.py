@@ -124,7 +124,7 @@ def _generate_whole(root: Path) -> None:
 
 
 def _pack(root: Path) -> None:
-    from datasets.lmdb_writer import write_lmdb
+    from datasets.formats.lmdb_writer import write_lmdb
     from datasets.storages.image_folder import ImageFolder
 
     for split in COUNTS:

@@ -34,7 +34,17 @@ LEAF_PACKAGES = (
 )
 # Light project modules that hold no component and that leaves of a group share.
 SHARED_BY_LEAVES = {
-    "datasets.storages": {"datasets.index", "datasets.index_cache"},
+    "datasets.storages": {
+        "datasets.index",
+        "datasets.index_cache",
+        "datasets.file_reader",
+        "datasets.scan",
+        "datasets.annotations.labels",
+        "datasets.formats.lmdb_layouts",
+        "datasets.formats.lmdb_pages",
+        "datasets.formats.lmdb_writer",
+        "datasets.formats.packed_fields",
+    },
     "pipeline.samplers": {"pipeline.permutation", "pipeline.orders"},
     "pipeline.collates": {"pipeline.columns"},
     # The torch modules that registered models are light factories of.

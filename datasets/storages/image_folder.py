@@ -10,10 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets.annotations.labels import (
+    class_ids,
+    names_from_csv,
+    names_from_folders,
+    names_from_pattern,
+)
 from datasets.file_reader import MissingFile, read_file
 from datasets.index import Index, write_index
 from datasets.index_cache import cached_index
-from datasets.labels import class_ids, names_from_csv, names_from_folders, names_from_pattern
 from datasets.sample import BadRecord, Record
 from datasets.scan import is_unchanged, scan_files
 from pipeline.registry import register

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.file_reader import MissingFile, retried
+from datasets.formats.lmdb_layouts import Layout, ValueFormat, write_foreign_index
+from datasets.formats.lmdb_pages import change_mark, data_file
+from datasets.formats.lmdb_writer import INDEX_NAME
+from datasets.formats.lmdb_writer import write_lmdb as write_lmdb
+from datasets.formats.packed_fields import unpack_fields
 from datasets.index import Index, write_index
 from datasets.index_cache import cached_index
-from datasets.lmdb_layouts import Layout, ValueFormat, write_foreign_index
-from datasets.lmdb_pages import change_mark, data_file
-from datasets.lmdb_writer import INDEX_NAME
-from datasets.lmdb_writer import write_lmdb as write_lmdb
-from datasets.packed_fields import unpack_fields
 from datasets.sample import BadRecord, Record
 from pipeline.registry import register
 
@@ -29,8 +29,8 @@ class LmdbStorage:
     """An LMDB file: one that `write_lmdb` made, or one in a common layout of others.
 
     The places of the values are in the index, and a value is read from its place, without the
-    library, which can end the interpreter when a page is damaged (see `datasets.lmdb_pages`).
-    The first read in a process opens the file; threads share it.
+    library, which can end the interpreter when a page is damaged; see
+    `datasets.formats.lmdb_pages`. The first read in a process opens the file; threads share it.
 
     Args:
         path: The folder of data.mdb, or the file itself.

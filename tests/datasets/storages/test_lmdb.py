@@ -11,9 +11,9 @@ import lmdb
 import numpy as np
 import pytest
 
-from datasets import lmdb_writer
+from datasets.formats import lmdb_writer
+from datasets.formats.lmdb_pages import scan_lmdb
 from datasets.index import Index
-from datasets.lmdb_pages import scan_lmdb
 from datasets.memory_index import MemoryIndex
 from datasets.sample import BadRecord, Record
 from datasets.storages.image_folder import ImageFolder

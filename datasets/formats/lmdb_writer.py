@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from datasets.formats.lmdb_pages import scan_lmdb
+from datasets.formats.packed_fields import pack_fields
 from datasets.index import write_index
-from datasets.lmdb_pages import scan_lmdb
-from datasets.packed_fields import pack_fields
 from datasets.protocols import Storage
 from datasets.sample import BadRecord
 

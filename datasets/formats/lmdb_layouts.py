@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets.annotations.labels import class_ids, names_from_pattern
+from datasets.formats.lmdb_pages import Entry, change_mark, scan_lmdb
 from datasets.index import write_index
-from datasets.labels import class_ids, names_from_pattern
-from datasets.lmdb_pages import Entry, change_mark, scan_lmdb
 
 # Keys that well-known writers put beside the records.
 _COUNTERS = frozenset(

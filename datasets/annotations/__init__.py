@@ -1,0 +1,1 @@
+"""What people say about records: labels from folders, names and tables."""

@@ -1,0 +1,1 @@
+"""Layouts of files: how records lie in them, without being a storage."""
