@@ -20,6 +20,10 @@ from datasets.sample import BadRecord
 
 INDEX_NAME = "index.arrow"
 _BATCH_RECORDS = 256
+# Columns of an LMDB source that speak of its file.
+_PLACES = frozenset(
+    "offset crc32 image_bytes text_offset text_bytes metadata_offset metadata_bytes".split()
+)
 _FIRST_MAP_BYTES = 1 << 28
 
 
@@ -50,7 +54,8 @@ def write_lmdb(path: str | Path, source: Storage) -> None:
         columns["offset"] = np.array([entry.offset for entry in entries], np.int64)
         index = source.index
         for name in index.columns:
-            columns.setdefault(name, index.column(name))
+            if name not in _PLACES:
+                columns.setdefault(name, index.column(name))
         write_index(
             folder / INDEX_NAME,
             keys=_raw_keys(source),

@@ -134,7 +134,8 @@ class LmdbStorage:
                 fields["text"] = file.read(row["text_offset"], row["text_bytes"]).decode()
             if "metadata_offset" in row:
                 text = file.read(row["metadata_offset"], row["metadata_bytes"])
-                fields |= json.loads(text)
+                # An "image" in there is a name, not the image.
+                fields = json.loads(text) | fields
         except (ValueError, KeyError, TypeError, IndexError, struct.error) as error:
             raise _DamagedRecord(f"its fields cannot be read ({error})") from error
         if "label" in row:

@@ -286,11 +286,13 @@ def test_sorted_keys_with_labels_in_the_key_in_another_key_or_in_json(tmp_path):
     storage = LmdbStorage(path, key_format="sorted", label_key="{}.cls")
     assert read_all(storage) == [
         ("x", {"image": b"1", "label": 1}), ("y", {"image": b"2", "label": 0})]  # fmt: skip
-    about = {"label": "owl", "boxes": [[0, 0, 1, 1]], "text": "ü"}
+    about = {"label": "owl", "boxes": [[0, 0, 1, 1]], "text": "ü", "image": "owl.jpg"}
     path = foreign(tmp_path / "c", {b"7": b"i", b"7.json": json.dumps(about).encode()})
     storage = LmdbStorage(path, key_format="{}", metadata_key="{}.json")
     assert read_all(storage) == [("7", {**about, "image": b"i", "label": 0})]
     assert storage.index.class_names == ("owl",)
+    write_lmdb(tmp_path / "packed", storage)
+    assert read_all(LmdbStorage(str(tmp_path / "packed"))) == read_all(storage)
 
 
 def test_pickles_are_refused_and_never_run(tmp_path):
