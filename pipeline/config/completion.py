@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from pipeline.config.composition import base_version, setup_globals
 from pipeline.config.errors import ConfigError, Problem
 from pipeline.config.notation import literals
@@ -48,7 +50,8 @@ def suggestions(line: str, *, command: str | None = None) -> list[str]:
     imports = [word for word in words if word.lstrip("+").startswith("imports=")]
     composer = composer_for(imports)
     assert imports == [] or imports_in(imports, composer)
-    values = _values(last, words, composer)
+    config = _config(words, composer)
+    values = _values(last, config)
     if values is not None:
         return values
     readable = [word for word in words if word not in imports and _fits(word, composer)]
@@ -57,7 +60,9 @@ def suggestions(line: str, *, command: str | None = None) -> list[str]:
     with base_version():
         setup_globals()
         found = _plugin("bash", composer)._query("config", " ".join([*before, last]))
-    return [word for word in found if not word.startswith("hydra")]
+    if "=" not in last:  # with the arguments that stand in no file
+        found += _plugin("bash", composer)._get_matches(OmegaConf.create(config), last)
+    return sorted({word for word in found if not word.startswith("hydra")})
 
 
 def _words(line: str) -> list[str]:
@@ -81,19 +86,25 @@ def _fits(word: str, composer: Any) -> bool:
         return False
 
 
-def _values(last: str, words: list[str], composer: Any) -> list[str] | None:
-    """Words that an argument accepts by name: ``loader.on_error=<TAB>``."""
+def _config(words: list[str], composer: Any) -> dict[str, Any]:
+    """The config so far; an empty one while it has mistakes."""
     from pipeline.config.job import read_job
+
+    try:
+        return read_job(words, composer).config
+    except ConfigError:
+        return {}
+
+
+def _values(last: str, config: dict[str, Any]) -> list[str] | None:
+    """Words that an argument accepts by name: ``loader.on_error=<TAB>``."""
     from pipeline.config.signatures import Signature, signature_of
 
     key, equals, start = last.lstrip("+").partition("=")
     parent, dot, leaf = key.rpartition(".")
     if not equals or not dot:
         return None
-    try:
-        node: Any = read_job(words, composer).config
-    except ConfigError:
-        return None
+    node: Any = config
     for name in parent.split("."):
         node = node.get(name) if isinstance(node, dict) else None
     if not isinstance(node, dict) or "_target_" not in node:

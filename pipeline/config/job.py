@@ -46,6 +46,9 @@ def read_job(texts: Sequence[str], composer: Composer, *, command: str | None = 
     """
     keys = _command_keys(command)
     parsed = parse(texts, composer, command=command, command_keys=keys)
+    for text in parsed.hydra:
+        key = text.split("=")[0]
+        parsed.problems.append(Problem(key, "only a sweep has a launcher and a sweeper; add -m"))
     run = saved_run(parsed)
     if run is not None:
         config = apply_to_saved(run, parsed)

@@ -52,7 +52,7 @@ def _reduce_class(annotation: type) -> Any:
     if annotation in _SCALARS:
         return annotation
     if issubclass(annotation, enum.Enum):
-        return Literal[tuple(member.name for member in annotation)]  # type: ignore[misc]
+        return Literal[tuple(member.name for member in annotation)]
     if issubclass(annotation, PurePath):
         return str
     if annotation is tuple or annotation in _LISTS:
@@ -79,9 +79,9 @@ def _reduce_container(origin: Any, arguments: tuple[Any, ...]) -> Any:
     if NOTHING in parts:
         return NOTHING
     if origin is tuple:
-        return tuple[tuple(parts)]  # type: ignore[misc]
+        return tuple.__class_getitem__(tuple(parts))
     if origin in _DICTS:
-        return dict[tuple(parts)]  # type: ignore[misc]
+        return dict.__class_getitem__(tuple(parts))
     return list[parts[0]]  # type: ignore[valid-type]
 
 
@@ -120,7 +120,7 @@ def decode(notation: Any) -> Any:
         return {**scalars, "null": None, "nothing": NOTHING, "any": Any, "...": ...}[notation]
     kind, *parts = notation
     if kind == "literal":
-        return Literal[tuple(parts)]  # type: ignore[misc]
+        return Literal[tuple(parts)]
     if kind == "annotated":
         marks = [getattr(annotated_types, k.capitalize())(v) for k, v in parts[1].items()]
         return Annotated[(decode(parts[0]), *marks)] if marks else decode(parts[0])

@@ -125,6 +125,9 @@ def _master(settings: list[str], composer: Composer) -> DictConfig:
         for key, target in _targets(OmegaConf.to_container(master.hydra, resolve=False))
         if not target.startswith(_PLUGINS)
     ]
+    sweeper = master.hydra.sweeper.get("_target_")
+    if sweeper != f"{BasicSweeper.__module__}.{BasicSweeper.__qualname__}":
+        problems.append(Problem("hydra/sweeper", f"{sweeper} given, accepts basic alone"))
     if problems:
         raise ConfigError(problems)
     with open_dict(master):

@@ -26,9 +26,10 @@ def print_table(
     ))  # fmt: skip
     keys = _varied(swept)
     table = Table(title=f"{len(results)} jobs")
-    for heading in ["job", *keys, *names]:
-        numeric = heading in names
-        table.add_column(heading, justify="right" if numeric else "left", overflow="fold")
+    for heading in ["job", *keys]:
+        table.add_column(heading, overflow="fold")
+    for heading in names:
+        table.add_column(heading, justify="right", overflow="fold")
     failed = [result for result in results if isinstance(result, BaseException)]
     if failed:
         table.add_column("error", overflow="fold")
