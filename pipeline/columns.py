@@ -41,6 +41,8 @@ def is_array(value: Any) -> bool:
     """Whether a value is a NumPy array of numbers or a torch tensor, of one axis or more."""
     if isinstance(value, np.ndarray):
         return value.ndim > 0 and value.dtype.kind in "biufc"
+    if isinstance(value, (int, str)):
+        return False
     return type(value).__module__.startswith("torch") and getattr(value, "ndim", 0) > 0
 
 
@@ -57,6 +59,11 @@ def from_numbers(values: list[Any]) -> torch.Tensor | None:
     """
     import torch
 
+    types = set(map(type, values))
+    if types == {int}:  # the usual column, without a look at each value
+        return torch.tensor(values, dtype=torch.int64)
+    if types == {str}:
+        return None
     plain = [value.item() if getattr(value, "ndim", None) == 0 else value for value in values]
     if all(isinstance(value, (bool, np.bool_)) for value in plain):
         return torch.tensor(plain, dtype=torch.bool)
@@ -95,7 +102,6 @@ def from_arrays(field: str, values: list[Any], keys: Sequence[str]) -> torch.Ten
                 f"in {key!r}; let the storage or a transform give one type"
             )
     stacked = empty((len(arrays), *first.shape), first.dtype)
-    # Slices beat np.stack(out=...) by little, and need no list of expanded views.
     rows = stacked.numpy()
     for row, array in zip(rows, arrays, strict=True):
         row[...] = array

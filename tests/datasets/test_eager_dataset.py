@@ -180,9 +180,11 @@ def test_available_memory_is_the_smallest_of_the_limits(tmp_path):
     assert real is None or real > 1 << 20
 
 
-def test_progress_is_said_only_when_it_takes_long(capsys):
+def test_progress_is_said_only_when_it_takes_long(capsys, monkeypatch):
+    monkeypatch.setattr("datasets.eager_dataset._PROBES", 1)
+
     def slow(record):
-        time.sleep(0.15)
+        time.sleep(0.04)
         return {**record.fields, "index": record.index, "key": record.key}
 
     quick = MemoryStorage([{"label": i} for i in range(40)])
