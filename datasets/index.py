@@ -69,10 +69,7 @@ class Index:
         except FileNotFoundError:
             raise
         except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"index {os.fspath(path)}: damaged or no index file ({error}); delete it, it is "
-                f"made again where the data is"
-            ) from error
+            raise ValueError(f"{os.fspath(path)}: damaged or no index file ({error})") from error
         return index
 
     @property

@@ -153,7 +153,7 @@ class LmdbStorage:
         try:
             index = Index.open(beside, verify=True)
         except ValueError as error:
-            raise ValueError(f"{self}: {INDEX_NAME} is damaged; copy it again ({error})") from error
+            raise ValueError(f"{self}: {error}; copy it again, or pack it again") from error
         expected, found = index.metadata.get("data_bytes"), os.path.getsize(data)
         if expected is None or found < expected:
             raise ValueError(
