@@ -61,6 +61,9 @@ def epoch_order(
     Returns:
         int64 [length], memory-mapped, read-only.
     """
+    recent = _recent.get((signature, epoch))
+    if recent is not None:
+        return recent
 
     def fill(array: NDArray[Any]) -> None:
         array[:] = compute()
@@ -69,7 +72,13 @@ def epoch_order(
         f"order-{signature}-{epoch}", np.int64, length, fill, what=f"order of epoch {epoch}"
     )
     _remove_old(path, signature, epoch)
-    return open_array(path)
+    while len(_recent) >= _KEEP_EPOCHS:
+        _recent.pop(next(iter(_recent)))
+    order = _recent[signature, epoch] = open_array(path)
+    return order
+
+
+_recent: dict[tuple[str, int], NDArray[np.int64]] = {}
 
 
 def stored_array(
@@ -176,11 +185,6 @@ def _remove_old(path: Path, signature: str, epoch: int) -> None:
 
     Whoever has a removed file mapped keeps it; whoever needs it again computes it again.
     """
-    key = (str(path), epoch)
-    if key in _cleaned:
-        return
-    _cleaned.clear()
-    _cleaned.add(key)
     with contextlib.suppress(OSError):
         os.utime(path)
     prefix = f"order-{signature}-"
@@ -195,6 +199,3 @@ def _remove_old(path: Path, signature: str, epoch: int) -> None:
                 past = False
             if past or file.stat().st_mtime < stale_before:
                 file.unlink()
-
-
-_cleaned: set[tuple[str, int]] = set()

@@ -20,10 +20,9 @@ _FEWEST_BAD = 10
 class BadSampleLog:
     """Counts, logs and lists bad samples, and says when there are too many.
 
-    While an epoch runs, the rate is that of at least 1,000 samples: of fewer, bad samples count
-    as if the rest of the 1,000 were good. At the end of an epoch it is the rate of what was
-    really seen, if at least 10 samples were bad. With a `max_error_rate` of 0 the first bad one
-    stops the run.
+    Fewer than 10 bad samples stop nothing, and while the first 1,000 samples come in, the rest
+    of the 1,000 count as good; at the end of an epoch the rate is that of what was really seen.
+    With a `max_error_rate` of 0 the first bad sample stops the run.
 
     Args:
         path: The ``bad_samples.csv`` to append to, or None. Rows that stand there already
@@ -54,7 +53,7 @@ class BadSampleLog:
         for fault in faults:
             self._log(fault)
         self._append(faults)
-        self._check(max(self._positions, _FEWEST), least=0)
+        self._check(max(self._positions, _FEWEST))
 
     def end_epoch(self) -> None:
         """Check the rate over all that was seen.
@@ -63,7 +62,7 @@ class BadSampleLog:
             BadSampleError: Too many samples are bad.
         """
         if self.count:
-            self._check(self._positions, least=_FEWEST_BAD - 1)
+            self._check(self._positions)
 
     def _log(self, fault: Fault) -> None:
         name = (fault.storage, fault.key)
@@ -100,8 +99,9 @@ class BadSampleLog:
             rows = csv.DictReader(file)
             return {(row["epoch"], row["position"]) for row in rows}
 
-    def _check(self, positions: int, *, least: int) -> None:
-        if self.count <= max(least, self._max_error_rate * positions):
+    def _check(self, positions: int) -> None:
+        tolerated = _FEWEST_BAD - 1 if self._max_error_rate else 0
+        if self.count <= max(tolerated, self._max_error_rate * positions):
             return
         where = f" (listed in {self._path})" if self._path else ""
         last = self._last

@@ -53,22 +53,22 @@ class TorchSampler:
         named = inspect.signature(self._target).parameters
         if "data_source" in named:
             self._args.setdefault("data_source", range(n))
-        for name in {"labels", "targets"} & set(named):
-            if index is not None and "label" in index.columns:
-                self._args.setdefault(name, np.asarray(index.column("label"), np.int64))
+        self._index = index if index is not None and "label" in index.columns else None
+        self._label_names = ({"labels", "targets"} & set(named)) - set(self._args)
         self._takes_generator = "generator" in named
         with global_states(0):
             self._length = len(self._make(0))
+        self._signature = self._sign()
 
     def __len__(self) -> int:
         return self._length
 
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
         """Record indices at positions ``start .. stop - 1`` of `epoch`, int64 [stop - start]."""
-        order = epoch_order(self._signature(), epoch, self._length, lambda: self._order(epoch))
+        order = epoch_order(self._signature, epoch, self._length, lambda: self._order(epoch))
         return np.array(order[start:stop])
 
-    def _signature(self) -> str:
+    def _sign(self) -> str:
         import torch
 
         try:
@@ -76,6 +76,8 @@ class TorchSampler:
         except (OSError, TypeError):
             source = ""
         args = {name: _hashable(value) for name, value in self._args.items()}
+        if self._index is not None and self._label_names:
+            args["labels"] = _hashable(self._index.column("label"))
         name = f"{self._target.__module__}.{self._target.__qualname__}"
         return signature_of(
             sampler=name, source=source, torch=torch.__version__, seed=self._seed, n=self._n,
@@ -86,6 +88,9 @@ class TorchSampler:
         import torch
 
         arguments = dict(self._args)
+        if self._index is not None:
+            labels = np.asarray(self._index.column("label"), np.int64)
+            arguments |= dict.fromkeys(self._label_names, labels)
         if self._takes_generator:
             arguments["generator"] = torch.Generator()
             arguments["generator"].manual_seed(self._epoch_seed(epoch))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.contracts.equality import untouched_global_states
-from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader
 
 from pipeline.samplers.random import RandomSampler
+from tests.contracts.equality import untouched_global_states
+from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader
 
 N = 53
 

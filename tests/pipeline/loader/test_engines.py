@@ -9,14 +9,14 @@ import time
 
 import psutil
 import pytest
-from tests.contracts.engine import check_engine
-from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader
 
 from pipeline.loader.engines import torch as torch_engine
 from pipeline.loader.shared_memory import check_shared_memory
 from pipeline.loader.watch import LoaderTimeoutError
 from pipeline.loader.worker import WorkerError
 from pipeline.samplers.random import RandomSampler
+from tests.contracts.engine import check_engine
+from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader
 
 QUICK = {"multiprocessing_context": "fork", "engine": "torch", "num_workers": 2}
 
@@ -30,7 +30,9 @@ def test_torch_with_any_number_of_workers(num_workers):
     check_engine("torch", num_workers=num_workers, multiprocessing_context="fork")
 
 
-@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "start_method", ["forkserver", pytest.param("spawn", marks=pytest.mark.slow)]
+)
 def test_torch_with_any_start_method(start_method):
     check_engine("torch", num_workers=2, multiprocessing_context=start_method)
 
@@ -44,6 +46,12 @@ def test_torch_without_persistent_workers(prefetch_factor):
         persistent_workers=False,
         prefetch_factor=prefetch_factor,
     )
+
+
+def test_spawned_workers():
+    settings = {**QUICK, "multiprocessing_context": "spawn", "num_workers": 1}
+    with make_loader(FakeDataset(40), **settings) as loader:
+        assert digests(loader, epochs=2) == digests(make_loader(FakeDataset(40)), epochs=2)
 
 
 def test_no_worker_outlives_its_loader():
@@ -151,9 +159,7 @@ def test_more_workers_than_cores_warn_once(caplog, recwarn):
         for _ in range(2):
             with make_loader(FakeDataset(20), **{**QUICK, "num_workers": many}) as loader:
                 assert digests(loader) == expected
-    assert [record for record in caplog.messages if "CPU cores" in record] == [
-        caplog.messages[0]
-    ]
+    assert [record for record in caplog.messages if "CPU cores" in record] == [caplog.messages[0]]
     assert not [warning for warning in recwarn if "DataLoader" in str(warning.message)]
 
 

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chi2
-from tests.contracts.sampler import check_sampler
-from tests.pipeline.loader.fakes import FakeIndex
 
 from pipeline import orders, permutation
 from pipeline.samplers.random import RandomSampler
 from pipeline.samplers.sequential import SequentialSampler
 from pipeline.samplers.torch import TorchSampler
 from pipeline.samplers.weighted import WeightedSampler
+from tests.contracts.sampler import check_sampler
+from tests.pipeline.loader.fakes import FakeIndex
 
 LABELS = np.array([0] * 70 + [1] * 20 + [2] * 10)
 INDEX = FakeIndex(LABELS, ("ant", "bee", "cat"))
@@ -31,9 +31,9 @@ def fits(counts: np.ndarray, expected: np.ndarray) -> bool:
     return chi2.sf(statistic, counts.size - 1) > 1e-4
 
 
-@pytest.mark.parametrize("n", [1, 2, 53, 65_536, 65_537, 100_003])
+@pytest.mark.parametrize("n", [1, 53, 65_536, 65_537, 100_003])
 def test_random_is_a_permutation(n):
-    check_sampler(RandomSampler(n, seed=3), n=n, shuffles=n > 2, exactly_once=True)
+    check_sampler(RandomSampler(n, seed=3), n=n, shuffles=n > 1, exactly_once=True)
 
 
 def test_sequential():
@@ -279,9 +279,7 @@ def _compute_order(barrier, calls):
 def test_one_process_of_the_machine_computes_an_order():
     context = multiprocessing.get_context("fork")
     barrier, calls = context.Barrier(4), context.Queue()
-    processes = [
-        context.Process(target=_compute_order, args=(barrier, calls)) for _ in range(4)
-    ]
+    processes = [context.Process(target=_compute_order, args=(barrier, calls)) for _ in range(4)]
     for process in processes:
         process.start()
     for process in processes:
@@ -300,6 +298,7 @@ def test_old_orders_go_and_damaged_ones_are_made_again(monkeypatch, tmp_path):
     left = sorted(path.name for path in folder.glob("*.npy"))
     assert left == ["mine.npy", "order-other-0.npy", "order-sig-3.npy", "order-sig-4.npy"]
     (folder / "order-sig-4.npy").write_bytes(b"cut")
+    orders._recent.clear()
     again = orders.epoch_order("sig", 4, 10, lambda: np.full(10, 44))
     assert again.tolist() == [44] * 10
 

@@ -1,0 +1,244 @@
+"""Any torch Dataset as it is: map-style, iterable, with its own collate and initialisation."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import Dataset, IterableDataset, default_collate
+
+from datasets.protocols import Dataset as DatasetProtocol
+from datasets.protocols import StreamDataset
+from datasets.sample import BadSample
+from datasets.torch_dataset import open_torch
+from pipeline.samplers.random import RandomSampler
+from pipeline.samplers.weighted import WeightedSampler
+from tests.contracts.equality import untouched_global_states
+from tests.pipeline.loader.fakes import Collated, digests, make_loader
+
+FORK = {"engine": "torch", "num_workers": 2, "multiprocessing_context": "fork"}
+
+
+class Noisy(Dataset):
+    """As users write them: augmentation from all three global random states."""
+
+    def __init__(self, n=60, bad=()):
+        self.n, self.bad = n, bad
+        self.targets = [number % 2 for number in range(n)]
+        self.classes = ["even", "odd"]
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, number):
+        if number in self.bad:
+            return None
+        if number == 1000:
+            raise OSError("cannot identify image file\nsecond line")
+        image = np.random.randint(0, 256, (4, 4, 3), dtype=np.uint8)
+        image[0, 0, 0] = random.randrange(256)
+        image[0, 0, 1] = int(torch.randint(256, ()))
+        image[0, 1] = number
+        return image, number % 2
+
+
+class Items(IterableDataset):
+    def __init__(self, n=30):
+        self.n = n
+
+    def __iter__(self):
+        for number in range(self.n):
+            yield {"image": np.full((2, 2, 3), number, np.uint8) + np.random.randint(3),
+                   "label": torch.tensor(number)}  # fmt: skip
+
+
+def _all(**changes):
+    return open_torch(**{"target": Noisy, "val_fraction": 0.0, **changes})
+
+
+def test_it_is_a_dataset():
+    dataset = _all()
+    assert isinstance(dataset, DatasetProtocol) and not isinstance(dataset, StreamDataset)
+    assert dataset.index.class_names == ("even", "odd")
+    assert dataset.index.column("label").tolist() == [0, 1] * 30
+    with pytest.raises(KeyError, match="label"):
+        dataset.index.column("size")
+
+
+@pytest.mark.parametrize("context", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
+def test_global_random_augmentation_is_a_function_of_the_position(context):
+    with untouched_global_states():
+        expected = digests(make_loader(_all(), RandomSampler(60)), epochs=2)
+        assert len(set(expected)) == 16
+        for changes in ({"num_workers": 2}, {"num_workers": 1, "persistent_workers": False}):
+            settings = {"engine": "torch", "multiprocessing_context": context, **changes}
+            with make_loader(_all(), RandomSampler(60), **settings) as loader:
+                assert digests(loader, epochs=2) == expected
+    assert digests(make_loader(_all(seed=1), RandomSampler(60)), epochs=2) != expected
+
+
+def test_a_record_drawn_twice_is_augmented_twice():
+    dataset = _all()
+    first, second = dataset.fetch(np.array([5, 5]), np.array([1, 2]), 0)
+    assert first["image"].tobytes() != second["image"].tobytes()
+    (again,) = dataset.fetch(np.array([5]), np.array([2]), 0)
+    assert again["image"].tobytes() == second["image"].tobytes()
+
+
+def test_none_and_unreadable_items_are_bad_samples():
+    dataset = _all(args={"n": 1001, "bad": [3]})
+    none, unreadable = dataset.fetch(np.array([3, 1000]), np.array([0, 1]), 0)
+    assert isinstance(none, BadSample) and "None" in none.cause and none.key == "3"
+    assert unreadable.cause == "OSError: cannot identify image file"
+    assert "Noisy" in unreadable.storage
+    loader = make_loader(_all(args={"bad": [3, 9]}), RandomSampler(60))
+    digests(loader)
+    assert loader.stats.bad_samples == 2
+
+
+def test_a_part_is_for_evaluation_whatever_the_length():
+    parts = [_all(split=split, val_fraction=0.3, args={"n": 1000}) for split in ("train", "val")]
+    assert sum(len(part) for part in parts) == 1000 and 250 < len(parts[1]) < 350
+    longer = _all(split="val", val_fraction=0.3, args={"n": 2000})
+    assert longer._items[: len(parts[1])].tolist() == parts[1]._items.tolist()
+    items = set(parts[0]._items.tolist()) | set(parts[1]._items.tolist())
+    assert len(items) == 1000
+    val = parts[1]
+    (sample,) = val.fetch(np.array([7]), np.array([0]), 0)
+    assert sample["label"] == val.index.column("label")[7]
+
+
+def test_evaluation_may_have_arguments_of_its_own():
+    common = {"args": {"n": 40}, "val_args": {"n": 10}, "val_fraction": 0.5}
+    assert len(_all(**common)) == 40
+    assert len(_all(**common, split="val")) == 10
+
+
+class Parts(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, number):
+        grey = Image.new("L", (3, 2), 7)
+        if number == 0:
+            return grey, torch.tensor(3), np.int64(4)
+        if number == 1:
+            return torch.zeros(3, 5, 4)
+        if number == 2:
+            return {"image": Image.new("P", (3, 2)), "mask": grey, "text": "a"}
+        return (1, 2, 3, 4)
+
+
+def test_parts_become_fields():
+    dataset = _all(target=Parts, keys=["image", "label", "extra"])
+    fetched = dataset.fetch(np.arange(3), np.arange(3), 0)
+    assert fetched[0]["image"].shape == (2, 3, 3) and fetched[0]["image"].dtype == np.uint8
+    assert (fetched[0]["label"], fetched[0]["extra"]) == (3, 4)
+    assert type(fetched[0]["label"]) is int
+    assert fetched[1]["image"].shape == (3, 5, 4) and "label" not in fetched[1]
+    assert fetched[2]["mask"].shape == (2, 3) and fetched[2]["text"] == "a"
+    assert fetched[2]["image"].shape == (2, 3, 3)
+    assert [sample["position"] for sample in fetched] == [0, 1, 2]
+    with pytest.raises(TypeError, match=r"4 parts and dataset\.keys names 3"):
+        dataset.fetch(np.array([3]), np.array([3]), 0)
+
+
+def _user_collate(items):
+    images, labels = default_collate(items)
+    return images.float() / 255, labels
+
+
+@pytest.mark.parametrize("options", [{}, FORK])
+def test_a_users_collate_fn(options):
+    dataset = _all(collate_fn=_user_collate)
+    with make_loader(dataset, RandomSampler(60), **options) as loader:
+        batch = next(iter(loader))
+    assert batch["image"].dtype == torch.float32 and batch["image"].shape == (8, 4, 4, 3)
+    assert batch["index"].tolist() == RandomSampler(60).indices(0, 0, 8).tolist()
+    assert batch["position"].tolist() == list(range(8)) and batch["valid"].all()
+    assert batch["key"] == [str(index) for index in batch["index"].tolist()]
+
+
+def test_a_collate_fn_refuses_augmentation():
+    with pytest.raises(ValueError, match="augment=none"):
+        _all(collate_fn=_user_collate, transform=lambda sample, rng: sample)
+
+
+def test_a_transform_is_applied():
+    def brighten(sample, rng):
+        return sample | {"image": sample["image"] | np.uint8(rng.integers(1 << 7))}
+
+    plain, changed = _all(), _all(transform=brighten)
+    index, position = np.array([5]), np.array([9])
+    before = plain.fetch(index, position, 0)[0]["image"]
+    after = changed.fetch(index, position, 0)[0]["image"]
+    assert before.tobytes() != after.tobytes() and ((before | 127) == (after | 127)).all()
+
+
+def _note_worker(path, worker_id):
+    with open(path, "a") as file:
+        file.write(f"{os.getpid()} {worker_id}\n")
+
+
+class _Init:
+    def __init__(self, path):
+        self.path = path
+
+    def __call__(self, worker_id):
+        _note_worker(self.path, worker_id)
+
+
+def test_worker_init_fn_runs_once_in_every_worker(tmp_path):
+    path = tmp_path / "log"
+    with make_loader(_all(worker_init_fn=_Init(path)), **FORK) as loader:
+        digests(loader, epochs=2)
+    assert sorted(line.split()[1] for line in path.read_text().splitlines()) == ["0", "1"]
+    path.unlink()
+    digests(make_loader(_all(worker_init_fn=_Init(path))), epochs=2)
+    assert path.read_text() == f"{os.getpid()} 0\n"
+
+
+@pytest.mark.parametrize("options", [{}, FORK])
+def test_iterable(options):
+    stream = _all(target=Items)
+    assert isinstance(stream, StreamDataset) and not hasattr(stream, "__len__")
+    with untouched_global_states():
+        expected = digests(make_loader(stream))
+        with make_loader(stream, **options) as loader:
+            assert digests(loader) == expected
+            state = loader.state_dict()
+        with make_loader(stream, **options) as loader:
+            loader.load_state_dict({**state, "finished": False, "next_batch": 2})
+            assert digests(loader) == expected[2:]
+    labels = [batch["label"].tolist() for batch in make_loader(stream)]
+    assert [label for part in labels for label in part] == list(range(30))
+
+
+def test_an_iterable_is_split_too():
+    parts = [_all(target=Items, val_fraction=0.3, split=split) for split in ("train", "val")]
+    labels = [[int(item["label"]) for item in part.open(epoch=0, start=0)] for part in parts]
+    assert sorted(labels[0] + labels[1]) == list(range(30)) and labels[1]
+    assert [int(item["label"]) for item in parts[0].open(0, 3)] == labels[0][3:]
+
+
+def test_what_is_no_dataset_is_refused():
+    with pytest.raises(ValueError, match="subclass of torch's Dataset"):
+        _all(target=dict)
+
+
+def test_weights_come_from_its_labels():
+    dataset = _all()
+    loader = make_loader(dataset, WeightedSampler(60, dataset.index, weights={"odd": 0}))
+    assert all(batch["label"].sum() == 0 for batch in loader)
+
+
+def test_fingerprint_is_of_class_length_and_labels():
+    assert _all().fingerprint() == _all().fingerprint() != _all(args={"n": 59}).fingerprint()
+
+
+def test_collated_is_used_by_default():
+    assert "image" in next(iter(make_loader(_all(), collate=Collated())))
