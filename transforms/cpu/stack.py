@@ -271,7 +271,12 @@ def _failed_step(error: Exception, names: Mapping[int, str]) -> str:
 
 
 def _is_foreign(node: Node) -> bool:
-    return str(node["_target_"]).startswith("albumentations.")
+    """Whether a step is albumentations' own, or a registered subclass of one of theirs."""
+    component = find(str(node["_target_"]))
+    if component is None:
+        return str(node["_target_"]).startswith("albumentations.")
+    bases = getattr(component.target, "__mro__", ())
+    return any(base.__module__.startswith("albumentations.") for base in bases)
 
 
 def _is_global_random(node: Node) -> bool:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import pickle
 import random
 from pathlib import Path
@@ -52,6 +53,7 @@ def samples(count: int = 3) -> list[Sample]:
     ]
 
 
+@functools.cache
 def preset(name: str) -> dict:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = compose(overrides=[f"+augment={name}"])
@@ -136,6 +138,26 @@ def test_lists_of_a_config_reach_albumentations_as_tuples():
     )  # fmt: skip
     assert isinstance(seen[0]["transforms"], list)
     assert seen[0]["transforms"][0]["size"] == (8, 8)
+
+
+def test_a_registered_albumentations_transform_joins_the_others():
+    import albumentations
+
+    @register("transform", "test_dim")
+    class Dim(albumentations.ImageOnlyTransform):
+        def get_params(self):
+            return {"shift": self.py_random.randint(1, 5)}
+
+        def apply(self, img, shift=0, **params):
+            return img >> shift
+
+    stack = build_stack(
+        {"dim": {"_target_": "transform/test_dim", "p": 1.0}}, build_step=build_step
+    )
+    given = samples()[0]
+    results = [apply_at(stack, given, p)["image"].tobytes() for p in range(8)]
+    assert 1 < len(set(results)) <= 5
+    assert set(results) <= {(given["image"] >> shift).tobytes() for shift in range(1, 6)}
 
 
 def test_nested_steps_draw_from_the_rng_too():
