@@ -44,7 +44,7 @@ def _size(loader: Any) -> str:
         batches = f"{len(loader):,} batches"
     except TypeError:
         return "a stream"
-    dataset = getattr(loader, "dataset", None)
+    dataset: Any = getattr(loader, "dataset", None)
     return f"{len(dataset):,} samples in {batches}" if hasattr(dataset, "__len__") else batches
 
 
