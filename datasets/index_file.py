@@ -65,11 +65,7 @@ def read_layout(path: str) -> tuple[Layout, dict[str, Any]]:
 
     with pa.memory_map(path) as source:
         reader = pa.ipc.open_file(source)
-        stored = (reader.schema.metadata or {})[_METADATA]
-        checksum, _, text = stored.partition(b" ")
-        if int(checksum) != zlib.crc32(text):
-            raise ValueError("its header is damaged")
-        header = json.loads(text)
+        header = _read_header(reader.schema.metadata)
         if reader.num_record_batches != 1:
             raise ValueError("not one record batch")
         batch = reader.get_batch(0)
@@ -116,6 +112,14 @@ def read_layout(path: str) -> tuple[Layout, dict[str, Any]]:
     return layout, header["metadata"]
 
 
+def _read_header(metadata: dict[bytes, bytes] | None) -> dict[str, Any]:
+    checksum, _, text = (metadata or {})[_METADATA].partition(b" ")
+    if int(checksum) != zlib.crc32(text):
+        raise ValueError("its header is damaged")
+    header: dict[str, Any] = json.loads(text)
+    return header
+
+
 def write_index(
     path: str | Path,
     *,
@@ -147,14 +151,7 @@ def write_index(
     offsets = text = None
     if keys is not None:
         count = len(keys)
-        raw = [key.encode("utf-8", "surrogateescape") if isinstance(key, str) else key
-               for key in keys]  # fmt: skip
-        key_bytes = sum(map(len, raw))
-        arrays["key"] = pa.array(raw, pa.large_binary() if key_bytes >= 1 << 31 else pa.binary())
-        width = "<i8" if key_bytes >= 1 << 31 else "<i4"
-        buffers = arrays["key"].buffers()
-        offsets = np.frombuffer(buffers[1], width, count + 1) if count else np.zeros(1, width)
-        text = np.frombuffer(buffers[2] or b"", np.uint8, key_bytes)
+        arrays["key"], offsets, text = _key_array(keys)
     assert count is not None
     checksums = {
         name: zlib.crc32(part.data) if part.size else 0
@@ -192,6 +189,20 @@ def write_index(
             writer.write_batch(batch)
 
     write_whole(path, write)
+
+
+def _key_array(keys: Sequence[str | bytes]) -> tuple[Any, NDArray[Any], NDArray[np.uint8]]:
+    """Keys as an Arrow array, and views of its offsets and text."""
+    import pyarrow as pa
+
+    raw = [key.encode("utf-8", "surrogateescape") if isinstance(key, str) else key for key in keys]
+    key_bytes = sum(map(len, raw))
+    large = key_bytes >= 1 << 31
+    array = pa.array(raw, pa.large_binary() if large else pa.binary())
+    width = "<i8" if large else "<i4"
+    buffers = array.buffers()
+    offsets = np.frombuffer(buffers[1], width, len(raw) + 1) if raw else np.zeros(1, width)
+    return array, offsets, np.frombuffer(buffers[2] or b"", np.uint8, key_bytes)
 
 
 def write_whole(path: str | Path, write: Callable[[Any], None]) -> None:
