@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datasets.sample import BadSample, Batch, Sample
+from datasets.torch_source import TorchSource
 from pipeline.registry import register
-from pipeline.rng import KeyedRng, Stream, philox_words
+from pipeline.rng import Stream, philox_words
 
 if TYPE_CHECKING:
     from datasets.protocols import Transform
-
-_ITEM = "item"
-_END = object()
 
 
 @register("dataset", "torch")
@@ -63,7 +59,7 @@ def open_torch(
         raise ValueError(f"dataset torch: target is {cls!r}; give a subclass of torch's Dataset")
     own_split = val_args is None
     wanted = args if own_split or split == "train" else {**args, **(val_args or {})}
-    source = _Source(
+    source = TorchSource(
         dataset=cls(**wanted),
         keys=tuple(keys),
         collate_fn=collate_fn,  # type: ignore[arg-type]
@@ -77,130 +73,10 @@ def open_torch(
     return TorchMapDataset(source, split=part[0], val_fraction=part[1])
 
 
-class _Source:
-    """The foreign dataset and how its items become samples."""
-
-    def __init__(
-        self,
-        *,
-        dataset: Any,
-        keys: tuple[str, ...],
-        collate_fn: Callable[[list[Any]], Any] | None,
-        worker_init_fn: Callable[[int], None] | None,
-        transform: Transform | None,
-        seed: int,
-    ) -> None:
-        if collate_fn is not None and _has_steps(transform):
-            raise ValueError(
-                "dataset torch: collate_fn takes the items as they are, so no augmentation step "
-                "can change them; set augment=none, or drop dataset.collate_fn"
-            )
-        self.dataset = dataset
-        self.name = f"torch {type(dataset).__module__}.{type(dataset).__qualname__}"
-        self._keys = keys
-        self.collate_fn = collate_fn
-        self._worker_init_fn = worker_init_fn
-        self._transform = transform if _has_steps(transform) else None
-        self._seed = seed
-        self._initialised_in: int | None = None
-
-    def initialise(self) -> None:
-        """Call the user's worker_init_fn once in every process that reads."""
-        if self._worker_init_fn is None or self._initialised_in == os.getpid():
-            return
-        from torch.utils.data import get_worker_info
-
-        worker = get_worker_info()
-        self._worker_init_fn(worker.id if worker is not None else 0)
-        self._initialised_in = os.getpid()
-
-    def items(self, epoch: int) -> Iterator[Any]:
-        """Items of an iterable dataset, read with the global states seeded for each."""
-        from transforms.global_random import global_states
-
-        self.initialise()
-        if hasattr(self.dataset, "set_epoch"):
-            self.dataset.set_epoch(epoch)
-        iterator = None
-        for number in count():
-            with global_states(self._global_seed(epoch, number)):
-                iterator = iter(self.dataset) if iterator is None else iterator
-                item = next(iterator, _END)
-            if item is _END:
-                return
-            yield item
-
-    def _global_seed(self, epoch: int, position: int) -> int:
-        draws = KeyedRng().at(self._seed, epoch, position, Stream.GLOBAL)
-        return int(draws.integers(1 << 63))
-
-    def sample(
-        self, read: Callable[[], Any], *, index: int, position: int, epoch: int
-    ) -> Sample | BadSample:
-        """The sample that an item becomes; foreign code finds the global states seeded.
-
-        A ``None`` item, and a ValueError or OSError while reading it, is a bad sample.
-        """
-        from transforms.global_random import global_states
-
-        key = str(index)
-        with global_states(self._global_seed(epoch, position)):
-            try:
-                item = read()
-            except (ValueError, OSError) as error:
-                cause = f"{type(error).__name__}: {error}".splitlines()[0]
-                return BadSample(index, key, position, cause, self.name)
-            if item is None:
-                return BadSample(index, key, position, "the dataset gave None", self.name)
-            sample = {_ITEM: item} if self.collate_fn is not None else self._named(item)
-            sample |= {"index": index, "key": key, "position": position}
-            if self._transform is not None:
-                rng = KeyedRng().at(self._seed, epoch, position, Stream.AUGMENT)
-                sample = self._transform(sample, rng)
-        return sample
-
-    def _named(self, item: Any) -> Sample:
-        """A sample of a mapping, a tuple, or one value."""
-        if isinstance(item, Mapping):
-            return {str(name): _plain(value, str(name)) for name, value in item.items()}
-        parts = item if isinstance(item, (tuple, list)) else (item,)
-        if len(parts) > len(self._keys):
-            raise TypeError(
-                f"{self.name}: an item has {len(parts)} parts and dataset.keys names "
-                f"{len(self._keys)}: {', '.join(self._keys)}; name them all"
-            )
-        names = self._keys[: len(parts)]
-        return {name: _plain(part, name) for name, part in zip(names, parts, strict=True)}
-
-    def collate(self, samples: list[Sample]) -> Batch:
-        """The user's collate_fn on raw items, its output as a dict."""
-        import torch
-
-        assert self.collate_fn is not None
-        out = self.collate_fn([sample[_ITEM] for sample in samples])
-        if isinstance(out, Mapping):
-            batch = {str(name): value for name, value in out.items()}
-        else:
-            parts = list(out) if isinstance(out, (tuple, list)) else [out]
-            if len(parts) > len(self._keys):
-                raise TypeError(
-                    f"{self.name}: collate_fn gives {len(parts)} parts and dataset.keys names "
-                    f"{len(self._keys)}: {', '.join(self._keys)}; name them all"
-                )
-            batch = dict(zip(self._keys, parts, strict=False))
-        for name, value in batch.items():
-            if isinstance(value, np.ndarray):
-                batch[name] = torch.from_numpy(value)
-        batch["index"] = torch.tensor([sample["index"] for sample in samples])
-        batch["position"] = torch.tensor([sample["position"] for sample in samples])
-        batch["key"] = [sample["key"] for sample in samples]
-        return batch
-
-
 class _OwnCollate:
     """Gives a dataset the attribute `collate` where the user has a collate_fn."""
 
-    _source: _Source
+    _source: TorchSource
 
     @property
     def collate(self) -> Callable[[list[Sample]], Batch] | None:
@@ -219,7 +95,7 @@ class TorchMapDataset(_OwnCollate):
         val_fraction: Share of the items that is for evaluation.
     """
 
-    def __init__(self, source: _Source, *, split: str, val_fraction: float) -> None:
+    def __init__(self, source: TorchSource, *, split: str, val_fraction: float) -> None:
         self._source = source
         self._items: NDArray[np.int64] | None = None
         self._length = len(source.dataset)
@@ -264,7 +140,7 @@ class TorchStreamDataset(_OwnCollate):
         val_fraction: Share of the items that is for evaluation.
     """
 
-    def __init__(self, source: _Source, *, split: str, val_fraction: float) -> None:
+    def __init__(self, source: TorchSource, *, split: str, val_fraction: float) -> None:
         self._source = source
         self._split = split
         self._val_fraction = val_fraction
@@ -353,24 +229,5 @@ def _is_val(start: int, stop: int, val_fraction: float) -> NDArray[np.bool_]:
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53 < val_fraction
 
 
-def _plain(value: Any, name: str) -> Any:
-    """A value as samples hold it: arrays and numbers.
-
-    PIL images become arrays, an ``image`` in RGB. Tensors become arrays of their own layout
-    and dtype: a float image [C, H, W] stays one.
-    """
-    if hasattr(value, "convert") and hasattr(value, "getbands"):  # a PIL image
-        value = np.array(value.convert("RGB") if name == "image" else value)
-    elif hasattr(value, "detach") and hasattr(value, "numpy"):  # a tensor
-        value = value.detach().cpu().numpy()
-    if isinstance(value, (np.ndarray, np.generic)) and value.ndim == 0:
-        return value.item()
-    return value
-
-
 def _same(item: Any) -> Any:
     return item
-
-
-def _has_steps(transform: Transform | None) -> bool:
-    return transform is not None and bool(getattr(transform, "steps", True))

@@ -106,6 +106,11 @@ class Stack:
             sample = stage(sample, rng)
         return sample
 
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """Names of the steps, in the order in which they run."""
+        return tuple(self._steps)
+
     def __getstate__(self) -> tuple[dict[str, Node], BuildStep]:
         return self._steps, self._build_step
 

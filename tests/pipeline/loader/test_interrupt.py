@@ -58,8 +58,7 @@ def test_ctrl_c_is_for_the_main_process(tmp_path, start_method):
     out, err = process.communicate(timeout=20)
     assert out.endswith("interrupted\n") and process.returncode == 0
     assert err == ""
-    _, alive = psutil.wait_procs(workers, timeout=5)
-    assert not alive
+    _assert_gone(workers, timeout_s=5)
 
 
 def test_workers_end_when_the_main_process_is_killed(tmp_path):
@@ -67,10 +66,14 @@ def test_workers_end_when_the_main_process_is_killed(tmp_path):
     workers = _workers(process)
     process.kill()
     process.communicate(timeout=20)
-    deadline = time.monotonic() + 15
-    while time.monotonic() < deadline and any(map(_runs, workers)):
-        time.sleep(0.2)
-    assert not any(map(_runs, workers))
+    _assert_gone(workers, timeout_s=15)
+
+
+def _assert_gone(processes: list[psutil.Process], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline and any(map(_runs, processes)):
+        time.sleep(0.1)
+    assert not any(map(_runs, processes))
 
 
 def _runs(process: psutil.Process) -> bool:
