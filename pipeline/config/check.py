@@ -60,7 +60,8 @@ def check(
         elif walk.is_variable(key, value):
             checked[key] = value
         else:
-            walk.unknown(str(key), value, known, "the keys at the top are " + listing(known, 20))
+            near = known + [f"{command}.{name}" for name in config.get(command or "", ())]
+            walk.unknown(str(key), value, near, "the keys at the top are " + listing(known, 20))
     for key in sorted({*known} - {*config} - skip):
         walk.absent(key, places, checked)
     order = [*config, *(key for key in checked if key not in config)]

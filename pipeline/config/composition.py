@@ -131,8 +131,15 @@ class Composer:
         return ""
 
     def option_imports(self, group: str, option: str) -> list[str]:
-        """What an option of a preset wants imported before it can be composed."""
-        loaded = self.loader.repository.load_config(f"{group}/{option}")
+        """What an option of a preset wants imported before it can be composed.
+
+        Raises:
+            CompositionError: Its file is broken.
+        """
+        try:
+            loaded = self.loader.repository.load_config(f"{group}/{option}")
+        except (OmegaConfBaseException, YAMLError, ValueError) as error:
+            raise CompositionError(_one_line(error)) from error
         if loaded is None or "imports" not in loaded.config:
             return []
         return [str(name) for name in loaded.config.imports]

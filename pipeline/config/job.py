@@ -100,12 +100,15 @@ def _checked(
 
 def _with_imports(parsed: Parsed, composer: Composer) -> Composer:
     """Load what presets import; a composer that knows what has come with it."""
-    wanted = [
-        name
-        for choice in presets(parsed.choices)
-        for option in choice.options
-        for name in composer.option_imports(choice.group, option)
-    ]
+    try:
+        wanted = [
+            name
+            for choice in presets(parsed.choices)
+            for option in choice.options
+            for name in composer.option_imports(choice.group, option)
+        ]
+    except CompositionError as error:
+        raise ConfigError([*parsed.problems, Problem("", str(error))]) from error
     if not wanted:
         return composer
     load_imports(wanted)

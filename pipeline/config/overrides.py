@@ -146,7 +146,7 @@ def _check_key(key: str, value: Any, override: Override, composer: Composer) -> 
         groups = composer.groups()
         near = nearest(key, groups)
         parent = key.rpartition("/")[0]
-        if composer.is_group(parent) and near is None:
+        if composer.is_group(parent) and near in (None, parent):
             return Problem(key, f"no such group; a value is written with dots: type "
                            f"{key.replace('/', '.')}={shown}")  # fmt: skip
         remedy = f"; type {near}={shown}" if near else ""

@@ -23,7 +23,7 @@ from pipeline.config.composition import (
 )
 from pipeline.config.errors import ConfigError, Problem
 from pipeline.config.job import Job, check_config, read_job
-from pipeline.config.overrides import quote
+from pipeline.config.overrides import parse, quote
 
 _KEYS = ("hydra.", "hydra/")
 _PLUGINS = ("hydra_plugins.", "hydra._internal.core_plugins.")
@@ -111,6 +111,9 @@ def check_jobs(swept: Sequence[Sequence[str]], composer: Composer) -> list[Job]:
 
 def _master(settings: list[str], composer: Composer) -> DictConfig:
     """The config that holds the launcher, checked: it may name launchers and nothing else."""
+    unknown = parse(settings, composer).problems
+    if unknown:
+        raise ConfigError(unknown)
     try:
         with base_version():
             setup_globals()

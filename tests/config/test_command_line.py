@@ -1,0 +1,148 @@
+"""The program as users start it: exit status, output, speed, and what it must not touch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+_HEAVY = ("torch", "albumentations", "cv2", "pyarrow", "lmdb", "torchmetrics", "scipy")
+_WATCHED = f"""
+import sys, runpy
+sys.argv = ["train.py", *sys.argv[1:]]
+try:
+    runpy.run_path({str(ROOT / "train.py")!r}, run_name="__main__")
+except SystemExit as end:
+    heavy = [name for name in {_HEAVY!r} if name in sys.modules]
+    print("HEAVY", *heavy, file=sys.stderr)
+    sys.exit(end.code)
+"""
+
+
+def run(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", _WATCHED, *arguments], capture_output=True, text=True, cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment}, check=False, timeout=120,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def signatures_are_known():
+    """The first look at a library costs seconds, once for each version of it."""
+    from pipeline.config.compose import compose
+
+    compose()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (("loader.num_worker=8", "sampler=wheighted", "optimizer.lr=x"), 2),
+        (("--help",), 0),
+        (("sampler=weighted", "--help"), 0),
+        (("--cfg", "job"), 0),
+        (("--cfg=job", "augment=strong", "optimizer=sgd"), 0),
+        (("-m", "sampler=random,weighted", "--cfg", "job"), 0),
+        (("-sc", "query=bash"), 0),
+        (("--hlep",), 2),
+    ],
+)
+def test_it_answers_at_once_without_heavy_imports_or_files(tmp_path, arguments, status):
+    start = time.perf_counter()
+    done = run(*arguments, cwd=tmp_path, COMP_LINE="python train.py sampler=")
+    seconds = time.perf_counter() - start
+    assert done.returncode == status, done.stderr
+    assert "HEAVY\n" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+    assert seconds < 5  # 0.5 s on a machine that does nothing else
+
+
+def test_mistakes_are_printed_once_and_not_once_per_rank(tmp_path):
+    for rank, text in (("0", "loader.num_worker: 8 given"), ("1", "")):
+        done = run("loader.num_worker=8", cwd=tmp_path, RANK=rank)
+        assert done.returncode == 2
+        assert done.stderr.count("loader.num_worker: 8 given") == (1 if text else 0)
+
+
+def test_the_printed_config_is_the_config(tmp_path):
+    from pipeline.config.compose import compose
+
+    done = run("--cfg", "job", "seed=3", cwd=tmp_path)
+    assert yaml.safe_load(done.stdout) == compose(["seed=3"])
+    part = run("--cfg", "job", "--package", "loader.num_workers", cwd=tmp_path)
+    assert part.stdout == "2\n"
+    assert run("--cfg", "job", "-p", "loadr", cwd=tmp_path).returncode == 2
+
+
+def test_help_names_every_group_and_option_in_a_line(tmp_path):
+    from pipeline.config.compose import composer_for
+
+    composer = composer_for([])
+    out = run("--help", cwd=tmp_path).stdout
+    for group in composer.groups():
+        assert f"\n  {group}" in out
+        for option in composer.options(group):
+            [line] = [x for x in out.splitlines() if x.split()[:1] == [option] and
+                      composer.summary(group, option) in x][:1]  # fmt: skip
+            assert len(line.split()) > 1, f"{group}={option} has no summary"
+    assert sum(line.startswith("  python train.py") for line in out.splitlines()) == 5
+
+
+def test_an_import_that_fails_stops_with_its_own_traceback(tmp_path):
+    (tmp_path / "broken_parts.py").write_text("def f():\n    return 1 / 0\nf()\n")
+    done = run("imports=[broken_parts.py]", cwd=tmp_path)
+    assert done.returncode not in (0, 2)
+    assert "broken_parts.py" in done.stderr and "ZeroDivisionError" in done.stderr
+
+
+def test_another_package_named_datasets_is_found_out(tmp_path):
+    (tmp_path / "datasets.py").write_text("")
+    code = (
+        f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; import train; train.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "expected the folder datasets/ beside train.py" in done.stderr
+
+
+def test_the_job_gets_the_plain_config(tmp_path, monkeypatch):
+    from pipeline.config.command_line import main
+
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "plain_job.py").write_text(
+        "def train(config):\n    seen.append(config)\nseen = []\n"
+    )
+    assert main("plain_job.train", ["seed=4"]) == 0
+    assert sys.modules["plain_job"].seen[0]["seed"] == 4
+    assert type(sys.modules["plain_job"].seen[0]["loader"]) is dict
+
+
+def test_a_command_has_settings_of_its_own(capsys, monkeypatch):
+    from dataclasses import dataclass
+
+    from pipeline import registry
+    from pipeline.config.command_line import configure, run_command
+
+    monkeypatch.setattr(registry, "_components", dict(registry._components))
+
+    @registry.register("settings", "fakecommand")
+    @dataclass(frozen=True)
+    class Settings:
+        """Of a command."""
+
+        split: str = "train"
+
+    assert (
+        configure(["fakecommand.split=val"], command="fakecommand")["fakecommand"]["split"] == "val"
+    )
+    assert configure(["split=val"], command="fakecommand")["fakecommand"]["split"] == "val"
+    assert run_command("fakecommand", ["split=val"], lambda config: 3) == 3
+    assert run_command("fakecommand", ["splitt=val"], lambda config: 3) == 2
+    assert "type fakecommand.split=val" in capsys.readouterr().err

@@ -1,0 +1,161 @@
+"""Every kind of mistake, and the line that reports it."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline import registry
+from pipeline.config.compose import compose
+from pipeline.config.errors import ConfigError
+
+
+def lines(*overrides: str) -> dict[str, str]:
+    """Messages by key of what is wrong with the overrides."""
+    with pytest.raises(ConfigError) as caught:
+        compose(list(overrides))
+    return {problem.key: problem.message for problem in caught.value.problems}
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "said"),
+    [
+        ("sampler=wieghted", "sampler", "type sampler=weighted"),
+        ("optimiser=adam", "optimiser", "type optimizer=adam"),
+        ("dataset/storge=lmdb", "dataset/storge", "type dataset/storage=lmdb"),
+        ("dataset.storage=lmdb", "dataset.storage", "type dataset/storage=lmdb"),
+        ("dataset/storage/path=x", "dataset/storage/path", "type dataset.storage.path=x"),
+        ("experiment=imagnet", "experiment", "type experiment=imagenet"),
+        ("debug=one_bach", "debug", "type debug=one_batch"),
+        ("loader.workers=3", "loader.workers", "type loader.num_workers=3"),
+        ("loader.num_worker=3", "loader.num_worker", "type loader.num_workers=3"),
+        ("+loader.num_worker=3", "loader.num_worker", "type loader.num_workers=3"),
+        ("++loader.num_worker=3", "loader.num_worker", "type loader.num_workers=3"),
+        ("loader.shuffle=true", "loader.shuffle", "sampler=random or sampler=sequential"),
+        ("trainer.epochs=3", "trainer.epochs", "type trainer.max_epochs=3"),
+        ("trainer.gpus=2", "trainer.gpus", "torchrun"),
+        ("lr=0.1", "lr", "type optimizer.lr=0.1"),
+        ("batch_size=8", "batch_size", "type loader.batch_size=8"),
+        ("hydra.run.dir=x", "hydra.run.dir", "type outputs=<folder>"),
+        ("hydra/launcher=joblib", "hydra/launcher", "add -m"),
+        ("loader.batch_size=big", "loader.batch_size", "accepts an integer >= 1"),
+        ("loader.batch_size=0", "loader.batch_size", "accepts an integer >= 1"),
+        ("loader.batch_size=64.0", "loader.batch_size", "type loader.batch_size=64"),
+        ("loader.batch_size=true", "loader.batch_size", "accepts an integer >= 1"),
+        ("loader.batch_size='64'", "loader.batch_size", "'64' given, accepts an integer"),
+        ("loader.on_error=rais", "loader.on_error", "type loader.on_error=raise"),
+        ("loader.drop_last=pads", "loader.drop_last", "accepts true or false or pad"),
+        ("loader.max_error_rate=1.5", "loader.max_error_rate", "<= 1"),
+        ("trainer.max_epochs=None", "trainer.max_epochs", "type trainer.max_epochs=null"),
+        ("seed=-1", "seed", "accepts an integer >= 0"),
+        ("data_dir=${nope}", "data_dir", "no key 'nope'"),
+        ("data_dir=${data_dir}", "data_dir", "cannot be resolved"),
+        ("data_dir=${loader.num_worker}", "data_dir", "did you mean ${loader.num_workers}?"),
+        ("data_dir=${hydra:run.dir}", "data_dir", "cannot be used"),
+        ("optimizer.lr=abc", "optimizer.lr", "accepts a number"),
+        ("optimizer.lrr=1", "optimizer.lrr", "type optimizer.lr=1"),
+        ("optimizer.params=[1]", "optimizer.params", "known at run time"),
+        ("augment.train.crop.scale=0.5", "augment.train.crop.scale", "=[0.5,0.5]"),
+        ("augment.train.crop.scael=[0,1]", "augment.train.crop.scael", "crop.scale=[0,1]"),
+        ("augment.image_sise=3", "augment.image_sise", "accepts train, eval, device"),
+        ("augment.train.flip._after_=corp", "augment.train.flip._after_", "_after_=crop"),
+        ("~augment.train.flp", "augment.train.flp", "type ~augment.train.flip"),
+        ("~nothing", "nothing", "nothing of this name"),
+        ("task=null", "task", "type task=<option>"),
+        ("sampler=random,weighted", "sampler", "add -m"),
+        ("seed", "seed", "no value given"),
+        ("dataset=torch", "dataset.target", "missing"),
+        ("experiment=imagenet", "dataset.storage.path", "does not exist"),
+        ("dataset.storage.path=/no/such", "dataset.storage.path", "does not exist"),
+        ("dataset/decode=null", "dataset.decode", "missing"),
+        ("imports=nope.py", "imports", "type imports=[nope.py]"),
+        ("imports=[nope.py]", "imports", "no file"),
+        ("imports=[no_such_module]", "imports", "no module named"),
+        ("trainer.resume=/no/such", "trainer.resume", "there is no such folder"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_that_says_what_to_type(override: str, key: str, said: str):
+    found = lines(override)
+    assert list(found) == [key]
+    assert said in found[key]
+    assert "\n" not in found[key]
+
+
+def test_settings_check_themselves():
+    assert "expected at least 1" in str(list(lines("trainer.max_epochs=0").items()))
+
+
+def test_all_mistakes_come_at_once():
+    found = lines(
+        "sampler=wieghted", "optimzer=adam", "loader.workers=3", "optimizer.lr=abc",
+        "data_dir=${nope}", "seed=-1", "trainer.max_epochs=1,2", "hydra.job.chdir=true",
+    )  # fmt: skip
+    assert list(found) == [
+        "sampler", "optimzer", "trainer.max_epochs", "hydra.job.chdir", "data_dir", "seed",
+        "loader.workers", "optimizer.lr",
+    ]  # fmt: skip
+
+
+def test_what_is_below_a_wrong_option_is_not_reported_too():
+    assert list(lines("sampler=wieghted", "sampler.weights=x", "sampler.foo=1")) == ["sampler"]
+    assert list(lines("dataset/storage=ldmb", "dataset.storage.pth=x")) == ["dataset/storage"]
+    assert list(lines("experiment=no", "sampler.weights=x")) == ["experiment"]
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("optimizer._target_=os.system", "neither registered nor on the allow-list"),
+        ("optimizer._target_=torch.nn.Linear", "is a module, accepts a optimizer"),
+        ("optimizer._target_=torch.optim.Adm", "did you mean torch.optim.Adam?"),
+        ("sampler._target_=sampler/wieghted", "did you mean sampler/weighted?"),
+        ("sampler._target_=task/classification", "is a task, accepts a sampler"),
+        ("optimizer._target_=torch.optim.Optimizer", "only a base class"),
+        ("scheduler._target_=torch.optim.lr_scheduler.warnings.warn", "expected a class"),
+        ("augment.train.flip._target_=albumentations.Compse", "albumentations"),
+        ("loader._target_=settings/trainer", "accepts settings/loader alone"),
+    ],
+)
+def test_a_target_that_may_not_be_named_is_refused(override: str, said: str):
+    key = override.split("=")[0]
+    assert said in lines(override)[key]
+
+
+def test_a_torch_dataset_is_looked_at_before_anything_runs(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "checked_sets.py").write_text(
+        "from torch.utils.data import Dataset, IterableDataset\n"
+        "class Map(Dataset):\n    def __init__(self, n): ...\n"
+        "class Stream(IterableDataset):\n    ...\n"
+        "class Other: ...\n"
+    )
+    torch = "dataset=torch"
+    assert "no module" in lines(torch, "dataset.target=checked_set.Map")["dataset.target"]
+    assert "no subclass" in lines(torch, "dataset.target=checked_sets.Other")["dataset.target"]
+    assert "missing" in lines(torch, "dataset.target=checked_sets.Map")["dataset.args"]
+    stream = (torch, "dataset.target=checked_sets.Stream")
+    assert "sampler=sequential" in lines(*stream)["sampler"]
+    assert compose([*stream, "sampler=sequential"])["dataset"]["target"] == "checked_sets.Stream"
+
+
+def test_errors_pickle():
+    import pickle
+
+    with pytest.raises(ConfigError) as caught:
+        compose(["lr=1"])
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert str(again) == str(caught.value)
+
+
+def test_injected_arguments_of_a_component_cannot_be_configured(monkeypatch):
+    monkeypatch.setattr(registry, "_components", dict(registry._components))
+
+    @registry.register("sampler", "fake_injected")
+    class Fake:
+        """Fake."""
+
+        def __init__(self, n: int, seed: int, *, width: int): ...
+
+    found = lines("sampler=fake_injected", "sampler.n=3", "sampler.sed=3")
+    assert "known at run time" in found["sampler.n"]
+    assert "unknown key" in found["sampler.sed"]
+    assert "missing" in found["sampler.width"]

@@ -1,0 +1,113 @@
+"""Sweeps: all jobs checked first, each run with its own config, a table at the end."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pipeline.config.command_line import main
+
+JOB = """
+import json
+def train(config):
+    with open("seen.jsonl", "a") as out:
+        out.write(json.dumps(config) + "\\n")
+    if config["loader"]["batch_size"] == 13:
+        raise RuntimeError("unlucky")
+    return {"accuracy": config["seed"] / 10, "run_dir": "r"}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sweep_job.py").write_text(JOB)
+    yield tmp_path
+
+
+def seen(folder) -> list[dict]:
+    file = folder / "seen.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def test_every_combination_is_a_job(folder, capsys):
+    from pipeline.config.compose import compose
+
+    assert main("sweep_job.train", ["-m", "sampler=random,weighted", "seed=1,2"]) == 0
+    expected = [
+        compose([f"sampler={sampler}", f"seed={seed}"])
+        for sampler in ("random", "weighted")
+        for seed in (1, 2)
+    ]
+    assert seen(folder) == expected
+    out = capsys.readouterr().out
+    assert "4 jobs" in out and "weighted" in out and "accuracy" in out
+    assert not (folder / "multirun.yaml").exists()
+
+
+def test_a_value_that_only_one_option_takes_is_found_before_the_first_job(folder, capsys):
+    arguments = ["-m", "sampler=weighted,random", "sampler.replacement=false", "seed=1,x"]
+    assert main("sweep_job.train", arguments) == 2
+    assert seen(folder) == []
+    error = capsys.readouterr().err
+    assert error.count("sampler.replacement") == 2  # the line and what to type
+    assert error.count("seed: 'x' given") == 1
+
+
+def test_the_trap_of_a_swept_group_with_a_value_of_its_options(folder):
+    assert main("sweep_job.train", ["-m", "sampler=weighted", "sampler.num_samples=3,4"]) == 0
+    assert [config["sampler"]["num_samples"] for config in seen(folder)] == [3, 4]
+
+
+def test_a_failed_job_stops_no_other(folder, capsys):
+    assert main("sweep_job.train", ["-m", "loader.batch_size=13,64"]) == 1
+    assert [config["loader"]["batch_size"] for config in seen(folder)] == [13, 64]
+    captured = capsys.readouterr()
+    assert "RuntimeError: unlucky" in captured.out
+    assert "Traceback" in captured.err
+
+
+def test_ranges_lists_and_deletions(folder):
+    arguments = ["-m", "seed=range(1,4)", "~augment.train.flip",
+                 "augment.train.crop.scale=[0.5,1],[0.9,1]"]  # fmt: skip
+    assert main("sweep_job.train", arguments) == 0
+    configs = seen(folder)
+    assert len(configs) == 6
+    assert all("flip" not in config["augment"]["train"] for config in configs)
+    assert configs[1]["augment"]["train"]["crop"]["scale"] == [0.9, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["hydra/launcher=nope"], "hydra/launcher"),
+        (["hydra.launcher._target_=os.system"], "is no launcher"),
+        (["hydra.run.dir=x"], "hydra"),
+        (["hydra.run.dir=x"], "type outputs=<folder>"),
+        (["+hydra.callbacks.x._target_=os.system"], "only hydra/launcher"),
+    ],
+)
+def test_hydras_own_config_can_name_launchers_alone(folder, capsys, arguments, said):
+    assert main("sweep_job.train", ["-m", "seed=1,2", *arguments]) == 2
+    assert said in capsys.readouterr().err
+    assert seen(folder) == []
+
+
+def test_the_joblib_launcher_runs_the_same_jobs(folder):
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    arguments = ["-m", "seed=1,2", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
+    assert main("sweep_job.train", arguments) == 0
+    assert sorted(config["seed"] for config in seen(folder)) == [1, 2]
+
+
+def test_components_of_ones_own_are_swept_too(folder):
+    (folder / "swept_parts.py").write_text(
+        "from pipeline.registry import register\n"
+        "@register('sampler', 'swept')\n"
+        "class Swept:\n    '''x'''\n    def __init__(self, n: int, *, width: int = 1): ...\n"
+    )
+    arguments = ["-m", "imports=[swept_parts.py]", "sampler=swept", "sampler.width=1,2"]
+    assert main("sweep_job.train", arguments) == 0
+    assert [config["sampler"]["width"] for config in seen(folder)] == [1, 2]
