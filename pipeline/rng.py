@@ -40,7 +40,7 @@ class KeyedRng:
         self.generator = np.random.Generator(self._bits)
         self._counter = np.zeros(4, np.uint64)
         self._key = np.zeros(2, np.uint64)
-        self._state: dict[str, Any] = {
+        self._state: Any = {
             "bit_generator": "Philox",
             "state": {"counter": self._counter, "key": self._key},
             "buffer": np.zeros(4, np.uint64),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,5 +47,5 @@ def run(config: dict[str, Any]) -> int:
             f"{split}: {len(storage):,} records, {size / 1e6:.1f} MB in {seconds:.1f} s "
             f"({len(storage) / seconds:,.0f} records/s) -> {destination}"
         )
-    print(f"train on it: {sys.argv[0]} dataset=lmdb dataset.storage.path={target}")
+    print(f"train on it: python train.py dataset={settings.to} dataset.storage.path={target}")
     return 0

@@ -1,0 +1,73 @@
+"""What exactness costs: the keyed rng and the plan, per sample of the standard image workload.
+
+The same decoding and the same albumentations stack run with and without them, alternately in
+this process: `keyed` sets the generator to every position and takes indices from the plan and
+the sampler; `free` lets one generator run on and takes indices from an array.
+
+    python benchmarks/rng_cost.py /path/to/photographs [--rounds 7]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from datasets.sample import Record
+from pipeline.build import build, build_transform
+from pipeline.config.compose import compose
+from pipeline.loader.plan import BatchPlan
+from pipeline.rng import KeyedRng
+from pipeline.samplers.random import RandomSampler
+
+BATCH = 64
+
+
+def main() -> None:
+    """Print the median cost of a sample with and without keyed draws."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("photographs", type=Path, help="a folder of images")
+    parser.add_argument("--rounds", type=int, default=7)
+    arguments = parser.parse_args()
+    config = compose(["augment=imagenet", f"dataset.storage.path={arguments.photographs}"])
+    decode, transform = build(config["dataset"]["decode"]), build_transform(config, "train")
+    files = sorted(p for p in arguments.photographs.iterdir() if p.is_file())
+    records = [Record(i, p.name, {"image": p.read_bytes()}) for i, p in enumerate(files)]
+    plan = BatchPlan(len(records), BATCH, tail="keep")
+    sampler, keyed_rng = RandomSampler(len(records), seed=1), KeyedRng()
+    free_rng = KeyedRng().generator
+    order = np.random.default_rng(0).permutation(len(records))
+
+    def keyed(epoch: int) -> None:
+        for number in range(len(plan)):
+            positions, _ = plan.batch(number)
+            indices = sampler.indices(epoch, int(positions[0]), int(positions[-1]) + 1)
+            for index, position in zip(indices.tolist(), positions.tolist(), strict=True):
+                transform(decode(records[index]), keyed_rng.at(1, epoch, position))
+
+    def free(epoch: int) -> None:
+        for index in order.tolist():
+            transform(decode(records[index]), free_rng)
+
+    times: dict[str, list[float]] = {"keyed": [], "free": []}
+    keyed(0), free(0)  # build the stacks, fill the caches
+    for epoch in range(arguments.rounds):
+        for name, work in (("keyed", keyed), ("free", free)):
+            start = time.perf_counter()
+            work(epoch)
+            times[name].append((time.perf_counter() - start) / len(records) * 1e6)
+    ratios = [k / f - 1 for k, f in zip(times["keyed"], times["free"], strict=True)]
+    for name, each in times.items():
+        print(f"{name:<6} {statistics.median(each):8.1f} us a sample (median of {len(each)})")
+    median, low, high = statistics.median(ratios), min(ratios), max(ratios)
+    print(f"keyed costs {median:+.1%} (pairs: {low:+.1%} to {high:+.1%})")
+
+
+if __name__ == "__main__":
+    main()
