@@ -17,6 +17,7 @@ import yaml
 from tiny_job import FAKES, ROOT, config_of
 
 from pipeline.training import job
+from pipeline.training.checkpoint import read_checkpoint
 
 SCRIPT = str(Path(__file__).with_name("tiny_job.py"))
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -162,7 +163,7 @@ def test_killed_runs_end_bit_identical(tmp_path, kills):
         process.communicate()
         done += 1
     process = start(config)
-    output, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert done >= min(kills, 2)
     newest = sorted((tmp_path / "killed").glob("*/*"))[0]
@@ -358,3 +359,40 @@ def test_limits_of_batches(tmp_path):
 def test_no_batches_is_an_error_that_says_what_to_do(tmp_path):
     with pytest.raises(ValueError, match=r"no batches: .*loader.batch_size \(8\); lower it"):
         job.train(config_of(tmp_path, samples=5, drop_last=True))
+
+
+def test_a_step_whose_loss_is_not_finite_can_be_skipped(tmp_path, monkeypatch):
+    from tiny_job import TinyLoader
+
+    row = TinyLoader.row
+
+    def poisoned(self, position):
+        image, label = row(self, position)
+        return (image * float("nan") if position == 9 and self.training else image), label
+
+    monkeypatch.setattr(TinyLoader, "row", poisoned)
+    results = job.train(config_of(tmp_path, {"on_nonfinite": "skip"}))
+    assert results["step"] == 18 and results["val/accuracy"] > 0.5
+    with pytest.raises(ValueError, match="the loss is nan at or before step 2 "):
+        job.train(config_of(tmp_path))
+
+
+def test_a_flipped_bit_in_a_checkpoint_is_seen(tmp_path):
+    run = Path(job.train(config_of(tmp_path, {"max_epochs": 1}))["run_dir"])
+    path = run / "checkpoints" / "best.pt"
+    content = bytearray(path.read_bytes())
+    needle = weights(run)["head.weight"].numpy().tobytes()
+    content[content.index(needle) + 5] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="is damaged: checksum of"):
+        read_checkpoint(path)
+
+
+def test_fp16_scales_its_losses_and_resumes(tmp_path):
+    trainer = {"amp": "fp16", "max_epochs": 2}
+    straight = Path(job.train(config_of(tmp_path / "a", trainer))["run_dir"])
+    run = Path(job.train(config_of(tmp_path / "b", {**trainer, "max_epochs": 1}))["run_dir"])
+    assert checkpoint(run)["scaler"]["scale"] > 1
+    # Another number of epochs is another schedule; what counts is that it goes on and ends.
+    assert job.train(config_of(tmp_path, {**trainer, "resume": str(run)}))["step"] == 12
+    assert checkpoint(straight)["state"]["step"] == 12
