@@ -71,7 +71,7 @@ def epoch_order(
     path = stored_array(
         f"order-{signature}-{epoch}", np.int64, length, fill, what=f"order of epoch {epoch}"
     )
-    _remove_old(path, signature, epoch)
+    _remove_past(path.parent, signature, epoch)
     while len(_recent) >= _KEEP_EPOCHS:
         _recent.pop(next(iter(_recent)))
     order = _recent[signature, epoch] = open_array(path)
@@ -93,7 +93,10 @@ def stored_array(
     folder = _folder()
     path = folder / f"{name}.npy"
     if _is_whole(path, dtype, length):
+        with contextlib.suppress(OSError):
+            os.utime(path)  # still in use
         return path
+    _remove_unused(folder)
     with _locked(folder, name):
         if not _is_whole(path, dtype, length):
             with _announced(f"{what}: {length:,} entries"):
@@ -180,22 +183,23 @@ def _announced(what: str) -> Iterator[None]:
         _logger.info("computed the %s in %.1f s", what, duration_s)
 
 
-def _remove_old(path: Path, signature: str, epoch: int) -> None:
-    """Remove our orders of epochs gone by, and what nobody has used for a long time.
+def _remove_past(folder: Path, signature: str, epoch: int) -> None:
+    """Remove the orders of epochs gone by.
 
     Whoever has a removed file mapped keeps it; whoever needs it again computes it again.
     """
-    with contextlib.suppress(OSError):
-        os.utime(path)
     prefix = f"order-{signature}-"
+    for file in folder.glob(f"{prefix}*.npy"):
+        number = file.stem.removeprefix(prefix)
+        if number.isdecimal() and int(number) <= epoch - _KEEP_EPOCHS:
+            file.unlink(missing_ok=True)
+
+
+def _remove_unused(folder: Path) -> None:
+    """Remove what nobody has opened for a long time, half-written files among it."""
     stale_before = time.time() - _KEEP_DAYS * 86_400
-    for file in path.parent.iterdir():
-        if file == path or not file.name.startswith(("order-", "table-")):
-            continue
-        with contextlib.suppress(OSError, ValueError):
-            if file.name.startswith(prefix) and file.suffix == ".npy":
-                past = int(file.stem.removeprefix(prefix)) <= epoch - _KEEP_EPOCHS
-            else:
-                past = False
-            if past or file.stat().st_mtime < stale_before:
+    for file in folder.iterdir():
+        with contextlib.suppress(OSError):
+            is_ours = file.name.startswith(("order-", "table-"))
+            if is_ours and file.stat().st_mtime < stale_before:
                 file.unlink()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 import pickle
 import time
 import tracemalloc
@@ -292,6 +293,9 @@ def test_old_orders_go_and_damaged_ones_are_made_again(monkeypatch, tmp_path):
     folder = tmp_path / "penstock" / "orders"
     (folder).mkdir(parents=True)
     (folder / "mine.npy").write_text("not of ours")
+    (folder / "table-old.npy").write_text("not used for a month")
+    for name in ("mine.npy", "table-old.npy"):
+        os.utime(folder / name, (0, 0))
     for epoch in range(5):
         orders.epoch_order("sig", epoch, 10, lambda epoch=epoch: np.full(10, epoch))
     orders.epoch_order("other", 0, 10, lambda: np.arange(10))
