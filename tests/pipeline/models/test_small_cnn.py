@@ -37,7 +37,7 @@ def test_a_module_is_fed_one_field():
     model = module(module=nn.Linear(4, 2), input="features")
     batch = {"features": torch.rand(3, 4), "label": torch.zeros(3)}
     assert torch.equal(model(batch), model.module(batch["features"]))
-    with pytest.raises(ValueError, match="the batch has label; set model.input to one of these"):
+    with pytest.raises(ValueError, match=r"the batch has label; set model.input to one of these"):
         model({"label": torch.zeros(3)})
     with pytest.raises(ValueError, match="expected a torch module"):
         module(module={"in_features": 3})

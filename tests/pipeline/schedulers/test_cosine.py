@@ -32,7 +32,7 @@ def test_without_warmup_it_starts_at_the_peak():
 
 def test_mistakes_say_what_to_do():
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    with pytest.raises(ValueError, match="set trainer.max_steps"):
+    with pytest.raises(ValueError, match=r"set trainer.max_steps"):
         cosine(optimizer=optimizer, total_steps=None)
     with pytest.raises(ValueError, match="expected 0"):
         cosine(optimizer=optimizer, total_steps=5, warmup=3.0)
