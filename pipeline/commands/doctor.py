@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from itertools import islice
 from typing import Any
@@ -20,6 +21,7 @@ _PACKAGES = (
     "torch", "numpy", "hydra-core", "albumentations", "opencv-python-headless", "simplejpeg",
     "lmdb", "pyarrow",
 )  # fmt: skip
+_INLINE = {"engine": "inline", "num_workers": 0}
 
 
 @register("settings", "doctor")
@@ -83,7 +85,7 @@ def _print_equality(config: dict[str, Any], batches: int) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    reference = _rows(config, {"engine": "inline", "num_workers": 0}, batches)
+    reference = _rows(config, _INLINE, batches)
     table = Table("how", "batches", "rows", "result", "seconds", title="the same batches")
     table.add_row("inline", str(len(reference)), str(sum(map(len, reference))), "reference", "")
     differences = 0
@@ -110,22 +112,25 @@ def _ways(
     config: dict[str, Any], batches: int
 ) -> Iterator[tuple[str, Callable[[], list[list[str]]]]]:
     """Ways to run the same configuration, by name."""
-    yield "inline, again", lambda: _rows(config, {"engine": "inline", "num_workers": 0}, batches)
+    yield "inline, again", partial(_rows, config, _INLINE, batches)
     for workers in (1, 2, 3):
         changes = {"engine": "torch", "num_workers": workers}
-        yield f"torch, {workers} workers", lambda c=changes: _rows(config, c, batches)
+        name = "1 worker" if workers == 1 else f"{workers} workers"
+        yield f"torch, {name}", partial(_rows, config, changes, batches)
     spawn = {"engine": "torch", "num_workers": 2, "multiprocessing_context": "spawn"}
-    yield "torch, 2 spawned workers", lambda: _rows(config, spawn, batches)
-    yield f"resumed after batch {batches // 2}", lambda: _resumed(config, batches)
-    yield "2 ranks, joined", lambda: _joined(config, batches, world_size=2)
+    yield "torch, 2 spawned workers", partial(_rows, config, spawn, batches)
+    yield f"resumed after batch {batches // 2}", partial(_resumed, config, batches)
+    yield "2 ranks, joined", partial(_joined, config, batches, world_size=2)
 
 
-def _loader(config: dict[str, Any], changes: dict[str, Any], **where: int) -> Any:
+def _loader(
+    config: dict[str, Any], changes: dict[str, Any], *, rank: int = 0, world_size: int = 1
+) -> Any:
     from pipeline.build import build_loader
 
     changed = deepcopy(config)
     changed["loader"] |= changes
-    return build_loader(changed, "train", **where)
+    return build_loader(changed, "train", rank=rank, world_size=world_size)
 
 
 def _rows(config: dict[str, Any], changes: dict[str, Any], batches: int) -> list[list[str]]:
@@ -139,8 +144,7 @@ def _resumed(config: dict[str, Any], batches: int) -> list[list[str]]:
     """Stop in the middle, and go on in a new loader from the state alone."""
     from pipeline.digest import row_digests
 
-    inline = {"engine": "inline", "num_workers": 0}
-    with _loader(config, inline) as loader:
+    with _loader(config, _INLINE) as loader:
         rows = [row_digests(batch) for batch in islice(loader, batches // 2)]
         state = loader.state_dict()
     with _loader(config, {"engine": "torch", "num_workers": 2}) as loader:
@@ -154,8 +158,7 @@ def _joined(config: dict[str, Any], batches: int, *, world_size: int) -> list[li
 
     joined: list[list[str]] = [[] for _ in range(batches)]
     for rank in range(world_size):
-        inline = {"engine": "inline", "num_workers": 0}
-        with _loader(config, inline, rank=rank, world_size=world_size) as loader:
+        with _loader(config, _INLINE, rank=rank, world_size=world_size) as loader:
             for rows, batch in zip(joined, islice(loader, batches), strict=False):
                 rows += row_digests(batch)
     return [rows for rows in joined if rows]

@@ -40,10 +40,12 @@ def run(config: dict[str, Any]) -> int:
     from pipeline.build import build_dataset, build_settings
 
     settings: PreviewSettings = build_settings(config["preview"])
-    dataset = build_dataset(config, settings.split)
+    dataset: Any = build_dataset(config, settings.split)
+    if not hasattr(dataset, "fetch"):
+        raise ValueError("preview: a stream cannot be read here and there; preview its source")
     plain = deepcopy(config)
     plain["augment"] |= {"train": {}, "eval": {}}
-    originals = build_dataset(plain, settings.split)
+    originals: Any = build_dataset(plain, settings.split)
     count = min(settings.samples, len(dataset))
     if not count:
         raise ValueError(f"preview: the split {settings.split} has no samples")
