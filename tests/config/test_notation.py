@@ -58,7 +58,7 @@ _types = st.recursive(
         inner.map(lambda t: list[t]),  # type: ignore[valid-type]
         inner.map(lambda t: dict[str, t]),  # type: ignore[valid-type]
         st.lists(inner, min_size=1, max_size=3).map(lambda ts: tuple[tuple(ts)]),  # type: ignore[misc]
-        st.lists(inner, min_size=1, max_size=3).map(lambda ts: Union[tuple(ts)]),
+        st.lists(inner, min_size=1, max_size=3).map(lambda ts: Union[tuple(ts)]),  # noqa: UP007
     ),
     max_leaves=5,
 )  # fmt: skip

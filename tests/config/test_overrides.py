@@ -18,8 +18,8 @@ def composer():
 
 @pytest.mark.parametrize(
     "path",
-    ["фото/я.jpg", "a(1).jpg", "shard-{000..099}.tar", "{000..099}", "img_{:07d}.jpg", "it's (1).png",
-     r"(?P<label>n\d+)_\d+", "a b (c).jpg", "写真/é.png", 'say "x" (1)', "a,(b", "x[1.jpg"],
+    ["фото/я.jpg", "a(1).jpg", "shard-{000..099}.tar", "{000..099}", "img_{:07d}.jpg",
+     "it's (1).png",     r"(?P<label>n\d+)_\d+", "a b (c).jpg", "写真/é.png", 'say "x" (1)', "a,(b", "x[1.jpg"],
 )  # fmt: skip
 def test_what_the_grammar_refuses_arrives_as_it_was_typed(composer, path: str):
     text = f"dataset.storage.path={path}"

@@ -1,0 +1,36 @@
+"""What the shell is offered."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.config.completion import suggestions
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("sampl", "sampler="),
+        ("sampler=we", "sampler=weighted"),
+        ("sampler=weighted sampler.re", "sampler.replacement="),
+        ("loader.pers", "loader.persistent_workers="),
+        ("loader.on_error=r", "loader.on_error=replace"),
+        ("loader.persistent_workers=", "loader.persistent_workers=false"),
+        ("dataset/st", "dataset/storage="),
+        ("dataset/storage=", "dataset/storage=lmdb"),
+        ("+experiment=", "+experiment=imagenet"),
+        ("'dataset.storage.path=a b' optimizer=", "optimizer=sgd"),
+        ("broken== optimizer=", "optimizer=sgd"),
+    ],
+)
+def test_a_word_is_completed(typed: str, offered: str):
+    assert offered in suggestions(f"python train.py {typed}")
+
+
+def test_components_of_ones_own_are_offered(tmp_path):
+    (tmp_path / "offered_parts.py").write_text(
+        "from pipeline.registry import register\n@register('sampler', 'offered')\n"
+        "class Offered:\n    '''x'''\n    def __init__(self, n: int): ...\n"
+    )
+    line = f"python train.py 'imports=[{tmp_path}/offered_parts.py]' sampler=off"
+    assert suggestions(line) == ["sampler=offered"]

@@ -1,0 +1,43 @@
+"""Signatures of library classes: found out once, kept on disk by version."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.config import library
+from pipeline.config.allowed import FAMILIES
+from pipeline.config.signatures import signature_of
+
+
+@pytest.fixture
+def fresh(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    library._known.cache_clear()
+    yield tmp_path
+    library._known.cache_clear()
+
+
+def test_a_library_is_imported_once_for_all_its_classes(fresh, monkeypatch):
+    assert signature_of("torch.optim.AdamW").arguments["lr"].default == 0.001
+    assert [file.name for file in (fresh / "penstock" / "signatures").iterdir()] == [
+        library.cache_file("torch").name
+    ]
+    library._known.cache_clear()
+    monkeypatch.setattr(library, "_find_out", None)
+    assert signature_of("torch.nn.Linear").arguments["in_features"].required
+    assert "optimizer" not in signature_of("torch.optim.lr_scheduler.StepLR").arguments
+
+
+def test_a_damaged_file_is_made_anew(fresh):
+    file = library.cache_file("torch")
+    file.parent.mkdir(parents=True)
+    file.write_text('{"torch.opt')
+    found = library.describe("torch.optim.SGD", FAMILIES["torch.optim"])
+    assert found["arguments"]["momentum"][1] == 0
+
+
+def test_the_version_is_in_the_name(monkeypatch):
+    before = library.cache_file("torch")
+    monkeypatch.setattr(library.importlib.metadata, "version", lambda name: "99.0")
+    assert "99.0" in library.cache_file("torch").name
+    assert library.cache_file("torch") != before

@@ -1,0 +1,47 @@
+"""Resuming by folder: the run's own config, changed by values and never composed again."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from pipeline.config.compose import compose
+from pipeline.config.errors import ConfigError
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    config = compose(["sampler=weighted", "augment=light", "augment.image_size=48"])
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    (tmp_path / "checkpoints" / "last.pt").write_bytes(b"")
+    return tmp_path
+
+
+def test_the_saved_config_is_what_runs(run_dir):
+    saved = yaml.safe_load((run_dir / "config.yaml").read_text())
+    for path in (run_dir, run_dir / "checkpoints" / "last.pt"):
+        config = compose([f"trainer.resume={path}"])
+        assert config["trainer"].pop("resume") == str(path)
+        expected = {
+            **saved,
+            "trainer": {k: v for k, v in saved["trainer"].items() if k != "resume"},
+        }
+        assert config == expected
+
+
+def test_values_are_changed_and_checked(run_dir):
+    resume = f"trainer.resume={run_dir}"
+    config = compose([resume, "trainer.max_epochs=7", "loader.num_workers=0"])
+    assert (config["trainer"]["max_epochs"], config["loader"]["num_workers"]) == (7, 0)
+    assert config["sampler"]["_target_"] == "sampler/weighted"
+    with pytest.raises(ConfigError, match=r"loader\.num_worker: 3 given") as caught:
+        compose([resume, "loader.num_worker=3", "sampler=random", "augment.image_size=32"])
+    assert [p.key for p in caught.value.problems] == [
+        "sampler", "augment.image_size", "loader.num_worker",
+    ]  # fmt: skip
+
+
+def test_auto_is_left_to_the_run():
+    assert compose(["trainer.resume=auto"])["trainer"]["resume"] == "auto"
+    assert compose(["trainer.resume=null"])["trainer"]["resume"] is None
