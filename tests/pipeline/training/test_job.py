@@ -143,8 +143,8 @@ def test_stopped_after_every_step_it_goes_on_exactly(tmp_path, trainer, monkeypa
 def test_killed_runs_end_bit_identical(tmp_path, kills):
     trainer = {"resume": "auto", "max_epochs": 2 + kills, "checkpoint_every": 1}
     outputs = tmp_path / "straight"
-    straight = Path(job.train(config_of(outputs, trainer))["run_dir"])
-    config = config_of(tmp_path / "killed", trainer, sleep_s=0.02)
+    straight = Path(job.train(config_of(outputs, trainer, lr=0.01))["run_dir"])
+    config = config_of(tmp_path / "killed", trainer, sleep_s=0.02, lr=0.01)
     draw = random.Random(kills)
     done = 0
     while done < kills:
