@@ -34,6 +34,8 @@ def describe(target: str, family: Family) -> dict[str, Any] | str:
     """
     known = _known(family.distribution)
     if target not in known:
+        if known and target.rpartition(".")[0] == family.name:  # all of these are known
+            return f"{target!r}: {family.name} has no {family.what} of this name"
         known.update(_find_out(target, family.distribution))
         _write(family.distribution, known)
     return known[target]

@@ -28,6 +28,7 @@ def test_a_library_is_imported_once_for_all_its_classes(fresh, monkeypatch):
     assert "optimizer" not in signature_of("torch.optim.lr_scheduler.StepLR").arguments
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_made_anew(fresh):
     file = library.cache_file("torch")
     file.parent.mkdir(parents=True)

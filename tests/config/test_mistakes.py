@@ -109,7 +109,7 @@ def test_what_is_below_a_wrong_option_is_not_reported_too():
         ("optimizer._target_=torch.optim.Adm", "did you mean torch.optim.Adam?"),
         ("sampler._target_=sampler/wieghted", "did you mean sampler/weighted?"),
         ("sampler._target_=task/classification", "is a task, accepts a sampler"),
-        ("optimizer._target_=torch.optim.Optimizer", "only a base class"),
+        ("optimizer._target_=torch.optim.Optimizer", "has no optimizer of this name"),
         ("scheduler._target_=torch.optim.lr_scheduler.warnings.warn", "expected a class"),
         ("augment.train.flip._target_=albumentations.Compse", "albumentations"),
         ("loader._target_=settings/trainer", "accepts settings/loader alone"),

@@ -53,7 +53,9 @@ def test_what_no_config_can_hold_is_nothing(annotation: Any):
 
 
 _types = st.recursive(
-    st.sampled_from([int, float, str, bool, None, Literal["a", 3], Annotated[int, annotated_types.Gt(2)]]),
+    st.sampled_from([
+        int, float, str, bool, None, Literal["a", 3], Annotated[int, annotated_types.Gt(2)],
+    ]),
     lambda inner: st.one_of(
         inner.map(lambda t: list[t]),  # type: ignore[valid-type]
         inner.map(lambda t: dict[str, t]),  # type: ignore[valid-type]
