@@ -73,7 +73,7 @@ class TorchSource:
 
     def items(self, epoch: int) -> Iterator[Any]:
         """Items of an iterable dataset, read with the global states seeded for each."""
-        from transforms.global_random import global_states
+        from pipeline.global_random import global_states
 
         self.initialise()
         if hasattr(self.dataset, "set_epoch"):
@@ -98,7 +98,7 @@ class TorchSource:
 
         A ``None`` item, and a ValueError or OSError while reading it, is a bad sample.
         """
-        from transforms.global_random import global_states
+        from pipeline.global_random import global_states
 
         key = str(index)
         with global_states(self._global_seed(epoch, position)):

@@ -17,6 +17,7 @@ FOUNDATION = {
     "datasets.sample": set(),
     "pipeline.registry": set(),
     "pipeline.rng": set(),
+    "pipeline.global_random": {"pipeline.rng"},
     "datasets.protocols": {"datasets.sample"},
 }
 LEAF_PACKAGES = (
@@ -45,12 +46,11 @@ SHARED_BY_LEAVES = {
         "datasets.formats.lmdb_writer",
         "datasets.formats.packed_fields",
     },
-    "pipeline.samplers": {"pipeline.permutation", "pipeline.orders"},
+    "pipeline.samplers": {"pipeline.permutation", "pipeline.orders", "pipeline.weights"},
     "pipeline.collates": {"pipeline.columns"},
     # The torch modules that registered models are light factories of.
     "pipeline.models": {"pipeline.networks.small_cnn", "pipeline.networks.fed_module"},
     "transforms.decode": {"transforms.formats.sniff"},
-    "transforms.cpu": {"transforms.global_random"},
 }
 HEAVY = ("torch", "albumentations", "cv2", "pyarrow", "lmdb", "simplejpeg", "torchmetrics", "rich")
 

@@ -148,7 +148,7 @@ class _OwnStage:
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         try:
             if self._global_random:
-                from transforms.global_random import global_states
+                from pipeline.global_random import global_states
 
                 with global_states(int(rng.integers(1 << 63))):
                     return self._step(sample, rng)
