@@ -182,7 +182,10 @@ def _build_sampler(config: Config, dataset: Any) -> Any:
     """The configured sampler, or None for a stream, which has an order of its own."""
     if not hasattr(dataset, "__len__"):
         return None
-    return build(config["sampler"], n=len(dataset), index=dataset.index, seed=config["seed"])
+    node = dict(config["sampler"])
+    if node["_target_"] == "sampler/torch":
+        node["target"] = resolve_class(node["target"], bases=("torch.utils.data.Sampler",))
+    return build(node, n=len(dataset), index=dataset.index, seed=config["seed"])
 
 
 def build_device_transforms(config: Config) -> list[BatchTransform]:

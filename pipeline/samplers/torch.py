@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.global_random import global_states
 from pipeline.orders import digest_of, epoch_order, signature_of
 from pipeline.registry import register
 from pipeline.rng import Stream, philox_words
@@ -58,7 +56,7 @@ class TorchSampler:
         self._index = index if index is not None and "label" in index.columns else None
         self._label_names = ({"labels", "targets"} & set(named)) - set(self._args)
         self._takes_generator = "generator" in named
-        with _global_states(0):
+        with global_states(0):
             self._length = len(self._make(0))
         self._signature = self._sign()
 
@@ -107,7 +105,7 @@ class TorchSampler:
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
         name = self._target.__qualname__
-        with _global_states(self._epoch_seed(epoch)):
+        with global_states(self._epoch_seed(epoch)):
             sampler = self._make(epoch)
             try:
                 order = np.fromiter(iter(sampler), np.int64)
@@ -165,20 +163,3 @@ def _hashable(value: Any) -> Any:
     if array.dtype == object:
         return repr(value)
     return [str(array.dtype), array.shape, digest_of(array)]
-
-
-@contextmanager
-def _global_states(seed: int) -> Iterator[None]:
-    """Run a block with Python's, NumPy's and torch's global states seeded, then put them back."""
-    import torch
-
-    states = random.getstate(), np.random.get_state(), torch.random.get_rng_state()
-    try:
-        random.seed(seed)
-        np.random.seed([seed & 0xFFFFFFFF, seed >> 32])
-        torch.random.default_generator.manual_seed(seed)
-        yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        torch.random.set_rng_state(states[2])
