@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -54,8 +55,12 @@ def build(node: Config, **injected: Any) -> Any:
     if target.partial and not inspect.isclass(target.call):
         return functools.partial(target.call, **arguments) if arguments else target.call
     accepted = inspect.signature(target.call).parameters
+    for name, value in arguments.items():
+        default = accepted[name].default if name in accepted else None
+        if isinstance(default, Enum) and isinstance(value, str):  # a config holds its name
+            arguments[name] = type(default)[value]
     arguments |= {k: v for k, v in injected.items() if k in accepted}
-    return target.call(**arguments)
+    return target.call(*arguments.pop("_args_", ()), **arguments)
 
 
 def _build_nested(value: Any) -> Any:

@@ -76,7 +76,16 @@ class Component:
     name: str
     target: Callable[..., Any]
     global_random: bool
-    origin: str
+
+    @property
+    def origin(self) -> str:
+        """Where it is defined: file, line and qualified name."""
+        try:
+            file = inspect.getsourcefile(self.target) or "?"
+            line = inspect.getsourcelines(self.target)[1]
+        except (OSError, TypeError):  # defined at a prompt or in a notebook
+            return f"{self.target.__module__}.{self.target.__qualname__}"
+        return f"{file}:{line} ({self.target.__qualname__})"
 
     @property
     def target_name(self) -> str:
@@ -113,7 +122,7 @@ def register(group: str, name: str, *, global_random: bool = False) -> Callable[
         raise ValueError(f"register: {name!r} is no name: letters, digits and _, no digit first")
 
     def add(target: T) -> T:
-        component = Component(group, name, target, global_random, _origin(target))
+        component = Component(group, name, target, global_random)
         known = _components.get(component.target_name)
         # A module that is loaded again (a reload, a notebook cell run twice) registers the same
         # thing: that replaces it. Anything else is two things of one name.
@@ -130,16 +139,6 @@ def register(group: str, name: str, *, global_random: bool = False) -> Callable[
 
 def _identity(target: Callable[..., Any]) -> tuple[str, str]:
     return target.__module__.replace("__mp_main__", "__main__"), target.__qualname__
-
-
-def _origin(target: Callable[..., Any]) -> str:
-    """Where a component is defined: file, then qualified name."""
-    try:
-        file = inspect.getsourcefile(target) or "?"
-        line = inspect.getsourcelines(target)[1]
-    except (OSError, TypeError):  # defined at a prompt or in a notebook
-        return f"{target.__module__}.{target.__qualname__}"
-    return f"{file}:{line} ({target.__qualname__})"
 
 
 def find(target_name: str) -> Component | None:

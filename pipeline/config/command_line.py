@@ -10,10 +10,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from pipeline.blame import is_explained
 from pipeline.config.compose import composer_for
 from pipeline.config.errors import ConfigError, Problem, nearest
 
 CONFIG_ERROR = 2
+FAILED = 1
 
 _FLAGS = {
     "-h": "help", "--help": "help",
@@ -130,6 +132,11 @@ def _run(argv: list[str], job: str | Callable[..., Any], command: str | None) ->
         if is_first_rank():
             print(error, file=sys.stderr)
         return CONFIG_ERROR
+    except (ValueError, OSError) as error:
+        if not is_explained(error):
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return FAILED
 
 
 def _sweep(arguments: Arguments, composer: Any, job: str | Callable[..., Any]) -> int:

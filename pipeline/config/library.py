@@ -1,6 +1,6 @@
 """Signatures of library classes, kept on disk by version: importing torch costs seconds.
 
-They are found out by a process of their own, `python -m pipeline.config.library`, the first
+They are found out by a process of their own, `pipeline.config.survey`, the first
 time that a version is met: all common classes of the library at once.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.metadata
-import inspect
 import json
 import os
 import subprocess
@@ -19,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.allowed import FAMILIES, Family, resolve_target
+from pipeline.config.allowed import Family
 
 _FORMAT = 1
 _ROOT = Path(__file__).resolve().parents[2]
@@ -75,7 +74,7 @@ def _find_out(target: str, distribution: str) -> dict[str, Any]:
     """Describe a target, and all common ones of its library, in a process of its own."""
     environment = {**os.environ, "NO_ALBUMENTATIONS_UPDATE": "1", "PYTHONPATH": str(_ROOT)}
     done = subprocess.run(
-        [sys.executable, "-m", "pipeline.config.library", target, distribution],
+        [sys.executable, "-m", "pipeline.config.survey", target, distribution],
         capture_output=True, text=True, env=environment, check=False,
     )  # fmt: skip
     if done.returncode:
@@ -91,50 +90,3 @@ def _write(distribution: str, known: dict[str, Any]) -> None:
         with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as out:
             json.dump(known, out)
         os.replace(out.name, file)
-
-
-def _describe_now(target: str) -> dict[str, Any] | str:
-    """What a class takes, by importing it."""
-    from pipeline.config.notation import encode, reduce
-    from pipeline.config.signatures import NO_DEFAULT, annotation_of, plain_default
-
-    try:
-        call = resolve_target(target).call
-    except (ValueError, ImportError) as error:
-        return str(error)
-    arguments = {}
-    parameters = inspect.signature(call).parameters.values()
-    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    for parameter in parameters:
-        if parameter.kind in named:
-            missing = parameter.default is inspect.Parameter.empty
-            default = NO_DEFAULT if missing else plain_default(parameter.default)
-            arguments[parameter.name] = [encode(reduce(annotation_of(call, parameter))), default]
-    kinds = {parameter.kind for parameter in parameters}
-    return {
-        "arguments": arguments,
-        "takes_any": inspect.Parameter.VAR_KEYWORD in kinds,
-        "takes_positional": inspect.Parameter.VAR_POSITIONAL in kinds,
-    }
-
-
-def _common_targets(distribution: str) -> list[str]:
-    """Every public class of the families of a distribution that a config may name."""
-    found = []
-    for family in FAMILIES.values():
-        if family.distribution == distribution:
-            module = importlib.import_module(family.name)
-            for name in dir(module):
-                if name[0] != "_" and inspect.isclass(getattr(module, name)):
-                    with contextlib.suppress(ValueError, ImportError):
-                        resolve_target(f"{family.name}.{name}")
-                        found.append(f"{family.name}.{name}")
-    return found
-
-
-if __name__ == "__main__":
-    _target, _distribution = sys.argv[1:]
-    with contextlib.redirect_stdout(sys.stderr):
-        _targets = [_target, *_common_targets(_distribution)]
-        _described = {name: _describe_now(name) for name in _targets}
-    print(json.dumps(_described))

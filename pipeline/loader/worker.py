@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from pipeline.blame import is_explained
 from pipeline.loader.contract import BatchTask, Delivery
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ class WorkerError(RuntimeError):
 class WorkerTraceback(Exception):
     """Carries the traceback of a worker as text; the cause of the exception raised here."""
 
+    from_worker = True
+
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
 
@@ -34,10 +37,12 @@ class Failure:
 
     error: BaseException
     text: str
+    explained: bool = False
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
         """The exception with its traceback as text, in a form that survives pickling."""
+        explained = is_explained(error)
         lines = "".join(traceback.format_exception(error))
         text = f'in worker process {os.getpid()}:\n"""\n{lines}"""'
         try:
@@ -45,10 +50,12 @@ class Failure:
         except Exception:
             notes = "; ".join(getattr(error, "__notes__", []))
             error = WorkerError(f"{type(error).__name__}: {error} ({notes})")
-        return cls(error, text)
+        return cls(error, text, explained)
 
     def raise_error(self) -> NoReturn:
-        """Raise the exception here, with the worker's traceback as its cause."""
+        """Raise the exception here, with the worker's traceback as its cause if it needs one."""
+        if self.explained:
+            raise self.error
         raise self.error from WorkerTraceback(self.text)
 
 
