@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from pipeline.blame import is_explained
 from pipeline.config.compose import composer_for
 from pipeline.config.errors import ConfigError, Problem, nearest
+from pipeline.config.printing import print_config
 
 CONFIG_ERROR = 2
 FAILED = 1
@@ -120,7 +120,7 @@ def _run(argv: list[str], job: str | Callable[..., Any], command: str | None) ->
             return 0
         if "multirun" in arguments.flags:
             return _sweep(arguments, composer, job)
-        from pipeline.config.job import read_job
+        from pipeline.config.job import locate, read_job
 
         config = read_job(arguments.overrides, composer, command=command).config
         if "cfg" in arguments.flags:
@@ -153,32 +153,6 @@ def _config_dir(arguments: Arguments) -> Path | None:
     return Path(folder).expanduser() if folder else None
 
 
-def print_config(config: Mapping[str, Any], package: str | None = None) -> None:
-    """Print a config, or the part of it at `package`, as YAML.
-
-    Raises:
-        ConfigError: There is no such part.
-    """
-    import yaml
-
-    part: Any = config
-    for name in package.split(".") if package else ():
-        if not isinstance(part, Mapping) or name not in part:
-            names = list(part) if isinstance(part, Mapping) else []
-            near = nearest(name, names)
-            remedy = f"; did you mean {near}?" if near else ""
-            raise ConfigError([Problem("--package", f"{package!r} is not in the config{remedy}")])
-        part = part[name]
-    text = yaml.safe_dump(part, sort_keys=False, allow_unicode=True)
-    print(text.removesuffix("...\n"), end="")
-
-
 def is_first_rank() -> bool:
     """Whether this process speaks for all that torchrun has started."""
     return os.environ.get("RANK", "0") == "0"
-
-
-def locate(path: str) -> Callable[[dict[str, Any]], Any]:
-    """The function at a dotted path."""
-    module, _, name = path.rpartition(".")
-    return getattr(import_module(module), name)

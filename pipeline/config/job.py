@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -194,3 +195,9 @@ def _add_command(config: DictConfig, command: str) -> None:
             if component is None
             else (registry.option_node(component))
         )
+
+
+def locate(path: str) -> Callable[[dict[str, Any]], Any]:
+    """The function at a dotted path."""
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)

@@ -22,8 +22,9 @@ from pipeline.config.composition import (
     setup_globals,
 )
 from pipeline.config.errors import ConfigError, Problem
-from pipeline.config.job import Job, check_config, read_job
+from pipeline.config.job import Job, check_config, locate, read_job
 from pipeline.config.overrides import parse, quote
+from pipeline.config.printing import print_config
 
 _KEYS = ("hydra.", "hydra/")
 _PLUGINS = ("hydra_plugins.", "hydra._internal.core_plugins.")
@@ -50,8 +51,6 @@ def sweep(texts: Sequence[str], composer: Composer, job: str, *, show_only: bool
     jobs = check_jobs(swept, composer)
     master = _master(settings, composer)
     if show_only:
-        from pipeline.config.command_line import print_config
-
         for overrides, read in zip(swept, jobs, strict=True):
             print(f"# {' '.join(overrides)}")
             print_config(read.config)
@@ -212,7 +211,6 @@ def run_job(config: DictConfig, *, job: str, search: tuple[str, ...] = ()) -> An
         job: Dotted path of the job.
         search: Folders that the launching process imports from.
     """
-    from pipeline.config.command_line import locate
     from pipeline.config.discovery import load_all
 
     sys.path.extend(path for path in search if path not in sys.path)
