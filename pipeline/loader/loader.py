@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 class Loader:
     """Iterates over batches: the same ones, whatever computes them.
 
-    Iterating goes through one epoch. After a whole epoch the next iteration is the next epoch;
-    after one that was broken off it is the same epoch again, from its beginning; after
-    `load_state_dict` it is the rest of the epoch that was saved. Evaluation stays at epoch 0.
+    Iterating goes through one epoch. After a whole epoch, that is when its last batch was handed
+    over, the next iteration is the next epoch; after one that was broken off it is the same epoch
+    again, from its beginning; after `load_state_dict` it is the rest of the epoch that was saved.
+    Evaluation stays at epoch 0.
 
     Args:
         dataset: Indexed data, or a stream.
@@ -118,6 +119,7 @@ class Loader:
         self._next_batch = 0
         self._finished = False
         self._placed = False
+        self._turn = 0
         self._quarantine: frozenset[tuple[int, int]] = frozenset()
         self._run: Iterator[Delivery] | None = None
         self._fingerprint: str | None = None
@@ -140,7 +142,10 @@ class Loader:
         return index.class_names if index is not None else None
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration be `epoch`, from where a loaded state stands in it, if it does."""
+        """Let the next iteration be `epoch`, from where a loaded state stands in it, if it does.
+
+        An iteration that has handed out a batch already goes on as it is.
+        """
         if self._evaluates:
             return
         if not (self._placed and epoch == self._epoch):
@@ -149,41 +154,53 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         self._stop()
-        if self._finished:
+        # Some training programs count batches and never ask for the one after the last.
+        whole = not self._placed and 0 < self._next_batch == self._num_batches
+        if self._finished or whole:
             self._epoch += not self._evaluates
             self._next_batch = 0
         elif not self._placed:
             self._next_batch = 0
-        self._finished = self._placed = False
-        tasks = self._tasks(epoch=self._epoch, start=self._next_batch, quarantine=self._quarantine)
-        self._run = self._engine.run(tasks)
-        return self._iterate(self._run)
+        self._finished = False
+        return self._iterate(self._turn)
 
-    def _iterate(self, run: Iterator[Delivery]) -> Iterator[Batch]:
+    def _iterate(self, turn: int) -> Iterator[Batch]:
+        # What is iterated is settled by the first `next`: until then `set_epoch` and another
+        # `iter` find the place as it was set.
+        self._check_turn(turn)
+        self._placed = False
+        tasks = self._tasks(epoch=self._epoch, start=self._next_batch, quarantine=self._quarantine)
+        run = self._run = self._engine.run(tasks)
         try:
-            while True:
-                if self._run is not run:
-                    raise RuntimeError(
-                        "loader: this iteration ended when another one began; one loader is "
-                        "iterated by one loop at a time"
-                    )
-                delivery = next(run, None)
-                if delivery is None:
-                    break
+            while (delivery := next(run, None)) is not None:
                 self.stats.add(delivery)
                 self._bad_samples.add(delivery.faults, delivery.positions)
                 # Counted before it is handed over: whoever holds a batch has consumed it.
-                self._next_batch = delivery.number + 1
+                if not self._placed:
+                    self._next_batch = delivery.number + 1
                 if delivery.batch is not None:
                     yield delivery.batch
-            self._finished = True
+                    self._check_turn(turn)
+            self._finished = not self._placed
             self._bad_samples.end_epoch()
         finally:
-            if self._run is run:
+            if self._turn == turn:
                 self._stop()
+
+    def _check_turn(self, turn: int) -> None:
+        if self._turn != turn:
+            raise RuntimeError(
+                "loader: this iteration ended when another one began; one loader is iterated by "
+                "one loop at a time"
+            )
+
+    @property
+    def _num_batches(self) -> int | None:
+        return None if self.plan is None else self.plan.num_batches
 
     def _stop(self) -> None:
         """End the iteration at hand, if there is one."""
+        self._turn += 1
         run, self._run = self._run, None
         if run is not None:
             run.close()  # type: ignore[attr-defined]
