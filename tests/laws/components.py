@@ -1,0 +1,88 @@
+"""Components as users write them, good and bad, for the tests of the laws."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from torch.utils.data import Dataset, IterableDataset
+
+from pipeline.registry import register
+
+
+class Photos(Dataset):
+    """Map-style, augmented from all three global random states, as most are."""
+
+    def __init__(self, root: str) -> None:
+        self.files = sorted(Path(root).glob("*/*.jpg"))
+        self.classes = sorted({file.parent.name for file in self.files})
+        self.targets = [self.classes.index(file.parent.name) for file in self.files]
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
+        image = cv2.imread(str(self.files[index]))
+        if image is None:
+            raise OSError(f"cannot read {self.files[index]}")
+        noise = np.random.randint(0, 9) + random.randint(0, 9) + int(torch.randint(0, 9, ()))
+        return np.ascontiguousarray((image // 2 + noise)[..., ::-1]), self.targets[index]
+
+
+class PhotoStream(IterableDataset):
+    """The same photographs, one after the other, of a length that it does not tell."""
+
+    def __init__(self, root: str) -> None:
+        self.photos = Photos(root)
+
+    def __iter__(self):
+        for index in range(len(self.photos)):
+            try:
+                yield self.photos[index]
+            except OSError:
+                yield None
+
+
+@register("transform", "laws_global_noise", global_random=True)
+def global_noise(sample: dict[str, Any], rng: Any) -> dict[str, Any]:
+    """Draws from the global states and says so."""
+    noise = np.random.randint(0, 60) + random.randint(0, 60) + int(torch.randint(0, 60, ()))
+    return {**sample, "image": sample["image"] // 2 + np.uint8(noise % 128)}
+
+
+@register("transform", "laws_undeclared_noise")
+def undeclared_noise(sample: dict[str, Any], rng: Any) -> dict[str, Any]:
+    """Draws from a global state and does not say so."""
+    return {**sample, "image": sample["image"] // 2 + np.uint8(np.random.randint(0, 128))}
+
+
+@register("transform", "laws_counting")
+class Counting:
+    """Keeps state from one sample to the next."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, sample: dict[str, Any], rng: Any) -> dict[str, Any]:
+        self.count += 1
+        return {**sample, "image": sample["image"] // 2 + np.uint8(self.count % 128)}
+
+
+@register("sampler", "laws_groups")
+class Groups:
+    """Records in order, in groups of four positions that belong together."""
+
+    group = 4
+
+    def __init__(self, n: int, index: Any = None, seed: int = 0) -> None:
+        self._n = n
+
+    def __len__(self) -> int:
+        return self._n
+
+    def indices(self, epoch: int, start: int, stop: int) -> np.ndarray:
+        return np.arange(start, stop, dtype=np.int64)

@@ -1,0 +1,48 @@
+"""A few small photographs, in two layouts, for all tests of the laws."""
+
+from __future__ import annotations
+
+from math import ceil
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+CLASSES = {"ash": 19, "birch": 11, "cedar": 7, "dogwood": 4}
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """41 training images of four unequal classes, one of them damaged, and 15 for evaluation."""
+    root = tmp_path_factory.mktemp("photos")
+    make_photos(root)
+    return root
+
+
+def make_photos(root: Path) -> None:
+    """Write the images; the same bytes every time."""
+    rng = np.random.default_rng(5)
+    for split, share in (("train", 1.0), ("val", 0.3)):
+        for name, count in CLASSES.items():
+            folder = root / split / name
+            folder.mkdir(parents=True)
+            for number in range(ceil(count * share)):
+                height, width = rng.integers(20, 44, 2)
+                coarse = rng.integers(0, 256, (5, 5, 3), np.uint8)
+                image = cv2.resize(coarse, (int(width), int(height)))
+                cv2.imwrite(str(folder / f"{number:02d}.jpg"), image)
+    damaged = root / "train" / "birch" / "03.jpg"
+    damaged.write_bytes(damaged.read_bytes()[:200])
+
+
+@pytest.fixture(scope="session")
+def packed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same photographs in LMDB."""
+    from datasets.formats.lmdb_writer import write_lmdb
+    from datasets.storages.image_folder import ImageFolder
+
+    folder = tmp_path_factory.mktemp("packed") / "photos"
+    for split in ("train", "val"):
+        write_lmdb(folder / split, ImageFolder(str(photos / split)))
+    return folder

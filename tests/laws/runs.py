@@ -1,0 +1,80 @@
+"""Real configurations by short names, and the hashes of what they give."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pipeline import build_loader
+from pipeline.digest import batch_digest, row_digests
+
+DATASETS = ("image_folder", "lmdb", "eager", "torch")
+SAMPLERS = {
+    "sequential": ["sampler=sequential"],
+    "random": ["sampler=random"],
+    "weighted": ["sampler=weighted", "sampler.num_samples=53"],
+    "without": ["sampler=weighted", "sampler.replacement=false"],
+    "torch": ["sampler=torch", "sampler.target=torch.utils.data.RandomSampler"],
+}
+COLLATES = {
+    "stack": ["collate=stack"],
+    "list": ["collate=list", "collate.stacked=[]"],
+    "pad": ["collate=pad", "collate.fields={image: 2}"],
+}
+SMALL = ["augment.image_size=20"]
+AUGMENTS = {
+    "none": ["augment=none", *SMALL],
+    "light": ["augment=light", *SMALL],
+    "imagenet": ["augment=imagenet", *SMALL, "augment.eval_size=24"],
+    "strong": ["augment=strong", *SMALL, "augment.eval_size=24"],
+    "ragged": ["augment=light", "augment.train.crop=null"],
+}
+IMPORTS = "imports=[tests.laws.components]"
+LOADER = ["loader.batch_size=6", "loader.drop_last=false", "loader.max_error_rate=1"]
+INLINE = {"engine": "inline", "num_workers": 0}
+
+
+def overrides(
+    photos: Path,
+    packed: Path | None = None,
+    *,
+    dataset: str = "image_folder",
+    sampler: str = "random",
+    collate: str = "stack",
+    augment: str = "light",
+) -> list[str]:
+    """What a user would type for this content."""
+    if dataset == "torch":
+        data = ["dataset=torch", "dataset.target=tests.laws.components.Photos"]
+        data += [f"dataset.args={{root: {photos}/train}}", "dataset.val_fraction=0"]
+    else:
+        path = packed if dataset == "lmdb" else photos
+        data = [f"dataset={dataset}", f"dataset.storage.path={path}"]
+    return [IMPORTS, *data, *SAMPLERS[sampler], *COLLATES[collate], *AUGMENTS[augment], *LOADER]
+
+
+def loader_of(config: dict[str, Any], split: Any = "train", **changes: Any) -> Any:
+    """The config's loader, with changes to `loader`, `rank` or `world_size`."""
+    ranks = {name: changes.pop(name) for name in ("rank", "world_size") if name in changes}
+    changed = {**config, "loader": {**config["loader"], **changes}}
+    return build_loader(changed, split, **ranks)
+
+
+def digests(
+    config: dict[str, Any], *, epochs: int = 2, split: str = "train", **changes: Any
+) -> list[list[str]]:
+    """Hash of every batch, by epoch."""
+    with loader_of(config, split, **changes) as loader:
+        return [[batch_digest(batch) for batch in loader] for _ in range(epochs)]
+
+
+def rows(config: dict[str, Any], **changes: Any) -> list[list[str]]:
+    """Hashes of the valid rows of every batch of epoch 0."""
+    with loader_of(config, **changes) as loader:
+        return [row_digests(batch) for batch in loader]
+
+
+def rest(loader: Any, count: int | None = None) -> list[str]:
+    """Hashes of the batches that a loader still gives in its epoch, or `count` of them."""
+    return [batch_digest(batch) for batch in islice(loader, count)]

@@ -1,0 +1,123 @@
+"""The same batches for any engine, workers, start method, persistence and read-ahead."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline import compose
+from tests.laws.pairs import Case, pairwise
+from tests.laws.runs import (
+    AUGMENTS,
+    COLLATES,
+    DATASETS,
+    INLINE,
+    SAMPLERS,
+    digests,
+    loader_of,
+    overrides,
+)
+
+CONTENT = {
+    "dataset": DATASETS,
+    "sampler": tuple(SAMPLERS),
+    "collate": tuple(COLLATES),
+    "augment": tuple(AUGMENTS),
+}
+WAYS = {
+    "num_workers": (0, 1, 2, 3, 7),
+    "multiprocessing_context": ("fork", "forkserver", "spawn"),
+    "persistent_workers": (True, False),
+    "prefetch_factor": (1, 3),
+}
+
+
+def stackable(case: Case) -> bool:
+    """Images of several sizes cannot be stacked."""
+    return (case.get("augment"), case.get("collate")) != ("ragged", "stack")
+
+
+def quick(case: Case) -> bool:
+    """A spawned worker takes seconds to start; more than two are for the slow tests."""
+    many_spawned = case.get("num_workers", 0) > 2 and case.get("multiprocessing_context") == "spawn"
+    return stackable(case) and not many_spawned
+
+
+CASES = pairwise({**CONTENT, **WAYS}, quick)
+
+
+@pytest.fixture(scope="module")
+def expected(photos, packed):
+    """Hashes of two epochs by the inline engine, by content; computed once."""
+
+    @lru_cache
+    def of(content: tuple[tuple[str, str], ...]) -> Any:
+        config = compose(overrides(photos, packed, **dict(content)))
+        return config, digests(config, **INLINE)
+
+    return of
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case.values())))
+def test_every_way_to_run_gives_the_batches_of_the_inline_engine(case, expected):
+    content = tuple((name, case[name]) for name in CONTENT)
+    config, hashes = expected(content)
+    assert digests(config, engine="torch", **{name: case[name] for name in WAYS}) == hashes
+    first, second = hashes
+    assert len(first) == len(second) == len({*first}) >= 6
+    if (case["sampler"], case["augment"]) != ("sequential", "none"):
+        assert not {*first} & {*second}, "epochs differ"
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_evaluation_too_and_again_and_again(dataset, expected, photos, packed):
+    config = compose(overrides(photos, packed, dataset=dataset, sampler="weighted"))
+    changes = {"split": "val", "epochs": 3}
+    first, *again = digests(config, **changes, **INLINE)
+    # `val_fraction=0` leaves nothing of a torch dataset for evaluation.
+    assert len(first) == (0 if dataset == "torch" else 3)
+    assert again == [first, first]
+    assert digests(config, **changes, engine="torch", num_workers=2) == [first] * 3
+
+
+@pytest.mark.parametrize("dataset", ["image_folder", "eager", "lmdb"])
+def test_datasets_that_hold_the_same_photographs_give_the_same_pixels(dataset, expected):
+    def content(name: str) -> tuple[tuple[str, str], ...]:
+        return tuple({"dataset": name, "sampler": "weighted", "augment": "strong"}.items())
+
+    assert expected(content(dataset))[1] == expected(content("image_folder"))[1]
+
+
+def test_repeats_of_a_weighted_draw_are_augmented_differently(photos):
+    config = compose(overrides(photos, sampler="weighted", augment="strong"))
+    images: dict[int, list[Any]] = {}
+    with loader_of(config, **INLINE) as loader:
+        for batch in loader:
+            for index, image in zip(batch["index"].tolist(), batch["image"], strict=True):
+                images.setdefault(index, []).append(image)
+    repeats = [copies for copies in images.values() if len(copies) > 1]
+    assert len(repeats) > 5
+    for copies in repeats:
+        assert not any(torch.equal(a, b) for i, a in enumerate(copies) for b in copies[i + 1 :]), (
+            "two draws of one record have the same pixels"
+        )
+
+
+def test_a_component_that_needs_global_states_is_reproducible(photos):
+    noise = "augment.train.noise={_target_: transform/laws_global_noise}"
+    config = compose([*overrides(photos), noise])
+    hashes = digests(config, **INLINE)
+    assert len({digest for epoch in hashes for digest in epoch}) == 14
+    torch.manual_seed(99)
+    for context in ("fork", "forkserver"):
+        way = {"engine": "torch", "num_workers": 2, "multiprocessing_context": context}
+        assert digests(config, **way) == hashes
+
+
+def test_an_undeclared_draw_is_what_these_tests_would_catch(photos):
+    noise = "augment.train.noise={_target_: transform/laws_undeclared_noise}"
+    config = compose([*overrides(photos), noise])
+    assert digests(config, **INLINE) != digests(config, engine="torch", num_workers=2)

@@ -1,0 +1,90 @@
+"""Exactly once: the ranks' batches together are the epoch, in global order, for every tail."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from pipeline import compose
+from pipeline.digest import batch_digest
+from tests.laws.runs import INLINE, loader_of, overrides
+from tests.laws.runs import rows as whole_rows
+
+RANKS = (1, 2, 3, 4, 8)
+TAILS = {"drop": True, "keep": False, "pad": "pad"}
+# N of 41, 53 and 40 positions (weighted without the damaged one below), and G that divides none.
+SAMPLERS = ("sequential", "random", "weighted", "without", "torch")
+
+
+@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_the_union_of_the_ranks_is_the_epoch(sampler, tail, photos, packed):
+    sizes = (1, 3, 7, 11, 40)
+    config = compose(overrides(photos, packed, sampler=sampler, dataset="lmdb"))
+    for batch_size in sizes:
+        changes = {**INLINE, "batch_size": batch_size, "drop_last": TAILS[tail]}
+        alone = whole_rows(config, **changes)
+        length = 53 if sampler == "weighted" else 41
+        full, rest = divmod(length, batch_size)
+        shapes = [batch_size] * full + ([rest] if rest and tail != "drop" else [])
+        assert [len(rows) for rows in alone] == shapes, "every position once"
+        for world_size in RANKS if batch_size in (3, 7) else random.Random(length).sample(RANKS, 2):
+            joined = [[] for _ in alone]
+            for rank in range(world_size):
+                ranked = whole_rows(config, rank=rank, world_size=world_size, **changes)
+                assert len(ranked) == len(alone), "as many batches on every rank"
+                for rows, more in zip(joined, ranked, strict=True):
+                    rows += more
+            assert joined == alone, f"{world_size} ranks, batch size {batch_size}"
+
+
+@pytest.mark.parametrize("collate", ["list", "pad", "stack"])
+def test_a_rank_without_samples_has_a_row_that_counts_for_nothing(collate, photos):
+    config = compose(overrides(photos, collate=collate))
+    changes = {**INLINE, "batch_size": 3, "world_size": 8}
+    for rank in range(8):
+        with loader_of(config, rank=rank, **changes) as loader:
+            batches = list(loader)
+        assert len(batches) == 14
+        for batch in batches:
+            assert len(batch["key"]) == len(batch["valid"]) == len(batch["image"]) >= 1
+    assert not batches[-1]["valid"].all() or len(batches[-1]["key"]) == 1
+
+
+@pytest.mark.parametrize("world_size", RANKS)
+@pytest.mark.parametrize("tail", TAILS)
+def test_groups_are_never_cut_by_a_rank(tail, world_size, photos):
+    base = [o for o in overrides(photos) if not o.startswith("sampler")]
+    config = compose([*base, "sampler=laws_groups"])
+    changes = {**INLINE, "batch_size": 12, "drop_last": TAILS[tail], "world_size": world_size}
+    seen: list[int] = []
+    for rank in range(world_size):
+        with loader_of(config, rank=rank, **changes) as loader:
+            for batch in loader:
+                positions = batch["position"][batch["valid"]].tolist()
+                groups = {position // 4 for position in positions}
+                whole = {p for g in groups for p in range(4 * g, min(4 * g + 4, 41))}
+                assert set(positions) == whole, "a group was cut"
+                seen += positions
+    assert sorted(seen) == list(range(36 if tail == "drop" else 41))
+
+
+def test_a_batch_size_that_cuts_groups_is_refused(photos):
+    base = [o for o in overrides(photos) if not o.startswith("sampler")]
+    config = compose([*base, "sampler=laws_groups"])
+    with pytest.raises(ValueError, match="cuts groups of 4"):
+        loader_of(config, **INLINE)
+
+
+def test_padding_repeats_positions_with_their_pixels(photos):
+    config = compose(overrides(photos, augment="strong"))
+    with loader_of(config, **INLINE, batch_size=30, drop_last="pad") as loader:
+        first, last = loader
+    assert last["valid"].tolist() == [True] * 11 + [False] * 19
+    assert last["position"].tolist() == [*range(30, 41), *range(19)]
+    for row, padding in enumerate(range(11, 30)):
+        assert first["index"][row] == last["index"][padding]
+        assert batch_digest({"image": first["image"][row]}) == batch_digest(
+            {"image": last["image"][padding]}
+        )
