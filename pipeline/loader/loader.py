@@ -239,8 +239,12 @@ class Loader:
         """What decides the batches; ranks and workers are not part of it."""
         if self._fingerprint is None:
             self._fingerprint = self.dataset.fingerprint()
+        sampler = self._identity.get("sampler")
+        if sampler is not None:
+            by_content = getattr(self._sampler, "by_content", ())
+            sampler = {name: value for name, value in sampler.items() if name not in by_content}
         plan: dict[str, Any] = {
-            "sampler": self._identity.get("sampler"),
+            "sampler": sampler,
             "batch_size": self.batch_size,
             "tail": self._tail,
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +72,8 @@ class WeightedSampler:
         by_class = weights == "balanced" or isinstance(weights, dict)
         # A replacement of another class would change the balance that was asked for.
         self.same: str | None = "label" if by_class else None
+        # Arguments that `fingerprint` stands for: a file of weights is one wherever it lies.
+        self.by_content = ("weights",) if _is_file(weights) else ()
 
     def __len__(self) -> int:
         return self._length
@@ -160,7 +162,7 @@ def _read_weights(
         source, values = "by class", _by_class(weights, index)
     elif weights == "balanced":
         source, values = "balanced", _balanced(index)
-    elif Path(weights).suffix in (".npy", ".csv"):
+    elif _is_file(weights):
         source, values = weights, _from_file(Path(weights), n, index)
     else:
         source, values = f"column {weights}", _column(weights, index)
@@ -172,6 +174,10 @@ def _read_weights(
     values = values.astype(np.float64, copy=False)
     _check(values, source, index)
     return values
+
+
+def _is_file(weights: object) -> TypeGuard[str]:
+    return isinstance(weights, str) and Path(weights).suffix in (".npy", ".csv")
 
 
 def _check(values: NDArray[np.float64], source: str, index: Index | None) -> None:
