@@ -30,4 +30,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from pipeline.process_exit import exit_with
+
+    exit_with(main)

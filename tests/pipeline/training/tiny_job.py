@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[3]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from pipeline.process_exit import exit_with  # noqa: E402
 from pipeline.tasks.classification import Classification  # noqa: E402
 from pipeline.training import job  # noqa: E402
 from pipeline.training.loggers.csv import CsvLogger  # noqa: E402
@@ -183,7 +184,7 @@ def config_of(outputs: Path, trainer: Any = (), **tiny: Any) -> dict[str, Any]:
     return config
 
 
-if __name__ == "__main__":
+def main() -> int:
     for name, fake in FAKES.items():
         setattr(job, name, fake)
     given = json.loads(sys.argv[1])
@@ -192,4 +193,9 @@ if __name__ == "__main__":
         print(json.dumps(job.train(given)))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    exit_with(main)
