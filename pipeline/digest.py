@@ -20,18 +20,28 @@ def batch_digest(batch: Batch) -> str:
 def row_digests(batch: Batch) -> list[str]:
     """Hash of every valid row of a batch, whatever rows stand beside it.
 
-    Rows are comparable between batches of another size as long as their collate gives a row the
-    same shape there (`stack` and `list` do, `pad` does where lengths agree).
+    What a collate filled a row up with, to the length of its batch, is left out.
     """
     rows = []
     for row, valid in enumerate(batch["valid"].tolist()):
         if valid:
             digest = hashlib.blake2b(digest_size=16)
             for name in sorted(batch):
-                digest.update(name.encode())
-                _add(digest, batch[name][row])
+                if not (
+                    name.endswith("_mask") and f"{name.removesuffix('_mask')}_lengths" in batch
+                ):
+                    digest.update(name.encode())
+                    _add(digest, _unpadded(batch, name, row))
             rows.append(digest.hexdigest())
     return rows
+
+
+def _unpadded(batch: Batch, name: str, row: int) -> Any:
+    """The row's part of a field; of a padded one, with its own lengths."""
+    if f"{name}_lengths" not in batch:
+        return batch[name][row]
+    lengths = batch[f"{name}_lengths"][row].reshape(-1).tolist()
+    return batch[name][row][tuple(slice(length) for length in lengths)]
 
 
 def _add(digest: Any, value: Any) -> None:

@@ -38,6 +38,14 @@ class DoctorSettings:
     batches: int = 4
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Hashes of a batch: of all of it, and of each valid row."""
+
+    whole: str
+    rows: list[str]
+
+
 def run(config: dict[str, Any]) -> int:
     """Print the machine, and with ``equal=true`` the proof; 1 where something differs."""
     from pipeline.build import build_settings
@@ -85,42 +93,65 @@ def _print_equality(config: dict[str, Any], batches: int) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    reference = _rows(config, _INLINE, batches)
+    begin = time.perf_counter()
+    reference = _given(config, _INLINE, batches)
+    if not reference:
+        raise ValueError("doctor: the configuration gives no batch to compare; look at the data")
     table = Table("how", "batches", "rows", "result", "seconds", title="the same batches")
-    table.add_row("inline", str(len(reference)), str(sum(map(len, reference))), "reference", "")
-    differences = 0
-    for name, compute in _ways(config, batches):
+    seconds = f"{time.perf_counter() - begin:.1f}"
+    table.add_row("inline", str(len(reference)), _count(reference), "reference", seconds)
+    different = refused = 0
+    for name, compute, joined in _ways(config, batches):
         start = time.perf_counter()
-        rows = compute()
-        seconds = time.perf_counter() - start
-        different = sum(a != b for a, b in zip(reference, rows, strict=False))
-        different += abs(len(reference) - len(rows))
-        differences += different
-        result = "equal" if not different else f"{different} batches differ"
-        table.add_row(name, str(len(rows)), str(sum(map(len, rows))), result, f"{seconds:.1f}")
+        try:
+            given = compute()
+        except (ValueError, RuntimeError) as error:
+            refused += 1
+            result, counts = f"cannot be run: {error}", ("", "")
+        else:
+            result = _compare(reference, given, joined=joined)
+            different += result != "equal"
+            counts = str(len(given)), _count(given)
+        table.add_row(name, *counts, result, f"{time.perf_counter() - start:.1f}")
     Console(file=sys.stdout).print(table)
-    if differences:
+    if different:
         print(
             "The same position gave other data. A component of yours draws from a global random "
             "state or keeps state between samples: take randomness from `rng`, or register it "
             "with global_random=True."
         )
-    return 1 if differences else 0
+    if not different and not refused:
+        print(f"all are equal; compared in {time.perf_counter() - begin:.0f} s")
+    return 1 if different else 0
+
+
+def _compare(reference: list[Given], given: list[Given], *, joined: bool) -> str:
+    """``equal``, or what is not; batches that ranks share are equal row by row."""
+    wrong = abs(len(reference) - len(given)) + sum(
+        a.rows != b.rows or (a.whole != b.whole and not joined)
+        for a, b in zip(reference, given, strict=False)
+    )
+    return f"{wrong} of {len(reference)} batches differ" if wrong else "equal"
+
+
+def _count(given: list[Given]) -> str:
+    return str(sum(len(batch.rows) for batch in given))
 
 
 def _ways(
     config: dict[str, Any], batches: int
-) -> Iterator[tuple[str, Callable[[], list[list[str]]]]]:
-    """Ways to run the same configuration, by name."""
-    yield "inline, again", partial(_rows, config, _INLINE, batches)
+) -> Iterator[tuple[str, Callable[[], list[Given]], bool]]:
+    """Ways to run the same configuration: name, what runs it, whether ranks share batches."""
+    yield "inline, again", partial(_given, config, _INLINE, batches), False
     for workers in (1, 2, 3):
         changes = {"engine": "torch", "num_workers": workers}
         name = "1 worker" if workers == 1 else f"{workers} workers"
-        yield f"torch, {name}", partial(_rows, config, changes, batches)
+        yield f"torch, {name}", partial(_given, config, changes, batches), False
     spawn = {"engine": "torch", "num_workers": 2, "multiprocessing_context": "spawn"}
-    yield "torch, 2 spawned workers", partial(_rows, config, spawn, batches)
-    yield f"resumed after batch {batches // 2}", partial(_resumed, config, batches)
-    yield "2 ranks, joined", partial(_joined, config, batches, world_size=2)
+    yield "torch, 2 spawned workers", partial(_given, config, spawn, batches), False
+    yield f"resumed after batch {batches // 2}", partial(_resumed, config, batches), False
+    for ranks in (2, 3):
+        yield f"{ranks} ranks, joined", partial(_joined, config, batches, world_size=ranks), True
 
 
 def _loader(
@@ -133,32 +164,34 @@ def _loader(
     return build_loader(changed, "train", rank=rank, world_size=world_size)
 
 
-def _rows(config: dict[str, Any], changes: dict[str, Any], batches: int) -> list[list[str]]:
-    from pipeline.digest import row_digests
+def _digested(batch: Any) -> Given:
+    from pipeline.digest import batch_digest, row_digests
 
+    return Given(batch_digest(batch), row_digests(batch))
+
+
+def _given(config: dict[str, Any], changes: dict[str, Any], batches: int) -> list[Given]:
     with _loader(config, changes) as loader:
-        return [row_digests(batch) for batch in islice(loader, batches)]
+        return [_digested(batch) for batch in islice(loader, batches)]
 
 
-def _resumed(config: dict[str, Any], batches: int) -> list[list[str]]:
+def _resumed(config: dict[str, Any], batches: int) -> list[Given]:
     """Stop in the middle, and go on in a new loader from the state alone."""
-    from pipeline.digest import row_digests
-
     with _loader(config, _INLINE) as loader:
-        rows = [row_digests(batch) for batch in islice(loader, batches // 2)]
+        given = [_digested(batch) for batch in islice(loader, batches // 2)]
         state = loader.state_dict()
     with _loader(config, {"engine": "torch", "num_workers": 2}) as loader:
         loader.load_state_dict(state)
-        return rows + [row_digests(batch) for batch in islice(loader, batches - len(rows))]
+        return given + [_digested(batch) for batch in islice(loader, batches - len(given))]
 
 
-def _joined(config: dict[str, Any], batches: int, *, world_size: int) -> list[list[str]]:
+def _joined(config: dict[str, Any], batches: int, *, world_size: int) -> list[Given]:
     """Every rank's part of each batch, put together in the order of the ranks."""
-    from pipeline.digest import row_digests
-
-    joined: list[list[str]] = [[] for _ in range(batches)]
+    joined: list[Given] = []
     for rank in range(world_size):
         with _loader(config, _INLINE, rank=rank, world_size=world_size) as loader:
-            for rows, batch in zip(joined, islice(loader, batches), strict=False):
-                rows += row_digests(batch)
-    return [rows for rows in joined if rows]
+            for number, batch in enumerate(islice(loader, batches)):
+                if number == len(joined):
+                    joined.append(Given("", []))
+                joined[number].rows.extend(_digested(batch).rows)
+    return joined

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import ceil
 from pathlib import Path
 
@@ -17,14 +18,16 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """41 training images of four unequal classes, one of them damaged, and 15 for evaluation."""
     root = tmp_path_factory.mktemp("photos")
     make_photos(root)
+    damaged = root / "train" / "birch" / "03.jpg"
+    damaged.write_bytes(damaged.read_bytes()[:200])
     return root
 
 
-def make_photos(root: Path) -> None:
-    """Write the images; the same bytes every time."""
+def make_photos(root: Path, classes: Mapping[str, int] = CLASSES) -> None:
+    """Write so many images of each class, and a third as many for evaluation."""
     rng = np.random.default_rng(5)
     for split, share in (("train", 1.0), ("val", 0.3)):
-        for name, count in CLASSES.items():
+        for name, count in classes.items():
             folder = root / split / name
             folder.mkdir(parents=True)
             for number in range(ceil(count * share)):
@@ -32,8 +35,6 @@ def make_photos(root: Path) -> None:
                 coarse = rng.integers(0, 256, (5, 5, 3), np.uint8)
                 image = cv2.resize(coarse, (int(width), int(height)))
                 cv2.imwrite(str(folder / f"{number:02d}.jpg"), image)
-    damaged = root / "train" / "birch" / "03.jpg"
-    damaged.write_bytes(damaged.read_bytes()[:200])
 
 
 @pytest.fixture(scope="session")

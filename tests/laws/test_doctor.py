@@ -1,0 +1,61 @@
+"""``doctor equal=true`` proves the laws on a user's configuration, or says what breaks them."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from pipeline.__main__ import main
+from tests.laws.runs import AUGMENTS, overrides
+
+WAYS = 8
+QUICK = ["doctor.batches=3", "loader.multiprocessing_context=fork"]
+
+
+def doctor(given: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    code = main(["doctor", "equal=true", *given, *QUICK])
+    return code, capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"sampler": "weighted", "augment": "strong"},
+        {"collate": "pad", "augment": "ragged", "dataset": "eager"},
+        {"dataset": "torch", "collate": "list"},
+    ],
+    ids=str,
+)
+def test_equal(content, photos, packed, capsys):
+    start = time.monotonic()
+    code, output = doctor(overrides(photos, packed, **content), capsys)
+    assert code == 0, output
+    assert output.count(" equal ") == WAYS
+    assert "all are equal" in output
+    assert time.monotonic() - start < 60
+
+
+def test_a_stream(photos, capsys):
+    data = ["imports=[tests.laws.components]", "dataset=torch", "sampler=sequential"]
+    data += ["dataset.target=tests.laws.components.PhotoStream", *AUGMENTS["strong"]]
+    data += [f"dataset.args={{root: {photos}/train}}", "loader.batch_size=6"]
+    code, output = doctor([*data, "dataset.val_fraction=0"], capsys)
+    assert (code, output.count(" equal ")) == (0, WAYS), output
+
+
+@pytest.mark.parametrize("name", ["laws_undeclared_noise", "laws_counting"])
+def test_an_impure_component_is_found_out(name, photos, capsys):
+    step = f"augment.train.impure={{_target_: transform/{name}}}"
+    code, output = doctor([*overrides(photos), step], capsys)
+    assert code == 1, output
+    assert " of 3 batches differ" in output
+    assert "all are equal" not in output
+    assert "draws from a global random state or keeps state" in output
+
+
+def test_no_batches_are_no_proof(photos, capsys):
+    code = main(["doctor", "equal=true", *overrides(photos), "loader.drop_last=true",
+                 "loader.batch_size=50"])  # fmt: skip
+    assert code != 0
+    assert "0 batches" in capsys.readouterr().err
