@@ -2,7 +2,8 @@
 
 The same decoding and the same albumentations stack run with and without them, alternately in
 this process: `keyed` sets the generator to every position and takes indices from the plan and
-the sampler; `free` lets one generator run on and takes indices from an array.
+the sampler; `free` lets one generator run on and takes indices from an array. What is measured is
+the processor's time, which other work on the machine hardly moves.
 
     python benchmarks/rng_cost.py /path/to/photographs [--rounds 7]
 """
@@ -59,9 +60,9 @@ def main() -> None:
     keyed(0), free(0)  # build the stacks, fill the caches
     for epoch in range(arguments.rounds):
         for name, work in (("keyed", keyed), ("free", free)):
-            start = time.perf_counter()
+            start = time.process_time()
             work(epoch)
-            times[name].append((time.perf_counter() - start) / len(records) * 1e6)
+            times[name].append((time.process_time() - start) / len(records) * 1e6)
     ratios = [k / f - 1 for k, f in zip(times["keyed"], times["free"], strict=True)]
     for name, each in times.items():
         print(f"{name:<6} {statistics.median(each):8.1f} us a sample (median of {len(each)})")
