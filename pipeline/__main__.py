@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 from pipeline.commands import main
+from pipeline.process_exit import exit_with
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    exit_with(partial(main, sys.argv[1:]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import NoReturn
@@ -22,8 +23,13 @@ def exit_with(run: Callable[[], int]) -> NoReturn:
     """
     try:
         status: int | str | None = run()
+        sys.stdout.flush()
     except SystemExit as error:
         status = error.code
+    except BrokenPipeError:
+        # Whoever read our output has left (`| head`), and wants no more of it, nor a traceback.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 128 + signal.SIGPIPE
     if not isinstance(status, int):  # a message, which sys.exit prints, or None
         sys.exit(status)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:

@@ -97,6 +97,17 @@ def test_a_typo_is_told_in_one_line_and_makes_nothing(tmp_path, typo, hint):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_reader_that_leaves_gets_no_traceback(tmp_path):
+    for command in ("train.py --help", "train.py --cfg job", "-m pipeline --help"):
+        line = command.replace("train.py", str(ROOT / "train.py"))
+        done = subprocess.run(
+            ["bash", "-c", f"{sys.executable} {line} | head -1"],
+            cwd=tmp_path, capture_output=True, text=True, env=_environment(),
+        )  # fmt: skip
+        assert done.stdout.count("\n") == 1
+        assert done.stderr == ""
+
+
 def test_a_missing_path_is_an_error_and_generates_nothing(tmp_path):
     command = _train("dataset.storage.path=/no/such/photos")
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=_environment())
