@@ -21,9 +21,9 @@ def doctor(given: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, s
 @pytest.mark.parametrize(
     "content",
     [
-        {"sampler": "weighted", "augment": "strong"},
-        {"collate": "pad", "augment": "ragged", "dataset": "eager"},
-        {"dataset": "torch", "collate": "list"},
+        {"collate": "pad", "augment": "ragged", "dataset": "eager", "sampler": "weighted"},
+        pytest.param({"sampler": "without", "augment": "strong"}, marks=pytest.mark.slow),
+        pytest.param({"dataset": "torch", "collate": "list"}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -44,7 +44,9 @@ def test_a_stream(photos, capsys):
     assert (code, output.count(" equal ")) == (0, WAYS), output
 
 
-@pytest.mark.parametrize("name", ["laws_undeclared_noise", "laws_counting"])
+@pytest.mark.parametrize(
+    "name", ["laws_counting", pytest.param("laws_undeclared_noise", marks=pytest.mark.slow)]
+)
 def test_an_impure_component_is_found_out(name, photos, capsys):
     step = f"augment.train.impure={{_target_: transform/{name}}}"
     code, output = doctor([*overrides(photos), step], capsys)
