@@ -104,12 +104,10 @@ def test_ranks_train_and_count_as_one_process_does(ranks, photos, few, tmp_path)
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_no_sizes_make_ranks_hang(ranks, photos, few, tmp_path):
+def test_no_sizes_make_ranks_hang(ranks, few, tmp_path):
     configs = [
-        config_of(root, positions, batch_size, tail, f"loader.eval_batch_size={batch_size}")
-        for root, positions, batch_size, tail in product(
-            (photos, few), (1, 2, 3, 5, 8), (1, 2, 3, 5), (True, False, "pad")
-        )
+        config_of(few, positions, batch_size, tail, f"loader.eval_batch_size={batch_size}")
+        for positions, batch_size, tail in product((1, 2, 5), (1, 2, 3, 5), (True, False, "pad"))
         if tail is not True or positions >= batch_size
     ]
     one = trained(configs, 1, tmp_path, timeout_s=300)
