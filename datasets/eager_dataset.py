@@ -10,9 +10,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from datasets.available_memory import available_bytes
@@ -125,7 +126,7 @@ def open_eager(
     *,
     decode: Decoder,
     cache: Callable[..., Storage] | None = None,
-    val_fraction: float = 0.2,
+    val_fraction: Annotated[float, Ge(0), Le(1)] = 0.2,
     keys: Mapping[str, str | None] | None = None,
     transform: Transform,
     seed: int,

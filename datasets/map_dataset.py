@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from datasets.protocols import Decoder, Index, Storage, Transform
@@ -87,7 +88,7 @@ def open_map(
     *,
     decode: Decoder,
     cache: Callable[..., Storage] | None = None,
-    val_fraction: float = 0.2,
+    val_fraction: Annotated[float, Ge(0), Le(1)] = 0.2,
     keys: Mapping[str, str | None] | None = None,
     transform: Transform,
     seed: int,

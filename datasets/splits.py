@@ -23,6 +23,7 @@ Split = Literal["train", "val"]
 
 # Selections longer than this are mapped from a file rather than sent to every worker.
 _MAPPED_ROWS = 1 << 16
+_CONTRACT = ("__len__", "read", "index", "fingerprint")
 _OTHER_NAMES = ("valid", "validation", "test", "testing", "dev")
 
 
@@ -135,12 +136,24 @@ def find_parts(path: Any) -> dict[str, str] | None:
                     f"{folder}: holds train and {name}, expected train and val; rename {name} to "
                     f"val, or set dataset.storage.path={folder / 'train'} to split that"
                 )
+        if [entry.name for entry in folder.iterdir() if entry.is_dir()] == ["train"]:
+            raise ValueError(
+                f"{folder}: holds train and no val; set dataset.storage.path={folder / 'train'} "
+                f"to split that by dataset.val_fraction, or put a folder val beside it"
+            )
     return None
 
 
 def _opened(recipe: StorageRecipe, **changes: Any) -> Storage:
     """A storage whose index is known, so that a wrong path or class is said here."""
     storage = recipe.open(**changes)
+    # Looked for in the class first: a property may take a scan.
+    lacking = [n for n in _CONTRACT if not hasattr(type(storage), n) and not hasattr(storage, n)]
+    if lacking:
+        raise ValueError(
+            f"storage {type(storage).__qualname__} has no {', '.join(lacking)}; a storage has "
+            f"{', '.join(_CONTRACT)}: see Storage in datasets/protocols.py"
+        )
     len(storage.index)
     return storage
 

@@ -124,7 +124,10 @@ class TransformStage:
         sample["position"] = position
         rng = self._keyed_rng().at(self.seed, epoch, position, Stream.AUGMENT)
         try:
-            return self.transform(sample, rng)
+            changed = self.transform(sample, rng)
+            if not isinstance(changed, dict):
+                raise TypeError(f"gave {type(changed).__name__}, expected the sample, a dict")
+            return changed
         except Exception as error:
             where = "; ".join(getattr(error, "__notes__", ())) or "in the transform"
             raise RuntimeError(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from datasets.sample import BadSample, Batch, Sample
@@ -28,7 +29,8 @@ def open_torch(
     collate_fn: str | None = None,
     worker_init_fn: str | None = None,
     keys: list[str] = ["image", "label"],  # noqa: B006 - as above
-    val_fraction: float = 0.2,
+    classes: list[str] | Annotated[int, Ge(1)] | None = None,
+    val_fraction: Annotated[float, Ge(0), Le(1)] = 0.2,
     transform: Transform | None = None,
     seed: int = 0,
     split: str = "train",
@@ -44,6 +46,8 @@ def open_torch(
         worker_init_fn: A user's function, called with the worker's number in every process
             that reads.
         keys: Names of the parts of a tuple. Mappings keep their own names.
+        classes: Names of the classes by label, or how many there are; null: the dataset's own
+            ``classes``, or as many as its ``targets`` say.
         val_fraction: Share of the items for evaluation where `val_args` is null, 0 to 1.
         transform: The augmentation stack.
         seed: The run's seed.
@@ -62,6 +66,7 @@ def open_torch(
     source = TorchSource(
         dataset=cls(**wanted),
         keys=tuple(keys),
+        classes=tuple(map(str, range(classes))) if isinstance(classes, int) else classes,
         collate_fn=collate_fn,  # type: ignore[arg-type]
         worker_init_fn=worker_init_fn,  # type: ignore[arg-type]
         transform=transform,
@@ -98,12 +103,18 @@ class TorchMapDataset(_OwnCollate):
     def __init__(self, source: TorchSource, *, split: str, val_fraction: float) -> None:
         self._source = source
         self._items: NDArray[np.int64] | None = None
-        self._length = len(source.dataset)
+        try:
+            self._length = len(source.dataset)
+        except (TypeError, NotImplementedError):
+            raise ValueError(
+                f"dataset torch: {source.name} has no length; give it __len__, or make it an "
+                f"IterableDataset"
+            ) from None
         if val_fraction or split == "val":
             is_val = _is_val(0, self._length, val_fraction)
             self._items = np.flatnonzero(is_val == (split == "val"))
             self._length = self._items.size
-        self.index = TorchIndex(source.name, source.dataset, self._items, self._length)
+        self.index = TorchIndex(source, self._items, self._length)
 
     def __len__(self) -> int:
         return self._length
@@ -142,6 +153,7 @@ class TorchStreamDataset(_OwnCollate):
 
     def __init__(self, source: TorchSource, *, split: str, val_fraction: float) -> None:
         self._source = source
+        self.class_names = source.class_names
         self._split = split
         self._val_fraction = val_fraction
 
@@ -174,18 +186,17 @@ class TorchStreamDataset(_OwnCollate):
 class TorchIndex:
     """What a map-style torch Dataset tells about its items: numbers, and labels if it has any."""
 
-    def __init__(
-        self, name: str, dataset: Any, items: NDArray[np.int64] | None, length: int
-    ) -> None:
-        self._name = name
+    def __init__(self, source: TorchSource, items: NDArray[np.int64] | None, length: int) -> None:
+        dataset = source.dataset
+        self._name = source.name
         self._length = length
         labels = getattr(dataset, "targets", getattr(dataset, "labels", None))
         self._labels = _label_column(labels, len(dataset))
+        self.class_names = source.class_names
+        if self.class_names is None and self._labels is not None and self._labels.size:
+            self.class_names = tuple(map(str, range(int(self._labels.max()) + 1)))
         if self._labels is not None and items is not None:
             self._labels = self._labels[items]
-        names = getattr(dataset, "classes", None)
-        is_names = isinstance(names, (list, tuple)) and all(isinstance(n, str) for n in names)
-        self.class_names: tuple[str, ...] | None = tuple(names) if is_names and names else None
 
     def __len__(self) -> int:
         return self._length

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ class TorchSource:
     Args:
         dataset: The foreign object.
         keys: Names of the parts of a tuple.
+        classes: Class names by label, or None for the dataset's own ``classes``.
         collate_fn: The user's collate, or None.
         worker_init_fn: Called with the worker's number in every process that reads.
         transform: The augmentation stack.
@@ -42,6 +43,7 @@ class TorchSource:
         *,
         dataset: Any,
         keys: tuple[str, ...],
+        classes: Sequence[str] | None = None,
         collate_fn: Callable[[list[Any]], Any] | None,
         worker_init_fn: Callable[[int], None] | None,
         transform: Transform | None,
@@ -50,11 +52,13 @@ class TorchSource:
         if collate_fn is not None and _has_steps(transform):
             raise ValueError(
                 "dataset torch: collate_fn takes the items as they are, so no augmentation step "
-                "can change them; set augment=none, or drop dataset.collate_fn"
+                "can change them; set augment.train=null augment.eval=null, or drop "
+                "dataset.collate_fn"
             )
         self.dataset = dataset
         self.name = f"torch {type(dataset).__module__}.{type(dataset).__qualname__}"
         self._keys = keys
+        self.class_names = _class_names(dataset) if classes is None else tuple(classes)
         self.collate_fn = collate_fn
         self._worker_init_fn = worker_init_fn
         self._transform = transform if _has_steps(transform) else None
@@ -112,6 +116,7 @@ class TorchSource:
             sample = {_ITEM: item} if self.collate_fn is not None else self._named(item)
             sample |= {"index": index, "key": key, "position": position}
             if self._transform is not None:
+                _check_image(sample.get("image"), f"{self.name}: item {key}")
                 rng = KeyedRng().at(self._seed, epoch, position, Stream.AUGMENT)
                 sample = self._transform(sample, rng)
         return sample
@@ -122,7 +127,7 @@ class TorchSource:
             return {str(name): _plain(value, str(name)) for name, value in item.items()}
         parts = item if isinstance(item, (tuple, list)) else (item,)
         if len(parts) > len(self._keys):
-            raise TypeError(
+            raise ValueError(
                 f"{self.name}: an item has {len(parts)} parts and dataset.keys names "
                 f"{len(self._keys)}: {', '.join(self._keys)}; name them all"
             )
@@ -140,7 +145,7 @@ class TorchSource:
         else:
             parts = list(out) if isinstance(out, (tuple, list)) else [out]
             if len(parts) > len(self._keys):
-                raise TypeError(
+                raise ValueError(
                     f"{self.name}: collate_fn gives {len(parts)} parts and dataset.keys names "
                     f"{len(self._keys)}: {', '.join(self._keys)}; name them all"
                 )
@@ -167,6 +172,31 @@ def _plain(value: Any, name: str) -> Any:
     if isinstance(value, (np.ndarray, np.generic)) and value.ndim == 0:
         return value.item()
     return value
+
+
+def _class_names(dataset: Any) -> tuple[str, ...] | None:
+    names = getattr(dataset, "classes", None)
+    is_names = isinstance(names, (list, tuple)) and all(isinstance(n, str) for n in names)
+    return tuple(names) if is_names and names else None
+
+
+def _check_image(image: Any, where: str) -> None:
+    """Augmentation steps take any array for [H, W, C], also one that is [C, H, W].
+
+    Raises:
+        ValueError: The image is none that they can change rightly.
+    """
+    if image is None:
+        return
+    shape = getattr(image, "shape", None)
+    channels_first = shape is not None and len(shape) == 3 and shape[0] <= 4 < shape[2]
+    if not isinstance(image, np.ndarray) or image.ndim not in (2, 3) or channels_first:
+        got = f"{image.dtype} {list(shape)}" if shape is not None else type(image).__name__
+        raise ValueError(
+            f"{where}: augmentation steps need an image [H, W, C], got {got}; give the PIL image "
+            f"or the array (leave ToTensor away), or take the steps away with "
+            f"augment.train=null augment.eval=null"
+        )
 
 
 def _has_steps(transform: Transform | None) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -60,7 +60,20 @@ def build(node: Config, **injected: Any) -> Any:
         if isinstance(default, Enum) and isinstance(value, str):  # a config holds its name
             arguments[name] = type(default)[value]
     arguments |= {k: v for k, v in injected.items() if k in accepted}
-    return target.call(*arguments.pop("_args_", ()), **arguments)
+    return _call(node, target.call, arguments.pop("_args_", ()), arguments)
+
+
+def _call(node: Config, call: Any, positional: Iterable[Any], arguments: dict[str, Any]) -> Any:
+    """Call a target; what a library says against its arguments becomes one line."""
+    name = node["_target_"]
+    if "/" in name:  # a component's own traceback is of use, and ours have said it in a line
+        return call(*positional, **arguments)
+    try:
+        return call(*positional, **arguments)
+    except (TypeError, ValueError) as error:
+        text = ", ".join(f"{k}={v!r}" for k, v in node.items() if k not in _NO_ARGUMENTS)
+        said = " ".join(str(error).split()).partition(" For further information")[0]
+        raise ValueError(f"{name}({text}) cannot be made: {said}") from error
 
 
 def _build_nested(value: Any) -> Any:
@@ -160,6 +173,11 @@ def build_loader(
     from pipeline.loader.loader import Loader
 
     dataset = build_dataset(config, split)
+    if split == "train" and isinstance(dataset, Sized) and not len(dataset):
+        raise ValueError(
+            f"dataset: no sample to train on; got dataset.val_fraction="
+            f"{config['dataset'].get('val_fraction')}, check that and what the data holds"
+        )
     augment = config["augment"]
     return Loader(
         dataset,

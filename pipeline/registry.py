@@ -113,8 +113,8 @@ def register(group: str, name: str, *, global_random: bool = False) -> Callable[
             seeded for every position.
 
     Raises:
-        ValueError: The group is unknown, the name is no identifier, or it is taken; the
-            message names both places.
+        ValueError: The group is unknown, the name is no identifier, a default cannot stand in
+            a config, or the name is taken; the message names both places.
     """
     if group not in GROUPS:
         raise ValueError(f"register: no group named {group!r}; groups: {', '.join(sorted(GROUPS))}")
@@ -123,6 +123,8 @@ def register(group: str, name: str, *, global_random: bool = False) -> Callable[
 
     def add(target: T) -> T:
         component = Component(group, name, target, global_random)
+        if GROUPS[group].option_group is not None:
+            option_node(component)  # refused here, where its own line is in the traceback
         known = _components.get(component.target_name)
         # A module that is loaded again (a reload, a notebook cell run twice) registers the same
         # thing: that replaces it. Anything else is two things of one name.

@@ -144,17 +144,21 @@ def class_ids(
         int32 [n], and the class names.
 
     Raises:
-        ValueError: A label that is not among `classes`.
+        ValueError: A label that is not among `classes`, or one of these twice.
     """
     found = set(names)
     if classes is None:
         numbers = all(name.isdecimal() for name in found)
         classes = sorted(found, key=lambda name: (int(name), name) if numbers else (0, name))
     ids = {name: i for i, name in enumerate(classes)}
+    if len(ids) < len(classes):
+        twice = next(name for i, name in enumerate(classes) if ids[name] != i)
+        raise ValueError(f"{where}: class {twice!r} stands twice in classes; name every class once")
     if unknown := sorted(found - ids.keys()):
         raise ValueError(
             f"{where}: class {unknown[0]!r} is not among the {len(ids)} classes "
-            f"({_shortened(classes)}); remove its files, or add them to the training data"
+            f"({_shortened(classes)}); remove its files, or add it to "
+            f"the training data (or to classes, if those are given)"
         )
     return np.fromiter((ids[name] for name in names), np.int32, len(names)), tuple(classes)
 

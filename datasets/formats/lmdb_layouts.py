@@ -174,6 +174,13 @@ def _numbered(
             f"{where}: key_format {key_format!r}: expected 'sorted' or a format of one number, "
             f"such as 'image-%09d' or '{{:08d}}'"
         )
+    try:
+        format_key(key_format, 1)
+    except (TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"{where}: key_format {key_format!r} does not format a number ({error}); expected one "
+            f"such as 'image-%09d' or '{{:08d}}'"
+        ) from error
     before, after = key_format[: fields[0].start()], key_format[fields[0].end() :]
     shape = re.compile(re.escape(before.encode()) + rb"(\d+)" + re.escape(after.encode()))
     numbered = []

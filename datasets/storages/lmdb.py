@@ -93,7 +93,8 @@ class LmdbStorage:
             if not os.path.isfile(data):
                 what = "a folder without data.mdb" if os.path.isdir(self.path) else "nothing there"
                 raise ValueError(
-                    f"{self}: expected an LMDB file, got {what}; set dataset.storage.path"
+                    f"{self}: expected an LMDB file, got {what}; set dataset.storage.path, or "
+                    f"make one of image files: python -m pipeline pack --help"
                 )
             self._index = self._open_packed(data) if not self.key_format else self._scan(data)
         return self._index

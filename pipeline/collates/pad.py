@@ -88,7 +88,7 @@ class PaddedCollate:
             elif axes := self._ragged_axes(field):
                 batch |= self._pad(field, values, keys, axes)
             else:
-                batch[field] = from_arrays(field, values, keys)
+                batch[field] = self._stack(field, values, keys)
         return batch
 
     def overhead(self, batch: Batch) -> tuple[int, int]:
@@ -113,6 +113,16 @@ class PaddedCollate:
         if self.fields is not None:
             return self.fields.get(field, 0)
         return 0 if field in ("image", "mask") else 1
+
+    def _stack(self, field: str, values: list[Any], keys: list[str]) -> torch.Tensor:
+        try:
+            return from_arrays(field, values, keys)
+        except ValueError as error:
+            cause = str(error).partition(";")[0]
+            raise ValueError(
+                f"{cause}; make them equal with an augmentation step such as a resize, or say "
+                f"that they are ragged: collate.fields={{{field}: 2}} for two axes"
+            ) from error
 
     def _pad(self, field: str, values: list[Any], keys: list[str], axes: int) -> Batch:
         import torch

@@ -13,7 +13,7 @@ from pipeline.config.places import MAPPINGS, PARTS, PLACES, STACKS, VALUES, Plac
 from pipeline.config.signatures import Argument, Signature, signature_of
 from pipeline.config.slips import instead_of
 from pipeline.config.values import UNRESOLVED, given, mistake, shown
-from pipeline.config.wording import accepts, how_to_choose, kind_of, near_target, not_allowed
+from pipeline.config.wording import accepts, how_to_choose, near_target, not_allowed, wrong_kind
 
 _ANYWHERE = Place(kinds=())
 
@@ -121,14 +121,16 @@ class _Walk:
             self.report("augment", f"{given(value)} given; type augment=none or augment=light")
             return {}
         for name in value:
-            if name not in STACKS and not self.is_variable(name, value[name]):
+            # A file's own variable stays one when the steps that refer to it are taken away.
+            of_file = f"augment.{name}" not in self.typed and not _holds_component(value[name])
+            if name not in STACKS and not of_file and not self.is_variable(name, value[name]):
                 known = [f"augment.{stack}" for stack in STACKS]
                 self.unknown(f"augment.{name}", value[name], known, "accepts train, eval, device")
         stacks = {
             stack: self.mapping(value.get(stack), f"augment.{stack}", MAPPINGS[f"augment.{stack}"])
             for stack in STACKS
         }
-        return {**{name: value[name] for name in value if name in self.variables}, **stacks}
+        return {**{name: value[name] for name in value if name not in STACKS}, **stacks}
 
     def mapping(self, value: Any, key: str, place: Place) -> dict[str, Any]:
         """Components by name, such as the steps of a stack."""
@@ -164,7 +166,7 @@ class _Walk:
 
     def component(self, node: Any, key: str, place: Place) -> Any:
         """A component: its target, then its arguments."""
-        if key in self.skip or (node is None and place.nullable):
+        if key in self.skip or node is UNRESOLVED or (node is None and place.nullable):
             return None
         if node is None or (isinstance(node, str) and node == "???"):
             self.report(key, f"missing; {how_to_choose(key, place)}")
@@ -197,8 +199,7 @@ class _Walk:
             self.report(where, f"{target!r} given, accepts {place.only} alone")
             return None
         if place.kinds and signature.kind not in place.kinds:
-            self.report(where, f"{target!r} is a {kind_of(signature.kind)}, accepts a "
-                        f"{' or a '.join(map(kind_of, place.kinds))}")  # fmt: skip
+            self.report(where, wrong_kind(target, signature.kind, key, place))
             return None
         return signature
 

@@ -153,6 +153,11 @@ def _apply(
     for change in parsed.changes:
         if any(f"{change.key}.".startswith(f"{key}.") for key in skip):
             continue
+        if _adds_nothing(change, config):
+            text = "{} given, which adds nothing to the keys that stand there"
+            remedy = f"to empty it type {change.key}=null, to take a key away ~{change.key}.<key>"
+            parsed.problems.append(Problem(change.key, f"{text}; {remedy}"))
+            continue
         try:
             composer.apply(config, change.override)
         except CompositionError as error:
@@ -160,6 +165,14 @@ def _apply(
             continue
         accepted.append(as_hydra(change))
     return accepted
+
+
+def _adds_nothing(change: Change, config: DictConfig) -> bool:
+    """Whether `{}` is given where keys stand: mappings are merged, so that they would stay."""
+    if change.override.is_delete() or change.override.value() != {}:
+        return False
+    found = OmegaConf.select(config, change.key, throw_on_missing=False)
+    return isinstance(found, DictConfig) and bool(found)
 
 
 def as_hydra(change: Change) -> str:

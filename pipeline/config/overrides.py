@@ -89,6 +89,9 @@ def parse(
 
 def _add(override: Override, text: str, composer: Composer, parsed: Parsed) -> None:
     key, value = override.key_or_group, override.value()
+    if not key:
+        parsed.problems.append(Problem(text, "no key given; an override is key=value"))
+        return
     if composer.is_group(key) and not isinstance(value, dict):
         choice = _choice(override, text, composer)
         if isinstance(choice, Problem):

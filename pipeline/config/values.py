@@ -90,6 +90,8 @@ def _remedy(argument: Argument, value: Any, key: str) -> str:
             return f"; type {key}={near}"
         if value in ("None", "none", "nil", "NULL") and fits(argument.annotation, None):
             return f"; type {key}=null"
+    if value == {} and fits(argument.annotation, "{}"):
+        return f"; for the text type \"{key}='{{}}'\""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         # A single number where two are wanted, an integer where a whole float was given.
         if (

@@ -24,6 +24,14 @@ def kind_of(name: str) -> str:
     return FAMILIES[name].what if name in FAMILIES else name
 
 
+def wrong_kind(target: str, kind: str, key: str, place: Place) -> str:
+    """A target of the wrong kind; a torch module is a model by way of ``model=module``."""
+    accepted = " or a ".join(map(kind_of, place.kinds))
+    remedy = f"; type {key}=module {key}.module._target_={target}"
+    is_module = kind == "torch.nn" and "model" in place.kinds
+    return f"{target!r} is a {kind_of(kind)}, accepts a {accepted}{remedy if is_module else ''}"
+
+
 def _names(place: Place) -> list[str]:
     """Targets that fit a place and are known without importing a library."""
     kinds = place.kinds or tuple(registry.GROUPS)

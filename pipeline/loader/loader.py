@@ -138,8 +138,8 @@ class Loader:
     @property
     def class_names(self) -> tuple[str, ...] | None:
         """Names of the classes by label, or None where there are no labels."""
-        index = getattr(self.dataset, "index", None)
-        return index.class_names if index is not None else None
+        holder = getattr(self.dataset, "index", self.dataset)  # a stream has no index
+        return getattr(holder, "class_names", None)
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration be `epoch`, from where a loaded state stands in it, if it does.

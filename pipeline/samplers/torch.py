@@ -94,6 +94,14 @@ class TorchSampler:
         if self._takes_generator:
             arguments["generator"] = torch.Generator()
             arguments["generator"].manual_seed(self._epoch_seed(epoch))
+        try:
+            inspect.signature(self._target).bind(**arguments)
+        except TypeError as error:
+            takes = ", ".join(inspect.signature(self._target).parameters)
+            raise ValueError(
+                f"torch sampler: {self._target.__qualname__} takes ({takes}): {error}; set "
+                f"sampler.args={{name: value}}"
+            ) from None
         sampler = self._target(**arguments)
         if hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)

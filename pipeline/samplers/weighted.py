@@ -202,9 +202,9 @@ def _key(index: Index | None, row: int) -> str:
 def _column(name: str, index: Index | None) -> NDArray[np.float64]:
     if index is None or name not in index.columns:
         known = ", ".join(index.columns) if index is not None else ""
-        remedy = "; give weights by file" if name == "label" else ""
         raise ValueError(
-            f"weighted sampler: no column {name!r} in the index; columns: {known or 'none'}{remedy}"
+            f"weighted sampler: no column {name!r} in the index; columns: {known or 'none'}; "
+            f"expected balanced, a column, a path ending in .npy or .csv, or a mapping by class"
         )
     return np.asarray(index.column(name), np.float64)
 
@@ -213,7 +213,8 @@ def _labels(index: Index | None) -> NDArray[np.int64]:
     if index is None or "label" not in index.columns:
         raise ValueError(
             "weighted sampler: the data has no column 'label' to weigh by; give the storage "
-            "labels, or sampler.weights=<path to .npy or .csv>"
+            "labels (a torch dataset: an attribute `targets`), or sampler.weights=<path to .npy "
+            "or .csv>"
         )
     labels = np.asarray(index.column("label"), np.int64)
     if labels.size and labels.min() < 0:

@@ -33,8 +33,8 @@ class Classification:
     ) -> None:
         if not num_classes:
             raise ValueError(
-                "task classification: the data has no classes; set dataset.storage.labels, or "
-                "choose another task"
+                "task classification: the data has no classes; set dataset.storage.labels (with "
+                "dataset=torch: dataset.classes=10, or their names), or choose another task"
             )
         if not 0 <= label_smoothing <= 1:
             raise ValueError(f"task.label_smoothing is {label_smoothing}, expected 0 .. 1")

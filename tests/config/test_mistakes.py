@@ -71,6 +71,12 @@ def lines(*overrides: str) -> dict[str, str]:
         ("imports=[nope.py]", "imports", "no file"),
         ("imports=[no_such_module]", "imports", "no module named"),
         ("trainer.resume=/no/such", "trainer.resume", "there is no such folder"),
+        ("=3", "=3", "no key given"),
+        ("augment.train={}", "augment.train", "type augment.train=null"),
+        ("dataset.val_fraction=2", "dataset.val_fraction", "<= 1"),
+        ("dataset.decode.max_pixels=0", "dataset.decode.max_pixels", ">= 1"),
+        ("model._target_=torch.nn.Flatten", "model._target_",
+         "type model=module model.module._target_=torch.nn.Flatten"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_that_says_what_to_type(override: str, key: str, said: str):
@@ -159,3 +165,15 @@ def test_injected_arguments_of_a_component_cannot_be_configured(monkeypatch):
     assert "known at run time" in found["sampler.n"]
     assert "unknown key" in found["sampler.sed"]
     assert "missing" in found["sampler.width"]
+
+
+def test_emptied_stacks_leave_the_variables_of_their_file_alone():
+    config = compose(["augment=none", "augment.train=null", "augment.eval=null"])
+    assert not config["augment"]["train"] and not config["augment"]["eval"]
+    assert compose(["augment=none", "~augment.train.resize"])["augment"]["eval"]["resize"]
+    assert "unknown key" in lines("augment.image_sise=3")["augment.image_sise"]
+
+
+def test_braces_for_a_text_are_to_be_quoted():
+    found = lines("dataset=lmdb", "dataset.storage.key_format={}")["dataset.storage.key_format"]
+    assert """for the text type "dataset.storage.key_format='{}'\"""" in found

@@ -172,3 +172,20 @@ def test_a_long_selection_is_mapped_and_made_once(tmp_path, monkeypatch):
     again = open_split(StorageRecipe(ImageFolder, arguments), split="val", val_fraction=0.5)
     assert again.fingerprint() == val.fingerprint()
     assert keys(pickle.loads(pickle.dumps(again))) == keys(val)
+
+
+def test_a_train_folder_alone_is_not_taken_for_a_class(tmp_path):
+    root = put(tmp_path / "d", ["train/a/1.jpg", "train/b/2.jpg"])
+    with pytest.raises(ValueError, match=r"holds train and no val; set dataset\.storage\.path=.*n"):
+        find_parts(root)
+    put(tmp_path / "d", ["bus/1.jpg"])
+    assert find_parts(root) is None
+
+
+def test_a_storage_that_lacks_a_part_of_the_contract_is_named():
+    class Half:
+        def __len__(self):
+            return 3
+
+    with pytest.raises(ValueError, match="Half has no read, index, fingerprint"):
+        open_split(StorageRecipe(Half, {}), split="train", val_fraction=0.5)

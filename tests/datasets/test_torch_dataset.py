@@ -143,7 +143,7 @@ def test_parts_become_fields():
     assert fetched[2]["mask"].shape == (2, 3) and fetched[2]["text"] == "a"
     assert fetched[2]["image"].shape == (2, 3, 3)
     assert [sample["position"] for sample in fetched] == [0, 1, 2]
-    with pytest.raises(TypeError, match=r"4 parts and dataset\.keys names 3"):
+    with pytest.raises(ValueError, match=r"4 parts and dataset\.keys names 3"):
         dataset.fetch(np.array([3]), np.array([3]), 0)
 
 
@@ -164,7 +164,7 @@ def test_a_users_collate_fn(options):
 
 
 def test_a_collate_fn_refuses_augmentation():
-    with pytest.raises(ValueError, match="augment=none"):
+    with pytest.raises(ValueError, match=r"augment\.train=null augment\.eval=null"):
         _all(collate_fn=_user_collate, transform=lambda sample, rng: sample)
 
 
@@ -242,3 +242,44 @@ def test_fingerprint_is_of_class_length_and_labels():
 
 def test_collated_is_used_by_default():
     assert "image" in next(iter(make_loader(_all(), collate=Collated())))
+
+
+class Plain(Dataset):
+    def __init__(self, image=None):
+        self.image = np.zeros((4, 5, 3), np.uint8) if image is None else image
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, number):
+        return self.image, number % 3
+
+
+class WithTargets(Plain):
+    targets = (0, 1, 2, 0, 1, 2)
+
+
+def test_classes_are_given_named_or_counted():
+    assert _all(target=Plain).index.class_names is None
+    assert _all(target=Plain, classes=3).index.class_names == ("0", "1", "2")
+    assert _all(target=Plain, classes=["a", "b", "c"]).index.class_names == ("a", "b", "c")
+    assert _all(target=WithTargets).index.class_names == ("0", "1", "2")
+    stream = _all(target=Items, classes=2)
+    with make_loader(stream, None) as loader:
+        assert loader.class_names == ("0", "1")
+
+
+@pytest.mark.parametrize("image", [torch.zeros(3, 8, 9), "a.jpg", np.zeros((1, 8, 8))])
+def test_steps_refuse_what_is_no_image_with_channels_last(image):
+    dataset = _all(target=Plain, args={"image": image}, transform=lambda sample, rng: sample)
+    with pytest.raises(ValueError, match=r"need an image \[H, W, C\], got .*leave ToTensor away"):
+        dataset.fetch(np.array([0]), np.array([0]), 0)
+
+
+def test_a_dataset_without_length_is_refused():
+    class Endless(Dataset):
+        def __getitem__(self, number):
+            return number
+
+    with pytest.raises(ValueError, match="has no length; give it __len__"):
+        _all(target=Endless)

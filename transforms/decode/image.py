@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from annotated_types import Ge
 
 from datasets.sample import Record, Sample
 from pipeline.registry import register
@@ -46,7 +48,7 @@ class ImageDecoder:
         *,
         mode: Mode = "RGB",
         orientation: Literal["apply", "ignore"] = "apply",
-        max_pixels: int = 100_000_000,
+        max_pixels: Annotated[int, Ge(1)] = 100_000_000,
     ) -> None:
         if mode not in _CHANNELS:
             raise ValueError(f"decode/image: mode {mode!r}, expected RGB, L or RGBA")

@@ -50,7 +50,8 @@ class Normalize:
             The batch with ``image`` float32 [B, C, H, W], or a list of [C, H, W].
 
         Raises:
-            ValueError: The images have another number of channels.
+            ValueError: The images have another number of channels, or are floats, which have
+                been normalised already.
         """
         image = batch["image"]
         if isinstance(image, list):
@@ -58,6 +59,17 @@ class Normalize:
         return {**batch, "image": self._apply(image)}
 
     def _apply(self, image: torch.Tensor) -> torch.Tensor:
+        if image.is_floating_point():
+            raise ValueError(
+                "normalize: images are numbers with a point already, expected uint8 [B, H, W, C]; "
+                "leave Normalize and the like out of augment.train and augment.eval, or set "
+                "augment.device=null"
+            )
+        if image.shape[-1] != len(self._scale) and image.shape[1] == len(self._scale):
+            raise ValueError(
+                f"normalize: images are {list(image.shape)}, expected [B, H, W, C]; leave ToTensor "
+                f"out of augment.train and augment.eval: this step puts the channels first"
+            )
         if image.shape[-1] != len(self._scale):
             raise ValueError(
                 f"normalize: images have {image.shape[-1]} channels, mean and std have "

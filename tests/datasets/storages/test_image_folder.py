@@ -294,3 +294,11 @@ def test_damaged_files_beside_good_ones_stay_records(tmp_path):
     root = put(tmp_path, {"good/1.jpg": jpeg, **damaged})
     records = ImageFolder(root).read(np.arange(6))
     assert {r.key: r.fields["image"] for r in records} == {"good/1.jpg": jpeg, **damaged}
+
+
+def test_a_class_given_twice_is_refused(tmp_path):
+    folder = tmp_path / "twice"
+    (folder / "a").mkdir(parents=True)
+    (folder / "a" / "1.jpg").write_bytes(b"x")
+    with pytest.raises(ValueError, match="class 'a' stands twice in classes"):
+        len(ImageFolder(str(folder), classes=["a", "b", "a"]))

@@ -349,3 +349,11 @@ def test_a_worker_needs_neither_pyarrow_nor_lmdb(tmp_path):
     answer = subprocess.run([sys.executable, "-c", code], input=recipe, capture_output=True)
     assert answer.stdout.decode().strip() == "[]", answer.stderr.decode()
     assert isinstance(LmdbStorage(str(tmp_path / "a")).index, Index)
+
+
+def test_a_key_format_that_formats_no_number_is_named(tmp_path):
+    path = tmp_path / "numbers.lmdb"
+    with lmdb.open(str(path), map_size=1 << 20) as environment, environment.begin(write=True) as t:
+        t.put(b"00000001", b"x")
+    with pytest.raises(ValueError, match=r"key_format '\{:08q\}' does not format a number"):
+        len(LmdbStorage(str(path), key_format="{:08q}"))

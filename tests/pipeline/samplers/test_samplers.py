@@ -97,6 +97,7 @@ def test_a_torch_sampler_that_draws_from_global_state_is_reproducible():
         ("torch.utils.data.Nothing", {}, "no class"),
         (Batches, {}, "no plain record indices"),
         (torch.utils.data.SubsetRandomSampler, {"indices": [5, 300]}, "yielded index 300"),
+        (torch.utils.data.RandomSampler, {"replcement": True}, r"takes \(.*'replcement'"),
     ],
 )
 def test_torch_samplers_that_cannot_work_are_refused(target, args, message):
