@@ -9,6 +9,12 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
+# Names under which the dependencies of pyproject.toml are imported.
+_NEEDED = frozenset(
+    "albumentations annotated_types cv2 hydra lmdb numpy omegaconf pyarrow pydantic rich "
+    "simplejpeg torch torchmetrics yaml".split()
+)
+
 
 def exit_with(run: Callable[[], int]) -> NoReturn:
     """Run a program and end the process with its status.
@@ -30,6 +36,17 @@ def exit_with(run: Callable[[], int]) -> NoReturn:
         # Whoever read our output has left (`| head`), and wants no more of it, nor a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 128 + signal.SIGPIPE
+    except KeyboardInterrupt:  # before or after training, which ends in its own way
+        print("interrupted", file=sys.stderr)
+        status = 128 + signal.SIGINT
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _NEEDED:  # what a user's own file imports: its traceback says where
+            raise
+        status = (
+            f"error: no package {package!r} in {sys.executable}; install what the project needs, "
+            f"in its folder: pip install -c constraints.txt ."
+        )
     if not isinstance(status, int):  # a message, which sys.exit prints, or None
         sys.exit(status)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:

@@ -39,7 +39,6 @@ RENAMED: dict[str, str] = {
     "optim": "optimizer",
     "lr_scheduler": "scheduler",
     "loss": "task",
-    "transform": "augment",
     "transforms": "augment",
     "augmentation": "augment",
     "output_dir": "outputs",
@@ -50,6 +49,8 @@ RENAMED: dict[str, str] = {
 
 INSTEAD: dict[str, str] = {
     "loader.shuffle": "the order is the sampler's: type sampler=random or sampler=sequential",
+    "transform": "a step has a name: type augment.train.<name>._target_=albumentations.<Class>, "
+    "or, with one of your own, imports=[my_module.py] transform=<its name>",
     "shuffle": "the order is the sampler's: type sampler=random or sampler=sequential",
     "loader.sampler": "the sampler is a group of its own: type sampler=weighted",
     "loader.collate_fn": "collating is a group of its own: type collate=pad",

@@ -12,6 +12,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from pipeline.blame import is_explained
 from pipeline.config.composition import (
     ROOT,
     ROOT_CONFIG,
@@ -192,7 +193,8 @@ def _launch(
     for returned in returns:
         assert isinstance(returned, JobReturn)
         value = returned._return_value
-        if returned.status is not JobStatus.COMPLETED:
+        # The table has the line of an explained error.
+        if returned.status is not JobStatus.COMPLETED and not is_explained(value):
             traceback.print_exception(value, file=sys.stderr)
         results.append(value)
     return results

@@ -25,6 +25,8 @@ _PRESETS = {
     "dataset": "what the data is: its type, storage and decoding",
     "loader": "who computes batches, and how many at once",
     "trainer": "how long, how precisely, and what is kept",
+    "transform": "changes one sample; transform=NAME adds it as a last step to augment.train",
+    "batch_transform": "changes a batch; batch_transform=NAME adds it last to augment.device",
 }
 _FLAGS = (
     ("--help", "this; after choices (sampler=weighted --help) the arguments of the chosen"),

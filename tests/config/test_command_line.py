@@ -82,13 +82,21 @@ def test_the_printed_config_is_the_config(tmp_path):
 
 
 def test_help_names_every_group_and_option_in_a_line(tmp_path):
+    from pipeline import registry
     from pipeline.config.compose import composer_for
 
     composer = composer_for([])
+    ours = {
+        (registry.GROUPS[component.group].option_group, component.name)
+        for component in registry.components()
+        if component.target.__module__.startswith(("datasets.", "pipeline.", "transforms."))
+    }  # other tests of this process may have registered more
     out = run("--help", cwd=tmp_path).stdout
     for group in composer.groups():
-        assert f"\n  {group}" in out
         for option in composer.options(group):
+            if (group, option) not in ours and not (ROOT / f"conf/{group}/{option}.yaml").exists():
+                continue
+            assert f"\n  {group}" in out
             [line] = [x for x in out.splitlines() if x.split()[:1] == [option] and
                       composer.summary(group, option) in x][:1]  # fmt: skip
             assert len(line.split()) > 1, f"{group}={option} has no summary"

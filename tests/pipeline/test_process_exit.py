@@ -1,0 +1,31 @@
+"""How a process ends: a line and a status, never a traceback that says nothing."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import pytest
+
+from pipeline.process_exit import exit_with
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error
+
+
+def test_a_missing_dependency_says_what_to_install():
+    missing = ModuleNotFoundError("No module named 'hydra'", name="hydra.core")
+    with pytest.raises(SystemExit, match=r"no package 'hydra' in .*: pip install -c constraints"):
+        exit_with(lambda: _raise(missing))
+
+
+def test_what_a_users_file_lacks_keeps_its_traceback():
+    with pytest.raises(ModuleNotFoundError):
+        exit_with(lambda: _raise(ModuleNotFoundError("No module named 'x'", name="x")))
+
+
+def test_an_early_interrupt_is_one_word(capsys):
+    with pytest.raises(SystemExit) as ended:
+        exit_with(lambda: _raise(KeyboardInterrupt()))
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"
