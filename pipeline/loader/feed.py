@@ -20,9 +20,19 @@ Quarantine = frozenset[tuple[int, int]]
 
 
 def indexed_tasks(
-    plan: BatchPlan, sampler: Sampler, *, epoch: int, start: int, quarantine: Quarantine
+    plan: BatchPlan,
+    sampler: Sampler,
+    num_records: int,
+    *,
+    epoch: int,
+    start: int,
+    quarantine: Quarantine,
 ) -> Iterator[BatchTask]:
-    """Tasks of this rank from global batch `start` to the end of the epoch."""
+    """Tasks of this rank from global batch `start` to the end of the epoch.
+
+    Raises:
+        ValueError: The sampler gave something else than indices of records.
+    """
     held = {position for at, position in quarantine if at == epoch}
     for number in range(start, plan.num_batches):
         positions, valid = plan.batch(number)
@@ -31,17 +41,34 @@ def indexed_tasks(
             number=number,
             positions=positions,
             valid=valid,
-            indices=records_at(sampler, epoch, positions),
+            indices=_records_at(sampler, num_records, epoch, positions),
             quarantined=tuple(held.intersection(positions.tolist())) if held else (),
             solo=plan.world_size == 1,
         )
 
 
-def records_at(sampler: Sampler, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+def _records_at(
+    sampler: Sampler, num_records: int, epoch: int, positions: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """Records at `positions`, int64 [n]; one call of the sampler per run of neighbours."""
     cuts = np.flatnonzero(np.diff(positions) != 1) + 1
-    runs = np.split(positions, cuts)
-    parts = [sampler.indices(epoch, int(run[0]), int(run[-1]) + 1) for run in runs]
+    parts = []
+    for run in np.split(positions, cuts):
+        start, stop = int(run[0]), int(run[-1]) + 1
+        part = np.asarray(sampler.indices(epoch, start, stop))
+        name = type(sampler).__name__
+        if part.shape != run.shape or part.dtype.kind not in "iu":
+            raise ValueError(
+                f"sampler {name}: indices({epoch}, {start}, {stop}) gave {part.dtype} "
+                f"{list(part.shape)}, expected int64 [{run.size}]: one record for each position"
+            )
+        if part.min() < 0 or part.max() >= num_records:
+            wrong = part[(part < 0) | (part >= num_records)][0]
+            raise ValueError(
+                f"sampler {name}: indices({epoch}, {start}, {stop}) has record {wrong}, expected "
+                f"0 to {num_records - 1}: the data has {num_records} records"
+            )
+        parts.append(part.astype(np.int64, copy=False))
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 

@@ -103,7 +103,7 @@ class Loader:
                 tail=self._tail,
                 group=max(group, getattr(sampler, "group", 1)),
             )
-            self._tasks = partial(indexed_tasks, self.plan, sampler)
+            self._tasks = partial(indexed_tasks, self.plan, sampler, len(dataset))
         self._sampler = sampler
         self._compute = BatchComputer(
             dataset,
