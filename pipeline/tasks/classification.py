@@ -36,6 +36,12 @@ class Classification:
                 "task classification: the data has no classes; set dataset.storage.labels (with "
                 "dataset=torch: dataset.classes=10, or their names), or choose another task"
             )
+        if num_classes == 1:
+            raise ValueError(
+                f"task classification: all data is of one class "
+                f"({class_names[0] if class_names else 0}), and a model that always says so is "
+                f"right; name where the labels are with dataset.storage.labels"
+            )
         if not 0 <= label_smoothing <= 1:
             raise ValueError(f"task.label_smoothing is {label_smoothing}, expected 0 .. 1")
         if not 1 <= top_k <= num_classes:
@@ -56,6 +62,7 @@ class Classification:
 
         logits = _logits(outputs)
         labels, valid = batch["label"], batch.get("valid")
+        self._check_labels(batch, labels)
         if valid is None:
             loss = functional.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
             return {"cross_entropy": loss}
@@ -65,6 +72,19 @@ class Classification:
         # `where` and not a product: an infinite loss in padding must not turn into a NaN.
         by_row = by_row.where(valid, by_row.new_zeros(()))
         return {"cross_entropy": by_row.sum() / valid.sum().clamp(min=1)}
+
+    def _check_labels(self, batch: Batch, labels: torch.Tensor) -> None:
+        """Refuse labels that are no class; on a device the loss itself stops at them."""
+        if labels.device.type != "cpu":
+            return
+        wrong = (labels < 0) | (labels >= self.num_classes)
+        if wrong.any():
+            row = int(wrong.nonzero()[0])
+            raise ValueError(
+                f"task classification: {batch['key'][row]!r} has label {int(labels[row])}, "
+                f"expected 0 to {self.num_classes - 1}: the data says that it has "
+                f"{self.num_classes} classes; correct the label or the classes"
+            )
 
     def metrics(self) -> Any:
         """``accuracy``, and ``top<k>_accuracy`` where `top_k` is above 1."""

@@ -67,3 +67,19 @@ def test_mistakes_say_what_to_do():
         Classification(num_classes=None)
     with pytest.raises(ValueError, match=r"task.top_k is 9, expected 1 .. 3"):
         Classification(num_classes=3, top_k=9)
+
+
+@pytest.mark.parametrize("label", [-100, -1, 3])
+def test_a_label_that_is_no_class_is_refused(label):
+    batch = {
+        "label": torch.tensor([0, label]),
+        "valid": torch.tensor([True, True]),
+        "key": ["a", "b"],
+    }
+    with pytest.raises(ValueError, match=f"'b' has label {label}, expected 0 to 2"):
+        Classification(num_classes=3).losses(torch.zeros(2, 3), batch)
+
+
+def test_one_class_alone_is_refused():
+    with pytest.raises(ValueError, match=r"one class \(cat\)"):
+        Classification(num_classes=1, class_names=("cat",))
