@@ -9,6 +9,7 @@ import functools
 import inspect
 from collections.abc import Mapping, Sized
 from enum import Enum
+from math import lcm
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -37,6 +38,10 @@ Split = Literal["train", "val"]
 Config = Mapping[str, Any]
 
 _NO_ARGUMENTS = frozenset({"_target_", "_after_"})
+
+# What a dataset's node says about where samples are held and which there are: the first changes
+# no pixel, the second is in the data's fingerprint.
+_NOT_PIXELS = frozenset({"_target_", "storage", "cache", "val_fraction", "worker_init_fn"})
 
 
 def build(node: Config, **injected: Any) -> Any:
@@ -189,10 +194,11 @@ def build_loader(
         rank=rank,
         world_size=world_size,
         imports=tuple(config["imports"]),
+        group=lcm(*(getattr(t, "group", 1) for t in build_device_transforms(config))),
         identity={
             "sampler": config["sampler"],
             "pixels": {
-                "decode": {k: v for k, v in config["dataset"].items() if k != "storage"},
+                "decode": {k: v for k, v in config["dataset"].items() if k not in _NOT_PIXELS},
                 "augment": augment["train" if split == "train" else "eval"],
                 "collate": config["collate"],
             },
