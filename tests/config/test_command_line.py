@@ -103,6 +103,12 @@ def test_help_names_every_group_and_option_in_a_line(tmp_path):
     assert sum(line.startswith("  python train.py") for line in out.splitlines()) == 5
 
 
+def test_a_transform_that_nobody_registered_is_told_how_steps_are_added(tmp_path):
+    done = run("transform=exposure", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "type augment.train.<name>._target_=" in done.stderr
+
+
 def test_an_import_that_fails_stops_with_its_own_traceback(tmp_path):
     (tmp_path / "broken_parts.py").write_text("def f():\n    return 1 / 0\nf()\n")
     done = run("imports=[broken_parts.py]", cwd=tmp_path)

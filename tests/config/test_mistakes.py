@@ -72,7 +72,6 @@ def lines(*overrides: str) -> dict[str, str]:
         ("imports=[no_such_module]", "imports", "no module named"),
         ("trainer.resume=/no/such", "trainer.resume", "there is no such folder"),
         ("=3", "=3", "no key given"),
-        ("transform=exposure", "transform", "type augment.train.<name>._target_="),
         ("augment.train={}", "augment.train", "type augment.train=null"),
         ("dataset.val_fraction=2", "dataset.val_fraction", "<= 1"),
         ("dataset.decode.max_pixels=0", "dataset.decode.max_pixels", ">= 1"),
