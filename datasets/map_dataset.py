@@ -23,7 +23,9 @@ class MapDataset:
 
     Args:
         storage: Where the records lie.
-        decode: Record to sample; its ValueErrors make bad samples.
+        decode: Record to sample; its ValueErrors make bad samples. One that can `defer` is
+            asked to where the transform begins with a crop: then what the crop leaves out is
+            not decoded, and the samples are the same.
         transform: Changes the sample, driven by the position's rng alone.
         seed: The run's seed.
         keys: Fields renamed, picked or dropped before decoding, see `DecodeStage`.
@@ -43,7 +45,7 @@ class MapDataset:
         keys: Mapping[str, str | None] | None = None,
     ) -> None:
         self.storage = storage
-        self._decode = DecodeStage(decode, keys=keys, storage=str(storage))
+        self._decode = DecodeStage(_deferred(decode, transform), keys=keys, storage=str(storage))
         self._transform = TransformStage(transform, seed=seed, storage=str(storage))
         self.global_random = bool(getattr(transform, "global_random", False))
 
@@ -80,6 +82,15 @@ class MapDataset:
     def fingerprint(self) -> str:
         """The storage's: what the data is, wherever it lies."""
         return self.storage.fingerprint()
+
+
+def _deferred(decode: Decoder, transform: Transform) -> Decoder:
+    """Leave images pending if the decoder can and the transform knows what it needs of them."""
+    whole_because = getattr(transform, "whole_because", None)
+    if whole_because is None or whole_because() is not None:
+        return decode
+    deferred: Decoder = getattr(decode, "defer", decode)
+    return deferred
 
 
 @register("dataset", "map")

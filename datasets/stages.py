@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from datasets.pending_image import DamagedImageError
 from datasets.sample import BadRecord, BadSample, Record, Sample
 from pipeline.rng import KeyedRng, Stream
 
@@ -113,7 +114,8 @@ class TransformStage:
         """Transform one sample.
 
         Returns:
-            The sample with its ``position``; bad stays bad.
+            The sample with its ``position``; bad stays bad, and becomes so where a pending
+            image turns out to be damaged.
 
         Raises:
             RuntimeError: The transform failed. That is a mistake in it or its arguments, not
@@ -128,6 +130,9 @@ class TransformStage:
             if not isinstance(changed, dict):
                 raise TypeError(f"gave {type(changed).__name__}, expected the sample, a dict")
             return changed
+        except DamagedImageError as error:
+            key = str(sample.get("key"))
+            return BadSample(int(sample["index"]), key, position, str(error), self.storage)
         except Exception as error:
             where = "; ".join(getattr(error, "__notes__", ())) or "in the transform"
             raise RuntimeError(

@@ -19,6 +19,7 @@ FOUNDATION = {
     "pipeline.rng": set(),
     "pipeline.global_random": {"pipeline.rng"},
     "datasets.protocols": {"datasets.sample"},
+    "datasets.pending_image": set(),
 }
 LEAF_PACKAGES = (
     "datasets.storages",
@@ -50,7 +51,12 @@ SHARED_BY_LEAVES = {
     "pipeline.collates": {"pipeline.columns"},
     # The torch modules that registered models are light factories of.
     "pipeline.models": {"pipeline.networks.small_cnn", "pipeline.networks.fed_module"},
-    "transforms.decode": {"transforms.formats.sniff"},
+    "transforms.decode": {
+        "transforms.formats.sniff",
+        "transforms.formats.jpeg_pixels",
+        "transforms.formats.opencv_pixels",
+    },
+    "transforms.cpu": {"transforms.albumentations_stage"},
 }
 HEAVY = ("torch", "albumentations", "cv2", "pyarrow", "lmdb", "simplejpeg", "torchmetrics", "rich")
 

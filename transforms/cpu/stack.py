@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from datasets.pending_image import PendingImage
 from datasets.sample import Sample
 from pipeline.registry import find
+from transforms.albumentations_stage import AlbumentationsStage, BuildStep, Node
 
 if TYPE_CHECKING:
     import numpy as np
 
     from datasets.protocols import Transform
-
-Node = Mapping[str, Any]
-BuildStep = Callable[[Node], Any]
 
 
 def build_stack(steps: Mapping[str, Node | None], *, build_step: BuildStep) -> Stack:
@@ -86,22 +84,38 @@ class Stack:
         self._build_step = build_step
         self._local = threading.local()
         self.global_random = any(_is_global_random(node) for node in self._steps.values())
-        self._stages()  # a step that cannot be built stops the program here, not in a worker
+        # A step that cannot be built stops the program here, not in a worker.
+        self._stages()
+
+    def whole_because(self) -> str | None:
+        """Why images must be decoded whole before the first step.
+
+        Returns:
+            The reason; None where the first step is a crop that is drawn from the size alone.
+        """
+        first = next(iter(self._stages()), None)
+        if isinstance(first, AlbumentationsStage):
+            return first.whole_because()
+        return "the augmentation does not begin with a crop"
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Apply the steps.
 
         Args:
-            sample: The sample; its arrays are left as they are.
+            sample: The sample; its arrays are left as they are. Its image may be a
+                `PendingImage`, of which no more is decoded than the first crop needs.
             rng: Where every draw comes from.
 
         Returns:
             A new sample.
 
         Raises:
+            DamagedImageError: A pending image is damaged.
             Exception: Whatever a step raises, with a note that names the step.
         """
         sample = dict(sample)
+        if isinstance(sample.get("image"), PendingImage) and self.whole_because():
+            sample["image"] = sample["image"].whole()
         for stage in self._stages():
             sample = stage(sample, rng)
         return sample
@@ -129,7 +143,7 @@ class Stack:
             stages = []
             for foreign, group in groupby(self._steps.items(), lambda item: _is_foreign(item[1])):
                 if foreign:
-                    stages.append(_AlbumentationsStage(dict(group), self._build_step))
+                    stages.append(AlbumentationsStage(dict(group), self._build_step))
                 else:
                     stages += [_OwnStage(name, node, self._build_step) for name, node in group]
             self._local.stages = stages
@@ -158,123 +172,6 @@ class _OwnStage:
             raise
 
 
-class _AlbumentationsStage:
-    """Consecutive albumentations steps in one Compose for each kind of sample.
-
-    ``image`` and ``mask`` go through as they are; ``boxes`` are clipped to the image and those
-    that leave it are dropped, together with their rows of every ``box_*`` field; ``keypoints``
-    that leave it get visibility 0 and stay, so that their number does not change.
-    """
-
-    def __init__(self, steps: Mapping[str, Node], build_step: BuildStep) -> None:
-        self._steps = steps
-        self._build_step = build_step
-        self._composes: dict[tuple[bool, bool], tuple[Any, dict[int, str]]] = {}
-        self._rng: np.random.Generator | None = None
-        self._compose_for(False, False)
-
-    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        if rng is not self._rng:
-            self._take_draws_from(rng)
-        has_boxes, has_keypoints = "boxes" in sample, "keypoints" in sample
-        compose, names = self._compose_for(has_boxes, has_keypoints)
-        given: Sample = {key: sample[key] for key in ("image", "mask") if key in sample}
-        if has_boxes:
-            import numpy as np
-
-            given |= {"bboxes": sample["boxes"], "_rows": np.arange(len(sample["boxes"]))}
-        if has_keypoints:
-            given["keypoints"] = sample["keypoints"][:, :2]
-        try:
-            result = compose(**given)
-        except Exception as error:
-            step = _failed_step(error, names)
-            target = self._steps[step]["_target_"] if step in self._steps else "albumentations"
-            error.add_note(f"in augmentation step {step!r} ({target})")
-            raise
-        if has_boxes:
-            _put_boxes(sample, result.pop("bboxes"), result.pop("_rows"))
-        if has_keypoints:
-            _put_keypoints(sample, result.pop("keypoints"), result["image"].shape)
-        sample.update(result)
-        return sample
-
-    def _compose_for(self, has_boxes: bool, has_keypoints: bool) -> tuple[Any, dict[int, str]]:
-        """The Compose for samples with these fields, and the step name of each transform."""
-        made = self._composes.get((has_boxes, has_keypoints))
-        if made is None:
-            albumentations = import_albumentations()
-            transforms = {
-                name: self._build_step(_with_tuples(node)) for name, node in self._steps.items()
-            }
-            compose = albumentations.Compose(
-                list(transforms.values()),
-                bbox_params=albumentations.BboxParams(
-                    format="pascal_voc",
-                    label_fields=["_rows"],
-                    clip=True,
-                    filter_invalid_bboxes=True,
-                )
-                if has_boxes
-                else None,
-                keypoint_params=albumentations.KeypointParams(format="xy", remove_invisible=False)
-                if has_keypoints
-                else None,
-            )
-            made = compose, {id(step): name for name, step in transforms.items()}
-            self._composes[has_boxes, has_keypoints] = made
-            if self._rng is not None:
-                self._take_draws_from(self._rng)
-        return made
-
-    def _take_draws_from(self, rng: np.random.Generator) -> None:
-        from pipeline.rng import PythonRandom
-
-        self._rng = rng
-        for compose, _ in self._composes.values():
-            compose.set_random_state(rng, PythonRandom(rng))
-
-
-def import_albumentations() -> Any:
-    """Import albumentations without the request to the network that it makes when imported."""
-    os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
-    import albumentations
-
-    return albumentations
-
-
-def _put_boxes(sample: Sample, boxes: Any, rows: Any) -> None:
-    import numpy as np
-
-    kept = np.asarray(rows, np.int64)
-    count = len(sample["boxes"])
-    sample["boxes"] = np.asarray(boxes, np.float32).reshape(-1, 4)
-    for key in [key for key in sample if key.startswith("box_")]:
-        if len(sample[key]) == count:
-            sample[key] = np.asarray(sample[key])[kept]
-
-
-def _put_keypoints(sample: Sample, points: Any, shape: tuple[int, ...]) -> None:
-    import numpy as np
-
-    keypoints = np.array(sample["keypoints"], np.float32)
-    keypoints[:, :2] = np.asarray(points, np.float32).reshape(-1, 2)
-    x, y = keypoints[:, 0], keypoints[:, 1]
-    keypoints[(x < 0) | (y < 0) | (x >= shape[1]) | (y >= shape[0]), 2] = 0
-    sample["keypoints"] = keypoints
-
-
-def _failed_step(error: Exception, names: Mapping[int, str]) -> str:
-    """The step in whose method an exception began."""
-    trace = error.__traceback__
-    while trace is not None:
-        name = names.get(id(trace.tb_frame.f_locals.get("self")))
-        if name is not None:
-            return name
-        trace = trace.tb_next
-    return " or ".join(names.values())
-
-
 def _is_foreign(node: Node) -> bool:
     """Whether a step is albumentations' own, or a registered subclass of one of theirs."""
     component = find(str(node["_target_"]))
@@ -287,13 +184,3 @@ def _is_foreign(node: Node) -> bool:
 def _is_global_random(node: Node) -> bool:
     component = find(str(node["_target_"]))
     return component is not None and component.global_random
-
-
-def _with_tuples(value: Any) -> Any:
-    """Lists of values as tuples, which is what albumentations compares types with."""
-    if isinstance(value, Mapping):
-        return {key: _with_tuples(item) for key, item in value.items()}
-    if isinstance(value, list):
-        items = [_with_tuples(item) for item in value]
-        return items if any(isinstance(item, Mapping) for item in items) else tuple(items)
-    return value

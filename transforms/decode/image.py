@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import re
+import functools
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge
 
+from datasets.pending_image import PendingImage
 from datasets.sample import Record, Sample
 from pipeline.registry import register
+from transforms.formats.jpeg_pixels import decode_around, decode_whole
+from transforms.formats.opencv_pixels import CHANNELS, convert, imdecode
 from transforms.formats.sniff import read_header
 
 if TYPE_CHECKING:
@@ -20,12 +23,6 @@ if TYPE_CHECKING:
     Image = NDArray[np.uint8]
 
 Mode = Literal["RGB", "L", "RGBA"]
-
-_JPEG_COLORSPACE = {"RGB": "RGB", "L": "GRAY", "RGBA": "RGBA"}
-_CHANNELS = {"RGB": 3, "L": 1, "RGBA": 4}
-# What simplejpeg says of files that are whole but that it cannot read.
-_REFUSALS = ("Could not determine subsampling", "Unsupported", "not supported", "not implemented")
-_EXTRANEOUS = re.compile(r"(\d+) extraneous bytes before marker 0xd9")
 
 
 @register("decode", "image")
@@ -40,6 +37,9 @@ class ImageDecoder:
         mode: ``RGB``, ``L`` (grey, one channel) or ``RGBA``.
         orientation: ``apply`` turns the image upright as its EXIF orientation says, ``ignore``
             leaves the pixels as they are stored; the same for every format.
+        region: ``exact`` decodes no more of a baseline JPEG than an augmentation stack that
+            begins with a crop needs, with the pixels of the whole image; damage that lies
+            elsewhere in the file is then not seen. ``whole`` always decodes everything.
         max_pixels: Larger images are refused from their header, before memory is allocated.
     """
 
@@ -48,14 +48,18 @@ class ImageDecoder:
         *,
         mode: Mode = "RGB",
         orientation: Literal["apply", "ignore"] = "apply",
+        region: Literal["exact", "whole"] = "exact",
         max_pixels: Annotated[int, Ge(1)] = 100_000_000,
     ) -> None:
-        if mode not in _CHANNELS:
+        if mode not in CHANNELS:
             raise ValueError(f"decode/image: mode {mode!r}, expected RGB, L or RGBA")
         if orientation not in ("apply", "ignore"):
             raise ValueError(f"decode/image: orientation {orientation!r}, expected apply or ignore")
+        if region not in ("exact", "whole"):
+            raise ValueError(f"decode/image: region {region!r}, expected exact or whole")
         self.mode = mode
         self.orientation = orientation
+        self.region = region
         self.max_pixels = max_pixels
 
     def __call__(self, record: Record) -> Sample:
@@ -70,14 +74,44 @@ class ImageDecoder:
         Raises:
             ValueError: There is no image, it is damaged or too large; one line.
         """
-        data = record.fields.get("image")
-        if data is None:
-            names = ", ".join(record.fields) or "none"
-            raise ValueError(
-                f"no field 'image' to decode, fields: {names}; rename one with dataset.keys"
-            )
-        image = self.decode(data)
+        image = self.decode(_image_bytes(record))
         return {**record.fields, "image": image, "index": record.index, "key": record.key}
+
+    def defer(self, record: Record) -> Sample:
+        """Like a call, but an image of which parts can be decoded alone stays pending.
+
+        Args:
+            record: A record with an encoded ``image``.
+
+        Returns:
+            The sample; its ``image`` is a `PendingImage` if `whole_because` has no reason.
+
+        Raises:
+            ValueError: There is no image, its header is damaged, or it is too large; where all
+                of it is decoded, as in a call.
+        """
+        data = bytes(_image_bytes(record))
+        header = read_header(data)
+        self._check_size(header)
+        image: Any
+        if self.whole_because(header) is None:
+            shape = (header.height, header.width, CHANNELS[self.mode])
+            image = PendingImage(shape, functools.partial(decode_around, data, header, self.mode))
+        else:
+            image = self._decode(data, header)
+        return {**record.fields, "image": image, "index": record.index, "key": record.key}
+
+    def whole_because(self, header: Header) -> str | None:
+        """Why an image with this header is decoded whole; None where its parts can be."""
+        if self.region == "whole":
+            return "dataset.decode.region=whole"
+        if header.format != "JPEG":
+            return f"{header.format}, only parts of a JPEG can be decoded"
+        if header.scan is None:
+            return "a progressive or unusual JPEG"
+        if self.orientation == "apply" and header.orientation != 1:
+            return "its EXIF orientation is not upright"
+        return None
 
     def decode(self, data: bytes) -> Image:
         """Decode one file.
@@ -94,8 +128,11 @@ class ImageDecoder:
         data = bytes(data)
         header = read_header(data)
         self._check_size(header)
+        return self._decode(data, header)
+
+    def _decode(self, data: bytes, header: Header) -> Image:
         if header.format == "JPEG":
-            image = _decode_jpeg(data, header, self.mode)
+            image = decode_whole(data, header, self.mode)
         else:
             image = _decode_others(data, header, self.mode)
         if self.orientation == "apply" and header.orientation != 1:
@@ -112,46 +149,14 @@ class ImageDecoder:
             )
 
 
-def _decode_jpeg(data: bytes, header: Header, mode: str) -> Image:
-    """Decode strictly; what is only unusual goes to another library, what is damaged raises."""
-    import numpy as np
-    import simplejpeg
-
-    image: Image = np.empty((header.height, header.width, _CHANNELS[mode]), np.uint8)
-    if header.components == 4 and mode == "L":  # CMYK has no grey of its own
-        return _convert(_decode_jpeg(data, header, "RGB")[..., ::-1], "L")
-    try:
-        # The buffer keeps its pixels when the decoder complains after the last of them.
-        simplejpeg.decode_jpeg(data, _JPEG_COLORSPACE[mode], buffer=image.reshape(-1))
-    except ValueError as error:
-        cause = str(error)
-        extraneous = _EXTRANEOUS.search(cause)
-        if extraneous and int(extraneous[1]) <= max(64, len(data) // 64):
-            # Padding between the pixels and the end, which some cameras write. Much of it is
-            # something else: pixels that a damaged header hides.
-            return image
-        if any(refusal in cause for refusal in _REFUSALS):
-            return _decode_unusual_jpeg(data, mode)
-        raise ValueError(f"damaged JPEG: {cause}") from None
-    return image
-
-
-def _decode_unusual_jpeg(data: bytes, mode: str) -> Image:
-    """Decode with cv2, which keeps silent about missing pixels, and find them all the same.
-
-    Where the pixels end early, the decoder reads on into whatever comes before the end
-    marker. So bytes are put there: the pixels of a whole file do not change.
-    """
-    import numpy as np
-
-    end = data.rfind(b"\xff\xd9")
-    if end < 0:
-        raise ValueError("truncated JPEG: it has no end marker")
-    image = _imdecode(data, "JPEG")
-    probe = _imdecode(data[:end] + b"\x55" * 256 + data[end:], "JPEG")
-    if not np.array_equal(image, probe):
-        raise ValueError("damaged JPEG: its pixels end before the image does")
-    return _convert(image, mode)
+def _image_bytes(record: Record) -> bytes:
+    data: bytes | None = record.fields.get("image")
+    if data is None:
+        names = ", ".join(record.fields) or "none"
+        raise ValueError(
+            f"no field 'image' to decode, fields: {names}; rename one with dataset.keys"
+        )
+    return data
 
 
 def _decode_others(data: bytes, header: Header, mode: str) -> Image:
@@ -162,7 +167,7 @@ def _decode_others(data: bytes, header: Header, mode: str) -> Image:
         for at, value in header.patches:
             patched[at : at + len(value)] = value
         data = bytes(patched)
-    image = _imdecode(data, header.format)
+    image = imdecode(data, header.format)
     if image.shape[:2] != (header.height, header.width):
         # A GIF-like canvas or a reduced image: the limit on pixels was checked for another size.
         raise ValueError(
@@ -178,36 +183,10 @@ def _decode_others(data: bytes, header: Header, mode: str) -> Image:
         image = (image >> 8).astype(np.uint8)
     elif image.dtype != np.uint8:
         raise ValueError(f"{header.format} of {image.dtype} pixels; expected 8 or 16 bits")
-    image = _convert(image, mode)
+    image = convert(image, mode)
     if alpha is not None:
         image[..., 3] = alpha
     return image
-
-
-def _imdecode(data: bytes, format_name: str) -> NDArray[Any]:
-    """Decode with cv2 as it is stored: no rotation, all channels and bits, BGR order."""
-    import cv2
-    import numpy as np
-
-    try:
-        image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
-    except cv2.error as error:
-        raise ValueError(f"damaged {format_name}: {error.err or 'it cannot be decoded'}") from None
-    if image is None:
-        raise ValueError(f"damaged {format_name}: it cannot be decoded")
-    return image
-
-
-def _convert(image: NDArray[Any], mode: str) -> Image:
-    """Turn grey [H, W], BGR or BGRA of uint8 into `mode`, uint8 [H, W, C]."""
-    import cv2
-    import numpy as np
-
-    stored = "GRAY" if image.ndim == 2 else {3: "BGR", 4: "BGRA"}[image.shape[2]]
-    wanted = {"RGB": "RGB", "L": "GRAY", "RGBA": "RGBA"}[mode]
-    if stored != wanted:
-        image = cv2.cvtColor(np.ascontiguousarray(image), getattr(cv2, f"COLOR_{stored}2{wanted}"))
-    return image if image.ndim == 3 else image[..., None]
 
 
 def _upright(image: Image, orientation: int) -> Image:

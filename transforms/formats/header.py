@@ -6,6 +6,31 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class JpegScan:
+    """Where the pixels of a baseline JPEG of one scan lie.
+
+    Attributes:
+        frame_at: Offset of the frame header's marker.
+        data_at: Offset of the first byte of entropy data.
+        width: Columns as coded; a tiled file has some more than the image.
+        height: Rows as coded.
+        unit_width: Columns of the smallest unit that is coded together (MCU), in pixels.
+        unit_height: Its rows.
+        restart_interval: Units between two restart markers; 0 without markers.
+        tile_lengths: Bytes between the markers, big-endian uint16 each, where the file says so.
+    """
+
+    frame_at: int
+    data_at: int
+    width: int
+    height: int
+    unit_width: int
+    unit_height: int
+    restart_interval: int
+    tile_lengths: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
 class Header:
     """An image file's header.
 
@@ -18,6 +43,8 @@ class Header:
         patches: Offset and bytes to be put there before a TIFF is decoded, so that the library
             leaves orientation and alpha alone.
         transparent_grey: A grey PNG's one transparent value, else None.
+        padding: Columns on the right of the stored pixels that are not part of the image.
+        scan: How the pixels lie in a JPEG of which parts can be decoded, else None.
     """
 
     format: str
@@ -27,3 +54,5 @@ class Header:
     orientation: int = 1
     patches: tuple[tuple[int, bytes], ...] = ()
     transparent_grey: int | None = None
+    padding: int = 0
+    scan: JpegScan | None = None

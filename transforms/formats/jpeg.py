@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 
 from transforms.formats.exif import read_orientation
-from transforms.formats.header import Header
+from transforms.formats.header import Header, JpegScan
+from transforms.formats.jpeg_tiles import TILES_MARKER, TileTable, read_table
 
 _START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_BASELINE = 0xC0
 _START_OF_SCAN = 0xDA
 _END_OF_IMAGE = 0xD9
+_RESTART_INTERVAL = 0xDD
 _APP1 = 0xE1
 _ALONE = frozenset(range(0xD0, 0xD8)) | {0x01}
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the segments before the first scan say."""
+
+    frame: tuple[int, int, int, int] | None = None
+    frame_at: int = 0
+    baseline: bool = False
+    orientation: int | None = None
+    restart_interval: int = 0
+    table: TileTable | None = None
 
 
 def read_header(data: bytes) -> Header:
@@ -23,8 +39,7 @@ def read_header(data: bytes) -> Header:
     Raises:
         ValueError: The header is cut short or makes no sense.
     """
-    frame: tuple[int, int, int, int] | None = None
-    orientation: int | None = None
+    found = _Found()
     at, size = 2, len(data)
     while True:
         if at + 4 > size:
@@ -42,16 +57,60 @@ def read_header(data: bytes) -> Header:
             raise ValueError("truncated JPEG: it ends within its header")
         if marker == _START_OF_SCAN:
             break
-        if marker in _START_OF_FRAME and frame is None:
-            if length < 8:
-                raise ValueError("damaged JPEG: its frame header is too short")
-            frame = struct.unpack_from(">BHHB", data, at + 4)
-        elif marker == _APP1 and orientation is None and data[at + 4 : at + 10] == b"Exif\0\0":
-            orientation = read_orientation(data[at + 10 : at + 2 + length])
+        _read_segment(found, data, marker, at, length)
         at += 2 + length
-    if frame is None:
+    if found.frame is None:
         raise ValueError("damaged JPEG: a scan without a frame header")
-    precision, height, width, components = frame
+    precision, height, width, components = found.frame
     if precision != 8:
         raise ValueError(f"{precision}-bit JPEG is not supported; convert it to 8 bits")
-    return Header("JPEG", width, height, components, orientation or 1)
+    padding = 0
+    if found.table is not None:
+        if width < found.table.width or height != found.table.height:
+            raise ValueError("damaged JPEG: its table of tiles is that of another image")
+        padding = width - found.table.width
+        width = found.table.width
+    scan = _read_scan(found, data, at, at + 2 + length)
+    orientation = found.orientation or 1
+    return Header("JPEG", width, height, components, orientation, padding=padding, scan=scan)
+
+
+def _read_segment(found: _Found, data: bytes, marker: int, at: int, length: int) -> None:
+    body = at + 4
+    if marker in _START_OF_FRAME and found.frame is None:
+        if length < 8:
+            raise ValueError("damaged JPEG: its frame header is too short")
+        found.frame = struct.unpack_from(">BHHB", data, body)
+        found.frame_at = at
+        found.baseline = marker == _BASELINE and length == 8 + 3 * found.frame[3]
+    elif marker == _APP1 and found.orientation is None and data[body : body + 6] == b"Exif\0\0":
+        found.orientation = read_orientation(data[body + 6 : at + 2 + length])
+    elif marker == _RESTART_INTERVAL and length == 4:
+        (found.restart_interval,) = struct.unpack_from(">H", data, body)
+    elif marker == TILES_MARKER and found.table is None:
+        found.table = read_table(data[body : at + 2 + length])
+
+
+def _read_scan(found: _Found, data: bytes, scan_at: int, data_at: int) -> JpegScan | None:
+    """How the pixels lie in a baseline file of one scan; None for every other kind."""
+    assert found.frame is not None
+    _, height, width, components = found.frame
+    # In a sequential file the first scan is the only one if it has all components.
+    if not found.baseline or components not in (1, 3) or data[scan_at + 4] != components:
+        return None
+    factors = [data[found.frame_at + 11 + 3 * i] for i in range(components)]
+    # A lone component is not interleaved: its units are single blocks (section A.2.2).
+    across = max(factor >> 4 for factor in factors) if components > 1 else 1
+    down = max(factor & 15 for factor in factors) if components > 1 else 1
+    if not across or not down:
+        return None
+    return JpegScan(
+        frame_at=found.frame_at,
+        data_at=data_at,
+        width=width,
+        height=height,
+        unit_width=8 * across,
+        unit_height=8 * down,
+        restart_interval=found.restart_interval,
+        tile_lengths=found.table.lengths if found.table else None,
+    )

@@ -1,0 +1,172 @@
+"""Consecutive albumentations steps as one stage of the augmentation stack."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from datasets.pending_image import DamagedImageError, PendingImage
+from datasets.sample import Sample
+from transforms.crop_first import compose_pending, first_crop
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Node = Mapping[str, Any]
+BuildStep = Callable[[Node], Any]
+
+
+class AlbumentationsStage:
+    """Consecutive albumentations steps in one Compose for each kind of sample.
+
+    ``image`` and ``mask`` go through as they are; ``boxes`` are clipped to the image and those
+    that leave it are dropped, together with their rows of every ``box_*`` field; ``keypoints``
+    that leave it get visibility 0 and stay, so that their number does not change.
+    """
+
+    def __init__(self, steps: Mapping[str, Node], build_step: BuildStep) -> None:
+        self._steps = steps
+        self._build_step = build_step
+        self._composes: dict[tuple[bool, bool], tuple[Any, dict[int, str]]] = {}
+        self._rng: np.random.Generator | None = None
+        self._compose_for(False, False)
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """Apply the steps to a sample of the caller's own, which is changed and returned."""
+        if rng is not self._rng:
+            self._take_draws_from(rng)
+        image = sample.get("image")
+        has_boxes, has_keypoints = "boxes" in sample, "keypoints" in sample
+        if isinstance(image, PendingImage):
+            if not (has_boxes or has_keypoints or "mask" in sample):
+                return self._crop_first(sample, image)
+            sample["image"] = image.whole()
+        compose, names = self._compose_for(has_boxes, has_keypoints)
+        given: Sample = {key: sample[key] for key in ("image", "mask") if key in sample}
+        if has_boxes:
+            import numpy as np
+
+            given |= {"bboxes": sample["boxes"], "_rows": np.arange(len(sample["boxes"]))}
+        if has_keypoints:
+            given["keypoints"] = sample["keypoints"][:, :2]
+        try:
+            result = compose(**given)
+        except Exception as error:
+            self._note_step(error, names)
+            raise
+        if has_boxes:
+            _put_boxes(sample, result.pop("bboxes"), result.pop("_rows"))
+        if has_keypoints:
+            _put_keypoints(sample, result.pop("keypoints"), result["image"].shape)
+        sample.update(result)
+        return sample
+
+    def whole_because(self) -> str | None:
+        """Why an image must be decoded whole before these steps, see `Stack.whole_because`."""
+        if first_crop(self._compose_for(False, False)[0]) is not None:
+            return None
+        step = next(iter(self._steps))
+        target = str(self._steps[step]["_target_"]).rpartition(".")[2]
+        return f"the augmentation begins with {step!r} ({target}), not with a crop"
+
+    def _crop_first(self, sample: Sample, image: PendingImage) -> Sample:
+        compose, names = self._compose_for(False, False)
+        try:
+            sample["image"] = compose_pending(compose, image)
+        except DamagedImageError:
+            raise
+        except Exception as error:
+            self._note_step(error, names)
+            raise
+        return sample
+
+    def _note_step(self, error: Exception, names: Mapping[int, str]) -> None:
+        step = _failed_step(error, names)
+        target = self._steps[step]["_target_"] if step in self._steps else "albumentations"
+        error.add_note(f"in augmentation step {step!r} ({target})")
+
+    def _compose_for(self, has_boxes: bool, has_keypoints: bool) -> tuple[Any, dict[int, str]]:
+        """The Compose for samples with these fields, and the step name of each transform."""
+        made = self._composes.get((has_boxes, has_keypoints))
+        if made is None:
+            albumentations = import_albumentations()
+            transforms = {
+                name: self._build_step(_with_tuples(node)) for name, node in self._steps.items()
+            }
+            compose = albumentations.Compose(
+                list(transforms.values()),
+                bbox_params=albumentations.BboxParams(
+                    format="pascal_voc",
+                    label_fields=["_rows"],
+                    clip=True,
+                    filter_invalid_bboxes=True,
+                )
+                if has_boxes
+                else None,
+                keypoint_params=albumentations.KeypointParams(format="xy", remove_invisible=False)
+                if has_keypoints
+                else None,
+            )
+            made = compose, {id(step): name for name, step in transforms.items()}
+            self._composes[has_boxes, has_keypoints] = made
+            if self._rng is not None:
+                self._take_draws_from(self._rng)
+        return made
+
+    def _take_draws_from(self, rng: np.random.Generator) -> None:
+        from pipeline.rng import PythonRandom
+
+        self._rng = rng
+        for compose, _ in self._composes.values():
+            compose.set_random_state(rng, PythonRandom(rng))
+
+
+def import_albumentations() -> Any:
+    """Import albumentations without the request to the network that it makes when imported."""
+    os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
+    import albumentations
+
+    return albumentations
+
+
+def _put_boxes(sample: Sample, boxes: Any, rows: Any) -> None:
+    import numpy as np
+
+    kept = np.asarray(rows, np.int64)
+    count = len(sample["boxes"])
+    sample["boxes"] = np.asarray(boxes, np.float32).reshape(-1, 4)
+    for key in [key for key in sample if key.startswith("box_")]:
+        if len(sample[key]) == count:
+            sample[key] = np.asarray(sample[key])[kept]
+
+
+def _put_keypoints(sample: Sample, points: Any, shape: tuple[int, ...]) -> None:
+    import numpy as np
+
+    keypoints = np.array(sample["keypoints"], np.float32)
+    keypoints[:, :2] = np.asarray(points, np.float32).reshape(-1, 2)
+    x, y = keypoints[:, 0], keypoints[:, 1]
+    keypoints[(x < 0) | (y < 0) | (x >= shape[1]) | (y >= shape[0]), 2] = 0
+    sample["keypoints"] = keypoints
+
+
+def _failed_step(error: Exception, names: Mapping[int, str]) -> str:
+    """The step in whose method an exception began."""
+    trace = error.__traceback__
+    while trace is not None:
+        name = names.get(id(trace.tb_frame.f_locals.get("self")))
+        if name is not None:
+            return name
+        trace = trace.tb_next
+    return " or ".join(names.values())
+
+
+def _with_tuples(value: Any) -> Any:
+    """Lists of values as tuples, which is what albumentations compares types with."""
+    if isinstance(value, Mapping):
+        return {key: _with_tuples(item) for key, item in value.items()}
+    if isinstance(value, list):
+        items = [_with_tuples(item) for item in value]
+        return items if any(isinstance(item, Mapping) for item in items) else tuple(items)
+    return value

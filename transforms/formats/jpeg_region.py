@@ -1,0 +1,149 @@
+"""The part of a JPEG that holds a box, as a smaller JPEG: the decoder then does less.
+
+The pixels are those of the whole image. Two ways lead there. In any baseline file the frame
+header's height can be lowered, so that rows below are left out. A file whose restart markers
+stand at regular places gives the touched intervals alone, with the markers numbered anew.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from transforms.formats.header import JpegScan
+from transforms.formats.jpeg_tiles import find_ends
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from datasets.pending_image import Box
+
+# The interpolation of chroma looks one sample, which is two pixels, over the edge.
+_CONTEXT = 2
+# Narrower images are interpolated in another way by libjpeg (jdsample.c).
+_LEAST_WIDTH = 8
+_RESTART = 0xD0
+_END_OF_IMAGE = 0xD9
+
+
+@dataclass(frozen=True, slots=True)
+class JpegPart:
+    """A JPEG of a part of an image.
+
+    Attributes:
+        data: The file.
+        width: Its columns.
+        height: Its rows.
+        left: Column of the whole image at which it begins.
+        top: Row of the whole image at which it begins.
+        exhaustive: All of its entropy data belongs to its pixels. Otherwise bytes are left
+            over, about which the decoder complains.
+    """
+
+    data: bytes | bytearray
+    width: int
+    height: int
+    left: int
+    top: int
+    exhaustive: bool
+
+
+def cut_part(data: bytes, scan: JpegScan, box: Box) -> JpegPart | None:
+    """Cut out what a box needs.
+
+    Args:
+        data: The file.
+        scan: How its pixels lie.
+        box: The pixels that are wanted, within the image.
+
+    Returns:
+        The part; None where nothing is gained, or where the file is unlike what it says, so
+        that it is for the whole decoding to judge.
+    """
+    return _cut_tiles(data, scan, box) if scan.restart_interval else _cut_rows(data, scan, box)
+
+
+def _cut_rows(data: bytes, scan: JpegScan, box: Box) -> JpegPart | None:
+    # One row more than the box has, for the interpolation of its last one.
+    height = (box[3] // scan.unit_height + 1) * scan.unit_height
+    if height >= scan.height:
+        return None
+    part = bytearray(data)
+    struct.pack_into(">H", part, scan.frame_at + 5, height)
+    return JpegPart(part, scan.width, height, 0, 0, exhaustive=False)
+
+
+def _cut_tiles(data: bytes, scan: JpegScan, box: Box) -> JpegPart | None:
+    import numpy as np
+
+    units = -(-scan.width // scan.unit_width)
+    interval = scan.restart_interval
+    if units % interval == 0:
+        columns, tile_rows = units // interval, 1
+    elif interval % units == 0:
+        columns, tile_rows = 1, interval // units
+    else:
+        return None
+    tile_width, tile_height = units // columns * scan.unit_width, tile_rows * scan.unit_height
+    rows = -(-scan.height // tile_height)
+    first_column, last_column = _tiles(box[0], box[2], tile_width, columns)
+    first_row, last_row = _tiles(box[1], box[3], tile_height, rows)
+    left, top = first_column * tile_width, first_row * tile_height
+    if scan.width - left < _LEAST_WIDTH and first_column:
+        first_column -= 1
+        left -= tile_width
+    width = min(scan.width, (last_column + 1) * tile_width) - left
+    height = min(scan.height, (last_row + 1) * tile_height) - top
+    if width < _LEAST_WIDTH < scan.width or (width, height) == (scan.width, scan.height):
+        return None
+    ends = _ends(data, scan, columns * rows)
+    if ends is None:
+        return None
+
+    grid = np.arange(columns * rows).reshape(rows, columns)
+    tiles = grid[first_row : last_row + 1, first_column : last_column + 1]
+    part = bytearray(data[: scan.data_at])
+    struct.pack_into(">HH", part, scan.frame_at + 5, height, width)
+    markers = []
+    for row in tiles:
+        begin = int(ends[row[0] - 1]) + 2 if row[0] else scan.data_at
+        markers.append(ends[row] + (len(part) - begin))
+        part += data[begin : int(ends[row[-1]]) + 2]
+    if not _renumber(part, np.concatenate(markers), tiles.ravel(), tiles_in_all=grid.size):
+        return None
+    return JpegPart(part, width, height, left, top, exhaustive=True)
+
+
+def _tiles(start: int, stop: int, size: int, count: int) -> tuple[int, int]:
+    """First and last tile that the pixels `start` .. `stop` - 1 and their context touch."""
+    return max(0, start - _CONTEXT) // size, min(count - 1, (stop + _CONTEXT - 1) // size)
+
+
+def _ends(data: bytes, scan: JpegScan, count: int) -> NDArray[np.int64] | None:
+    """Offset of the marker behind each of `count` intervals, int64 [count]."""
+    import numpy as np
+
+    if scan.tile_lengths is not None:
+        lengths = np.frombuffer(scan.tile_lengths, ">u2")
+        if len(lengths) == count:
+            ends: NDArray[np.int64] = np.cumsum(lengths + np.int64(2)) + (scan.data_at - 2)
+            return ends if ends[-1] + 2 <= len(data) else None
+    found = find_ends(data, scan.data_at)
+    return found if found is not None and len(found) == count else None
+
+
+def _renumber(
+    part: bytearray, at: NDArray[np.int64], tiles: NDArray[np.int64], *, tiles_in_all: int
+) -> bool:
+    """Number the markers at `at`, behind `tiles`, from 0 on; False if others stand there."""
+    import numpy as np
+
+    values = np.frombuffer(part, np.uint8)
+    there = np.where(tiles == tiles_in_all - 1, _END_OF_IMAGE, _RESTART + tiles % 8)
+    if at[-1] + 2 > len(part) or (values[at] != 0xFF).any() or (values[at + 1] != there).any():
+        return False
+    values[at + 1] = _RESTART + np.arange(len(at)) % 8
+    values[at[-1] + 1] = _END_OF_IMAGE
+    return True
