@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from datasets.protocols import Decoder, Index, Storage, Transform
 from datasets.sample import BadSample, Sample
-from datasets.stages import DecodeStage, TransformStage
+from datasets.stages import DecodeStage, TransformStage, deferred
 from pipeline.registry import register
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class MapDataset:
         keys: Mapping[str, str | None] | None = None,
     ) -> None:
         self.storage = storage
-        self._decode = DecodeStage(_deferred(decode, transform), keys=keys, storage=str(storage))
+        self._decode = DecodeStage(deferred(decode, transform), keys=keys, storage=str(storage))
         self._transform = TransformStage(transform, seed=seed, storage=str(storage))
         self.global_random = bool(getattr(transform, "global_random", False))
 
@@ -82,15 +82,6 @@ class MapDataset:
     def fingerprint(self) -> str:
         """The storage's: what the data is, wherever it lies."""
         return self.storage.fingerprint()
-
-
-def _deferred(decode: Decoder, transform: Transform) -> Decoder:
-    """Leave images pending if the decoder can and the transform knows what it needs of them."""
-    whole_because = getattr(transform, "whole_because", None)
-    if whole_because is None or whole_because() is not None:
-        return decode
-    deferred: Decoder = getattr(decode, "defer", decode)
-    return deferred
 
 
 @register("dataset", "map")

@@ -18,6 +18,23 @@ _RESERVED = ("index", "key", "position")
 _REST = "*"
 
 
+def deferred(decode: Decoder, transform: Transform) -> Decoder:
+    """Let images wait for their crop, if the decoder can and the transform begins with one.
+
+    Args:
+        decode: The decoder; what can leave images pending has a method `defer`.
+        transform: What follows it; what can take them has a method `whole_because`.
+
+    Returns:
+        ``decode.defer`` or `decode`; the transform gives the same sample after both.
+    """
+    whole_because = getattr(transform, "whole_because", None)
+    if whole_because is None or whole_because() is not None:
+        return decode
+    defer: Decoder = getattr(decode, "defer", decode)
+    return defer
+
+
 class DecodeStage:
     """Record to sample, with fields renamed, picked and dropped before anything is decoded.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
@@ -55,6 +56,7 @@ def run(config: dict[str, Any]) -> int:
 def _print_stages(config: dict[str, Any], dataset: Any, settings: BenchSettings) -> None:
     """Time read, decode, transform and collate of some samples, one thread, no workers."""
     from datasets.sample import Record
+    from datasets.stages import deferred
     from pipeline.build import build, build_transform
     from pipeline.rng import KeyedRng
 
@@ -62,13 +64,16 @@ def _print_stages(config: dict[str, Any], dataset: Any, settings: BenchSettings)
     if not count:
         return
     indices = np.linspace(0, len(dataset) - 1, count).astype(np.int64)
-    decode = build(config["dataset"]["decode"])
+    decoder = build(config["dataset"]["decode"])
     transform = build_transform(config, settings.split)  # type: ignore[arg-type]
+    decode = deferred(decoder, transform)
     collate, rng = build(config["collate"]), KeyedRng()
 
     records = [r for r in dataset.storage.read(indices) if isinstance(r, Record)]
     times: dict[str, float] = {}
     times["read"], _ = _timed(lambda: dataset.storage.read(indices))
+    print(_decoding_line(decoder, transform, records))
+    # Where the crop comes first, only headers are read here and the transform decodes.
     times["decode"], samples = _timed(lambda: [decode(record) for record in records])
     for position, sample in enumerate(samples):
         sample["position"] = position
@@ -83,6 +88,27 @@ def _print_stages(config: dict[str, Any], dataset: Any, settings: BenchSettings)
         each = seconds / len(samples) * 1e6
         print(f"  {name:<10} {each:>9.1f} us a sample  {seconds / total:>4.0%}")
     print(f"  {'together':<10} {total / len(samples) * 1e6:>9.1f} us a sample")
+
+
+def _decoding_line(decode: Any, transform: Any, records: list[Any]) -> str:
+    """Which way of decoding is taken, and why."""
+    from transforms.formats.sniff import read_header
+
+    if not hasattr(decode, "whole_because"):
+        return "decoding: as the decoder does it"
+    reason = getattr(transform, "whole_because", lambda: "the transform is not a stack")()
+    if reason is not None:
+        return f"decoding: images whole, {reason}"
+    reasons: Counter[str | None] = Counter()
+    for record in records:
+        try:
+            reasons[decode.whole_because(read_header(bytes(record.fields["image"])))] += 1
+        except (ValueError, KeyError):
+            reasons["damaged"] += 1
+    parts = reasons.pop(None, 0)
+    line = f"decoding: of {parts} of {len(records)} images only what the first crop needs"
+    whole = ", ".join(f"{count} ({reason})" for reason, count in reasons.most_common())
+    return f"{line}; whole: {whole}" if whole else line
 
 
 def _timed(work: Callable[[], Any]) -> tuple[float, Any]:

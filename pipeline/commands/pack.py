@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,15 +19,25 @@ class PackSettings:
     Args:
         path: The folder to make; it gets ``train`` and ``val``. It must not exist.
         to: The storage to write.
+        tiled: Encode images anew as tiled JPEG, of which a crop is decoded alone: 4:2:0, or
+            grey. Images are turned upright first; alpha and what quality takes is lost.
+        quality: JPEG quality of tiled images, 1 .. 100.
     """
 
     path: str
     to: Literal["lmdb"] = "lmdb"
+    tiled: bool = False
+    quality: int = 95
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.quality <= 100:
+            raise ValueError(f"pack.quality: {self.quality}, expected 1 .. 100")
 
 
 def run(config: dict[str, Any]) -> int:
     """Write both splits of ``dataset.storage`` as ``pack.to`` under ``pack.path``."""
     from datasets.storages.lmdb import write_lmdb
+    from datasets.tiled_storage import TiledStorage
     from pipeline.build import build_settings, open_storage
 
     settings: PackSettings = build_settings(config["pack"])
@@ -38,6 +49,8 @@ def run(config: dict[str, Any]) -> int:
         if not len(storage):
             print(f"{split}: no records, nothing written")
             continue
+        if settings.tiled:
+            storage = TiledStorage(storage, tiled_recode(config, settings.quality))
         start = time.perf_counter()
         destination = target / split
         write_lmdb(destination, storage)
@@ -49,3 +62,26 @@ def run(config: dict[str, Any]) -> int:
         )
     print(f"train on it: python train.py dataset={settings.to} dataset.storage.path={target}")
     return 0
+
+
+def tiled_recode(config: dict[str, Any], quality: int) -> Callable[[bytes], bytes]:
+    """How to encode an image file as tiled JPEG; decoded as the config says, but whole."""
+    from pipeline.build import build
+    from transforms.formats.jpeg_tiles import write_tiled
+    from transforms.formats.sniff import read_header
+
+    node = config["dataset"]["decode"]
+    if node["_target_"] != "decode/image" or node["mode"] == "RGBA":
+        raise ValueError(
+            f"pack.tiled: expected dataset.decode=image with mode RGB or L, got {node}; "
+            f"a tiled JPEG holds no alpha, leave pack.tiled out"
+        )
+    decode = build(node)
+
+    def recode(data: bytes) -> bytes:
+        image, header = decode.decode(data), read_header(data)
+        if header.format == "JPEG" and header.components == 1:
+            image = image[..., :1]  # decoded in colour, its planes are equal
+        return write_tiled(image, quality=quality)
+
+    return recode

@@ -15,6 +15,7 @@ from pipeline.rng import KeyedRng, Stream
 from tests.building import build_step
 from tests.contracts.equality import assert_same, untouched_global_states
 from tests.memory_storage import MemoryStorage
+from tests.photographs import photograph
 from transforms.cpu.stack import build_stack
 from transforms.decode.image import ImageDecoder
 
@@ -174,3 +175,26 @@ def test_a_field_that_is_not_there_cannot_be_renamed():
         fetch(dataset(keys={"lable": "target"}), [1], [0])
     with pytest.raises(ValueError, match="'label' is renamed to 'image', which is there already"):
         fetch(dataset(keys={"label": "image"}), [1], [0])
+
+
+@pytest.mark.parametrize("first", ["crop", "flip"])
+def test_decoding_only_the_crop_changes_no_sample(first):
+    steps = {first: STEPS[first], **STEPS}
+    stack = build_stack(steps, build_step=build_step)
+    fields: list = [{"image": photograph(100, 120 + i), "label": i} for i in range(6)]
+    fields[1]["boxes"] = np.array([[5, 5, 60, 70]], np.float32)
+    fields[2]["image"] = photograph(90, 130, progressive=True)
+    fields[3]["image"] = photograph(90, 128, interval=4)[:3000]
+    fields[4]["image"] = b"no image"
+    exact, whole = (
+        MapDataset(
+            MemoryStorage(fields), decode=ImageDecoder(region=region), transform=stack, seed=2
+        )
+        for region in ("exact", "whole")
+    )
+    samples = fetch(exact, list(range(6)) * 3, range(18))
+    assert_same(samples, fetch(whole, list(range(6)) * 3, range(18)))
+    assert isinstance(samples[3], BadSample) and "JPEG" in samples[3].cause
+    assert isinstance(samples[4], BadSample)
+    again = pickle.loads(pickle.dumps(exact))
+    assert_same(fetch(again, list(range(6)) * 3, range(18)), samples)
