@@ -73,12 +73,15 @@ def _print_stages(config: dict[str, Any], dataset: Any, settings: BenchSettings)
     times: dict[str, float] = {}
     times["read"], _ = _timed(lambda: dataset.storage.read(indices))
     print(_decoding_line(decoder, transform, records))
-    # Where the crop comes first, only headers are read here and the transform decodes.
-    times["decode"], samples = _timed(lambda: [decode(record) for record in records])
+    waiting = decode == getattr(
+        decoder, "defer", None
+    )  # only headers are read then, and the transform decodes
+    decoding, rest = ("header", "decode and transform") if waiting else ("decode", "transform")
+    times[decoding], samples = _timed(lambda: [decode(record) for record in records])
     for position, sample in enumerate(samples):
         sample["position"] = position
     transform(dict(samples[0]), rng.at(0, 0, 0))  # the first call builds the stack
-    times["transform"], samples = _timed(
+    times[rest], samples = _timed(
         lambda: [transform(s, rng.at(0, 0, s["position"])) for s in samples]
     )
     times["collate"], _ = _timed(lambda: collate(samples))
@@ -86,8 +89,8 @@ def _print_stages(config: dict[str, Any], dataset: Any, settings: BenchSettings)
     print(f"one thread, {len(samples)} samples:")
     for name, seconds in times.items():
         each = seconds / len(samples) * 1e6
-        print(f"  {name:<10} {each:>9.1f} us a sample  {seconds / total:>4.0%}")
-    print(f"  {'together':<10} {total / len(samples) * 1e6:>9.1f} us a sample")
+        print(f"  {name:<20} {each:>9.1f} us a sample  {seconds / total:>4.0%}")
+    print(f"  {'together':<20} {total / len(samples) * 1e6:>9.1f} us a sample")
 
 
 def _decoding_line(decode: Any, transform: Any, records: list[Any]) -> str:
