@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Le
 
 from pipeline.registry import register
 
@@ -27,11 +29,7 @@ class PackSettings:
     path: str
     to: Literal["lmdb"] = "lmdb"
     tiled: bool = False
-    quality: int = 95
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.quality <= 100:
-            raise ValueError(f"pack.quality: {self.quality}, expected 1 .. 100")
+    quality: Annotated[int, Ge(1), Le(100)] = 95
 
 
 def run(config: dict[str, Any]) -> int:

@@ -6,7 +6,7 @@ import pytest
 from datasets.sample import BadRecord, Record
 from datasets.storages.lmdb import LmdbStorage, write_lmdb
 from datasets.tiled_storage import TiledStorage
-from pipeline.commands.pack import PackSettings, tiled_recode
+from pipeline.commands.pack import tiled_recode
 from tests.encoded_images import OTHERS
 from tests.memory_storage import MemoryStorage
 from tests.photographs import photograph, turned
@@ -64,5 +64,3 @@ def test_bad_images_stay_bad_records_and_their_neighbours_whole():
 def test_what_cannot_be_tiled_is_refused():
     with pytest.raises(ValueError, match="mode RGB or L"):
         recode(mode="RGBA")
-    with pytest.raises(ValueError, match=r"pack.quality: 0, expected 1 \.\. 100"):
-        PackSettings(path="x", quality=0)
