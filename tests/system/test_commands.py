@@ -166,6 +166,12 @@ def test_bench_preview_pack_and_doctor(tmp_path, data_dir):
     packed = ["dataset=lmdb", "dataset.storage.path=packed"]
     done = _run(_train(*packed, "loader=inline"), cwd=tmp_path, data_dir=data_dir)
     assert done.returncode == 0, done.stderr
+    tiled = ["pack", "pack.path=tiled", "pack.tiled=true", "pack.quality=90"]
+    done = _run([*command, *tiled], cwd=tmp_path, data_dir=data_dir)
+    assert done.returncode == 0, done.stderr
+    tiled = ["dataset=lmdb", "dataset.storage.path=tiled", *bench[1:], "loader=inline"]
+    done = _run([*command, "bench", *tiled], cwd=tmp_path, data_dir=data_dir)
+    assert "decoding: of 16 of 16 images only what the first crop needs" in done.stdout
     done = _run([*command, "pack", "pack.path=packed"], cwd=tmp_path, data_dir=data_dir)
     assert done.returncode == 1
     assert done.stderr.startswith("error: pack.path: packed exists")

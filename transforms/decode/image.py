@@ -38,8 +38,9 @@ class ImageDecoder:
         orientation: ``apply`` turns the image upright as its EXIF orientation says, ``ignore``
             leaves the pixels as they are stored; the same for every format.
         region: ``exact`` decodes no more of a baseline JPEG than an augmentation stack that
-            begins with a crop needs, with the pixels of the whole image; damage that lies
-            elsewhere in the file is then not seen. ``whole`` always decodes everything.
+            begins with a crop needs, with the pixels of the whole image. Damage that lies
+            elsewhere in the file, or shows only at its end, is then not seen; ``whole``
+            always decodes everything.
         max_pixels: Larger images are refused from their header, before memory is allocated.
     """
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _COLORSPACE = {"RGB": "RGB", "L": "GRAY", "RGBA": "RGBA"}
 # What simplejpeg says of files that are whole but that it cannot read.
 _REFUSALS = ("Could not determine subsampling", "Unsupported", "not supported", "not implemented")
+# What it says of markers among the pixels, of which a baseline file of one scan has none.
+_STRAY_MARKERS = ("Unsupported marker type", "Unsupported JPEG process")
 _EXTRANEOUS = re.compile(r"(\d+) extraneous bytes before marker 0xd9")
 
 
@@ -77,7 +79,8 @@ def _decode_stored(data: bytes, header: Header, mode: str) -> Image:
             # Padding between the pixels and the end, which some cameras write. Much of it is
             # something else: pixels that a damaged header hides.
             return image
-        if any(refusal in cause for refusal in _REFUSALS):
+        stray = header.scan is not None and cause.startswith(_STRAY_MARKERS)
+        if not stray and any(refusal in cause for refusal in _REFUSALS):
             return _decode_unusual(data, mode)
         raise ValueError(f"damaged JPEG: {cause}") from None
     return image

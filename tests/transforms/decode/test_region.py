@@ -183,9 +183,12 @@ def outcome(decode) -> np.ndarray | None:
 
 
 # What a decoder of all rows would notice while it is in the rows that the crop needs.
-@pytest.mark.parametrize("replaced", [b"\xff\xd3", b"\xff\xd9", b"\xff\xda", b"\xff\x01"])
-def test_markers_within_the_decoded_rows_raise(replaced):
-    data = photograph(120, 130)
+@pytest.mark.parametrize(
+    "replaced", [b"\xff" + bytes([kind]) for kind in b"\xd3\xd9\xda\x01\xc8\xc0\xe1\x7f"]
+)
+@pytest.mark.parametrize("interval", [0, 3, 9])
+def test_markers_within_the_decoded_rows_raise(replaced, interval):
+    data = photograph(120, 130, interval=interval)
     at = read_header(data).scan.data_at
     upper = at + (len(data) - at) // 4
     for where in range(at, upper, (upper - at) // 20):
