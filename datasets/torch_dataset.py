@@ -83,6 +83,10 @@ class _OwnCollate:
 
     _source: TorchSource
 
+    # Foreign code finds the global states seeded and may keep state of its own: no two threads
+    # of a process may run it.
+    global_random = True
+
     @property
     def collate(self) -> Callable[[list[Sample]], Batch] | None:
         """The user's collate_fn, or None for the configured collate."""

@@ -73,12 +73,27 @@ def _print_machine(config: Mapping[str, Any]) -> None:
     print(f"accelerators: {', '.join(gpus) or 'none, training runs on the CPU'}")
     if workers > cores:
         print(f"note: loader.num_workers={workers} on {cores} cores; {cores} would do")
-    if config["loader"]["engine"] == "inline":
-        print("note: loader=inline computes batches in this process: a crash of it is fatal")
-    else:
-        print(
-            "note: loader=torch: a worker that dies ends the run with a clear line; resume goes on"
+    print(f"note: {_promise(config['loader'])}")
+
+
+def _promise(loader: Mapping[str, Any]) -> str:
+    """What becomes of a run when a worker dies or hangs."""
+    if loader["engine"] == "inline" or not loader["num_workers"]:
+        return "batches are computed in this process: a crash or a hang of it is fatal"
+    if loader["engine"] != "ring":
+        return (
+            f"loader={loader['engine']}: a worker that dies ends the run with a clear line; "
+            f"resume goes on"
         )
+    if loader["processes"]:
+        return (
+            "loader=ring with processes: a worker that dies or hangs is replaced, and a sample "
+            "that kills its worker again is quarantined"
+        )
+    return (
+        "loader=ring with threads of this process: a crash is fatal, and a hang ends the run at "
+        "loader.timeout_s with all stacks; set loader.processes=1 to have both recovered from"
+    )
 
 
 def _version(package: str) -> str:
@@ -147,6 +162,13 @@ def _ways(
         changes = {"engine": "torch", "num_workers": workers}
         name = "1 worker" if workers == 1 else f"{workers} workers"
         yield f"torch, {name}", partial(_given, config, changes, batches), False
+    for workers, processes in ((2, None), (2, 1), (2, 2)):
+        ring: dict[str, Any] = {
+            "engine": "ring", "num_workers": workers, "processes": processes,
+        }  # fmt: skip
+        where = {None: "", 1: " in 1 process"}.get(processes, f" in {processes} processes")
+        name = f"ring, {workers} workers{where}"
+        yield name, partial(_given, config, ring, batches), False
     spawn = {"engine": "torch", "num_workers": 2, "multiprocessing_context": "spawn"}
     yield "torch, 2 spawned workers", partial(_given, config, spawn, batches), False
     yield f"resumed after batch {batches // 2}", partial(_resumed, config, batches), False

@@ -21,7 +21,7 @@ _QUARANTINED = "quarantined: it killed the worker that computed it"
 class BatchComputer:
     """Computes batches: a function of the task alone, whoever calls it.
 
-    Pickles as its parts. One of it belongs to one thread.
+    Pickles as its parts. Safe to call from several threads where its parts are.
 
     Args:
         dataset: Indexed data or a stream.
@@ -51,6 +51,11 @@ class BatchComputer:
         self._replacer: Replacer | None = None
         if sampler is not None and not isinstance(dataset, StreamDataset):
             self._replacer = Replacer(dataset, sampler, seed)
+
+    @property
+    def global_random(self) -> bool:
+        """Whether a part draws from global random states, and so needs a process of its own."""
+        return any(getattr(part, "global_random", False) for part in (self.dataset, self._collate))
 
     def __call__(self, task: BatchTask) -> Delivery:
         """Compute one batch.

@@ -67,6 +67,8 @@ class Delivery:
         samples: Number of valid rows in the batch.
         real: Elements of ragged fields that are data, as the collate counts them.
         padded: Elements of ragged fields with the padding.
+        quarantined: Epoch and position of what was found to kill a worker; set by the engine
+            that found it, in the consumer's process.
     """
 
     number: int
@@ -76,6 +78,7 @@ class Delivery:
     samples: int = 0
     real: int = 0
     padded: int = 0
+    quarantined: tuple[tuple[int, int], ...] = ()
 
     def pin_memory(self, device: str | None = None) -> Delivery:
         """The same with every tensor in page-locked memory."""
@@ -137,7 +140,13 @@ def _packed(value: Any) -> Any:
 
 
 def _unpack_delivery(
-    number: int, packed: dict[str, Any] | None, faults: tuple[Fault, ...], *counts: int
+    number: int,
+    packed: dict[str, Any] | None,
+    faults: tuple[Fault, ...],
+    positions: int,
+    samples: int,
+    real: int,
+    padded: int,
 ) -> Delivery:
     import torch
 
@@ -147,4 +156,4 @@ def _unpack_delivery(
             name: torch.from_numpy(value.array) if isinstance(value, _Small) else value
             for name, value in packed.items()
         }
-    return Delivery(number, batch, faults, *counts)
+    return Delivery(number, batch, faults, positions, samples, real, padded)

@@ -12,6 +12,7 @@ from pipeline.loader.bad_samples import BadSampleLog
 from pipeline.loader.compute import BatchComputer
 from pipeline.loader.contract import BatchTask, Delivery, Engine
 from pipeline.loader.engines import inline as _inline  # noqa: F401 - registers itself
+from pipeline.loader.engines import ring as _ring  # noqa: F401 - registers itself
 from pipeline.loader.engines import torch as _torch  # noqa: F401 - registers itself
 from pipeline.loader.feed import indexed_tasks, stream_tasks
 from pipeline.loader.plan import BatchPlan
@@ -178,6 +179,7 @@ class Loader:
                 # Counted before it is handed over: whoever holds a batch has consumed it.
                 if not self._placed:
                     self._next_batch = delivery.number + 1
+                self._quarantine |= frozenset(delivery.quarantined)
                 if delivery.batch is not None:
                     yield delivery.batch
                     self._check_turn(turn)

@@ -16,14 +16,19 @@ class LoaderSettings:
     """How batches are made: sizes, workers, and what happens to bad samples.
 
     Attributes:
-        engine: Who computes batches: ``torch`` (worker processes) or ``inline`` (this one).
+        engine: Who computes batches: ``ring`` (threads, of this process or of others), ``torch``
+            (worker processes of torch's DataLoader) or ``inline`` (this process).
         batch_size: Samples in a batch over all ranks.
         eval_batch_size: The same for evaluation; null takes `batch_size`.
         num_workers: Workers of each rank; 0 computes in this process.
+        processes: Of ``ring`` alone: worker processes that the workers, which are threads, are
+            spread over. 0: threads of this process. null: the same, unless a component draws
+            from global random states; then each worker is a process.
         prefetch_factor: Batches that each worker computes ahead.
         pin_memory: Page-locked batches for fast copies to the device; ``auto``: if there is CUDA.
         persistent_workers: Keep workers from one epoch to the next.
-        timeout_s: Seconds to wait for one batch before giving up.
+        timeout_s: Seconds to wait for one batch before giving up, or before a worker process of
+            ``ring`` is replaced.
         multiprocessing_context: How worker processes start.
         drop_last: The tail of the epoch: true leaves it out, false keeps a short batch,
             ``pad`` fills the batch with rows marked invalid.
@@ -36,6 +41,7 @@ class LoaderSettings:
     batch_size: Annotated[int, Ge(1)] = 64
     eval_batch_size: Annotated[int, Ge(1)] | None = None
     num_workers: Annotated[int, Ge(0)] = 2
+    processes: Annotated[int, Ge(0)] | None = None
     prefetch_factor: Annotated[int, Ge(1)] = 2
     pin_memory: bool | Literal["auto"] = "auto"
     persistent_workers: bool = True
@@ -53,6 +59,13 @@ class LoaderSettings:
                 raise ValueError(f"loader.{name} is {getattr(self, name)}; needs {least} or more")
         if self.eval_batch_size is not None and self.eval_batch_size < 1:
             raise ValueError(f"loader.eval_batch_size is {self.eval_batch_size}; needs 1 or more")
+        if self.processes is not None and self.processes < 0:
+            raise ValueError(f"loader.processes is {self.processes}; needs 0 or more, or null")
+        if self.engine == "ring" and self.num_workers < (self.processes or 0):
+            raise ValueError(
+                f"loader.processes is {self.processes} and loader.num_workers {self.num_workers}: "
+                f"each process needs a worker; raise num_workers or lower processes"
+            )
         if self.timeout_s <= 0:
             raise ValueError(f"loader.timeout_s is {self.timeout_s}; needs more than 0")
         if not 0 <= self.max_error_rate <= 1:

@@ -1,4 +1,4 @@
-"""The worker's side of the torch engine: what is sent to it, and how its errors come back."""
+"""The worker's side of an engine: what is sent to it, and how its errors come back."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ class WorkerDataset:
         # Arguments are unpickled in order: components are registered before the first of
         # them is looked for.
         imports = tuple(getattr(self._compute, "imports", ()))
-        return _restore, (_Imports(imports), self._compute)
+        return _restore, (ComponentImports(imports), self._compute)
 
 
-class _Imports:
+class ComponentImports:
     """Loads components wherever it is unpickled."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
@@ -105,14 +105,24 @@ def _restore(_: None, compute: Any) -> WorkerDataset:
 
 def start_worker(worker_id: int) -> None:
     """Set a new worker process up."""
-    import torch
-
     # Ctrl-C goes to every process of the terminal; the main process ends its workers itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A spawned process is torn down in full, and now and then a native thread that is still
     # there aborts it, which the main process takes for the death of a worker at work.
     atexit.register(os._exit, 0)
+    use_one_thread()
+
+
+def use_one_thread() -> None:
+    """Keep libraries from starting threads of their own in this process."""
+    import torch
+
     torch.set_num_threads(1)
+    quiet_opencv()
+
+
+def quiet_opencv() -> None:
+    """Let OpenCV compute in the thread that calls it; it gives the same pixels."""
     try:
         import cv2
     except ImportError:

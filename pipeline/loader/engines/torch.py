@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import multiprocessing
-import os
-import signal
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,19 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.loader.contract import BatchTask, Delivery
 from pipeline.loader.shared_memory import check_shared_memory
+from pipeline.loader.starting import interrupts_held, process_context, warn_about_cores
 from pipeline.loader.watch import LoaderTimeoutError, WatchedQueue, describe_death
 from pipeline.loader.worker import Failure, WorkerDataset, WorkerError, identity, start_worker
 from pipeline.registry import register
 
 if TYPE_CHECKING:
     from pipeline.loader.settings import LoaderSettings
-
-_logger = logging.getLogger(__name__)
-
-_PRELOADED = ("numpy", "torch", "torch.utils.data", "cv2", "simplejpeg")
-_PRELOADED_IF_USED = ("albumentations", "lmdb", "pyarrow", "PIL.Image")
-
-_said: set[str] = set()
 
 
 @register("engine", "torch")
@@ -105,7 +94,7 @@ class TorchEngine:
         if self._loader is None:
             self._loader = self._make_loader()
         try:
-            with _interrupts_held(), _torch_advice_left_out():
+            with interrupts_held(), _torch_advice_left_out():
                 self._iterator = iter(self._loader)
         except (TypeError, AttributeError) as error:
             if "pickle" not in str(error):
@@ -128,10 +117,10 @@ class TorchEngine:
         settings = self._settings
         arguments: dict[str, Any] = {}
         if settings.num_workers:
-            _warn_about_cores(settings.num_workers)
+            warn_about_cores(settings.num_workers)
             _raise_file_limit()
             arguments = {
-                "multiprocessing_context": _context(settings.multiprocessing_context),
+                "multiprocessing_context": process_context(settings.multiprocessing_context),
                 "persistent_workers": settings.persistent_workers,
                 "prefetch_factor": settings.prefetch_factor,
                 "worker_init_fn": start_worker,
@@ -159,46 +148,12 @@ class _Feed:
         return self.tasks
 
 
-def _context(name: str) -> Any:
-    context = multiprocessing.get_context(name)
-    if name == "forkserver":
-        os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
-        used = [module for module in _PRELOADED_IF_USED if module in sys.modules]
-        # Takes effect when the server starts; modules that are not installed are passed over.
-        context.set_forkserver_preload([*_PRELOADED, *used])
-    return context
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Start processes with SIGINT blocked, so that Ctrl-C reaches only the main process.
-
-    A Ctrl-C meanwhile arrives here when the block is left.
-    """
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
-
-
 @contextmanager
 def _torch_advice_left_out() -> Iterator[None]:
     """Leave out torch's warning about the number of workers; ours is said once."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="This DataLoader will create")
         yield
-
-
-def _warn_about_cores(num_workers: int) -> None:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    if cores is not None and num_workers > cores and "cores" not in _said:
-        _said.add("cores")
-        _logger.warning(
-            "loader.num_workers=%d on %d CPU cores: it works, but more workers than cores "
-            "take memory and gain nothing unless they wait for a network",
-            num_workers, cores,
-        )  # fmt: skip
 
 
 def _raise_file_limit() -> None:

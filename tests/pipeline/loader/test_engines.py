@@ -10,7 +10,7 @@ import time
 import psutil
 import pytest
 
-from pipeline.loader.engines import torch as torch_engine
+from pipeline.loader import starting
 from pipeline.loader.shared_memory import check_shared_memory
 from pipeline.loader.watch import LoaderTimeoutError
 from pipeline.loader.worker import WorkerError
@@ -160,7 +160,7 @@ def test_what_cannot_be_sent_to_workers_is_told():
 
 
 def test_more_workers_than_cores_warn_once(caplog, recwarn):
-    torch_engine._said.clear()
+    starting._said.clear()
     many = len(os.sched_getaffinity(0)) + 1
     expected = digests(make_loader(FakeDataset(20)))
     with caplog.at_level(logging.WARNING):

@@ -1,0 +1,299 @@
+"""Workers in processes of their own, watched, and replaced when they die or hang."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import pickle
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import wait
+from typing import TYPE_CHECKING
+
+from pipeline.loader.contract import BatchTask, Delivery
+from pipeline.loader.ring.board import Board
+from pipeline.loader.ring.child import Answer
+from pipeline.loader.ring.clinic import Clinic
+from pipeline.loader.ring.packing import unpack
+from pipeline.loader.ring.process import Job, WorkerProcess
+from pipeline.loader.ring.slots import SlotPool
+from pipeline.loader.starting import process_context
+from pipeline.loader.worker import Failure, WorkerError
+
+if TYPE_CHECKING:
+    from pipeline.loader.settings import LoaderSettings
+
+_logger = logging.getLogger(__name__)
+
+_TICK_S = 0.5
+_FAILED_STARTS = 3
+_HELD_BY_CONSUMER = 3
+"""Batches that the loop, the loader and a prefetcher hold without keeping any."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Finished:
+    """A job whose answer lies in its slot."""
+
+    job: Job
+    answer: Answer
+
+
+class ProcessCrew:
+    """K processes with threads, and one thread here that watches over them.
+
+    That thread hands tasks to idle workers, gathers answers, and sees at once when a process
+    ends, and by `timeout_s` when one hangs. It is replaced, and what it was at is examined (see
+    `Clinic`) and computed again, bit for bit.
+
+    Args:
+        compute: A task to a delivery; sent to the processes.
+        settings: Deadline and start method.
+        threads: Number of threads of each process.
+    """
+
+    def __init__(
+        self,
+        compute: Callable[[BatchTask], Delivery],
+        settings: LoaderSettings,
+        *,
+        threads: Sequence[int],
+    ) -> None:
+        self._compute = compute
+        self._settings = settings
+        self._threads = list(threads)
+        self._context = process_context(settings.multiprocessing_context)
+        self._slots = SlotPool(_HELD_BY_CONSUMER)
+        self._board = Board()
+        self._waiting: deque[Job] = deque()
+        self._oldest = 0  # tickets below it were dropped
+        self._newest = -1
+        self._workers: list[WorkerProcess] = []
+        self._clinic = Clinic()
+        self._doctor: WorkerProcess | None = None
+        self._failed_starts = 0
+        self._closing = False
+        self._owner = os.getpid()
+        self._awake, self._waker = self._context.Pipe(duplex=False)
+        self._watch = threading.Thread(target=self._run, name="penstock-watch", daemon=True)
+        self._forked = threading.Event()
+        self._watch.start()
+        if settings.multiprocessing_context == "fork":
+            # A lock that this thread held meanwhile, of an import for example, would be held in
+            # the processes for ever.
+            self._forked.wait()
+        atexit.register(self.close)
+
+    @property
+    def pids(self) -> list[int | None]:
+        """Process ids of the workers, of the one that examines last."""
+        return [worker.process.pid for worker in self._all()]
+
+    def _all(self) -> list[WorkerProcess]:
+        return [*self._workers, *([self._doctor] if self._doctor else [])]
+
+    def submit(self, ticket: int, task: BatchTask) -> None:
+        """Give a task to the next worker that is idle."""
+        self._newest = ticket
+        self._waiting.append(Job(ticket, task))
+        self._wake()
+
+    def take(self, ticket: int) -> Delivery:
+        """Wait for a delivery. Deadlines are kept by the watch, which replaces what hangs.
+
+        Raises:
+            WorkerError: Workers cannot be started, or a batch ends every process.
+            Exception: What the computation raised.
+        """
+        while (outcome := self._board.take(ticket, _TICK_S)) is None:
+            assert self._watch.is_alive(), "the watch says what ends it"
+        if isinstance(outcome, Failure):
+            outcome.raise_error()
+        job, answer = outcome.job, outcome.answer
+        memory = self._slots.lease(job.slot, answer.size_bytes) if answer.size_bytes else None
+        if memory is None:
+            self._give_back(job)
+        delivery = pickle.loads(answer.body)
+        if isinstance(delivery, Failure):
+            delivery.raise_error()
+        batch = delivery.batch and unpack(delivery.batch, memory)
+        held = tuple((job.task.epoch, position) for position in job.quarantined)
+        return replace(delivery, batch=batch, quarantined=held)
+
+    def drop(self) -> None:
+        """Forget all that was submitted. What is being computed is finished and left aside."""
+        self._oldest = self._newest + 1
+        self._waiting.clear()
+        for outcome in self._board.clear():
+            if isinstance(outcome, _Finished):
+                self._give_back(outcome.job)
+        self._wake()
+
+    def close(self) -> None:
+        """End the processes at once; batches that were delivered stay as they are."""
+        if os.getpid() != self._owner:  # a copy of this process: the workers are not its own
+            return
+        atexit.unregister(self.close)
+        self._closing = True
+        self.drop()
+        if self._watch is not threading.current_thread():
+            self._watch.join()
+            self._awake.close()
+            self._waker.close()
+        self._slots.close()
+
+    def _give_back(self, job: Job) -> None:
+        slot, job.slot = job.slot, None
+        if slot is not None:
+            self._slots.give_back(slot)
+
+    def _wake(self) -> None:
+        with suppress(OSError):  # the watch ended, and said why
+            self._waker.send_bytes(b"w")
+
+    def _run(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # workers inherit it
+        try:
+            self._workers = [self._start(n, share) for n, share in enumerate(self._threads)]
+            self._forked.set()
+            while not self._closing:
+                self._hand_out()
+                self._look()
+        except BaseException as error:
+            self._board.fail(error)
+            self._forked.set()
+        finally:
+            workers = self._all()
+            self._workers, self._doctor = [], None
+            for worker in workers:
+                worker.end()
+                for job in worker.jobs.values():
+                    self._give_back(job)
+            for job in self._clinic.drop():
+                self._give_back(job)
+
+    def _start(self, number: int, num_threads: int) -> WorkerProcess:
+        try:
+            return WorkerProcess(
+                self._context,
+                self._compute,
+                number=number,
+                num_processes=len(self._threads),
+                num_threads=num_threads,
+                timeout_s=self._settings.timeout_s,
+            )
+        except (TypeError, AttributeError, pickle.PicklingError) as error:
+            if "pickle" not in str(error):
+                raise
+            raise ValueError(
+                f"loader: the data set cannot be sent to workers: {error}; use "
+                f"loader.multiprocessing_context=fork or loader.processes=0"
+            ) from error
+
+    def _hand_out(self) -> None:
+        """Give waiting jobs to idle threads, and the clinic's next order to its process."""
+        while self._waiting:
+            worker = max(self._workers, key=lambda worker: worker.idle_threads)
+            if not worker.idle_threads:
+                break
+            try:
+                job = self._waiting.popleft()
+            except IndexError:  # dropped meanwhile
+                break
+            job.slot = self._slots.take()
+            self._send(worker, job)
+        if self._clinic and self._doctor is None:
+            self._doctor = self._start(0, 1)
+        elif self._doctor is not None and not self._clinic:
+            self._doctor.end()
+            self._doctor = None
+        if self._doctor is not None and self._doctor.idle_threads:
+            job, probe = self._clinic.next_order()
+            self._send(self._doctor, job, probe=probe)
+
+    def _send(self, worker: WorkerProcess, job: Job, *, probe: bool = False) -> None:
+        try:
+            worker.send(job, probe=probe)
+        except OSError as error:
+            worker.timed_out = isinstance(error, BlockingIOError)
+            self._bury(worker)
+
+    def _look(self) -> None:
+        """Wait until something happens, and see to it."""
+        workers = self._all()
+        first = min(worker.deadline for worker in workers)
+        timeout_s = None if first == float("inf") else max(0.0, first - time.monotonic())
+        sources = [self._awake, *(worker.connection for worker in workers)]
+        ready = set(wait([*sources, *(worker.process.sentinel for worker in workers)], timeout_s))
+        if self._awake in ready:
+            while self._awake.poll():
+                self._awake.recv_bytes()
+            self._discharge()
+            return
+        now = time.monotonic()
+        for worker in workers:
+            if worker.connection in ready:
+                self._receive(worker)
+            elif worker.process.sentinel in ready:
+                self._bury(worker)
+            elif worker.deadline <= now:
+                worker.timed_out = True
+                self._bury(worker)
+
+    def _receive(self, worker: WorkerProcess) -> None:
+        try:
+            received = worker.receive()
+        except (EOFError, OSError) as error:
+            worker.timed_out = isinstance(error, BlockingIOError)
+            self._bury(worker)
+            return
+        if received is None:
+            self._failed_starts = 0
+        elif worker is not self._doctor or self._clinic.survived():
+            self._put(received[0], _Finished(*received))
+
+    def _put(self, job: Job, outcome: _Finished | Failure) -> None:
+        if job.ticket >= self._oldest:
+            self._board.put(job.ticket, outcome)
+        if job.ticket < self._oldest or isinstance(outcome, Failure):
+            self._give_back(job)
+
+    def _bury(self, worker: WorkerProcess) -> None:
+        """Replace a process that died or hangs, and see to what it was at."""
+        worker.end()
+        how = worker.describe_end()
+        if not worker.is_ready:
+            self._failed_starts += 1
+            if self._failed_starts >= _FAILED_STARTS:
+                raise WorkerError(how)
+        if worker is self._doctor:
+            self._doctor = None
+            if worker.jobs and (job := self._clinic.died()) is not None:
+                text = f"{how}; so it was twice, with batch {job.task.number} of epoch "
+                text += f"{job.task.epoch} alone, though no position of it does that by itself"
+                self._put(job, Failure(WorkerError(text), how))
+            return
+        jobs = [job for job in worker.jobs.values() if job.ticket >= self._oldest]
+        _logger.warning("%s; it is replaced, and its %d batches are computed again", how, len(jobs))
+        for job in worker.jobs.values():
+            if job.ticket >= self._oldest:
+                self._clinic.admit(job)
+            else:
+                self._give_back(job)
+        self._workers[self._workers.index(worker)] = self._start(worker.number, worker.num_threads)
+
+    def _discharge(self) -> None:
+        """Forget what the clinic examines for an iteration that was broken off."""
+        if not self._clinic or self._clinic.first_ticket >= self._oldest:
+            return
+        if self._doctor is not None:
+            self._doctor.end()
+            self._doctor = None
+        for job in self._clinic.drop():
+            self._give_back(job)

@@ -1,0 +1,140 @@
+"""Workers that are threads of this process."""
+
+from __future__ import annotations
+
+import atexit
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pipeline.loader.contract import BatchTask, Delivery
+from pipeline.loader.ring.board import Board
+from pipeline.loader.watch import LoaderTimeoutError
+from pipeline.loader.worker import quiet_opencv
+
+_JOIN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """An exception and the thread that it was raised in."""
+
+    error: BaseException
+    thread: str
+
+
+class ThreadCrew:
+    """Threads of this process that share one computer.
+
+    torch's number of threads is left alone: it belongs to the whole process, and so to the
+    trainer. A thread cannot be ended from outside, so one that hangs ends the run.
+
+    Args:
+        compute: A task to a delivery; called from several threads.
+        num_threads: Number of threads.
+        timeout_s: Seconds to wait for one batch.
+        pin_memory: Whether batches are put into page-locked memory, in the worker.
+    """
+
+    def __init__(
+        self,
+        compute: Callable[[BatchTask], Delivery],
+        num_threads: int,
+        *,
+        timeout_s: float,
+        pin_memory: bool = False,
+    ) -> None:
+        self._compute = compute
+        self._timeout_s = timeout_s
+        self._pin_memory = pin_memory
+        self._tasks: queue.SimpleQueue[tuple[int, BatchTask] | None] = queue.SimpleQueue()
+        self._board = Board()
+        self._oldest = 0  # tickets below it were dropped
+        self._newest = -1
+        quiet_opencv()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"penstock-{number}", daemon=True)
+            for number in range(num_threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+        # A daemon thread that still computes while the interpreter is taken down can abort it.
+        atexit.register(self.close)
+
+    def submit(self, ticket: int, task: BatchTask) -> None:
+        """Give a task to the next thread that is idle."""
+        self._newest = ticket
+        self._tasks.put((ticket, task))
+
+    def take(self, ticket: int) -> Delivery:
+        """Wait for a delivery.
+
+        Raises:
+            LoaderTimeoutError: It did not come within the deadline; the stacks of all threads
+                are its note.
+            BaseException: What the computation raised.
+        """
+        outcome = self._board.take(ticket, self._timeout_s)
+        if outcome is None:
+            error = LoaderTimeoutError(
+                f"loader: no batch within timeout_s={self._timeout_s:g} s, and a thread of this "
+                f"process cannot be replaced; raise loader.timeout_s if reading is that slow, "
+                f"set loader.processes=1 to have what hangs replaced, or see below where it hangs"
+            )
+            error.add_note(_all_stacks())
+            raise error
+        if isinstance(outcome, _Raised):
+            outcome.error.add_note(f"in worker thread {outcome.thread}")
+            raise outcome.error
+        delivery: Delivery = outcome
+        return delivery
+
+    def drop(self) -> None:
+        """Forget all that was submitted. What is being computed is finished and left aside."""
+        self._oldest = self._newest + 1
+        try:
+            while True:
+                self._tasks.get_nowait()
+        except queue.Empty:
+            pass
+        self._board.clear()
+
+    def close(self) -> None:
+        """End the threads, each after the batch that it is at; one that hangs is left behind."""
+        atexit.unregister(self.close)
+        self.drop()
+        for _ in self._threads:
+            self._tasks.put(None)
+        deadline = time.monotonic() + min(_JOIN_S, self._timeout_s)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _work(self) -> None:
+        while (item := self._tasks.get()) is not None:
+            ticket, task = item
+            outcome: Delivery | _Raised
+            try:
+                outcome = self._compute(task)
+                if self._pin_memory:
+                    outcome = outcome.pin_memory()
+            except BaseException as error:
+                outcome = _Raised(error, threading.current_thread().name)
+            if ticket >= self._oldest:
+                self._board.put(ticket, outcome)
+            # Nothing is kept while waiting: the consumer alone decides how long a batch lives.
+            del item, task, outcome
+
+
+def _all_stacks() -> str:
+    """Where every thread of this process is."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    parts = [
+        f"thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}"
+        for ident, frame in sys._current_frames().items()
+    ]
+    return "\n".join(parts)

@@ -1,0 +1,39 @@
+"""The ring engine gives the batches of the inline engine, with threads and with processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.contracts.engine import check_engine
+
+FORK = {"multiprocessing_context": "fork"}
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2, 3])
+def test_threads(num_workers):
+    check_engine("ring", num_workers=num_workers)
+
+
+@pytest.mark.parametrize(("processes", "num_workers"), [(1, 1), (1, 2), (2, 2), (2, 3)])
+def test_processes(processes, num_workers):
+    check_engine("ring", processes=processes, num_workers=num_workers, **FORK)
+
+
+@pytest.mark.parametrize(
+    "start_method", ["forkserver", pytest.param("spawn", marks=pytest.mark.slow)]
+)
+def test_any_start_method(start_method):
+    check_engine("ring", processes=2, num_workers=2, multiprocessing_context=start_method)
+
+
+@pytest.mark.parametrize("prefetch_factor", [1, 5])
+@pytest.mark.parametrize("processes", [0, 1])
+def test_without_persistent_workers(processes, prefetch_factor):
+    check_engine(
+        "ring",
+        processes=processes,
+        num_workers=2,
+        persistent_workers=False,
+        prefetch_factor=prefetch_factor,
+        **FORK,
+    )

@@ -1,0 +1,147 @@
+"""Nothing is left behind: no process, no descriptor, however the main process ends."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader
+
+ROOT = Path(__file__).resolve().parents[4]
+
+SCRIPT = """
+import sys
+from tests.pipeline.loader.fakes import FakeDataset, make_loader
+if __name__ == "__main__":
+    context, processes, end = sys.argv[1:]
+    loader = make_loader(
+        FakeDataset(4000, slow_s=0.05), engine="ring", num_workers=2, processes=int(processes),
+        multiprocessing_context=context,
+    )
+    try:
+        for number, batch in enumerate(loader):
+            print(number, flush=True)
+            if end == "exit" and number == 2:
+                sys.exit(0)
+            if end == "raise" and number == 2:
+                raise LookupError("on purpose")
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+"""
+
+
+def _start(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    return subprocess.Popen(
+        [sys.executable, str(script), *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def _family(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    assert process.stdout is not None and process.stdout.readline() == "0\n"
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def _assert_gone(processes: list[psutil.Process], timeout_s: float = 5) -> None:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline and any(map(_runs, processes)):
+        time.sleep(0.05)
+    assert not [process for process in processes if _runs(process)]
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+METHODS = ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("start_method", METHODS)
+def test_ctrl_c(tmp_path, start_method):
+    process = _start(tmp_path, start_method, "2", "never")
+    family = _family(process)
+    assert len(family) >= 2
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert out.endswith("interrupted\n") and process.returncode == 0
+    assert err == ""
+    _assert_gone(family)
+
+
+@pytest.mark.parametrize("start_method", METHODS)
+def test_the_main_process_is_killed(tmp_path, start_method):
+    process = _start(tmp_path, start_method, "2", "never")
+    family = _family(process)
+    process.kill()
+    _assert_gone(family)
+    process.communicate(timeout=5)
+
+
+@pytest.mark.parametrize("processes", ["0", "2"])
+@pytest.mark.parametrize("end", ["exit", "raise"])
+def test_the_main_process_ends_without_closing(tmp_path, processes, end):
+    process = _start(tmp_path, "fork", processes, end)
+    family = _family(process)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == (1 if end == "raise" else 0)
+    assert ("LookupError: on purpose" in err) == (end == "raise")
+    assert "Fatal" not in err and "thread" not in err
+    _assert_gone(family)
+
+
+RING = {"engine": "ring", "num_workers": 2, "multiprocessing_context": "fork"}
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_closing_gives_everything_back(processes):
+    with make_loader(FakeDataset(40), **RING, processes=processes) as loader:
+        digests(loader)  # what stays, such as multiprocessing's own, is there now
+    gc.collect()
+    fds, threads = _descriptors(), threading.active_count()
+    for persistent in (True, False):
+        settings = {**RING, "processes": processes, "persistent_workers": persistent}
+        with make_loader(FakeDataset(40, slow_s=0.01), **settings) as loader:
+            batches = list(loader)
+            iterator = iter(loader)
+            next(iterator)
+        assert threading.active_count() == threads
+        del batches, iterator
+    assert _descriptors() == fds
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_loader_that_is_forgotten_ends_its_workers(processes):
+    threads = threading.active_count()
+    loader = make_loader(FakeDataset(40), **RING, processes=processes)
+    digests(loader)
+    workers = loader._engine._crew.pids if processes else []
+    assert len(workers) == processes and threading.active_count() > threads
+    del loader
+    gc.collect()
+    assert threading.active_count() == threads
+    assert not any(map(psutil.pid_exists, workers))
+
+
+def _descriptors() -> list[str]:
+    paths = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    return sorted(
+        os.readlink(path).rstrip("0123456789[]") for path in paths if os.path.exists(path)
+    )

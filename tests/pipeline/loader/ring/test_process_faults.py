@@ -1,0 +1,155 @@
+"""Worker processes that die or hang: replaced, and the batches are the same."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+
+import psutil
+import pytest
+
+from pipeline.loader.faults import BadSampleError
+from pipeline.loader.worker import WorkerError
+from tests.pipeline.loader.fakes import Collated, FakeDataset, digest, digests, make_loader
+from tests.pipeline.loader.ring.deadly import (
+    RECORD,
+    DeadlyDataset,
+    N,
+    expected,
+    position_of,
+    sampler,
+)
+
+RING = {"engine": "ring", "processes": 1, "num_workers": 2, "multiprocessing_context": "fork"}
+
+
+@pytest.mark.parametrize(
+    ("how", "timeout_s"),
+    [("kill", 10), ("segfault", 10), ("memory", 10), ("hang", 0.7), ("stop", 0.7)],
+)
+def test_a_record_that_ends_its_process_is_quarantined(how, timeout_s, tmp_path, caplog, capfd):
+    witness = tmp_path / "witness"
+    settings = {**RING, "timeout_s": timeout_s}
+    start = time.monotonic()
+    with (
+        caplog.at_level(logging.WARNING),
+        make_loader(DeadlyDataset(how, witness), sampler(), **settings) as loader,
+    ):
+        assert digests(loader) == expected()
+        position = position_of(RECORD)
+        assert loader.state_dict()["quarantined"] == [[0, position]]
+        assert loader.stats.bad_samples == 1, "its neighbours are good"
+    assert time.monotonic() - start < 15
+    assert "quarantined: it killed the worker" in caplog.text
+    assert f"'img/{RECORD:07d}.jpg' at position {position}" in caplog.text
+    lines = set(witness.read_text().splitlines())
+    assert len(lines) == 3, "once in the run, twice in a process of its own"
+
+
+def test_every_process_dies_and_the_run_goes_on(caplog):
+    settings = {**RING, "processes": 2, "num_workers": 3}
+    with make_loader(DeadlyDataset("kill"), sampler(), **settings) as loader:
+        assert digests(loader, epochs=2) == expected(epochs=2)
+        held = [[epoch, position_of(RECORD, epoch)] for epoch in (0, 1)]
+        assert loader.state_dict()["quarantined"] == held
+        state = loader.state_dict()
+    # Whoever resumes from the state does not meet the record again.
+    with make_loader(DeadlyDataset("kill"), sampler(), **settings) as loader:
+        caplog.clear()
+        loader.load_state_dict(state | {"epoch": 0, "next_batch": 0, "finished": False})
+        assert digests(loader) == expected()
+        assert "it is replaced" not in caplog.text
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP])
+def test_a_process_that_is_ended_from_outside(number):
+    settings = {**RING, "processes": 2, "timeout_s": 1.5}
+    dataset = FakeDataset(N, slow_s=0.02)
+    with make_loader(dataset, sampler(), **settings) as loader:
+        got = []
+        for at, batch in enumerate(loader):
+            got.append(digest(batch))
+            if at in (1, 4):
+                os.kill(loader._engine._crew.pids[at % 2], number)
+        assert got == expected(quarantined=False)
+        assert loader.state_dict()["quarantined"] == []
+        deadline = time.monotonic() + 5
+        while len(loader._engine._crew.pids) > 2 and time.monotonic() < deadline:
+            time.sleep(0.05)  # the one that examined is ended after the batch is delivered
+        pids = loader._engine._crew.pids
+        assert len(pids) == 2 and all(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_a_quarantined_sample_may_not_be_passed_over_where_none_may():
+    settings = {**RING, "on_error": "raise"}
+    with (
+        make_loader(DeadlyDataset("kill"), sampler(), **settings) as loader,
+        pytest.raises(BadSampleError, match=rf"'img/{RECORD:07d}.jpg' at position"),
+    ):
+        digests(loader)
+
+
+class _DeadlyCollate(Collated):
+    def __call__(self, samples):
+        if len(samples) > 1 and any(sample["index"] == RECORD for sample in samples):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__(samples)
+
+
+def test_a_batch_that_ends_every_process_ends_the_run():
+    with (
+        make_loader(FakeDataset(N), sampler(), collate=_DeadlyCollate(), **RING) as loader,
+        pytest.raises(WorkerError, match=r"signal 9.*twice, with batch \d of epoch 0 alone"),
+    ):
+        digests(loader)
+
+
+class _EndsOnArrival(FakeDataset):
+    def __setstate__(self, state):
+        os._exit(3)
+
+
+def test_processes_that_cannot_start_end_the_run():
+    settings = {**RING, "multiprocessing_context": "forkserver"}
+    with (
+        make_loader(_EndsOnArrival(N), **settings) as loader,
+        pytest.raises(WorkerError, match="exit code 3"),
+    ):
+        digests(loader)
+
+
+class _Locked(FakeDataset):
+    def __getstate__(self):
+        raise TypeError("cannot pickle '_thread.lock' object")
+
+
+def test_what_cannot_be_sent_to_processes_is_told():
+    settings = {**RING, "multiprocessing_context": "forkserver"}
+    with (
+        make_loader(_Locked(N), **settings) as loader,
+        pytest.raises(ValueError, match=r"cannot be sent to workers.*loader.processes=0"),
+    ):
+        digests(loader)
+
+
+def test_an_error_carries_its_traceback_and_worker():
+    with make_loader(FakeDataset(N, crash=RECORD), **RING) as loader:
+        with pytest.raises(KeyError) as caught:
+            digests(loader)
+        cause = str(caught.value.__cause__)
+        assert "in worker process" in cause and "in _one" in cause
+        assert f"position {RECORD}" in "".join(caught.value.__notes__)
+        loader.dataset.crash = None
+        assert len(digests(loader)) == 8, "it starts again after an error"
+
+
+def test_an_iteration_broken_off_while_a_death_is_examined():
+    with make_loader(DeadlyDataset("hang"), sampler(), **RING, timeout_s=0.7) as loader:
+        for _ in range(2):
+            iterator = iter(loader)
+            next(iterator)
+            time.sleep(1)
+        loader.dataset.how = "kill"
+        assert digests(loader) == expected()

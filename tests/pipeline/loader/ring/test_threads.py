@@ -1,0 +1,169 @@
+"""Workers that are threads: order, look-ahead, deadlines, and what belongs to the trainer."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.loader.engines.ring import threads_by_process
+from pipeline.loader.settings import LoaderSettings
+from pipeline.loader.watch import LoaderTimeoutError
+from tests.pipeline.loader.fakes import Collated, FakeDataset, digests, make_loader
+from tests.pipeline.loader.ring.deadly import DeadlyDataset, sampler
+
+THREADS = {"engine": "ring", "num_workers": 2}
+FORK = {"multiprocessing_context": "fork"}
+
+
+class _Recorded(FakeDataset):
+    """Says which batches were begun; the first one waits until others are done."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__(n)
+        self.begun: list[int] = []
+        self.others_done = threading.Event()
+
+    def fetch(self, indices, positions, epoch):
+        first = int(positions[0])
+        self.begun.append(first)
+        if first == 0:
+            assert self.others_done.wait(10)
+        if first == 24:
+            self.others_done.set()
+        return super().fetch(indices, positions, epoch)
+
+
+def test_an_idle_thread_takes_the_next_task_and_order_is_kept():
+    dataset = _Recorded(80)
+    with make_loader(dataset, **THREADS) as loader:
+        assert digests(loader) == digests(make_loader(FakeDataset(80)))
+    assert sorted(dataset.begun[:4]) == [0, 8, 16, 24], "one thread waits, the other goes on"
+
+
+@pytest.mark.parametrize("prefetch_factor", [1, 3])
+def test_no_more_than_asked_for_is_computed_ahead(prefetch_factor):
+    dataset = _Recorded(800)
+    dataset.others_done.set()
+    with make_loader(dataset, prefetch_factor=prefetch_factor, **THREADS) as loader:
+        iterator = iter(loader)
+        for taken in range(1, 4):
+            next(iterator)
+            time.sleep(0.2)
+            assert len(dataset.begun) == taken + 2 * prefetch_factor
+        iterator.close()
+        time.sleep(0.1)
+        begun = len(dataset.begun)
+        time.sleep(0.2)
+        assert len(dataset.begun) == begun, "broken off is broken off"
+
+
+def test_a_hang_ends_the_run_at_the_deadline_with_all_stacks():
+    start = time.monotonic()
+    with (
+        make_loader(DeadlyDataset("hang"), sampler(), timeout_s=0.5, **THREADS) as loader,
+        pytest.raises(LoaderTimeoutError, match=r"timeout_s=0.5 s.*loader.processes=1") as caught,
+    ):
+        digests(loader)
+    assert time.monotonic() - start < 5
+    stacks = "".join(caught.value.__notes__)
+    assert "thread penstock-" in stacks and "in _end" in stacks and "MainThread" in stacks
+
+
+def test_an_error_says_thread_key_and_position():
+    with make_loader(FakeDataset(60, crash=20), **THREADS) as loader:
+        with pytest.raises(KeyError) as caught:
+            digests(loader)
+        notes = "".join(caught.value.__notes__)
+        assert "in worker thread penstock-" in notes and "position 20" in notes
+        loader.dataset.crash = None
+        assert len(digests(loader)) == 8, "it starts again after an error"
+
+
+class _SeesThreads(Collated):
+    def __call__(self, samples):
+        batch = super().__call__(samples)
+        batch["threads"] = torch.tensor(torch.get_num_threads())
+        return batch
+
+
+def test_torch_threads_are_left_to_the_trainer():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with make_loader(FakeDataset(40), collate=_SeesThreads(), **THREADS) as loader:
+            assert {int(batch["threads"]) for batch in loader} == {2}
+            assert torch.get_num_threads() == 2
+        settings = {**THREADS, **FORK, "processes": 1, "collate": _SeesThreads()}
+        with make_loader(FakeDataset(40), **settings) as loader:
+            assert {int(batch["threads"]) for batch in loader} == {1}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+class _NeedsAProcess(FakeDataset):
+    global_random = True
+
+    def fetch(self, indices, positions, epoch):
+        before = threading.active_count()
+        samples = super().fetch(indices, positions, epoch)
+        for sample in samples:
+            sample["label"] = before
+        return samples
+
+
+def test_global_random_states_need_a_process_each():
+    with make_loader(_NeedsAProcess(40), **THREADS, **FORK) as loader:
+        next(iter(loader))
+        assert len(loader._engine._crew.pids) == 2
+        assert all(worker.num_threads == 1 for worker in loader._engine._crew._workers)
+    with pytest.raises(ValueError, match=r"loader.processes is 0.*global random states"):
+        make_loader(_NeedsAProcess(40), processes=0, **THREADS)
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "processes", "shares"),
+    [(2, None, []), (2, 0, []), (0, None, []), (3, 1, [3]), (5, 2, [3, 2]), (2, 2, [1, 1])],
+)
+def test_workers_are_spread_over_processes(num_workers, processes, shares):
+    settings = LoaderSettings(engine="ring", num_workers=num_workers, processes=processes)
+    assert threads_by_process(lambda task: None, settings) == shares
+
+
+def test_a_process_without_a_worker_is_refused():
+    with pytest.raises(ValueError, match=r"loader.processes is 3 and loader.num_workers 2"):
+        LoaderSettings(engine="ring", num_workers=2, processes=3)
+    with pytest.raises(ValueError, match=r"loader.processes is -1"):
+        LoaderSettings(processes=-1)
+
+
+def test_the_first_batch_comes_at_once():
+    digests(make_loader(FakeDataset(40)))
+    loader = make_loader(FakeDataset(40), **THREADS)
+    digests(loader)
+    loader.close()
+    start = time.perf_counter()
+    next(iter(loader))
+    assert time.perf_counter() - start < 0.1
+    loader.close()
+
+
+def test_what_came_before_an_error_of_the_tasks_is_delivered():
+    loader = make_loader(FakeDataset(40), **THREADS)
+    tasks = list(loader._tasks(epoch=0, start=0, quarantine=frozenset()))
+
+    def broken():
+        yield from tasks[:2]
+        raise OSError("the stream broke off")
+
+    run = loader._engine.run(broken())
+    got = [next(run).number, next(run).number]
+    with pytest.raises(OSError, match="broke off"):
+        next(run)
+    assert got == [0, 1]
+    loader.close()
+    assert np.array_equal(tasks[0].positions, np.arange(8))
