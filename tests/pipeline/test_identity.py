@@ -1,4 +1,4 @@
-"""What build.py decides itself: what belongs to the identity of a run's batches."""
+"""What belongs to the identity of a run: how its samples are held does not."""
 
 from __future__ import annotations
 
