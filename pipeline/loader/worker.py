@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import multiprocessing.connection
 import os
 import pickle
 import signal
+import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -110,7 +112,25 @@ def start_worker(worker_id: int) -> None:
     # A spawned process is torn down in full, and now and then a native thread that is still
     # there aborts it, which the main process takes for the death of a worker at work.
     atexit.register(os._exit, 0)
+    _end_with_main_process()
     use_one_thread()
+
+
+def _end_with_main_process() -> None:
+    """End this process when the main one is gone, however early that is.
+
+    Torch's worker looks for another parent than the one it began with: a main process that was
+    killed before the worker came to look left it waiting for ever.
+    """
+    main_process = multiprocessing.parent_process()
+    if main_process is None:
+        return
+
+    def wait() -> None:
+        multiprocessing.connection.wait([main_process.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=wait, name="end with main process", daemon=True).start()
 
 
 def use_one_thread() -> None:
