@@ -40,8 +40,9 @@ def run(config: dict[str, Any]) -> int:
 
     settings: PackSettings = build_settings(config["pack"])
     target = Path(settings.path)
-    if target.exists():
+    if target.is_file() or (target.is_dir() and any(target.iterdir())):
         raise ValueError(f"pack.path: {target} exists already; name a folder that does not")
+    written = []
     for split in ("train", "val"):
         storage = open_storage(config, split)
         if not len(storage):
@@ -58,7 +59,10 @@ def run(config: dict[str, Any]) -> int:
             f"{split}: {len(storage):,} records, {size / 1e6:.1f} MB in {seconds:.1f} s "
             f"({len(storage) / seconds:,.0f} records/s) -> {destination}"
         )
-    print(f"train on it: python train.py dataset={settings.to} dataset.storage.path={target}")
+        written.append(destination)
+    # A folder of both splits is opened as one; a split alone by its own name.
+    path, rest = (target, "") if len(written) > 1 else (written[0], " dataset.val_fraction=0")
+    print(f"train on it: python train.py dataset={settings.to} dataset.storage.path={path}{rest}")
     return 0
 
 
