@@ -19,7 +19,8 @@ class PackSettings:
     """Where to pack to.
 
     Args:
-        path: The folder to make; it gets ``train`` and ``val``. It must not exist.
+        path: The folder to make; it gets ``train`` and ``val``. It must not exist,
+            or be empty.
         to: The storage to write.
         tiled: Encode images anew as tiled JPEG, of which a crop is decoded alone: 4:2:0, or
             grey. Images are turned upright first; alpha and what quality takes is lost.
