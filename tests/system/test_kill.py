@@ -87,7 +87,7 @@ def _metrics(folder: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("kills", "max_steps"), [(2, 80), pytest.param(20, 500, marks=pytest.mark.slow)]
+    ("kills", "max_steps"), [(2, 80), pytest.param(20, 1500, marks=pytest.mark.slow)]
 )
 @pytest.mark.timeout(1800)
 def test_killed_runs_end_bit_identical(kills, max_steps, tmp_path, data_dir):
