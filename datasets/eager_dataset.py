@@ -8,7 +8,7 @@ import struct
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -20,6 +20,7 @@ from datasets.available_memory import available_bytes
 from datasets.protocols import Decoder, Index, Storage, Transform
 from datasets.sample import BadRecord, BadSample, Sample
 from datasets.shared_bytes import SharedBytes
+from datasets.stage_times import StageTimes
 from datasets.stages import DecodeStage, TransformStage
 from pipeline.registry import register
 
@@ -108,11 +109,34 @@ class EagerDataset:
         Raises:
             RuntimeError: A transform failed, see `TransformStage`.
         """
+        return self.finish(self.read(indices), positions, epoch)
+
+    @property
+    def row_shape(self) -> tuple[int, int, int] | None:
+        """Height, width and channels of every image, if the transform can write it into a row."""
+        return self._transform.row_shape
+
+    def read(self, indices: NDArray[np.int64]) -> list[Sample | BadRecord]:
+        """The decoded samples at `indices`, int64 [n], copied out of the shared memory."""
         memory = self._memory.view()
         ends = memory[self._ends_at :].view(np.int64)
+        return [_unpack(memory[ends[index] : ends[index + 1]]) for index in indices.tolist()]
+
+    def finish(
+        self,
+        records: Sequence[Sample | BadRecord],
+        positions: NDArray[np.int64],
+        epoch: int,
+        *,
+        rows: NDArray[np.uint8] | None = None,
+        times: StageTimes | None = None,
+    ) -> list[Sample | BadSample]:
+        """Transform what `read` gave; see `datasets.protocols.StagedDataset`."""
         return [
-            self._transform(_unpack(memory[ends[index] : ends[index + 1]]), position, epoch)
-            for index, position in zip(indices.tolist(), positions.tolist(), strict=True)
+            self._transform(
+                sample, position, epoch, into=None if rows is None else rows[row], times=times
+            )
+            for row, (sample, position) in enumerate(zip(records, positions.tolist(), strict=True))
         ]
 
     def fingerprint(self) -> str:

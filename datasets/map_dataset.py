@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
@@ -10,7 +11,8 @@ from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from datasets.protocols import Decoder, Index, Storage, Transform
-from datasets.sample import BadSample, Sample
+from datasets.sample import BadRecord, BadSample, Record, Sample
+from datasets.stage_times import StageTimes
 from datasets.stages import DecodeStage, TransformStage, deferred
 from pipeline.registry import register
 
@@ -73,11 +75,36 @@ class MapDataset:
         Raises:
             RuntimeError: A transform failed, see `TransformStage`.
         """
-        records = self.storage.read(indices)
-        return [
-            self._transform(self._decode(record), position, epoch)
-            for record, position in zip(records, positions.tolist(), strict=True)
-        ]
+        return self.finish(self.read(indices), positions, epoch)
+
+    @property
+    def row_shape(self) -> tuple[int, int, int] | None:
+        """Height, width and channels of every image, if the transform can write it into a row."""
+        return self._transform.row_shape
+
+    def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
+        """The records at `indices`, int64 [n]: the part of `fetch` that waits for the storage."""
+        return self.storage.read(indices)
+
+    def finish(
+        self,
+        records: Sequence[Record | BadRecord],
+        positions: NDArray[np.int64],
+        epoch: int,
+        *,
+        rows: NDArray[np.uint8] | None = None,
+        times: StageTimes | None = None,
+    ) -> list[Sample | BadSample]:
+        """Decode and transform what `read` gave; see `datasets.protocols.StagedDataset`."""
+        times = StageTimes() if times is None else times
+        samples = []
+        for row, (record, position) in enumerate(zip(records, positions.tolist(), strict=True)):
+            start = time.perf_counter()
+            sample = self._decode(record)
+            times.decode += time.perf_counter() - start
+            into = None if rows is None else rows[row]
+            samples.append(self._transform(sample, position, epoch, into=into, times=times))
+        return samples
 
     def fingerprint(self) -> str:
         """The storage's: what the data is, wherever it lies."""

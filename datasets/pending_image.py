@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ class DamagedImageError(ValueError):
     """Pixels that were to be decoded later turn out to be damaged: a bad record, no mistake."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PendingImage:
     """What stands in a sample for an image that is decoded where its crop is known.
 
@@ -29,10 +30,12 @@ class PendingImage:
         decode: Decodes the part that a box needs, or everything for None: the pixels,
             uint8 [H, W, C], and the column and row at which they begin. Raises ValueError for
             what is damaged.
+        seconds: How long decoding took so far.
     """
 
     shape: tuple[int, int, int]
     decode: Callable[[Box | None], tuple[Image, int, int]]
+    seconds: float = 0.0
 
     def whole(self) -> Image:
         """All pixels, uint8 [H, W, C].
@@ -54,7 +57,10 @@ class PendingImage:
         Raises:
             DamagedImageError: What had to be decoded is damaged.
         """
+        start = time.perf_counter()
         try:
             return self.decode(box)
         except ValueError as error:
             raise DamagedImageError(str(error)) from None
+        finally:
+            self.seconds += time.perf_counter() - start

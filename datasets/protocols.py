@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from datasets.sample import BadRecord, BadSample, Batch, Record, Sample
+from datasets.stage_times import StageTimes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -93,6 +94,33 @@ class Dataset(Protocol):
         """
 
     def fingerprint(self) -> str: ...
+
+
+@runtime_checkable
+class StagedDataset(Dataset, Protocol):
+    """A dataset whose reading can be done apart: ``fetch`` is ``finish`` of what `read` gives."""
+
+    @property
+    def row_shape(self) -> tuple[int, int, int] | None:
+        """Height, width and channels of every image, if `finish` can write them into rows."""
+
+    def read(self, indices: Int64Array) -> list[Any]:
+        """What lies at `indices`, int64 [n], as `finish` takes it; from any thread."""
+
+    def finish(
+        self,
+        records: Sequence[Any],
+        positions: Int64Array,
+        epoch: int,
+        *,
+        rows: NDArray[np.uint8] | None = None,
+        times: StageTimes | None = None,
+    ) -> list[Sample | BadSample]:
+        """Samples of what `read` gave, drawn at `positions`, int64 [n].
+
+        `rows`, uint8 [n, *row_shape], is memory of the batch to come: images are written there,
+        and are then views of it, where that saves a copy. `times` is added to.
+        """
 
 
 @runtime_checkable

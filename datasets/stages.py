@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from datasets.pending_image import DamagedImageError
+from datasets.pending_image import DamagedImageError, PendingImage
 from datasets.sample import BadRecord, BadSample, Record, Sample
 from pipeline.rng import KeyedRng, Stream
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from datasets.protocols import Decoder, Transform
+    from datasets.stage_times import StageTimes
 
 _RESERVED = ("index", "key", "position")
 _REST = "*"
@@ -127,8 +132,28 @@ class TransformStage:
         self.storage = storage
         self._local = threading.local()
 
-    def __call__(self, sample: Sample | BadRecord, position: int, epoch: int) -> Sample | BadSample:
+    @property
+    def row_shape(self) -> tuple[int, int, int] | None:
+        """Height, width and channels of every image, if the transform can write it into a row."""
+        return getattr(self.transform, "row_shape", None)
+
+    def __call__(
+        self,
+        sample: Sample | BadRecord,
+        position: int,
+        epoch: int,
+        *,
+        into: NDArray[np.uint8] | None = None,
+        times: StageTimes | None = None,
+    ) -> Sample | BadSample:
         """Transform one sample.
+
+        Args:
+            sample: The decoded sample, or why there is none.
+            position: Its position in the epoch.
+            epoch: The epoch.
+            into: uint8 [*row_shape], where the transform may write the image.
+            times: Its `transform` and `decode` are added to.
 
         Returns:
             The sample with its ``position``; bad stays bad, and becomes so where a pending
@@ -141,9 +166,11 @@ class TransformStage:
         if isinstance(sample, BadRecord):
             return BadSample(sample.index, sample.key, position, sample.cause, self.storage)
         sample["position"] = position
+        image = sample.get("image")
+        start = time.perf_counter()
         rng = self._keyed_rng().at(self.seed, epoch, position, Stream.AUGMENT)
         try:
-            changed = self.transform(sample, rng)
+            changed = self._transformed(sample, rng, into)
             if not isinstance(changed, dict):
                 raise TypeError(f"gave {type(changed).__name__}, expected the sample, a dict")
             return changed
@@ -156,6 +183,18 @@ class TransformStage:
                 f"{self.storage}: {sample.get('key')!r} at position {position}: {where}: "
                 f"{type(error).__name__}: {error}"
             ) from error
+        finally:
+            if times is not None:
+                decoding_s = image.seconds if isinstance(image, PendingImage) else 0.0
+                times.decode += decoding_s
+                times.transform += time.perf_counter() - start - decoding_s
+
+    def _transformed(
+        self, sample: Sample, rng: np.random.Generator, into: NDArray[np.uint8] | None
+    ) -> Sample:
+        if into is None:
+            return self.transform(sample, rng)
+        return self.transform(sample, rng, into=into)  # type: ignore[call-arg]
 
     def _keyed_rng(self) -> KeyedRng:
         """This thread's generator."""

@@ -18,7 +18,8 @@ FOUNDATION = {
     "pipeline.registry": set(),
     "pipeline.rng": set(),
     "pipeline.global_random": {"pipeline.rng"},
-    "datasets.protocols": {"datasets.sample"},
+    "datasets.stage_times": set(),
+    "datasets.protocols": {"datasets.sample", "datasets.stage_times"},
     "datasets.pending_image": set(),
 }
 LEAF_PACKAGES = (

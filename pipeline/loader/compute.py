@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from datasets.protocols import StreamDataset
+from datasets.protocols import StagedDataset, StreamDataset
 from datasets.sample import BadSample, Batch, Sample
+from datasets.stage_times import StageTimes
 from pipeline.loader.contract import BatchTask, Delivery, Fault
 from pipeline.loader.faults import BadSampleError, OnError, Replacer
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from datasets.protocols import Collate, Dataset, Sampler
 
 _QUARANTINED = "quarantined: it killed the worker that computed it"
@@ -47,6 +53,7 @@ class BatchComputer:
         self.dataset: Any = dataset  # of which kind, the task says
         self.imports = imports
         self._collate: Collate = getattr(dataset, "collate", None) or collate
+        self._staged = _is_staged(dataset)
         self._on_error = on_error
         self._replacer: Replacer | None = None
         if sampler is not None and not isinstance(dataset, StreamDataset):
@@ -57,19 +64,37 @@ class BatchComputer:
         """Whether a part draws from global random states, and so needs a process of its own."""
         return any(getattr(part, "global_random", False) for part in (self.dataset, self._collate))
 
-    def __call__(self, task: BatchTask) -> Delivery:
+    def __call__(
+        self,
+        task: BatchTask,
+        *,
+        records: Sequence[Any] | None = None,
+        times: StageTimes | None = None,
+        allocate: Callable[[int], Any] | None = None,
+    ) -> Delivery:
         """Compute one batch.
+
+        Args:
+            task: What to compute.
+            records: What the dataset's `read` gave for the task's indices, if it was read ahead.
+            times: What reading ahead took; the delivery's times are added to it.
+            allocate: Gives a writable buffer of so many bytes for the batch's images; None takes
+                ordinary memory.
 
         Raises:
             BadSampleError: A sample is bad and may not be replaced or skipped.
             Exception: Whatever a component raised, with a note that names key and position.
         """
+        work = _Work(records, times or StageTimes())
+        work.images = self._image_rows(task, allocate)
         rows = _Rows(task)
-        for row, sample in enumerate(self._fetch(task)):
+        for row, sample in enumerate(self._fetch(task, work)):
             self._place(rows, row, sample)
         if not rows.samples and not self._fill(rows):
             return Delivery(task.number, None, tuple(rows.faults), int(task.valid.sum()))
+        start = time.perf_counter()
         batch = self._collated(task, rows)
+        work.times.collate += time.perf_counter() - start
         real, padded = getattr(self._collate, "overhead", _no_overhead)(batch)
         return Delivery(
             task.number,
@@ -79,7 +104,27 @@ class BatchComputer:
             samples=sum(rows.valid),
             real=real,
             padded=padded,
+            times=work.times,
         )
+
+    def read(self, task: BatchTask) -> Sequence[Any] | None:
+        """The records of a task, to be computed later; None where reading is not apart."""
+        if task.items is not None or not self._staged:
+            return None
+        return self.dataset.read(task.indices)
+
+    def _image_rows(
+        self, task: BatchTask, allocate: Callable[[int], Any] | None
+    ) -> NDArray[np.uint8] | None:
+        """Memory for the images of the batch, uint8 [n, H, W, C], where they can be put into it."""
+        shape = getattr(self.dataset, "row_shape", None)
+        if shape is None or task.items is not None or not getattr(self._collate, "rows", False):
+            return None
+        shape = (task.positions.size, *shape)
+        if allocate is None:
+            return np.empty(shape, np.uint8)
+        count = math.prod(shape)
+        return np.frombuffer(allocate(count), np.uint8, count).reshape(shape)
 
     def _place(self, rows: _Rows, row: int, sample: Sample | BadSample) -> None:
         """Put one fetched sample into its batch, or do with a bad one what is asked for."""
@@ -112,12 +157,12 @@ class BatchComputer:
             f"stream cannot be read elsewhere: use a larger loader.batch_size or repair the data"
         )
 
-    def _fetch(self, task: BatchTask) -> list[Sample | BadSample]:
+    def _fetch(self, task: BatchTask, work: _Work) -> list[Sample | BadSample]:
         rows = np.arange(task.positions.size)
         held = np.isin(task.positions, np.asarray(task.quarantined, np.int64))
         if not held.any():
-            return self._fetch_rows(task, rows)
-        fetched = iter(self._fetch_rows(task, rows[~held]) if not held.all() else [])
+            return self._fetch_rows(task, rows, work)
+        fetched = iter(self._fetch_rows(task, rows[~held], work) if not held.all() else [])
         return [
             self._quarantined(task, row) if held[row] else next(fetched) for row in rows.tolist()
         ]
@@ -127,9 +172,9 @@ class BatchComputer:
         position = int(task.positions[row])
         return BadSample(index, self._key(task, row), position, _QUARANTINED, "loader")
 
-    def _fetch_rows(self, task: BatchTask, rows: Any) -> list[Sample | BadSample]:
+    def _fetch_rows(self, task: BatchTask, rows: Any, work: _Work) -> list[Sample | BadSample]:
         try:
-            return self._call(task, rows)
+            return self._call(task, rows, work)
         except Exception as error:
             error.add_note(f"while computing {self._failing(task, rows)}")
             raise
@@ -138,7 +183,7 @@ class BatchComputer:
         """Which sample raises. They are pure, so computing them one by one finds it."""
         for row in rows.tolist():
             try:
-                self._call(task, np.array([row]))
+                self._call(task, np.array([row]), _Work(None, StageTimes()))
             except Exception:
                 return (
                     f"{self._key(task, row)!r} at position {task.positions[row]} of epoch "
@@ -146,12 +191,22 @@ class BatchComputer:
                 )
         return f"batch {task.number} of epoch {task.epoch}: each of its samples alone is fine"
 
-    def _call(self, task: BatchTask, rows: Any) -> list[Sample | BadSample]:
+    def _call(self, task: BatchTask, rows: Any, work: _Work) -> list[Sample | BadSample]:
         positions = task.positions[rows]
         if task.items is not None:
             items = [task.items[row] for row in rows]
             return self.dataset.fetch_items(items, positions, task.epoch)
-        return self.dataset.fetch(task.indices[rows], positions, task.epoch)
+        if not self._staged:
+            return self.dataset.fetch(task.indices[rows], positions, task.epoch)
+        if work.records is not None:
+            records = [work.records[row] for row in rows.tolist()]
+        else:
+            start = time.perf_counter()
+            records = self.dataset.read(task.indices[rows])
+            work.times.read += time.perf_counter() - start
+        # Rows of the batch that are held back leave a gap, and then the images are collated.
+        images = work.images if work.images is not None and len(work.images) == len(rows) else None
+        return self.dataset.finish(records, positions, task.epoch, rows=images, times=work.times)
 
     def _key(self, task: BatchTask, row: int) -> str:
         if task.items is not None:
@@ -172,6 +227,15 @@ class BatchComputer:
             raise
         batch["valid"] = torch.tensor(rows.valid, dtype=torch.bool)
         return batch
+
+
+@dataclass(slots=True)
+class _Work:
+    """What a batch is computed with: records read ahead, times, and memory for its images."""
+
+    records: Sequence[Any] | None
+    times: StageTimes
+    images: NDArray[np.uint8] | None = None
 
 
 @dataclass(slots=True)
@@ -196,6 +260,17 @@ class _Rows:
             self.faults.append(
                 Fault(epoch, bad.position, bad.index, bad.key, bad.storage, bad.cause, action)
             )
+
+
+def _is_staged(dataset: Any) -> bool:
+    """Whether ``fetch`` is no more than `read` and `finish`: a subclass may have one of its own."""
+    if not isinstance(dataset, StagedDataset):
+        return False
+    holders = [
+        next(kind for kind in type(dataset).__mro__ if name in vars(kind))
+        for name in ("fetch", "finish")
+    ]
+    return issubclass(holders[1], holders[0])
 
 
 def _no_overhead(batch: Batch) -> tuple[int, int]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from datasets.stage_times import StageTimes
 
 if TYPE_CHECKING:
     from datasets.sample import Batch
@@ -67,6 +69,7 @@ class Delivery:
         samples: Number of valid rows in the batch.
         real: Elements of ragged fields that are data, as the collate counts them.
         padded: Elements of ragged fields with the padding.
+        times: How long its stages took, where it was computed.
         quarantined: Epoch and position of what was found to kill a worker; set by the engine
             that found it, in the consumer's process.
     """
@@ -78,6 +81,7 @@ class Delivery:
     samples: int = 0
     real: int = 0
     padded: int = 0
+    times: StageTimes = field(default_factory=StageTimes)
     quarantined: tuple[tuple[int, int], ...] = ()
 
     def pin_memory(self, device: str | None = None) -> Delivery:
@@ -90,7 +94,7 @@ class Delivery:
         packed = None
         if self.batch is not None:
             packed = {name: _packed(value) for name, value in self.batch.items()}
-        counts = (self.positions, self.samples, self.real, self.padded)
+        counts = (self.positions, self.samples, self.real, self.padded, self.times)
         return _unpack_delivery, (self.number, packed, self.faults, *counts)
 
 
@@ -147,6 +151,7 @@ def _unpack_delivery(
     samples: int,
     real: int,
     padded: int,
+    times: StageTimes,
 ) -> Delivery:
     import torch
 
@@ -156,4 +161,4 @@ def _unpack_delivery(
             name: torch.from_numpy(value.array) if isinstance(value, _Small) else value
             for name, value in packed.items()
         }
-    return Delivery(number, batch, faults, positions, samples, real, padded)
+    return Delivery(number, batch, faults, positions, samples, real, padded, times)

@@ -1,0 +1,58 @@
+"""A batch computed in one call, or from records that were read ahead."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from datasets.map_dataset import MapDataset
+from pipeline.collates.stack import stack
+from pipeline.loader.compute import BatchComputer
+from pipeline.loader.contract import BatchTask
+from pipeline.samplers.sequential import SequentialSampler
+from tests.contracts.equality import assert_same
+from tests.datasets.test_map_dataset import dataset
+
+
+def computer(data) -> BatchComputer:
+    sampler = SequentialSampler(len(data))
+    return BatchComputer(data, sampler=sampler, collate=stack, seed=0, on_error="replace")
+
+
+def task(*positions: int, quarantined: tuple[int, ...] = ()) -> BatchTask:
+    at = np.array(positions, np.int64)
+    return BatchTask(1, 0, at, np.ones(at.size, np.bool_), at, quarantined=quarantined)
+
+
+@pytest.mark.parametrize("quarantined", [(), (3,)])
+def test_records_read_ahead_make_the_same_batch(quarantined):
+    compute = computer(dataset())
+    asked = task(0, 2, 3, 5, 7, quarantined=quarantined)
+    at_once = compute(asked)
+    later = compute(asked, records=compute.read(asked))
+    assert_same(later.batch, at_once.batch)
+    assert later.faults == at_once.faults and len(at_once.faults) == 2 + len(quarantined)
+
+
+def test_the_stages_are_timed():
+    times = computer(dataset())(task(0, 1, 3)).times
+    assert min(times.read, times.decode, times.transform, times.collate) > 0
+    assert times.total == pytest.approx(times.read + times.decode + times.transform + times.collate)
+
+
+class Darker(MapDataset):
+    """A user's subclass that changes what is fetched."""
+
+    def fetch(self, indices, positions, epoch):
+        samples = super().fetch(indices, positions, epoch)
+        return [{**sample, "image": sample["image"] // 2} for sample in samples]
+
+
+def test_a_subclass_with_a_fetch_of_its_own_is_asked_for_it():
+    plain = dataset()
+    darker = dataset()
+    darker.__class__ = Darker
+    compute = computer(darker)
+    batch = compute(task(0, 1, 3)).batch
+    assert compute.read(task(0)) is None
+    assert_same(batch["image"], computer(plain)(task(0, 1, 3)).batch["image"] // 2)
