@@ -16,6 +16,15 @@ _NEEDED = frozenset(
 )
 
 
+def _output_fails() -> bool:
+    """Whether what was printed cannot be written, on a full disk for example."""
+    try:
+        print(flush=True)
+    except OSError:
+        return True
+    return False
+
+
 def exit_with(run: Callable[[], int]) -> NoReturn:
     """Run a program and end the process with its status.
 
@@ -36,6 +45,12 @@ def exit_with(run: Callable[[], int]) -> NoReturn:
         # Whoever read our output has left (`| head`), and wants no more of it, nor a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 128 + signal.SIGPIPE
+    except OSError as error:
+        if not _output_fails():
+            raise
+        # What is left in the buffer would be tried again, and complained about, at the very end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = f"error: the output cannot be written: {error.strerror}"
     except KeyboardInterrupt:  # before or after training, which ends in its own way
         print("interrupted", file=sys.stderr)
         status = 128 + signal.SIGINT

@@ -28,6 +28,7 @@ REQUIRED = {
     ("dataset", "torch"): ["dataset.target=tests.torch_datasets.Squares"],
     ("sampler", "torch"): ["sampler.target=torch.utils.data.RandomSampler"],
     ("batch_transform", "to_float"): ["augment.device.normalize=null"],
+    ("scheduler", "plateau"): ["trainer.scheduler_interval=epoch"],
     ("experiment", "imagenet"): ["dataset.storage.path=demo"],
     ("model", "module"): [
         "model.module={_target_: torch.nn.Conv2d, in_channels: 3, out_channels: 6, kernel_size: 3}"
@@ -85,5 +86,5 @@ def test_an_option_composes_and_trains_a_step(group: str, option: str, data_dir:
     torch.stack(list(losses.values())).sum().backward()
     optimizer.step()
     if scheduler is not None:
-        scheduler.step()
+        scheduler.step(*([0.5] if option == "plateau" else []))  # the metric that it looks at
     assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))

@@ -41,8 +41,7 @@ FAMILIES: dict[str, Family] = {
     for family in (
         Family(
             "torch.optim.lr_scheduler",
-            ("torch.optim.lr_scheduler.LRScheduler",
-             "torch.optim.lr_scheduler.ReduceLROnPlateau"),
+            ("torch.optim.lr_scheduler.LRScheduler",),
             frozenset({"optimizer", "total_steps"}), "torch", "learning-rate scheduler",
         ),
         Family("torch.optim", ("torch.optim.Optimizer",), frozenset({"params"}), "torch",

@@ -93,9 +93,19 @@ def empty_run(config: dict[str, Any]) -> Iterator[Problem]:
                       "dataset/decode=image")  # fmt: skip
 
 
+def plateau_by_steps(config: dict[str, Any]) -> Iterator[Problem]:
+    """A schedule that waits for evaluations, counted in steps, which have none."""
+    target = (config["scheduler"] or {}).get("_target_")
+    interval = config["trainer"].get("scheduler_interval")
+    if target == "torch.optim.lr_scheduler.ReduceLROnPlateau" and interval == "step":
+        yield Problem("trainer.scheduler_interval", "'step' given, and ReduceLROnPlateau looks at "
+                      "the metrics of an epoch; type trainer.scheduler_interval=epoch")  # fmt: skip
+
+
 RULES: dict[Rule, tuple[str, ...]] = {
     missing_data: ("dataset", "dataset.storage", "dataset.storage.path"),
     torch_dataset: ("dataset", "dataset.target", "sampler"),
+    plateau_by_steps: ("scheduler", "trainer.scheduler_interval"),
     empty_run: ("dataset", "dataset.decode"),
 }
 """The rules, and the keys that must be right for them to make sense."""

@@ -7,6 +7,7 @@ time that a version is met: all common classes of the library at once.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
 import importlib.metadata
 import json
@@ -18,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.allowed import Family
+from pipeline.config.allowed import FAMILIES, Family
 
 _FORMAT = 1
 _ROOT = Path(__file__).resolve().parents[2]
@@ -54,7 +55,9 @@ def cache_file(distribution: str) -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     version = importlib.metadata.version(distribution)
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    name = f"{distribution}-{version}-py{python}-{_FORMAT}.json"
+    # What may be named decides what was looked at.
+    allowed = hashlib.sha1(repr((_FORMAT, FAMILIES)).encode()).hexdigest()[:8]
+    name = f"{distribution}-{version}-py{python}-{allowed}.json"
     return Path(base).expanduser() / "penstock" / "signatures" / name
 
 

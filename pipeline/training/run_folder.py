@@ -77,7 +77,13 @@ def open_run_folder(config: Mapping[str, Any]) -> RunFolder:
 def make_run_folder(outputs: Path, now: datetime) -> RunFolder:
     """Make ``<outputs>/<date>/<time>``, with ``-2``, ``-3``, ... where that is taken."""
     day = outputs / now.strftime("%Y-%m-%d")
-    day.mkdir(parents=True, exist_ok=True)
+    try:
+        day.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"outputs is {str(outputs)!r}, and a run's folder cannot be made there: "
+            f"{error.strerror} ({error.filename}); set outputs to a folder that can be written"
+        ) from error
     number = 1
     while True:
         path = day / (now.strftime("%H-%M-%S") + (f"-{number}" if number > 1 else ""))

@@ -67,6 +67,7 @@ def lines(*overrides: str) -> dict[str, str]:
         ("experiment=imagenet", "dataset.storage.path", "does not exist"),
         ("dataset.storage.path=/no/such", "dataset.storage.path", "does not exist"),
         ("dataset/decode=null", "dataset.decode", "missing"),
+        ("scheduler=plateau", "trainer.scheduler_interval", "trainer.scheduler_interval=epoch"),
         ("imports=nope.py", "imports", "type imports=[nope.py]"),
         ("imports=[nope.py]", "imports", "no file"),
         ("imports=[no_such_module]", "imports", "no module named"),
