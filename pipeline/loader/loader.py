@@ -208,7 +208,11 @@ class Loader:
             run.close()  # type: ignore[attr-defined]
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the consumer stands: small, JSON-able, the same on every rank."""
+        """Where the consumer stands: small, JSON-able.
+
+        The same on every rank but for what is quarantined, which `pipeline.loader.state.united`
+        brings together for a checkpoint.
+        """
         return {
             "version": VERSION,
             "epoch": self._epoch,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 VERSION = 1
@@ -36,6 +36,22 @@ def check_state(state: Mapping[str, Any], current: Mapping[str, Any]) -> None:
             f"{'; '.join(differences)}; use the same configuration and data, or "
             f"trainer.resume_anyway=true to go on regardless"
         )
+
+
+def united(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One state for a checkpoint, of what the loaders of all ranks say.
+
+    Every rank stands at the same batch, but a position that killed a worker is known to the rank
+    alone that computed it. Whoever resumes, on any number of ranks, must pass over all of them.
+
+    Args:
+        states: The ranks' `state_dict`, in the order of ranks.
+    """
+    state = dict(states[0])
+    if "quarantined" in state:  # not in that of a loader of fixed batches
+        pairs = {tuple(pair) for each in states for pair in each["quarantined"]}
+        state["quarantined"] = sorted(list(pair) for pair in pairs)
+    return state
 
 
 def differing(then: Any, now: Any, name: str) -> Iterator[str]:

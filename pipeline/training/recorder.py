@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from datasets.protocols import Logger
+from pipeline.loader.state import united
 from pipeline.training.checkpoint import CheckpointFolder
 from pipeline.training.distributed import World
 from pipeline.training.meter import Meter
@@ -100,8 +101,8 @@ class Recorder:
         """Write a checkpoint; all ranks call this."""
         if not self._settings.save:
             return
-        states = self._world.gather(random_states())
-        content = self._content(states) if self._world.is_main else {}
+        gathered = self._world.gather((random_states(), self._parts.train.state_dict()))
+        content = self._content(*zip(*gathered, strict=True)) if self._world.is_main else {}
 
         def write() -> None:
             self.checkpoints.save(content, best=best)
@@ -109,7 +110,7 @@ class Recorder:
         self._world.on_main(write)
         self._saved_s = time.monotonic()
 
-    def _content(self, states: list[Any]) -> dict[str, Any]:
+    def _content(self, random: Sequence[Any], loaders: Sequence[Any]) -> dict[str, Any]:
         parts = self._parts
         return {
             "versions": {
@@ -124,9 +125,9 @@ class Recorder:
             "optimizer": parts.optimizer.state_dict(),
             "scheduler": parts.scheduler.state_dict() if parts.scheduler else None,
             "scaler": parts.scaler.state_dict(),
-            "loader": parts.train.state_dict(),
+            "loader": united(loaders),
             "loggers": {name: logger.state_dict() for name, logger in self._loggers.items()},
-            "random": states,
+            "random": list(random),
         }
 
     def restore(self, content: Mapping[str, Any]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,19 @@ class Counting:
     def __call__(self, sample: dict[str, Any], rng: Any) -> dict[str, Any]:
         self.count += 1
         return {**sample, "image": sample["image"] // 2 + np.uint8(self.count % 128)}
+
+
+@register("transform", "laws_deadly")
+class Deadly:
+    """Kills the process that transforms one record."""
+
+    def __init__(self, record: int) -> None:
+        self.record = record
+
+    def __call__(self, sample: dict[str, Any], rng: Any) -> dict[str, Any]:
+        if sample["index"] == self.record:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return sample
 
 
 @register("sampler", "laws_groups")

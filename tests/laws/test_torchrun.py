@@ -16,7 +16,7 @@ import torch
 from pipeline import compose
 from pipeline.training import job
 from tests.laws.conftest import make_photos
-from tests.laws.runs import overrides
+from tests.laws.runs import loader_of, overrides
 
 SCRIPT = Path(__file__).with_name("ranks_job.py")
 TRAINER = [
@@ -114,3 +114,24 @@ def test_no_sizes_make_ranks_hang(ranks, few, tmp_path):
     many = trained(configs, ranks, tmp_path, timeout_s=600)
     for alone, shared in zip(one, many, strict=True):
         check_same(alone, shared)
+
+
+@pytest.mark.timeout(200)
+def test_what_one_rank_quarantined_is_known_to_all_that_resume(photos, tmp_path, caplog):
+    # Rank 1 alone computes record 10 at position 10: the second half of batch 1, positions 6 to 11.
+    deadly = [o for o in TRAINER if not o.startswith("loader.")]
+    deadly += ["augment.train.deadly={_target_: transform/laws_deadly, record: 10}"]
+    deadly += ["loader=ring", "loader.num_workers=1", "loader.processes=1"]
+    deadly += ["loader.multiprocessing_context=fork", "loader.drop_last=false"]
+    deadly += ["trainer.max_steps=4", "trainer.validate_every=0", "loader.max_error_rate=1"]
+    config = compose([*overrides(photos, sampler="sequential"), *deadly])
+    [result] = trained([config], 2, tmp_path, timeout_s=120)
+    file = Path(result["run_dir"]) / "checkpoints" / "last.pt"
+    state = torch.load(file, weights_only=True)["loader"]
+    assert state["quarantined"] == [[0, 10]] and state["next_batch"] == 4
+
+    with caplog.at_level("WARNING"), loader_of(config, world_size=1) as loader:
+        loader.load_state_dict({**state, "next_batch": 0})
+        positions = [batch["position"].tolist() for batch in loader]
+    assert sum(positions, []) == list(range(41)), "10 is there, its record replaced"
+    assert "it is replaced" not in caplog.text, "no process died of it"
