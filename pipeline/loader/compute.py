@@ -107,6 +107,11 @@ class BatchComputer:
             times=work.times,
         )
 
+    @property
+    def reads_apart(self) -> bool:
+        """Whether `read` gives records."""
+        return self._staged
+
     def read(self, task: BatchTask) -> Sequence[Any] | None:
         """The records of a task, to be computed later; None where reading is not apart."""
         if task.items is not None or not self._staged:

@@ -25,6 +25,9 @@ class LoaderSettings:
             spread over. 0: threads of this process. null: the same, unless a component draws
             from global random states; then each worker is a process.
         prefetch_factor: Batches that each worker computes ahead.
+        read_ahead: Of ``ring`` alone: that many batches more are handed out, and the records of
+            those that wait for a worker are read by threads of their own. For slow storages (a
+            network, cold disks); it takes the memory of so many batches. 0: workers read.
         pin_memory: Page-locked batches for fast copies to the device; ``auto``: if there is CUDA.
         persistent_workers: Keep workers from one epoch to the next.
         timeout_s: Seconds to wait for one batch before giving up, or before a worker process of
@@ -43,6 +46,7 @@ class LoaderSettings:
     num_workers: Annotated[int, Ge(0)] = 2
     processes: Annotated[int, Ge(0)] | None = None
     prefetch_factor: Annotated[int, Ge(1)] = 2
+    read_ahead: Annotated[int, Ge(0)] = 0
     pin_memory: bool | Literal["auto"] = "auto"
     persistent_workers: bool = True
     timeout_s: Annotated[float, Gt(0)] = 120.0
@@ -53,7 +57,7 @@ class LoaderSettings:
     max_error_rate: Annotated[float, Ge(0), Le(1)] = 0.05
 
     def __post_init__(self) -> None:
-        minimum = {"batch_size": 1, "num_workers": 0, "prefetch_factor": 1}
+        minimum = {"batch_size": 1, "num_workers": 0, "prefetch_factor": 1, "read_ahead": 0}
         for name, least in minimum.items():
             if getattr(self, name) < least:
                 raise ValueError(f"loader.{name} is {getattr(self, name)}; needs {least} or more")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline.loader.contract import BatchTask, Delivery
+from pipeline.loader.host_memory import host_memory
+from pipeline.loader.read_ahead import ReadAhead, reads_ahead
 from pipeline.loader.ring.board import Crew
 from pipeline.loader.starting import preload, warn_about_cores
 from pipeline.registry import register
@@ -21,9 +23,9 @@ class RingEngine:
     """Our own engine: ``num_workers`` threads, spread over ``processes`` processes.
 
     Idle threads take the next task; deliveries come in the order of the tasks, at most
-    ``num_workers * prefetch_factor`` of them computed ahead. With ``processes=0`` the threads
-    are of this process: the least memory, and the fastest start. With more, batches lie in
-    memory that both sides map, and a process that dies or hangs is replaced.
+    ``num_workers * prefetch_factor + read_ahead`` of them computed ahead. With ``processes=0``
+    the threads are of this process: the least memory, and the fastest start. With more, batches
+    lie in memory that both sides map, and a process that dies or hangs is replaced.
 
     ``processes=null`` takes threads of this process, unless a component draws from global
     random states: then each worker is a process of one thread.
@@ -36,10 +38,11 @@ class RingEngine:
         ValueError: A component needs a process of its own and may not have one.
     """
 
-    def __init__(self, compute: Callable[[BatchTask], Delivery], settings: LoaderSettings) -> None:
-        self._compute = compute
+    def __init__(self, compute: Callable[..., Delivery], settings: LoaderSettings) -> None:
+        self._compute: Any = compute
         self._settings = settings
         self._threads = threads_by_process(compute, settings)
+        self._read_ahead = settings.read_ahead if reads_ahead(compute, settings.read_ahead) else 0
         self._crew: Crew | None = None
         self._finalizer: weakref.finalize[..., RingEngine] | None = None
         self._ticket = 0
@@ -90,7 +93,8 @@ class RingEngine:
 
     def _submit(self, crew: Crew, source: _UntilError, ahead: deque[int]) -> None:
         settings = self._settings
-        while len(ahead) < settings.num_workers * settings.prefetch_factor:
+        most = settings.num_workers * settings.prefetch_factor + self._read_ahead
+        while len(ahead) < most:
             task = next(source, None)
             if task is None:
                 return
@@ -105,15 +109,23 @@ class RingEngine:
         if self._threads:
             from pipeline.loader.ring.processes import ProcessCrew
 
-            crew = ProcessCrew(self._compute, settings, threads=self._threads)
+            crew = ProcessCrew(
+                self._compute,
+                settings,
+                threads=self._threads,
+                read_ahead=self._read_ahead,
+                locks=host_memory(settings),
+            )
         else:
             from pipeline.loader.ring.threads import ThreadCrew
 
+            ahead = self._read_ahead
             crew = ThreadCrew(
                 self._compute,
                 settings.num_workers,
                 timeout_s=settings.timeout_s,
-                pin_memory=self._pins,
+                memory=host_memory(settings),
+                reader=ReadAhead(self._compute.read, ahead) if ahead else None,
             )
         self._crew = crew
         self._finalizer = weakref.finalize(self, crew.close)

@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from pipeline.loader.contract import BatchTask, Delivery
+from pipeline.loader.read_ahead import ReadAhead
 from pipeline.loader.ring.packing import Parcel
-from pipeline.loader.ring.slots import Slot
+from pipeline.loader.ring.slots import Slot, address_of
 from pipeline.loader.worker import ComponentImports, Failure, use_one_thread
 
 if TYPE_CHECKING:
@@ -81,7 +82,12 @@ def _restore(_: None, compute: Callable[[BatchTask], Delivery]) -> Payload:
 
 
 def run_worker(
-    payload: Payload, connection: Connection, number: int, num_processes: int, num_threads: int
+    payload: Payload,
+    connection: Connection,
+    number: int,
+    num_processes: int,
+    num_threads: int,
+    read_ahead: int,
 ) -> None:
     """Compute until the connection ends, which it does with the consumer's process.
 
@@ -91,6 +97,7 @@ def run_worker(
         number: This worker among the processes.
         num_processes: Their number.
         num_threads: Threads that compute here.
+        read_ahead: Orders that come before a thread is free for them.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the consumer's process
     _end_with_parent()
@@ -98,7 +105,7 @@ def run_worker(
     faulthandler.register(TELL_STACKS, file=2)
     use_one_thread()
     _tell_torch_datasets(payload, number, num_processes)
-    worker = _Worker(payload.compute, connection)
+    worker = _Worker(payload.compute, connection, read_ahead)
     for thread in range(num_threads):
         threading.Thread(target=worker.work, name=f"worker-{thread}", daemon=True).start()
     try:
@@ -113,8 +120,9 @@ def run_worker(
 class _Worker:
     """The threads of a worker process: what they share."""
 
-    def __init__(self, compute: Callable[[BatchTask], Delivery], connection: Connection) -> None:
+    def __init__(self, compute: Any, connection: Connection, read_ahead: int) -> None:
         self._compute = compute
+        self._reader = ReadAhead(compute.read, read_ahead) if read_ahead else None
         self._connection = connection
         self._sending = threading.Lock()
         self._orders: queue.SimpleQueue[tuple[Order, Slot | None]] = queue.SimpleQueue()
@@ -128,6 +136,8 @@ class _Worker:
                 fd = _receive_descriptor(self._connection)
                 self._slots[order.slot] = Slot(order.slot, fd=fd)
             slot = self._slots[order.slot]
+            if self._reader is not None:
+                self._reader.begin(order.ticket, order.task)
         self._orders.put((order, slot))
 
     def work(self) -> None:
@@ -151,10 +161,13 @@ class _Worker:
 
     def _carry_out(self, order: Order, slot: Slot | None) -> Answer:
         try:
-            delivery = self._compute(order.task)
+            given = {} if self._reader is None else self._reader.take(order.ticket)
             if slot is None:
+                self._compute(order.task, **given)
                 return Answer(order.ticket)
-            parcel = Parcel(delivery.batch)
+            place = _Place(slot)
+            delivery = self._compute(order.task, allocate=place.allocate, **given)
+            parcel = Parcel(delivery.batch, address=place.address, filled_bytes=place.size_bytes)
             if parcel.size_bytes:
                 parcel.write(slot.memory(parcel.size_bytes))
             body = pickle.dumps(replace(delivery, batch=parcel.packed))
@@ -163,6 +176,22 @@ class _Worker:
             raise
         except BaseException as error:
             return Answer(order.ticket, 0, pickle.dumps(Failure.of(error)))
+
+
+class _Place:
+    """Where a computer may put a batch's images: the beginning of a slot."""
+
+    def __init__(self, slot: Slot) -> None:
+        self._slot = slot
+        self.address = 0
+        self.size_bytes = 0
+
+    def allocate(self, size_bytes: int) -> Any:
+        """The slot's memory."""
+        assert not self.size_bytes, "one buffer for a batch"
+        memory = self._slot.memory(size_bytes)
+        self.address, self.size_bytes = address_of(memory), size_bytes
+        return memory
 
 
 def send_descriptor(connection: Connection, fd: int) -> None:

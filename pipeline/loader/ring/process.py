@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -51,6 +52,7 @@ class WorkerProcess:
         number: Its number among the processes.
         num_processes: Their number.
         num_threads: Tasks that it computes at a time.
+        read_ahead: Tasks that it is given beyond those, to read their records.
         timeout_s: Seconds after which a task, or a message cut off in the middle, counts as
             hanging.
 
@@ -66,10 +68,12 @@ class WorkerProcess:
         number: int,
         num_processes: int,
         num_threads: int,
+        read_ahead: int = 0,
         timeout_s: float,
     ) -> None:
         self.number = number
         self.num_threads = num_threads
+        self._read_ahead = read_ahead
         self.is_ready = False
         self.jobs: dict[int, Job] = {}
         self.timed_out = False
@@ -77,7 +81,7 @@ class WorkerProcess:
         self._deadlines: dict[int, float] = {-1: time.monotonic() + max(_START_S, timeout_s)}
         self._slots: set[int] = set()
         self.connection, theirs = context.Pipe()
-        arguments = (Payload(compute), theirs, number, num_processes, num_threads)
+        arguments = (Payload(compute), theirs, number, num_processes, num_threads, read_ahead)
         self.process = context.Process(target=run_worker, args=arguments, daemon=True)
         try:
             self.process.start()
@@ -89,9 +93,9 @@ class WorkerProcess:
         _limit_waiting(self.connection, timeout_s)
 
     @property
-    def idle_threads(self) -> int:
-        """Threads without a task; none before the process is ready."""
-        return self.num_threads - len(self.jobs) if self.is_ready else 0
+    def room(self) -> int:
+        """Tasks that it can be given; none before the process is ready."""
+        return self.num_threads + self._read_ahead - len(self.jobs) if self.is_ready else 0
 
     @property
     def deadline(self) -> float:
@@ -109,7 +113,7 @@ class WorkerProcess:
             OSError: It is dead, or does not read.
         """
         self.jobs[job.ticket] = job
-        self._deadlines[job.ticket] = time.monotonic() + self._timeout_s
+        self._expect()
         order = Order(job.ticket, job.task)
         slot = None if probe else job.slot
         is_new = slot is not None and slot.number not in self._slots
@@ -132,7 +136,14 @@ class WorkerProcess:
         if answer.ticket < 0:
             self.is_ready = True
             return None
-        return self.jobs.pop(answer.ticket), answer
+        job = self.jobs.pop(answer.ticket)
+        self._expect()
+        return job, answer
+
+    def _expect(self) -> None:
+        """Give the tasks that its threads are at a deadline: the oldest ones, in order."""
+        for ticket in islice(self.jobs, self.num_threads):
+            self._deadlines.setdefault(ticket, time.monotonic() + self._timeout_s)
 
     def end(self) -> None:
         """Kill it, if it still runs, and wait until it is gone and writes nowhere.

@@ -27,6 +27,7 @@ from pipeline.loader.starting import process_context
 from pipeline.loader.worker import Failure, WorkerError
 
 if TYPE_CHECKING:
+    from pipeline.loader.host_memory import HostMemory
     from pipeline.loader.settings import LoaderSettings
 
 _logger = logging.getLogger(__name__)
@@ -56,6 +57,9 @@ class ProcessCrew:
         compute: A task to a delivery; sent to the processes.
         settings: Deadline and start method.
         threads: Number of threads of each process.
+        read_ahead: Batches that processes are given while all their threads are at work, to
+            read the records.
+        locks: Page-locks the memory in which batches arrive; None: nobody copies from there.
     """
 
     def __init__(
@@ -64,12 +68,15 @@ class ProcessCrew:
         settings: LoaderSettings,
         *,
         threads: Sequence[int],
+        read_ahead: int = 0,
+        locks: HostMemory | None = None,
     ) -> None:
         self._compute = compute
         self._settings = settings
         self._threads = list(threads)
         self._context = process_context(settings.multiprocessing_context)
-        self._slots = SlotPool(_HELD_BY_CONSUMER)
+        self._read_ahead = -(-read_ahead // len(self._threads))
+        self._slots = SlotPool(_HELD_BY_CONSUMER, locks=locks)
         self._board = Board()
         self._waiting: deque[Job] = deque()
         self._oldest = 0  # tickets below it were dropped
@@ -160,7 +167,9 @@ class ProcessCrew:
     def _run(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # workers inherit it
         try:
-            self._workers = [self._start(n, share) for n, share in enumerate(self._threads)]
+            self._workers = [
+                self._start(n, share, self._read_ahead) for n, share in enumerate(self._threads)
+            ]
             self._forked.set()
             while not self._closing:
                 self._hand_out()
@@ -178,7 +187,7 @@ class ProcessCrew:
             for job in self._clinic.drop():
                 self._give_back(job)
 
-    def _start(self, number: int, num_threads: int) -> WorkerProcess:
+    def _start(self, number: int, num_threads: int, read_ahead: int = 0) -> WorkerProcess:
         try:
             return WorkerProcess(
                 self._context,
@@ -186,6 +195,7 @@ class ProcessCrew:
                 number=number,
                 num_processes=len(self._threads),
                 num_threads=num_threads,
+                read_ahead=read_ahead,
                 timeout_s=self._settings.timeout_s,
             )
         except (TypeError, AttributeError, pickle.PicklingError) as error:
@@ -199,8 +209,8 @@ class ProcessCrew:
     def _hand_out(self) -> None:
         """Give waiting jobs to idle threads, and the clinic's next order to its process."""
         while self._waiting:
-            worker = max(self._workers, key=lambda worker: worker.idle_threads)
-            if not worker.idle_threads:
+            worker = max(self._workers, key=lambda worker: worker.room)
+            if not worker.room:
                 break
             try:
                 job = self._waiting.popleft()
@@ -213,7 +223,7 @@ class ProcessCrew:
         elif self._doctor is not None and not self._clinic:
             self._doctor.end()
             self._doctor = None
-        if self._doctor is not None and self._doctor.idle_threads:
+        if self._doctor is not None and self._doctor.room:
             job, probe = self._clinic.next_order()
             self._send(self._doctor, job, probe=probe)
 
@@ -286,7 +296,9 @@ class ProcessCrew:
                 self._clinic.admit(job)
             else:
                 self._give_back(job)
-        self._workers[self._workers.index(worker)] = self._start(worker.number, worker.num_threads)
+        self._workers[self._workers.index(worker)] = self._start(
+            worker.number, worker.num_threads, self._read_ahead
+        )
 
     def _discharge(self) -> None:
         """Forget what the clinic examines for an iteration that was broken off."""

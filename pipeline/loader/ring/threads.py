@@ -10,11 +10,17 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pipeline.loader.contract import BatchTask, Delivery
 from pipeline.loader.ring.board import Board
+from pipeline.loader.ring.slabs import compute_into_slabs
 from pipeline.loader.watch import LoaderTimeoutError
 from pipeline.loader.worker import quiet_opencv
+
+if TYPE_CHECKING:
+    from pipeline.loader.host_memory import HostMemory
+    from pipeline.loader.read_ahead import ReadAhead
 
 _JOIN_S = 5.0
 
@@ -37,20 +43,23 @@ class ThreadCrew:
         compute: A task to a delivery; called from several threads.
         num_threads: Number of threads.
         timeout_s: Seconds to wait for one batch.
-        pin_memory: Whether batches are put into page-locked memory, in the worker.
+        memory: Where batches are put for copies to a device; None: ordinary memory.
+        reader: Reads the records of tasks that wait; ended with the threads. None: workers read.
     """
 
     def __init__(
         self,
-        compute: Callable[[BatchTask], Delivery],
+        compute: Callable[..., Delivery],
         num_threads: int,
         *,
         timeout_s: float,
-        pin_memory: bool = False,
+        memory: HostMemory | None = None,
+        reader: ReadAhead | None = None,
     ) -> None:
         self._compute = compute
         self._timeout_s = timeout_s
-        self._pin_memory = pin_memory
+        self._memory = memory
+        self._reader = reader
         self._tasks: queue.SimpleQueue[tuple[int, BatchTask] | None] = queue.SimpleQueue()
         self._board = Board()
         self._oldest = 0  # tickets below it were dropped
@@ -68,6 +77,8 @@ class ThreadCrew:
     def submit(self, ticket: int, task: BatchTask) -> None:
         """Give a task to the next thread that is idle."""
         self._newest = ticket
+        if self._reader is not None:
+            self._reader.begin(ticket, task)
         self._tasks.put((ticket, task))
 
     def take(self, ticket: int) -> Delivery:
@@ -101,6 +112,8 @@ class ThreadCrew:
                 self._tasks.get_nowait()
         except queue.Empty:
             pass
+        if self._reader is not None:
+            self._reader.drop()
         self._board.clear()
 
     def close(self) -> None:
@@ -113,21 +126,27 @@ class ThreadCrew:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
+        if self._reader is not None:
+            self._reader.close(max(0.0, deadline - time.monotonic()))
 
     def _work(self) -> None:
         while (item := self._tasks.get()) is not None:
             ticket, task = item
             outcome: Delivery | _Raised
             try:
-                outcome = self._compute(task)
-                if self._pin_memory:
-                    outcome = outcome.pin_memory()
+                outcome = self._computed(ticket, task)
             except BaseException as error:
                 outcome = _Raised(error, threading.current_thread().name)
             if ticket >= self._oldest:
                 self._board.put(ticket, outcome)
             # Nothing is kept while waiting: the consumer alone decides how long a batch lives.
             del item, task, outcome
+
+    def _computed(self, ticket: int, task: BatchTask) -> Delivery:
+        given = {} if self._reader is None else self._reader.take(ticket)
+        if self._memory is None:
+            return self._compute(task, **given)
+        return compute_into_slabs(self._compute, task, self._memory, **given)
 
 
 def _all_stacks() -> str:
