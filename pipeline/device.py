@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 
 from datasets.protocols import BatchTransform
 from datasets.sample import Batch
+from pipeline.copy_stream import Copy, CopyStream, CudaCopyStream, map_tensors
 
 
 class DevicePrefetcher:
     """Iterates over a loader and yields its batches on the device, transformed there.
 
     On CUDA the copy of batch n + 1 is issued on a stream of its own before batch n is yielded,
-    so it overlaps with the computing of batch n; pinned memory makes it asynchronous. On the
-    CPU nothing is read ahead. Each batch gets ``num_valid``, an int counted before the copy, so
-    that nobody has to wait for the device to learn it.
+    so it overlaps with the computing of batch n; page-locked memory makes it asynchronous. A
+    batch stays in host memory until its copy is through. On the CPU nothing is read ahead. Each
+    batch gets ``num_valid``, an int counted before the copy, so that nobody has to wait for the
+    device to learn it.
 
     Args:
         loader: Yields dicts of tensors; has `state_dict`, `load_state_dict`, `set_epoch`, `len`.
         device: Where batches go.
         transforms: Applied in order on the device, in the stream of whoever iterates.
+        ahead: Batches whose copies are issued before a batch is yielded; each takes its memory
+            on the device. More than 1 evens out a loader whose batches come at uneven times.
+        stream: Copies to the device; None: a stream of its own on CUDA, none on the CPU.
 
     Attributes:
         wait_s: Seconds spent waiting for the loader, since it was made.
+        copy_s: Seconds that the device spent on copies, as its own clock says, since it was
+            made. Counted when a copy is found to be through, which is never waited for.
     """
 
     def __init__(
@@ -35,12 +43,22 @@ class DevicePrefetcher:
         loader: Any,
         device: torch.device | str,
         transforms: Sequence[BatchTransform] = (),
+        *,
+        ahead: int = 1,
+        stream: CopyStream | None = None,
     ) -> None:
+        if ahead < 1:
+            raise ValueError(f"device prefetcher: ahead is {ahead}; needs 1 or more")
         self.loader = loader
         self.device = torch.device(device)
         self.transforms = list(transforms)
         self.wait_s = 0.0
-        self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        self.copy_s = 0.0
+        self._ahead = ahead
+        self._stream = stream
+        if stream is None and self.device.type == "cuda":
+            self._stream = CudaCopyStream(self.device)
+        self._under_way: deque[Copy] = deque()
         self._yielded_state: dict[str, Any] | None = None
 
     def __len__(self) -> int:
@@ -49,7 +67,10 @@ class DevicePrefetcher:
     def __iter__(self) -> Iterator[Batch]:
         batches = iter(self.loader)
         try:
-            yield from self._on_cuda(batches) if self._stream else self._on_cpu(batches)
+            if self._stream is None:
+                yield from self._directly(batches)
+            else:
+                yield from self._copied_ahead(batches, self._stream)
         finally:
             # Closing at once lets the loader stop its read-ahead when an epoch is left early.
             close = getattr(batches, "close", None)
@@ -75,7 +96,10 @@ class DevicePrefetcher:
     def _read(self, batches: Iterator[Batch]) -> Batch | None:
         """The next batch in host memory, with its valid rows counted; None at the end."""
         start = time.perf_counter()
-        batch = next(batches, None)
+        # The loader takes memory back when the stream that is current here has come past what
+        # was issued: that is the copies, and not what the device computes long after.
+        with self._stream.current() if self._stream else nullcontext():
+            batch = next(batches, None)
         self.wait_s += time.perf_counter() - start
         if batch is not None:
             batch = {**batch, "num_valid": _count_valid(batch)}
@@ -86,44 +110,57 @@ class DevicePrefetcher:
             batch = transform(batch)
         return batch
 
-    def _on_cpu(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+    def _directly(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         while (batch := self._read(batches)) is not None:
-            yield self._transformed(_map_tensors(batch, lambda tensor: tensor.to(self.device)))
+            yield self._transformed(map_tensors(batch, lambda tensor: tensor.to(self.device)))
 
-    def _on_cuda(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        ahead = self._copy(batches)
-        while ahead is not None:
-            _host, batch, copied, state = ahead
-            compute = torch.cuda.current_stream(self.device)
-            compute.wait_event(copied)
-            # The memory belongs to the side stream; without this it could be given out again
-            # there while the compute stream still reads it.
-            _map_tensors(batch, partial(_record, stream=compute))
-            batch = self._transformed(batch)
-            following = self._copy(batches)
-            # The host's memory may be written again only once its copy is through. By now it
-            # is: waiting for the next batch took longer.
-            copied.synchronize()
-            del _host
-            self._yielded_state = state
-            ahead = following
-            yield batch
-        self._yielded_state = None
+    def _copied_ahead(self, batches: Iterator[Batch], stream: CopyStream) -> Iterator[Batch]:
+        coming: deque[tuple[Copy, dict[str, Any]]] = deque()
+        try:
+            self._issue(batches, stream, coming)
+            while coming:
+                copy, state = coming.popleft()
+                batch = self._transformed(stream.deliver(copy))
+                del copy
+                while len(coming) < self._ahead and self._issue(batches, stream, coming):
+                    pass
+                self._yielded_state = state
+                yield batch
+                del batch
+            self._yielded_state = None
+        finally:
+            self._retire(wait=True)
 
-    def _copy(
-        self, batches: Iterator[Batch]
-    ) -> tuple[Batch, Batch, torch.cuda.Event, dict[str, Any]] | None:
-        """Read a batch and issue its copy: host batch, device batch, copy's event, state."""
-        assert self._stream is not None
+    def _issue(
+        self,
+        batches: Iterator[Batch],
+        stream: CopyStream,
+        coming: deque[tuple[Copy, dict[str, Any]]],
+    ) -> bool:
+        """Read a batch and have it copied; False if there is none."""
         host = self._read(batches)
         if host is None:
-            return None
-        state = self.loader.state_dict()
-        with torch.cuda.stream(self._stream):
-            batch = _map_tensors(host, lambda tensor: tensor.to(self.device, non_blocking=True))
-            copied = torch.cuda.Event()
-            copied.record(self._stream)
-        return host, batch, copied, state
+            return False
+        self._retire()
+        copy = stream.copy(host)
+        self._under_way.append(copy)
+        coming.append((copy, self.loader.state_dict()))
+        return True
+
+    def _retire(self, *, wait: bool = False) -> None:
+        """Let go of the batches in host memory whose copies are through.
+
+        They wait for nothing but the bus, so no more than those ahead are under way for long;
+        any further one is waited for.
+        """
+        while self._under_way:
+            copy = self._under_way[0]
+            if wait or len(self._under_way) > self._ahead:
+                copy.done.synchronize()
+            elif not copy.done.query():
+                return
+            self.copy_s += copy.begun.elapsed_time(copy.done) / 1000
+            self._under_way.popleft()
 
 
 def _count_valid(batch: Batch) -> int:
@@ -131,21 +168,3 @@ def _count_valid(batch: Batch) -> int:
     if "valid" in batch:
         return int(batch["valid"].sum())
     return next((len(value) for value in batch.values() if hasattr(value, "__len__")), 0)
-
-
-def _record(tensor: torch.Tensor, stream: torch.cuda.Stream) -> torch.Tensor:
-    tensor.record_stream(stream)
-    return tensor
-
-
-def _map_tensors(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """`function` of every tensor in dicts, lists and tuples; other values stay."""
-    if isinstance(value, torch.Tensor):
-        return function(value)
-    if isinstance(value, dict):
-        return {key: _map_tensors(item, function) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_map_tensors(item, function) for item in value]
-    if isinstance(value, tuple) and not hasattr(value, "_fields"):
-        return tuple(_map_tensors(item, function) for item in value)
-    return value

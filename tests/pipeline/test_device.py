@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+from contextlib import contextmanager
+from itertools import islice
+
 import pytest
 import torch
 
+from pipeline.copy_stream import Copy, map_tensors
 from pipeline.device import DevicePrefetcher
+from tests.pipeline.loader.staged import FakeMemory
 
 
 class Counting:
@@ -83,6 +88,135 @@ def test_on_cuda_the_state_is_that_of_the_batches_yielded():
     batches = iter(prefetcher)
     next(batches)
     assert loader.given == 2 and prefetcher.state_dict() == {"given": 1}
+
+
+@pytest.mark.gpu
+def test_on_cuda_the_copies_are_timed_and_let_go_of():
+    prefetcher = DevicePrefetcher(Counting(7, pin=True), "cuda")
+    for batch in prefetcher:
+        assert len(prefetcher._under_way) <= 2
+        assert int(batch["image"].sum()) >= 0
+    assert 0 < prefetcher.copy_s < 10 and not prefetcher._under_way
+
+
+class FakeMark:
+    def __init__(self, passed: bool) -> None:
+        self.passed, self.waited_for = passed, False
+
+    def query(self):
+        return self.passed
+
+    def synchronize(self):
+        self.waited_for = self.passed = True
+
+    def elapsed_time(self, later):
+        assert self.passed and later.passed, "that would wait, or raise"
+        return 250.0
+
+
+class FakeStream:
+    """Copies late: when a batch is delivered, as a busy bus would.
+
+    Host memory is spoiled as soon as nobody holds it, if the prefetcher lets go of it too early.
+    """
+
+    def __init__(self, *, passed: bool) -> None:
+        self.passed = passed
+        self.log: list[str] = []
+        self.copies: list[Copy] = []
+        self.is_current = False
+
+    @contextmanager
+    def current(self):
+        self.is_current = True
+        yield
+        self.is_current = False
+
+    def copy(self, host):
+        self.log.append(f"copy {int(host['label'][0])}")
+        batch = map_tensors(host, torch.zeros_like)
+        done = FakeMark(self.passed)
+        self.copies.append(Copy({}, batch, FakeMark(True), done))
+        return Copy(host, batch, FakeMark(True), done)
+
+    def deliver(self, copy):
+        assert not self.is_current, "computing is for the other stream"
+        for name, tensor in copy.host.items():
+            if isinstance(tensor, torch.Tensor):
+                copy.batch[name].copy_(tensor)
+        self.log.append(f"deliver {int(copy.batch['label'][0])}")
+        return copy.batch
+
+
+class Spoiling(Counting):
+    """Writes over its batches when nobody holds them any more, as slots do."""
+
+    def __init__(self, batches: int) -> None:
+        super().__init__(batches)
+        self.memory = FakeMemory()
+        self.stream: FakeStream | None = None
+
+    def __iter__(self):
+        for batch in super().__iter__():
+            assert self.stream is None or self.stream.is_current
+            yield {**batch, "image": self.memory.pin(batch["image"])}
+            del batch
+
+
+@pytest.mark.parametrize("ahead", [1, 3])
+def test_copies_are_issued_before_the_batch_is_yielded(ahead):
+    stream = FakeStream(passed=True)
+    loader = Spoiling(6)
+    loader.stream = stream
+    prefetcher = DevicePrefetcher(loader, "cpu", [to_float], ahead=ahead, stream=stream)
+    for number, batch in enumerate(prefetcher):
+        assert (batch["image"] == 2 * number).all() and batch["key"][0] == f"{number}a"
+        assert prefetcher.state_dict() == {"given": number + 1}
+        copied = [line for line in stream.log if line.startswith("copy")]
+        assert len(copied) == min(number + 1 + ahead, 6)
+        stream.log.append(f"use {number}")
+    assert [line for line in stream.log if "copy" not in line] == [
+        line for number in range(6) for line in (f"deliver {number}", f"use {number}")
+    ]
+    assert prefetcher.copy_s == 6 * 0.25
+    assert not prefetcher._under_way and loader.memory.lent == 0
+    assert loader.memory.slabs <= ahead + 2
+
+
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_host_memory_is_kept_until_its_copy_is_through(ahead):
+    stream = FakeStream(passed=False)
+    loader = Spoiling(6)
+    prefetcher = DevicePrefetcher(loader, "cpu", ahead=ahead, stream=stream)
+    for number, batch in enumerate(prefetcher):
+        assert (batch["image"] == number).all()
+        under_way = [copy for copy in stream.copies if not copy.done.passed]
+        assert len(under_way) == min(len(stream.copies), ahead + 1)
+        assert loader.memory.lent >= len(under_way)
+        waited = [copy.done.waited_for for copy in stream.copies]
+        assert sum(waited) == max(0, len(waited) - ahead - 1), "only those beyond the few ahead"
+    assert loader.memory.lent == 0 and prefetcher.copy_s == 1.5
+
+
+def test_leaving_early_waits_for_copies_under_way():
+    stream = FakeStream(passed=False)
+    loader = Spoiling(6)
+    prefetcher = DevicePrefetcher(loader, "cpu", stream=stream)
+    batches = iter(prefetcher)
+    list(islice(batches, 2))
+    batches.close()
+    assert all(copy.done.waited_for for copy in stream.copies) and loader.closed
+    assert prefetcher.state_dict() == {"given": 2}, "of what was yielded"
+
+
+def test_on_the_cpu_nothing_is_copied():
+    prefetcher = DevicePrefetcher(Counting(3), "cpu")
+    assert len(list(prefetcher)) == 3 and prefetcher.copy_s == 0
+
+
+def test_looking_ahead_by_nothing_is_refused():
+    with pytest.raises(ValueError, match="ahead is 0; needs 1 or more"):
+        DevicePrefetcher(Counting(3), "cpu", ahead=0)
 
 
 def test_leaving_early_closes_the_loader_and_the_state_goes_on():
