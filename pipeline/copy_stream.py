@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 
@@ -79,7 +79,7 @@ class CudaCopyStream:
     def deliver(self, copy: Copy) -> Batch:
         """The batch on the device, for use in the thread's current stream from now on."""
         compute = torch.cuda.current_stream(self._device)
-        compute.wait_event(copy.done)
+        compute.wait_event(cast("torch.cuda.Event", copy.done))
         # The memory belongs to the side stream; without this it could be given out again there
         # while the compute stream still reads it.
         map_tensors(copy.batch, partial(_record, stream=compute))
