@@ -57,7 +57,8 @@ class WorkerProcess:
             hanging.
 
     Raises:
-        Exception: Whatever pickling the computer raises.
+        ValueError: The computer does not pickle.
+        Exception: Whatever else pickling it raises.
     """
 
     def __init__(
@@ -85,6 +86,14 @@ class WorkerProcess:
         self.process = context.Process(target=run_worker, args=arguments, daemon=True)
         try:
             self.process.start()
+        except (TypeError, AttributeError, pickle.PicklingError) as error:
+            self.connection.close()
+            if "pickle" not in str(error):
+                raise
+            raise ValueError(
+                f"loader: the data set cannot be sent to workers: {error}; use "
+                f"loader.multiprocessing_context=fork or loader.processes=0"
+            ) from error
         except BaseException:
             self.connection.close()
             raise

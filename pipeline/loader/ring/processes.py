@@ -57,9 +57,8 @@ class ProcessCrew:
         compute: A task to a delivery; sent to the processes.
         settings: Deadline and start method.
         threads: Number of threads of each process.
-        read_ahead: Batches that processes are given while all their threads are at work, to
-            read the records.
-        locks: Page-locks the memory in which batches arrive; None: nobody copies from there.
+        read_ahead: Batches that wait in the processes, where their records are read.
+        locks: Page-locks the memory in which batches arrive, for copies to a device.
     """
 
     def __init__(
@@ -167,9 +166,7 @@ class ProcessCrew:
     def _run(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # workers inherit it
         try:
-            self._workers = [
-                self._start(n, share, self._read_ahead) for n, share in enumerate(self._threads)
-            ]
+            self._workers = [self._start(number) for number in range(len(self._threads))]
             self._forked.set()
             while not self._closing:
                 self._hand_out()
@@ -187,24 +184,16 @@ class ProcessCrew:
             for job in self._clinic.drop():
                 self._give_back(job)
 
-    def _start(self, number: int, num_threads: int, read_ahead: int = 0) -> WorkerProcess:
-        try:
-            return WorkerProcess(
-                self._context,
-                self._compute,
-                number=number,
-                num_processes=len(self._threads),
-                num_threads=num_threads,
-                read_ahead=read_ahead,
-                timeout_s=self._settings.timeout_s,
-            )
-        except (TypeError, AttributeError, pickle.PicklingError) as error:
-            if "pickle" not in str(error):
-                raise
-            raise ValueError(
-                f"loader: the data set cannot be sent to workers: {error}; use "
-                f"loader.multiprocessing_context=fork or loader.processes=0"
-            ) from error
+    def _start(self, number: int, *, examines: bool = False) -> WorkerProcess:
+        return WorkerProcess(
+            self._context,
+            self._compute,
+            number=number,
+            num_processes=len(self._threads),
+            num_threads=1 if examines else self._threads[number],
+            read_ahead=0 if examines else self._read_ahead,
+            timeout_s=self._settings.timeout_s,
+        )
 
     def _hand_out(self) -> None:
         """Give waiting jobs to idle threads, and the clinic's next order to its process."""
@@ -219,7 +208,7 @@ class ProcessCrew:
             job.slot = self._slots.take()
             self._send(worker, job)
         if self._clinic and self._doctor is None:
-            self._doctor = self._start(0, 1)
+            self._doctor = self._start(0, examines=True)
         elif self._doctor is not None and not self._clinic:
             self._doctor.end()
             self._doctor = None
@@ -296,9 +285,7 @@ class ProcessCrew:
                 self._clinic.admit(job)
             else:
                 self._give_back(job)
-        self._workers[self._workers.index(worker)] = self._start(
-            worker.number, worker.num_threads, self._read_ahead
-        )
+        self._workers[self._workers.index(worker)] = self._start(worker.number)
 
     def _discharge(self) -> None:
         """Forget what the clinic examines for an iteration that was broken off."""

@@ -1,0 +1,30 @@
+"""The same batches in page-locked memory that is used again and again, and with reading ahead."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline import compose
+from pipeline.digest import batch_digest
+from pipeline.loader.engines import ring
+from tests.laws.runs import DATASETS, INLINE, digests, loader_of, overrides
+from tests.pipeline.loader.staged import FakeMemory
+
+THREADS = {"engine": "ring", "num_workers": 2, "multiprocessing_context": "fork"}
+PROCESSES = {**THREADS, "processes": 2}
+
+
+@pytest.mark.parametrize("read_ahead", [0, 3])
+@pytest.mark.parametrize("way", [THREADS, PROCESSES], ids=["threads", "processes"])
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_slabs_and_reading_ahead_change_nothing(
+    dataset, way, read_ahead, photos, packed, monkeypatch
+):
+    config = compose(overrides(photos, packed, dataset=dataset, augment="imagenet"))
+    expected = digests(config, **INLINE)
+    monkeypatch.setattr(ring, "host_memory", lambda settings: FakeMemory())
+    with loader_of(config, **way, read_ahead=read_ahead) as loader:
+        kept = [list(loader) for _ in range(2)]
+        assert [[batch_digest(batch) for batch in epoch] for epoch in kept] == expected
+        assert [batch_digest(batch) for batch in loader] not in expected, "a third epoch"
+    assert [[batch_digest(batch) for batch in epoch] for epoch in kept] == expected
