@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from datasets.pending_image import DamagedImageError, PendingImage
 from datasets.sample import Sample
-from transforms.crop_first import compose_pending, first_crop
+from transforms.compiled_head import CompiledHead, compile_head
 
 if TYPE_CHECKING:
     import numpy as np
+    from numpy.typing import NDArray
 
 Node = Mapping[str, Any]
 BuildStep = Callable[[Node], Any]
@@ -30,17 +31,24 @@ class AlbumentationsStage:
         self._build_step = build_step
         self._composes: dict[tuple[bool, bool], tuple[Any, dict[int, str]]] = {}
         self._rng: np.random.Generator | None = None
-        self._compose_for(False, False)
+        self._head: CompiledHead | None = compile_head(self._compose_for(False, False)[0])
 
-    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Apply the steps to a sample of the caller's own, which is changed and returned."""
+    def __call__(
+        self, sample: Sample, rng: np.random.Generator, into: NDArray[np.uint8] | None = None
+    ) -> Sample:
+        """Apply the steps to a sample of the caller's own, which is changed and returned.
+
+        The image is written to `into`, uint8 [H, W, C], where that is of its shape and saves a
+        copy.
+        """
         if rng is not self._rng:
             self._take_draws_from(rng)
         image = sample.get("image")
         has_boxes, has_keypoints = "boxes" in sample, "keypoints" in sample
+        image_alone = not (has_boxes or has_keypoints or "mask" in sample)
+        if self._head is not None and image_alone and self._head.takes(image):
+            return self._compiled(self._head, sample, into)
         if isinstance(image, PendingImage):
-            if not (has_boxes or has_keypoints or "mask" in sample):
-                return self._crop_first(sample, image)
             sample["image"] = image.whole()
         compose, names = self._compose_for(has_boxes, has_keypoints)
         given: Sample = {key: sample[key] for key in ("image", "mask") if key in sample}
@@ -64,20 +72,21 @@ class AlbumentationsStage:
 
     def whole_because(self) -> str | None:
         """Why an image must be decoded whole before these steps, see `Stack.whole_because`."""
-        if first_crop(self._compose_for(False, False)[0]) is not None:
+        if self._head is not None:
             return None
         step = next(iter(self._steps))
         target = str(self._steps[step]["_target_"]).rpartition(".")[2]
         return f"the augmentation begins with {step!r} ({target}), not with a crop"
 
-    def _crop_first(self, sample: Sample, image: PendingImage) -> Sample:
-        compose, names = self._compose_for(False, False)
+    def _compiled(
+        self, head: CompiledHead, sample: Sample, into: NDArray[np.uint8] | None
+    ) -> Sample:
         try:
-            sample["image"] = compose_pending(compose, image)
+            sample["image"] = head(sample["image"], into)
         except DamagedImageError:
             raise
         except Exception as error:
-            self._note_step(error, names)
+            self._note_step(error, self._compose_for(False, False)[1])
             raise
         return sample
 

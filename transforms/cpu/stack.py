@@ -14,6 +14,7 @@ from transforms.albumentations_stage import AlbumentationsStage, BuildStep, Node
 
 if TYPE_CHECKING:
     import numpy as np
+    from numpy.typing import NDArray
 
     from datasets.protocols import Transform
 
@@ -77,7 +78,10 @@ class Stack:
         global_random: A step draws from the global random states, so this stack may only run
             where no other thread draws from them. They are seeded for each sample and put
             back afterwards.
+        fills_rows: A call takes `into`.
     """
+
+    fills_rows = True
 
     def __init__(self, steps: Mapping[str, Node], build_step: BuildStep) -> None:
         self._steps = dict(steps)
@@ -98,13 +102,21 @@ class Stack:
             return first.whole_because()
         return "the augmentation does not begin with a crop"
 
-    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+    def __call__(
+        self,
+        sample: Sample,
+        rng: np.random.Generator,
+        *,
+        into: NDArray[np.uint8] | None = None,
+    ) -> Sample:
         """Apply the steps.
 
         Args:
             sample: The sample; its arrays are left as they are. Its image may be a
                 `PendingImage`, of which no more is decoded than the first crop needs.
             rng: Where every draw comes from.
+            into: uint8 [H, W, C]. If the image is of this shape and the last steps are such
+                that it saves a copy, it is written here; no step sees this memory.
 
         Returns:
             A new sample.
@@ -114,11 +126,20 @@ class Stack:
             Exception: Whatever a step raises, with a note that names the step.
         """
         sample = dict(sample)
-        if isinstance(sample.get("image"), PendingImage) and self.whole_because():
+        stages = self._stages()
+        if isinstance(sample.get("image"), PendingImage) and (
+            not stages or not isinstance(stages[0], AlbumentationsStage)
+        ):
             sample["image"] = sample["image"].whole()
-        for stage in self._stages():
+        if into is None or not stages or not isinstance(stages[-1], AlbumentationsStage):
+            for stage in stages:
+                sample = stage(sample, rng)
+            return sample
+        for stage in stages[:-1]:
             sample = stage(sample, rng)
-        return sample
+        if len(stages) > 1:
+            sample = dict(sample)  # a step may have kept the one it gave
+        return stages[-1](sample, rng, into)
 
     @property
     def steps(self) -> tuple[str, ...]:

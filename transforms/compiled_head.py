@@ -1,0 +1,188 @@
+"""The first steps of an albumentations Compose, a crop and flips, run without it.
+
+The draws are those of albumentations' own classes, in the order in which Compose makes them; the
+pixels are those of the same OpenCV calls, written where they are wanted. A crop is drawn from an
+image's size, before there are pixels.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from datasets.pending_image import PendingImage
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from datasets.pending_image import Box
+
+    Image = NDArray[np.uint8]
+
+# The release whose code the tests compare this with; in another one Compose does it all.
+_VERSION = "2.0.8"
+# Those whose box follows from the image's shape and draws alone, and whose pixels from the box.
+_CROPS = frozenset(
+    {
+        "CenterCrop",
+        "Crop",
+        "RandomCrop",
+        "RandomCropFromBorders",
+        "RandomResizedCrop",
+        "RandomSizedCrop",
+    }
+)
+_CROP_MODULE = "albumentations.augmentations.crops.transforms"
+_FLIPS = ("HorizontalFlip", "VerticalFlip")
+_FLIP_MODULE = "albumentations.augmentations.geometric.flip"
+# OpenCV's code by whether columns and rows are turned round.
+_FLIP_CODES = {(True, False): 1, (False, True): 0, (True, True): -1}
+_MAX_CHANNELS = 4  # beyond these albumentations calls OpenCV in pieces
+
+
+class CompiledHead:
+    """A crop at the start of a Compose and the flips behind it; what follows runs as ever.
+
+    Its Compose keeps state while it runs, so it belongs to one thread.
+
+    Args:
+        compose: A Compose without processors, for which `compile_head` found this.
+    """
+
+    def __init__(self, compose: Any) -> None:
+        self._compose = compose
+        self._crop = compose.transforms[0]
+        self._flips: list[tuple[Any, int]] = []
+        for transform in compose.transforms[1:]:
+            if not _is(transform, _FLIP_MODULE, _FLIPS):
+                break
+            self._flips.append((transform, _FLIPS.index(type(transform).__name__)))
+        self._rest = compose.transforms[1 + len(self._flips) :]
+
+    @staticmethod
+    def takes(image: Any) -> bool:
+        """Whether an image is one that the head can begin with: uint8 [H, W, 1..4], or pending."""
+        if type(image) is PendingImage:
+            return image.shape[2] <= _MAX_CHANNELS
+        import numpy as np
+
+        return (
+            type(image) is np.ndarray
+            and image.dtype == np.uint8
+            and image.ndim == 3
+            and 1 <= image.shape[2] <= _MAX_CHANNELS
+        )
+
+    def __call__(self, image: Image | PendingImage, into: Image | None = None) -> Image:
+        """What ``compose(image=...)["image"]`` gives for the decoded image.
+
+        Args:
+            image: What `takes` accepts. Of a pending image, what the crop needs is decoded.
+            into: uint8 [H, W, C]. If nothing follows the head and the result is of this shape,
+                it is written here.
+
+        Returns:
+            uint8 [H, W, C]; `into`, if it was written to.
+
+        Raises:
+            DamagedImageError: What had to be decoded is damaged.
+            Exception: Whatever a transform raises.
+        """
+        crop = self._crop
+        # Whether to run at all: Compose draws that even where p is 1.
+        self._compose.py_random.random()
+        params: dict[str, Any] | None = None
+        if crop.should_apply():
+            params = crop.get_params_dependent_on_data({"shape": image.shape}, {})
+        turned = [False, False]
+        for flip, axis in self._flips:
+            if flip.should_apply():
+                turned[axis] = not turned[axis]
+        flip_code = _FLIP_CODES.get((turned[0], turned[1]))
+        if not self._rest:
+            return self._pixels(image, params, flip_code, into)
+        data: dict[str, Any] = {"image": self._pixels(image, params, flip_code, None)}
+        for transform in self._rest:
+            data = transform(**data)
+        result: Image = data["image"]
+        return result
+
+    def _pixels(
+        self,
+        image: Image | PendingImage,
+        params: dict[str, Any] | None,
+        flip_code: int | None,
+        into: Image | None,
+    ) -> Image:
+        """Crop, resize and flip as drawn."""
+        import cv2
+        import numpy as np
+
+        part, size, interpolation = self._part(image, params)
+        height, width, channels = part.shape
+        resizes = size is not None and tuple(size) != (height, width)
+        if resizes:
+            height, width = size
+        if into is not None and into.shape == (height, width, channels):
+            target = into
+        elif resizes or flip_code is not None:
+            target = np.empty((height, width, channels), np.uint8)
+        else:
+            return np.ascontiguousarray(part)
+        if resizes:
+            cv2.resize(part, (width, height), dst=target, interpolation=interpolation)
+            if flip_code is not None:
+                cv2.flip(target, flip_code, dst=target)  # in place, while it is in the cache
+        elif flip_code is not None:
+            cv2.flip(part, flip_code, dst=target)
+        else:
+            target[...] = part
+        return target
+
+    def _part(
+        self, image: Image | PendingImage, params: dict[str, Any] | None
+    ) -> tuple[Image, Any, int]:
+        """The cropped pixels, and the rows and columns and the way they are to be resized by."""
+        if params is None:
+            return _around(image, None)[0], None, 0
+        crop = self._crop
+        x_min, y_min, x_max, y_max = params["crop_coords"]
+        height, width, _ = image.shape
+        inside = 0 <= x_min < x_max <= width and 0 <= y_min < y_max <= height
+        if not inside or params.get("pad_params") is not None:
+            return crop.apply(_around(image, None)[0], **params), None, 0
+        pixels, left, top = _around(image, (int(x_min), int(y_min), int(x_max), int(y_max)))
+        part = pixels[y_min - top : y_max - top, x_min - left : x_max - left]
+        size = getattr(crop, "size", None)
+        if size is None:
+            return part, None, 0
+        shrinks = part.shape[0] > size[0] or part.shape[1] > size[1]
+        if shrinks and crop.area_for_downscale is not None:
+            import cv2
+
+            return part, size, cv2.INTER_AREA
+        return part, size, crop.interpolation
+
+
+def compile_head(compose: Any) -> CompiledHead | None:
+    """The first steps of a Compose, compiled; None where it does not begin with a known crop."""
+    import albumentations
+
+    if albumentations.__version__ != _VERSION or not compose.transforms:
+        return None
+    return CompiledHead(compose) if _is(compose.transforms[0], _CROP_MODULE, _CROPS) else None
+
+
+def _is(transform: Any, module: str, names: frozenset[str] | tuple[str, ...]) -> bool:
+    """Whether a transform is of one of these classes; a subclass may do anything."""
+    kind = type(transform)
+    return kind.__module__ == module and kind.__name__ in names
+
+
+def _around(image: Image | PendingImage, box: Box | None) -> tuple[Image, int, int]:
+    """Pixels that hold a box, or all for None, and the column and row they begin at."""
+    if isinstance(image, PendingImage):
+        return image.around(box)
+    import numpy as np
+
+    return np.ascontiguousarray(image), 0, 0
