@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from datasets.pending_image import DamagedImageError, PendingImage
 from datasets.sample import BadRecord, BadSample, Record, Sample
@@ -121,21 +121,23 @@ class TransformStage:
     """Sample to sample at a position, with draws that only (seed, epoch, position) decide.
 
     Args:
-        transform: The transform.
+        transform: The transform; one that `fills_rows` takes an argument `into`.
         seed: The run's seed.
         storage: What messages call the storage.
+
+    Attributes:
+        row_shape: Height, width and channels of the last uint8 image that came out, which is
+            the likely shape of the next ones; None before there was one.
     """
+
+    row_shape: tuple[int, int, int] | None
 
     def __init__(self, transform: Transform, *, seed: int, storage: str) -> None:
         self.transform = transform
         self.seed = seed
         self.storage = storage
+        self.row_shape = None
         self._local = threading.local()
-
-    @property
-    def row_shape(self) -> tuple[int, int, int] | None:
-        """Height, width and channels of every image, if the transform can write it into a row."""
-        return getattr(self.transform, "row_shape", None)
 
     def __call__(
         self,
@@ -152,7 +154,7 @@ class TransformStage:
             sample: The decoded sample, or why there is none.
             position: Its position in the epoch.
             epoch: The epoch.
-            into: uint8 [*row_shape], where the transform may write the image.
+            into: uint8 [*row_shape], where the image is put if it is of that shape.
             times: Its `transform` and `decode` are added to.
 
         Returns:
@@ -173,7 +175,7 @@ class TransformStage:
             changed = self._transformed(sample, rng, into)
             if not isinstance(changed, dict):
                 raise TypeError(f"gave {type(changed).__name__}, expected the sample, a dict")
-            return changed
+            return self._put(changed, into)
         except DamagedImageError as error:
             key = str(sample.get("key"))
             return BadSample(int(sample["index"]), key, position, str(error), self.storage)
@@ -192,9 +194,21 @@ class TransformStage:
     def _transformed(
         self, sample: Sample, rng: np.random.Generator, into: NDArray[np.uint8] | None
     ) -> Sample:
-        if into is None:
+        if into is None or not getattr(self.transform, "fills_rows", False):
             return self.transform(sample, rng)
         return self.transform(sample, rng, into=into)  # type: ignore[call-arg]
+
+    def _put(self, sample: Sample, into: NDArray[np.uint8] | None) -> Sample:
+        """The sample with its image in the row that is meant for it, if it fits."""
+        image: Any = sample.get("image")
+        if image is into or not _is_uint8_image(image):
+            return sample
+        self.row_shape = image.shape
+        if into is None or into.shape != image.shape:
+            return sample
+        into[...] = image
+        # A new dict: a transform may have kept the one it gave, and a row is not to be kept.
+        return {**sample, "image": into}
 
     def _keyed_rng(self) -> KeyedRng:
         """This thread's generator."""
@@ -208,4 +222,11 @@ class TransformStage:
 
     def __setstate__(self, state: tuple[Transform, int, str]) -> None:
         self.transform, self.seed, self.storage = state
+        self.row_shape = None
         self._local = threading.local()
+
+
+def _is_uint8_image(image: Any) -> bool:
+    import numpy as np
+
+    return type(image) is np.ndarray and image.dtype == np.uint8 and image.ndim == 3

@@ -1,0 +1,114 @@
+"""Images written into the memory of the batch to come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datasets.eager_dataset import EagerDataset
+from datasets.map_dataset import MapDataset
+from datasets.sample import BadSample
+from tests.building import build_step
+from tests.contracts.equality import assert_same
+from tests.datasets.test_map_dataset import STEPS, fetch, identity, storage
+from tests.memory_storage import MemoryStorage
+from transforms.cpu.stack import build_stack
+from transforms.decode.image import ImageDecoder
+from transforms.decode.raw import RawDecoder
+
+INDICES = np.array([7, 1, 2, 0, 5, 7, 3, 6, 4, 0, 1, 3, 6, 7, 0, 1, 3, 4, 6, 7], np.int64)
+POSITIONS = np.arange(30, 50)
+BLUR = {"_target_": "albumentations.GaussianBlur", "p": 0.5}
+RESIZE = {"_target_": "albumentations.Resize", "height": 16, "width": 16}
+
+
+def dataset(kind: Any = MapDataset, steps: Any = STEPS) -> Any:
+    transform = build_stack(steps, build_step=build_step)
+    return kind(storage(), decode=ImageDecoder(), transform=transform, seed=5)
+
+
+@pytest.mark.parametrize("kind", [MapDataset, EagerDataset])
+@pytest.mark.parametrize(
+    "steps",
+    [STEPS, {**STEPS, "blur": BLUR}, {"resize": RESIZE}, {"blur": BLUR, **STEPS}],
+    ids=["compiled", "compiled head", "whole", "crop later"],
+)
+def test_rows_hold_what_is_given_without_them(kind, steps):
+    data = dataset(kind, steps)
+    assert data.row_shape is None
+    expected = fetch(data, INDICES, POSITIONS)
+    assert data.row_shape == (16, 16, 3)
+    rows = np.full((20, 16, 16, 3), 7, np.uint8)
+    samples = data.finish(data.read(INDICES), POSITIONS, 0, rows=rows)
+    assert_same(samples, expected)
+    bad = [i for i, sample in enumerate(samples) if isinstance(sample, BadSample)]
+    assert bad == [2, 4]
+    for i, sample in enumerate(samples):
+        if i not in bad:
+            assert sample["image"].ctypes.data == rows[i].ctypes.data
+
+
+def test_images_of_another_shape_are_left_where_they_are():
+    data = dataset()
+    expected = fetch(data, INDICES, POSITIONS)
+    rows = np.full((20, 16, 17, 3), 7, np.uint8)
+    assert_same(data.finish(data.read(INDICES), POSITIONS, 0, rows=rows), expected)
+    assert (rows == 7).all()
+
+
+def test_what_a_transform_keeps_is_no_row():
+    kept = []
+
+    def keeps(sample, rng):
+        kept.append(sample)
+        return sample
+
+    pixels = [np.full((4, 4, 3), i, np.uint8) for i in range(8)]
+    data = MapDataset(
+        MemoryStorage([{"image": image} for image in pixels]),
+        decode=RawDecoder(), transform=keeps, seed=0,
+    )  # fmt: skip
+    rows = np.zeros((8, 4, 4, 3), np.uint8)
+    samples = data.finish(data.read(np.arange(8)), np.arange(8), 0, rows=rows)
+    assert np.array_equal(rows, np.stack(pixels))
+    assert all(np.shares_memory(sample["image"], rows) for sample in samples)
+    assert not any(np.shares_memory(sample["image"], rows) for sample in kept)
+
+
+def test_what_a_step_in_the_stack_keeps_is_no_row():
+    kept = []
+
+    def build(node: dict[str, Any]) -> Any:
+        if node["_target_"] != "keep":
+            return build_step(node)
+        return lambda sample, rng: kept.append(sample) or sample
+
+    flip = {"_target_": "albumentations.CenterCrop", "height": 4, "width": 4}
+    stack = build_stack({"keep": {"_target_": "keep"}, "crop": flip}, build_step=build)
+    image = np.random.default_rng(0).integers(0, 256, (9, 9, 3), np.uint8)
+    storage = MemoryStorage([{"image": image}])
+    data = MapDataset(storage, decode=RawDecoder(), transform=stack, seed=0)
+    rows = np.zeros((1, 4, 4, 3), np.uint8)
+    (sample,) = data.finish(data.read(np.arange(1)), np.arange(1), 0, rows=rows)
+    assert np.shares_memory(sample["image"], rows)
+    assert not np.shares_memory(kept[0]["image"], rows)
+
+
+def test_rows_of_a_data_set_held_in_memory_do_not_change_it():
+    held = np.random.default_rng(0).integers(0, 256, (8, 4, 4, 3), np.uint8)
+    before = held.copy()
+    fields = [{"image": image} for image in held]
+    data = MapDataset(MemoryStorage(fields), decode=RawDecoder(), transform=identity, seed=0)
+    rows = np.zeros((8, 4, 4, 3), np.uint8)
+    for sample in data.finish(data.read(np.arange(8)), np.arange(8), 0, rows=rows):
+        sample["image"][...] = 0
+    assert np.array_equal(held, before)
+
+
+def test_a_mistake_that_shows_when_pixels_are_wanted_is_raised_with_its_step():
+    crop = {"_target_": "albumentations.Crop", "x_min": 0, "y_min": 0, "x_max": 999, "y_max": 9}
+    data = dataset(steps={"too_wide": crop})
+    with pytest.raises(RuntimeError, match=r"at position 31: in augmentation step 'too_wide'"):
+        fetch(data, [1], [31])
