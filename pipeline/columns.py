@@ -12,6 +12,7 @@ from datasets.sample import Sample
 
 if TYPE_CHECKING:
     import torch
+    from numpy.typing import NDArray
 
 
 def to_columns(samples: Sequence[Sample]) -> dict[str, list[Any]]:
@@ -107,6 +108,38 @@ def from_arrays(field: str, values: list[Any], keys: Sequence[str]) -> torch.Ten
         row[...] = array
     assert isinstance(stacked, torch.Tensor)
     return stacked
+
+
+def from_rows(images: list[Any], rows: NDArray[np.uint8]) -> torch.Tensor | None:
+    """The memory that the images of a batch were written to, as a tensor.
+
+    Args:
+        images: The images. Those that are not in their row are copied there.
+        rows: uint8 [B, H, W, C].
+
+    Returns:
+        uint8 [B, H, W, C], in the memory of `rows`; None where that cannot be: an image is of
+        another shape or type, there are fewer images than rows, or one lies in another's row.
+    """
+    import torch
+
+    if len(images) != len(rows):
+        return None
+    shape, row_bytes = rows.shape[1:], rows.strides[0]
+    address = rows.__array_interface__["data"][0]
+    elsewhere = []
+    for row, image in enumerate(images):
+        if type(image) is not np.ndarray or image.shape != shape or image.dtype != np.uint8:
+            return None
+        if image.__array_interface__["data"][0] != address + row * row_bytes:
+            if np.may_share_memory(image, rows):
+                return None
+            elsewhere.append(row)
+        elif not image.flags.c_contiguous:
+            return None
+    for row in elsewhere:
+        rows[row] = images[row]
+    return torch.from_numpy(rows)
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> torch.Tensor:

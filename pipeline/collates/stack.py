@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from datasets.sample import Batch, Sample
-from pipeline.columns import batch_keys, from_arrays, from_numbers, is_array, to_columns
+from pipeline.columns import (
+    batch_keys,
+    from_arrays,
+    from_numbers,
+    from_rows,
+    is_array,
+    to_columns,
+)
 from pipeline.registry import register
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @register("collate", "stack")
@@ -21,11 +34,38 @@ def stack(samples: list[Sample]) -> Batch:
     Raises:
         ValueError: A field's shapes or types differ, or it is not in every sample.
     """
+    return _stack(samples, None)
+
+
+def stack_rows(samples: list[Sample], rows: NDArray[np.uint8]) -> Batch:
+    """What `stack` gives, of samples whose images were written into memory of the batch.
+
+    Args:
+        samples: Samples with the same fields.
+        rows: uint8 [B, H, W, C], used for this batch alone. It becomes ``image``, without a
+            copy, where the images fit into it; else they are copied, as ever.
+
+    Returns:
+        The batch.
+
+    Raises:
+        ValueError: A field's shapes or types differ, or it is not in every sample.
+    """
+    return _stack(samples, rows)
+
+
+stack.with_rows = stack_rows  # type: ignore[attr-defined]
+
+
+def _stack(samples: list[Sample], rows: NDArray[np.uint8] | None) -> Batch:
     columns = to_columns(samples)
     keys = batch_keys(columns, len(samples))
     batch: Batch = {}
     for field, values in columns.items():
-        if all(is_array(value) for value in values):
+        in_rows = from_rows(values, rows) if field == "image" and rows is not None else None
+        if in_rows is not None:
+            batch[field] = in_rows
+        elif all(is_array(value) for value in values):
             batch[field] = from_arrays(field, values, keys)
         else:
             numbers = from_numbers(values)

@@ -93,7 +93,7 @@ class BatchComputer:
         if not rows.samples and not self._fill(rows):
             return Delivery(task.number, None, tuple(rows.faults), int(task.valid.sum()))
         start = time.perf_counter()
-        batch = self._collated(task, rows)
+        batch = self._collated(task, rows, work.images)
         work.times.collate += time.perf_counter() - start
         real, padded = getattr(self._collate, "overhead", _no_overhead)(batch)
         return Delivery(
@@ -122,8 +122,10 @@ class BatchComputer:
         self, task: BatchTask, allocate: Callable[[int], Any] | None
     ) -> NDArray[np.uint8] | None:
         """Memory for the images of the batch, uint8 [n, H, W, C], where they can be put into it."""
-        shape = getattr(self.dataset, "row_shape", None)
-        if shape is None or task.items is not None or not getattr(self._collate, "rows", False):
+        if not self._staged or task.items is not None or not hasattr(self._collate, "with_rows"):
+            return None
+        shape = self.dataset.row_shape
+        if shape is None:
             return None
         shape = (task.positions.size, *shape)
         if allocate is None:
@@ -218,11 +220,14 @@ class BatchComputer:
             return f"item {task.positions[row]}"
         return self.dataset.index.keys(task.indices[row : row + 1])[0]
 
-    def _collated(self, task: BatchTask, rows: _Rows) -> Batch:
+    def _collated(self, task: BatchTask, rows: _Rows, images: NDArray[np.uint8] | None) -> Batch:
         import torch
 
         try:
-            batch = self._collate(rows.samples)
+            if images is None:
+                batch = self._collate(rows.samples)
+            else:
+                batch = self._collate.with_rows(rows.samples, images)  # type: ignore[attr-defined]
         except Exception as error:
             first, last = task.positions[0], task.positions[-1]
             error.add_note(
