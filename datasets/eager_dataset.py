@@ -113,7 +113,7 @@ class EagerDataset:
 
     @property
     def row_shape(self) -> tuple[int, int, int] | None:
-        """Height, width and channels of every image, if the transform can write it into a row."""
+        """The shape of the last uint8 image, likely that of the next ones; None before."""
         return self._transform.row_shape
 
     def read(self, indices: NDArray[np.int64]) -> list[Sample | BadRecord]:

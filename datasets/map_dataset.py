@@ -79,7 +79,7 @@ class MapDataset:
 
     @property
     def row_shape(self) -> tuple[int, int, int] | None:
-        """Height, width and channels of every image, if the transform can write it into a row."""
+        """The shape of the last uint8 image, likely that of the next ones; None before."""
         return self._transform.row_shape
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:

@@ -102,7 +102,7 @@ class StagedDataset(Dataset, Protocol):
 
     @property
     def row_shape(self) -> tuple[int, int, int] | None:
-        """Height, width and channels of every image, if `finish` can write them into rows."""
+        """Height, width and channels of the images, as far as can be told; None: unknown."""
 
     def read(self, indices: Int64Array) -> list[Any]:
         """What lies at `indices`, int64 [n], as `finish` takes it; from any thread."""
@@ -118,8 +118,8 @@ class StagedDataset(Dataset, Protocol):
     ) -> list[Sample | BadSample]:
         """Samples of what `read` gave, drawn at `positions`, int64 [n].
 
-        `rows`, uint8 [n, *row_shape], is memory of the batch to come: images are written there,
-        and are then views of it, where that saves a copy. `times` is added to.
+        `rows`, uint8 [n, *row_shape], is memory of the batch to come: an image of that shape is
+        written to its row, and is then a view of it. `times` is added to.
         """
 
 

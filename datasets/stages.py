@@ -229,4 +229,4 @@ class TransformStage:
 def _is_uint8_image(image: Any) -> bool:
     import numpy as np
 
-    return type(image) is np.ndarray and image.dtype == np.uint8 and image.ndim == 3
+    return isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3

@@ -129,7 +129,7 @@ def from_rows(images: list[Any], rows: NDArray[np.uint8]) -> torch.Tensor | None
     address = rows.__array_interface__["data"][0]
     elsewhere = []
     for row, image in enumerate(images):
-        if type(image) is not np.ndarray or image.shape != shape or image.dtype != np.uint8:
+        if not isinstance(image, np.ndarray) or image.shape != shape or image.dtype != np.uint8:
             return None
         if image.__array_interface__["data"][0] != address + row * row_bytes:
             if np.may_share_memory(image, rows):

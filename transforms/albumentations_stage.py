@@ -72,7 +72,7 @@ class AlbumentationsStage:
 
     def whole_because(self) -> str | None:
         """Why an image must be decoded whole before these steps, see `Stack.whole_because`."""
-        if self._head is not None:
+        if self._head is not None and self._head.crops:
             return None
         step = next(iter(self._steps))
         target = str(self._steps[step]["_target_"]).rpartition(".")[2]

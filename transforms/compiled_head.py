@@ -1,4 +1,4 @@
-"""The first steps of an albumentations Compose, a crop and flips, run without it.
+"""The first steps of an albumentations Compose, a crop or resize and flips, run without it.
 
 The draws are those of albumentations' own classes, in the order in which Compose makes them; the
 pixels are those of the same OpenCV calls, written where they are wanted. A crop is drawn from an
@@ -33,6 +33,8 @@ _CROPS = frozenset(
     }
 )
 _CROP_MODULE = "albumentations.augmentations.crops.transforms"
+_RESIZES = frozenset({"Resize"})
+_RESIZE_MODULE = "albumentations.augmentations.geometric.resize"
 _FLIPS = ("HorizontalFlip", "VerticalFlip")
 _FLIP_MODULE = "albumentations.augmentations.geometric.flip"
 # OpenCV's code by whether columns and rows are turned round.
@@ -41,17 +43,21 @@ _MAX_CHANNELS = 4  # beyond these albumentations calls OpenCV in pieces
 
 
 class CompiledHead:
-    """A crop at the start of a Compose and the flips behind it; what follows runs as ever.
+    """A crop or resize at the start of a Compose and the flips behind it; the rest runs as ever.
 
     Its Compose keeps state while it runs, so it belongs to one thread.
 
     Args:
         compose: A Compose without processors, for which `compile_head` found this.
+
+    Attributes:
+        crops: It begins with a crop, which needs no more than a part of a pending image.
     """
 
     def __init__(self, compose: Any) -> None:
         self._compose = compose
-        self._crop = compose.transforms[0]
+        self._first = compose.transforms[0]
+        self.crops = _is(self._first, _CROP_MODULE, _CROPS)
         self._flips: list[tuple[Any, int]] = []
         for transform in compose.transforms[1:]:
             if not _is(transform, _FLIP_MODULE, _FLIPS):
@@ -67,7 +73,7 @@ class CompiledHead:
         import numpy as np
 
         return (
-            type(image) is np.ndarray
+            type(image) in (np.ndarray, np.memmap)
             and image.dtype == np.uint8
             and image.ndim == 3
             and 1 <= image.shape[2] <= _MAX_CHANNELS
@@ -88,12 +94,12 @@ class CompiledHead:
             DamagedImageError: What had to be decoded is damaged.
             Exception: Whatever a transform raises.
         """
-        crop = self._crop
+        first = self._first
         # Whether to run at all: Compose draws that even where p is 1.
         self._compose.py_random.random()
         params: dict[str, Any] | None = None
-        if crop.should_apply():
-            params = crop.get_params_dependent_on_data({"shape": image.shape}, {})
+        if first.should_apply():
+            params = first.get_params_dependent_on_data({"shape": image.shape}, {})
         turned = [False, False]
         for flip, axis in self._flips:
             if flip.should_apply():
@@ -143,34 +149,39 @@ class CompiledHead:
         self, image: Image | PendingImage, params: dict[str, Any] | None
     ) -> tuple[Image, Any, int]:
         """The cropped pixels, and the rows and columns and the way they are to be resized by."""
+        first = self._first
         if params is None:
             return _around(image, None)[0], None, 0
-        crop = self._crop
-        x_min, y_min, x_max, y_max = params["crop_coords"]
-        height, width, _ = image.shape
-        inside = 0 <= x_min < x_max <= width and 0 <= y_min < y_max <= height
-        if not inside or params.get("pad_params") is not None:
-            return crop.apply(_around(image, None)[0], **params), None, 0
-        pixels, left, top = _around(image, (int(x_min), int(y_min), int(x_max), int(y_max)))
-        part = pixels[y_min - top : y_max - top, x_min - left : x_max - left]
-        size = getattr(crop, "size", None)
-        if size is None:
-            return part, None, 0
+        if self.crops:
+            x_min, y_min, x_max, y_max = params["crop_coords"]
+            height, width, _ = image.shape
+            inside = 0 <= x_min < x_max <= width and 0 <= y_min < y_max <= height
+            if not inside or params.get("pad_params") is not None:
+                return first.apply(_around(image, None)[0], **params), None, 0
+            pixels, left, top = _around(image, (int(x_min), int(y_min), int(x_max), int(y_max)))
+            part = pixels[y_min - top : y_max - top, x_min - left : x_max - left]
+            size = getattr(first, "size", None)
+            if size is None:
+                return part, None, 0
+        else:
+            part, size = _around(image, None)[0], (first.height, first.width)
         shrinks = part.shape[0] > size[0] or part.shape[1] > size[1]
-        if shrinks and crop.area_for_downscale is not None:
+        if shrinks and first.area_for_downscale is not None:
             import cv2
 
             return part, size, cv2.INTER_AREA
-        return part, size, crop.interpolation
+        return part, size, first.interpolation
 
 
 def compile_head(compose: Any) -> CompiledHead | None:
-    """The first steps of a Compose, compiled; None where it does not begin with a known crop."""
+    """The first steps of a Compose, compiled; None where it begins with another one."""
     import albumentations
 
     if albumentations.__version__ != _VERSION or not compose.transforms:
         return None
-    return CompiledHead(compose) if _is(compose.transforms[0], _CROP_MODULE, _CROPS) else None
+    first = compose.transforms[0]
+    known = _is(first, _CROP_MODULE, _CROPS) or _is(first, _RESIZE_MODULE, _RESIZES)
+    return CompiledHead(compose) if known else None
 
 
 def _is(transform: Any, module: str, names: frozenset[str] | tuple[str, ...]) -> bool:

@@ -96,6 +96,26 @@ def test_what_a_step_in_the_stack_keeps_is_no_row():
     assert not np.shares_memory(kept[0]["image"], rows)
 
 
+def test_images_in_a_mapped_file_are_cropped_into_their_rows(tmp_path):
+    mapped = np.lib.format.open_memmap(
+        tmp_path / "images.npy", mode="w+", dtype=np.uint8, shape=(8, 30, 40, 3)
+    )
+    mapped[...] = np.random.default_rng(0).integers(0, 256, mapped.shape, np.uint8)
+    transform = build_stack(STEPS, build_step=build_step)
+    data = [
+        MapDataset(
+            MemoryStorage([{"image": image} for image in images]),
+            decode=RawDecoder(), transform=transform, seed=5,
+        )
+        for images in (mapped, mapped.astype(np.uint8, subok=False))
+    ]  # fmt: skip
+    rows = np.zeros((8, 16, 16, 3), np.uint8)
+    at = np.arange(8)
+    samples = data[0].finish(data[0].read(at), at, 0, rows=rows)
+    assert_same(samples, fetch(data[1], at, at))
+    assert all(np.shares_memory(sample["image"], rows) for sample in samples)
+
+
 def test_rows_of_a_data_set_held_in_memory_do_not_change_it():
     held = np.random.default_rng(0).integers(0, 256, (8, 4, 4, 3), np.uint8)
     before = held.copy()

@@ -46,7 +46,15 @@ CROPS = {
         "w2h_ratio": st.floats(0.3, 2),
         **RESIZED,
     },
+    "Resize": {"height": SIDES, "width": SIDES, "interpolation": INTERPOLATION,
+               "area_for_downscale": AREA},
 }  # fmt: skip
+
+MODULES = (
+    compiled_head._CROP_MODULE,
+    compiled_head._RESIZE_MODULE,
+    compiled_head._FLIP_MODULE,
+)
 
 
 def node(name: str, **arguments: Any) -> dict[str, Any]:
@@ -162,6 +170,8 @@ def test_only_what_is_known_exactly_is_compiled(monkeypatch):
     crop = albumentations.RandomResizedCrop((8, 8))
     assert head_of(crop) is not None
     assert head_of(OwnCrop((8, 8))) is None
+    resize = head_of(albumentations.Resize(8, 8))
+    assert resize is not None and not resize.crops
     assert head_of(albumentations.HorizontalFlip(), crop) is None
     assert head_of() is None
     monkeypatch.setattr(albumentations, "__version__", "2.0.9")
@@ -172,7 +182,7 @@ def test_the_compiled_classes_have_no_other_draws_than_those_made():
     """A release that draws elsewhere must not pass unnoticed."""
     for name in [*CROPS, "HorizontalFlip", "VerticalFlip"]:
         kind = getattr(albumentations, name)
-        assert kind.__module__ in (compiled_head._CROP_MODULE, compiled_head._FLIP_MODULE)
+        assert kind.__module__ in MODULES
         assert kind.get_params is albumentations.BasicTransform.get_params
         assert kind.should_apply is albumentations.BasicTransform.should_apply
         assert kind.__call__ is albumentations.BasicTransform.__call__
