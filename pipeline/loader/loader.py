@@ -172,6 +172,7 @@ class Loader:
         self._placed = False
         tasks = self._tasks(epoch=self._epoch, start=self._next_batch, quarantine=self._quarantine)
         run = self._run = self._engine.run(tasks)
+        self.stats.begin()
         try:
             while (delivery := next(run, None)) is not None:
                 self.stats.add(delivery)
@@ -182,6 +183,7 @@ class Loader:
                 self._quarantine |= frozenset(delivery.quarantined)
                 if delivery.batch is not None:
                     yield delivery.batch
+                    self.stats.asked()
                     self._check_turn(turn)
             self._finished = not self._placed
             self._bad_samples.end_epoch()

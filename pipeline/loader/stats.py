@@ -1,15 +1,82 @@
-"""What a loader has handed out so far."""
+"""What a loader has handed out so far, and where the time went."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pipeline.loader.contract import Delivery
+
+RECENT_BATCHES = 100
+STAGES = ("read", "decode", "transform", "collate")
+
+
+class LoaderTimes(NamedTuple):
+    """Where the time of some batches went; a difference of two is that of the batches between.
+
+    Attributes:
+        batches: Batches handed to the consumer.
+        samples: Valid rows in them.
+        read: Seconds of reading records, in the threads that did it, summed over these.
+        decode: Seconds of decoding, in the same way.
+        transform: Seconds of augmenting, in the same way.
+        collate: Seconds of putting samples together, in the same way.
+        wait: Seconds that the consumer waited for the loader.
+        copy: Seconds that copying to the device kept the consumer busy; part of `consumer`.
+        consumer: Seconds that the consumer took for itself, between a batch and its asking for
+            the next one.
+    """
+
+    batches: int = 0
+    samples: int = 0
+    read: float = 0.0
+    decode: float = 0.0
+    transform: float = 0.0
+    collate: float = 0.0
+    wait: float = 0.0
+    copy: float = 0.0
+    consumer: float = 0.0
+
+    def __sub__(self, earlier: LoaderTimes) -> LoaderTimes:
+        return LoaderTimes(*(a - b for a, b in zip(self, earlier, strict=True)))
+
+    @property
+    def wait_share(self) -> float:
+        """Share of the consumer's time that it waited, 0 to 1."""
+        return self.wait / max(self.wait + self.consumer, 1e-9)
+
+    @property
+    def stages_us(self) -> dict[str, float]:
+        """Microseconds a sample of each stage; empty where no stage was timed."""
+        if not self.samples or not any(getattr(self, name) for name in STAGES):
+            return {}
+        return {name: getattr(self, name) / self.samples * 1e6 for name in STAGES}
+
+    def as_dict(self) -> dict[str, float]:
+        """The attributes, ``wait_share``, and ``<stage>_us`` and ``<stage>_ms_per_batch``."""
+        figures: dict[str, float] = {**self._asdict(), "wait_share": self.wait_share}
+        for name in (*STAGES, "wait", "copy", "consumer"):
+            seconds = getattr(self, name)
+            figures[f"{name}_us"] = seconds / max(self.samples, 1) * 1e6
+            figures[f"{name}_ms_per_batch"] = seconds / max(self.batches, 1) * 1e3
+        return figures
+
+    def __str__(self) -> str:
+        figures = self.as_dict()
+        lines = [f"{self.samples:,} samples in {self.batches:,} batches"]
+        lines.append(f"{'':<10}{'us a sample':>12}{'ms a batch':>12}{'seconds':>10}")
+        for name in (*STAGES, "wait", "copy", "consumer"):
+            each, batch = figures[f"{name}_us"], figures[f"{name}_ms_per_batch"]
+            lines.append(f"{name:<10}{each:>12,.1f}{batch:>12,.2f}{getattr(self, name):>10,.2f}")
+        lines.append(f"waiting for data: {self.wait_share:.0%} of the consumer's time")
+        return "\n".join(lines)
 
 
 @dataclass(slots=True)
 class LoaderStats:
-    """Counts of what this rank's consumer was handed, since the loader was made.
+    """Counts and times of what this rank's consumer was handed, since the loader was made.
 
     Attributes:
         batches: Batches.
@@ -17,6 +84,7 @@ class LoaderStats:
         bad_samples: Bad samples met, one for every position.
         real: Elements of ragged fields that are data.
         padded: Elements of ragged fields with their padding.
+        copy_s: Seconds of copying to the device; who copies adds them.
     """
 
     batches: int = 0
@@ -24,16 +92,70 @@ class LoaderStats:
     bad_samples: int = 0
     real: int = 0
     padded: int = 0
+    copy_s: float = 0.0
+    _read_s: float = 0.0
+    _decode_s: float = 0.0
+    _transform_s: float = 0.0
+    _collate_s: float = 0.0
+    _wait_s: float = 0.0
+    _consumer_s: float = 0.0
+    _since_s: float = 0.0
+    _marks: deque[LoaderTimes] = field(
+        default_factory=lambda: deque([LoaderTimes()], maxlen=RECENT_BATCHES + 1)
+    )
 
     @property
     def padding_overhead(self) -> float:
         """Share of the elements of ragged fields that is padding, 0 to 1."""
         return 1 - self.real / self.padded if self.padded else 0.0
 
+    @property
+    def times(self) -> LoaderTimes:
+        """Where the time went since the loader was made.
+
+        Of a part of it: ``before = loader.stats.times``, later ``loader.stats.times - before``.
+        """
+        return LoaderTimes(
+            self.batches, self.samples, self._read_s, self._decode_s, self._transform_s,
+            self._collate_s, self._wait_s, self.copy_s, self._consumer_s,
+        )  # fmt: skip
+
+    @property
+    def recent(self) -> LoaderTimes:
+        """Where the time of the last 100 batches went."""
+        return self._marks[-1] - self._marks[0]
+
+    def as_dict(self) -> dict[str, float]:
+        """The counts, and what `times` holds."""
+        counts = {"bad_samples": self.bad_samples, "padding_overhead": self.padding_overhead}
+        return {**self.times.as_dict(), **counts}
+
+    def __str__(self) -> str:
+        return str(self.times)
+
+    def begin(self) -> None:
+        """An iteration begins: the consumer has asked for its first batch."""
+        self._since_s = time.perf_counter()
+
     def add(self, delivery: Delivery) -> None:
-        """Count a batch."""
+        """Count a batch, which has just come."""
+        now = time.perf_counter()
+        self._wait_s += now - self._since_s
+        self._since_s = now
         self.batches += delivery.batch is not None
         self.samples += delivery.samples
         self.bad_samples += len(delivery.faults)
         self.real += delivery.real
         self.padded += delivery.padded
+        stages = delivery.times
+        self._read_s += stages.read
+        self._decode_s += stages.decode
+        self._transform_s += stages.transform
+        self._collate_s += stages.collate
+        self._marks.append(self.times)
+
+    def asked(self) -> None:
+        """The consumer asks for the next batch; what passed since the last one was its own."""
+        now = time.perf_counter()
+        self._consumer_s += now - self._since_s
+        self._since_s = now

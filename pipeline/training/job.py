@@ -109,10 +109,12 @@ def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, An
         )
         progress.close()
         results = _results(parts, state, recorder, world)
+        times = {"train": recorder.meter.summary(), "val": recorder.val_meter.summary()}
         if world.is_main:
             if done:
-                write_whole(run_dir / "summary.json", json.dumps(results, indent=2) + "\n")
-            report_end(results, interrupted=not done)
+                kept = {**results, "times": times}
+                write_whole(run_dir / "summary.json", json.dumps(kept, indent=2) + "\n")
+            report_end(results, times, interrupted=not done)
         if not done:
             raise SystemExit(interrupt.exit_code)
     return results

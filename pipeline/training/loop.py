@@ -134,6 +134,7 @@ def fit(
                 precision=precision,
                 limit=settings.limit_val_batches,
                 interrupted=interrupted,
+                meter=recorder.val_meter,
             )
         if metrics is None:
             state.window_loss = _finite(window.item(), state)
@@ -150,7 +151,7 @@ def fit(
             figures |= {f"val/{name}": value for name, value in metrics.items()}
             recorder.validated(metrics)
         if figures:
-            recorder.log({**figures, "lr": parts.lr})
+            recorder.log({**figures, "lr": parts.lr}, validated=bool(metrics))
         if ended:
             if scheduler and settings.scheduler_interval == "epoch":
                 _step_epoch(scheduler, metrics, settings)

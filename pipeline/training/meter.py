@@ -1,9 +1,10 @@
-"""How fast training goes, and what share of the time it waits for data."""
+"""How fast training goes, what share of the time it waits for data, and where that was made."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 from pipeline.device import DevicePrefetcher
 
@@ -13,44 +14,80 @@ class _Count:
     samples: int = 0
     seconds: float = 0.0
     wait_s: float = 0.0
+    copy_s: float = 0.0
 
 
 @dataclass(slots=True)
 class Meter:
-    """Counts samples and seconds of training; validation and checkpoints are left out.
+    """Counts samples and seconds of one use of a loader, and what lies between is left out.
 
     Attributes:
-        batches: Whose waiting is counted.
+        batches: Whose waiting and copying is counted.
     """
 
     batches: DevicePrefetcher
     _total: _Count = field(default_factory=_Count)
     _lap: _Count = field(default_factory=_Count)
-    _since_s: float = 0.0
-    _waited_s: float = 0.0
+    _since: _Count = field(default_factory=_Count)
+    _lap_stages: Any = None
 
     def start(self) -> None:
         """Time runs from here."""
-        self._since_s, self._waited_s = time.perf_counter(), self.batches.wait_s
+        self._since = self._now()
 
     def step(self, samples: int) -> None:
         """A step over so many samples is done."""
-        now, waited = time.perf_counter(), self.batches.wait_s
+        now, since = self._now(), self._since
         for count in (self._total, self._lap):
             count.samples += samples
-            count.seconds += now - self._since_s
-            count.wait_s += waited - self._waited_s
-        self._since_s, self._waited_s = now, waited
+            count.seconds += now.seconds - since.seconds
+            count.wait_s += now.wait_s - since.wait_s
+            count.copy_s += now.copy_s - since.copy_s
+        self._since = now
 
     def lap(self) -> dict[str, float]:
-        """Speed and waiting since the last lap."""
+        """Speed, waiting and microseconds a sample of each stage since the last lap."""
         figures = _figures(self._lap)
-        self._lap = _Count()
+        stages = self._stages()
+        if stages is not None:
+            passed = stages if self._lap_stages is None else stages - self._lap_stages
+            figures |= {f"{name}_us": value for name, value in passed.stages_us.items()}
+        figures["copy_us"] = self._lap.copy_s / max(self._lap.samples, 1) * 1e6
+        self._lap, self._lap_stages = _Count(), stages
         return figures
 
     def total(self) -> dict[str, float]:
         """Speed and waiting from the beginning."""
         return _figures(self._total)
+
+    def summary(self) -> dict[str, float]:
+        """Where the time went from the beginning; empty if no step was made.
+
+        Returns:
+            ``seconds``, ``samples_per_s``; ``data_wait``, ``copy`` and ``compute``, which are
+            shares and make up 1; ``read_us``, ``decode_us``, ``transform_us`` and
+            ``collate_us``, microseconds a sample in the loader's threads, where it times them.
+        """
+        if not self._total.samples:
+            return {}
+        figures = self.total()
+        copied = self._total.copy_s / max(self._total.seconds, 1e-9)
+        stages = self._stages()
+        return {
+            "seconds": self._total.seconds,
+            **figures,
+            "copy": copied,
+            "compute": max(0.0, 1 - figures["data_wait"] - copied),
+            **{f"{k}_us": v for k, v in (stages.stages_us if stages else {}).items()},
+        }
+
+    def _now(self) -> _Count:
+        copy_s = getattr(self.batches, "copy_s", 0.0)
+        return _Count(0, time.perf_counter(), self.batches.wait_s, copy_s)
+
+    def _stages(self) -> Any:
+        """The loader's own times; None where it keeps none."""
+        return getattr(getattr(self.batches.loader, "stats", None), "times", None)
 
 
 def _figures(count: _Count) -> dict[str, float]:

@@ -51,6 +51,7 @@ class Recorder:
         progress: Progress,
     ) -> None:
         self.meter = Meter(parts.train)
+        self.val_meter = Meter(parts.val or parts.train)
         self.run_dir = run_dir
         self.checkpoints = CheckpointFolder(run_dir / "checkpoints")
         self._parts = parts
@@ -62,13 +63,23 @@ class Recorder:
         self._saved_s = time.monotonic()
         self._loss: float | None = None
 
-    def log(self, values: Mapping[str, float], *, timed: bool = False) -> None:
-        """Give the loggers a row for the present step, with speed and waiting if `timed`."""
+    def log(
+        self, values: Mapping[str, float], *, timed: bool = False, validated: bool = False
+    ) -> None:
+        """Give the loggers a row for the present step.
+
+        Args:
+            values: Figures that are the same in every run.
+            timed: Add where training's time went since the last such row, as ``time/<name>``.
+            validated: Add where the validation's time went, as ``time/val_<name>``.
+        """
         if "train/loss" in values:
             self._loss = values["train/loss"]
         row: dict[str, float] = {"epoch": self._state.epoch, **values}
         if timed:
             row |= {f"time/{name}": value for name, value in self.meter.lap().items()}
+        if validated:
+            row |= {f"time/val_{name}": value for name, value in self.val_meter.lap().items()}
         for logger in self._loggers.values():
             logger.log(self._state.step, row)
 

@@ -64,8 +64,16 @@ def _device(world: World) -> str:
     return f"{world.device}, {threads} thread{'s' if threads > 1 else ''}"
 
 
-def report_end(results: Mapping[str, Any], *, interrupted: bool) -> None:
-    """Say what came out, and where it lies."""
+def report_end(
+    results: Mapping[str, Any], times: Mapping[str, Mapping[str, float]], *, interrupted: bool
+) -> None:
+    """Say what came out, where the time went, and where it lies.
+
+    Args:
+        results: What training returns.
+        times: `Meter.summary` of ``train`` and of ``val``.
+        interrupted: Whether the run is to be gone on with.
+    """
     if interrupted:
         _log.info(
             "stopped at step %d; go on with trainer.resume=%s", results["step"], results["run_dir"]
@@ -77,10 +85,29 @@ def report_end(results: Mapping[str, Any], *, interrupted: bool) -> None:
     ]
     lines = {
         "result": ", ".join(figures) or "not validated",
-        "speed": f"{results['samples_per_s']:,.0f} samples/s, "
-        f"{results['data_wait']:.0%} of the time waiting for data",
+        **_speeds(times),
         "bad": f"{results['bad_samples']} bad samples",
         "outputs": str(results["run_dir"]),
     }
     for name, text in lines.items():
-        _log.info("%-7s %s", name, text)
+        _log.info("%-10s %s", name, text)
+
+
+def _speeds(times: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
+    """Lines on where the time went; without steps, that there were none."""
+    lines: dict[str, str] = {}
+    for split, name in (("train", "speed"), ("val", "val")):
+        figures = times[split]
+        if not figures:
+            continue
+        lines[name] = (
+            f"{figures['samples_per_s']:,.0f} samples/s, {figures['data_wait']:.0%} of the time "
+            f"waiting for data, {figures['copy']:.0%} copying, {figures['compute']:.0%} computing"
+        )
+        stages = {key[:-3]: value for key, value in figures.items() if key.endswith("_us")}
+        if stages:
+            total = max(sum(stages.values()), 1e-9)
+            parts = [f"{k} {v:,.0f} us ({v / total:.0%})" for k, v in stages.items()]
+            loader = "loader" if split == "train" else "val loader"
+            lines[loader] = f"a sample in its threads: {', '.join(parts)}"
+    return lines or {"speed": "no step was made"}

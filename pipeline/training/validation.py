@@ -14,6 +14,7 @@ from datasets.protocols import Task
 from pipeline.device import DevicePrefetcher
 from pipeline.training.distributed import World
 from pipeline.training.losses import total_loss
+from pipeline.training.meter import Meter
 from pipeline.training.random_states import random_states, restore_random_states
 
 
@@ -27,6 +28,7 @@ def validate(
     precision: Callable[[], AbstractContextManager[object]],
     limit: int | None,
     interrupted: Callable[[], bool],
+    meter: Meter,
 ) -> dict[str, float] | None:
     """Loss and metrics over the valid rows of all ranks.
 
@@ -40,6 +42,7 @@ def validate(
         precision: Makes the autocast context.
         limit: Batches to take; None: all.
         interrupted: Whether to break off; asked on every rank after each batch.
+        meter: Counts the samples and the time.
 
     Returns:
         ``loss`` and the task's metrics; None if it was broken off.
@@ -51,6 +54,7 @@ def validate(
     loss_sum, rows = torch.zeros((), dtype=torch.float64, device=world.device), 0
     try:
         batches.set_epoch(0)
+        meter.start()
         for batch in islice(iter(batches), limit):
             with precision():
                 outputs = model(batch)
@@ -63,6 +67,7 @@ def validate(
                 return None
         world.sum_tensor(loss_sum)
         [all_rows] = world.sum(rows)
+        meter.step(int(all_rows))
         if not all_rows:
             return {}
         with warnings.catch_warnings():

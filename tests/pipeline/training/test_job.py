@@ -87,7 +87,12 @@ def test_a_run_leaves_what_it_should(tmp_path, capsys):
         "last.pt", "previous.pt", "best.pt",
     }  # fmt: skip
     assert yaml.safe_load((folder / "config.yaml").read_text())["tiny"]["samples"] == 45
-    assert json.loads((folder / "summary.json").read_text()) == results
+    summary = json.loads((folder / "summary.json").read_text())
+    times = summary.pop("times")
+    assert summary == results
+    for split in ("train", "val"):
+        shares = [times[split][name] for name in ("data_wait", "copy", "compute")]
+        assert sum(shares) == pytest.approx(1) and min(shares) >= 0
     assert results["val/accuracy"] > 0.6 and results["step"] == 18
     table = rows(folder)
     assert [row["step"] for row in table] == ["3", "6", "6", "9", "12", "12", "15", "18", "18"]
