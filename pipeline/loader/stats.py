@@ -40,7 +40,8 @@ class LoaderTimes(NamedTuple):
     consumer: float = 0.0
 
     def __sub__(self, earlier: LoaderTimes) -> LoaderTimes:
-        return LoaderTimes(*(a - b for a, b in zip(self, earlier, strict=True)))
+        differences = (a - b for a, b in zip(self, earlier, strict=True))
+        return LoaderTimes(*differences)  # type: ignore[arg-type]
 
     @property
     def wait_share(self) -> float:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from fakes import FakeDataset, make_loader
 
 from datasets.stage_times import StageTimes
-from fakes import FakeDataset, make_loader
 from pipeline.loader import stats as module
 from pipeline.loader.contract import Delivery
 from pipeline.loader.stats import LoaderStats, LoaderTimes
