@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         BatchTransform,
         Dataset,
         Logger,
+        Sampler,
         Storage,
         StreamDataset,
         Task,
@@ -158,6 +159,7 @@ def build_loader(
     rank: int = 0,
     world_size: int = 1,
     run_dir: Path | None = None,
+    sampler: Sampler | None = None,
 ) -> Loader:
     """A loader of batches, ready to iterate; usable in anybody's loop.
 
@@ -167,6 +169,7 @@ def build_loader(
         rank: This process among those that share each batch.
         world_size: Number of these processes.
         run_dir: Where ``bad_samples.csv`` is written; None writes none.
+        sampler: Taken for ``train`` in place of the configured one.
 
     Returns:
         An iterable of batches: dicts of tensors with ``image`` uint8 [B, H, W, C], ``label``,
@@ -184,9 +187,11 @@ def build_loader(
             f"{config['dataset'].get('val_fraction')}, check that and what the data holds"
         )
     augment = config["augment"]
+    if sampler is None and split == "train":
+        sampler = _build_sampler(config, dataset)
     return Loader(
         dataset,
-        sampler=_build_sampler(config, dataset) if split == "train" else None,
+        sampler=sampler if split == "train" else None,
         collate=build(config["collate"]),
         settings=build(config["loader"]),
         seed=config["seed"],

@@ -1,7 +1,8 @@
 """The commands of ``python -m pipeline``; each takes the overrides that ``train.py`` takes.
 
 A command is a module here: a settings dataclass registered as ``settings/<command>``, and
-``run(config) -> int``, which returns the exit status.
+``run(config) -> int``, which returns the exit status. One that is to take ``key=a,b`` says
+``SWEEPS = True``, and its ``run`` gets `pipeline.config.points.Points`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def main(argv: list[str]) -> int:
         return 2
     from pipeline.config.command_line import run_command
 
-    return run_command(name, argv[1:], import_module(f"pipeline.commands.{name}").run)
+    command = import_module(f"pipeline.commands.{name}")
+    sweeps = getattr(command, "SWEEPS", False)
+    return run_command(name, argv[1:], command.run, sweeps=sweeps)
 
 
 def _usage() -> str:

@@ -52,14 +52,20 @@ def main(job: str, argv: Sequence[str] | None = None) -> int:
 
 
 def run_command(
-    command: str, argv: Sequence[str], run: Callable[[dict[str, Any]], int | None]
+    command: str, argv: Sequence[str], run: Callable[[Any], int | None], *, sweeps: bool = False
 ) -> int:
     """Run one of the commands; its settings are registered as ``settings/<command>``.
 
     They stand in the config under the command's name and may be given with or without it:
     ``python -m pipeline pack pack.path=x`` and ``... pack path=x`` are the same.
+
+    Args:
+        command: Its name.
+        argv: Overrides and flags.
+        run: Takes the config, or all `Points` of a command that sweeps.
+        sweeps: Whether ``key=a,b`` means two configurations.
     """
-    return _run(list(argv), run, command)
+    return _run(list(argv), run, command, sweeps=sweeps)
 
 
 def configure(argv: Sequence[str], *, command: str | None = None) -> dict[str, Any]:
@@ -105,7 +111,9 @@ def take_apart(argv: Sequence[str]) -> Arguments:
     return arguments
 
 
-def _run(argv: list[str], job: str | Callable[..., Any], command: str | None) -> int:
+def _run(
+    argv: list[str], job: str | Callable[..., Any], command: str | None, *, sweeps: bool = False
+) -> int:
     try:
         arguments = take_apart(argv)
         if "completion" in arguments.flags:
@@ -120,6 +128,11 @@ def _run(argv: list[str], job: str | Callable[..., Any], command: str | None) ->
             return 0
         if "multirun" in arguments.flags:
             return _sweep(arguments, composer, job)
+        if sweeps and command is not None and "cfg" not in arguments.flags:
+            from pipeline.config.points import read_points
+
+            assert not isinstance(job, str)
+            return job(read_points(arguments.overrides, composer, command=command)) or 0
         from pipeline.config.job import locate, read_job
 
         config = read_job(arguments.overrides, composer, command=command).config

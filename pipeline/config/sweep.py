@@ -91,8 +91,15 @@ def _delete(text: str) -> str:
     return text.removesuffix("=null") if text.startswith("~") else text
 
 
-def check_jobs(swept: Sequence[Sequence[str]], composer: Composer) -> list[Job]:
+def check_jobs(
+    swept: Sequence[Sequence[str]], composer: Composer, *, command: str | None = None
+) -> list[Job]:
     """Check every job of a sweep.
+
+    Args:
+        swept: The overrides of each.
+        composer: Groups and options.
+        command: The command whose settings stand under its name, or None.
 
     Raises:
         ConfigError: With the mistakes of all of them, each once.
@@ -101,7 +108,7 @@ def check_jobs(swept: Sequence[Sequence[str]], composer: Composer) -> list[Job]:
     problems: list[Problem] = []
     for overrides in swept:
         try:
-            jobs.append(read_job(overrides, composer))
+            jobs.append(read_job(overrides, composer, command=command))
         except ConfigError as error:
             problems.extend(error.problems)
     if problems:

@@ -24,7 +24,7 @@ def print_table(
     names = list(dict.fromkeys(
         name for result in results if isinstance(result, Mapping) for name in result
     ))  # fmt: skip
-    keys = _varied(swept)
+    keys = varied_keys(swept)
     table = Table(title=f"{len(results)} jobs")
     for heading in ["job", *keys]:
         table.add_column(heading, overflow="fold")
@@ -34,7 +34,7 @@ def print_table(
     if failed:
         table.add_column("error", overflow="fold")
     for number, (overrides, result) in enumerate(zip(swept, results, strict=True)):
-        values = dict(_split(text) for text in overrides)
+        values = dict(split_override(text) for text in overrides)
         row = [str(number), *(values.get(key, "") for key in keys)]
         figures = result if isinstance(result, Mapping) else {}
         row += [_figure(figures.get(name)) for name in names]
@@ -47,17 +47,18 @@ def print_table(
     return 1 if failed else 0
 
 
-def _split(text: str) -> tuple[str, str]:
+def split_override(text: str) -> tuple[str, str]:
+    """Key and value of an override."""
     key, _, value = text.partition("=")
     return key.lstrip("+"), value
 
 
-def _varied(swept: Sequence[Sequence[str]]) -> list[str]:
+def varied_keys(swept: Sequence[Sequence[str]]) -> list[str]:
     """Keys whose values differ between jobs; all of them if there is one job."""
     values: dict[str, set[str]] = {}
     for overrides in swept:
         for text in overrides:
-            key, value = _split(text)
+            key, value = split_override(text)
             values.setdefault(key, set()).add(value)
     return [key for key, found in values.items() if len(found) > 1 or len(swept) == 1]
 

@@ -109,7 +109,7 @@ def joined(device: str, timeout_s: float) -> Iterator[World]:
         SystemExit: Rank 0 has reported the same error already.
     """
     rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    where = _device(device, int(os.environ.get("LOCAL_RANK", 0)))
+    where = local_device(device, int(os.environ.get("LOCAL_RANK", 0)))
     if size == 1:
         yield World(0, 1, where)
         return
@@ -134,7 +134,12 @@ def joined(device: str, timeout_s: float) -> Iterator[World]:
     dist.destroy_process_group()
 
 
-def _device(name: str, local_rank: int) -> torch.device:
+def local_device(name: str, local_rank: int = 0) -> torch.device:
+    """The device that ``trainer.device`` names, for one of the processes of this machine.
+
+    Raises:
+        ValueError: It is not there.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -74,7 +74,7 @@ def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, An
         if folder is not None:
             stack.callback(folder.release)
         stack.enter_context(logged_to(run_dir / "log.txt" if world.is_main else None))
-        _prepare_torch(settings, world)
+        prepare_torch(settings, world.device)
         seed_random_states(config["seed"])
         parts = _build_parts(config, settings, world, run_dir, stack)
         seed_random_states(config["seed"], world.rank)
@@ -144,11 +144,11 @@ def _claim_folder(
     return (owned[0] if owned else None), Path(path), content
 
 
-def _prepare_torch(settings: TrainerSettings, world: World) -> None:
+def prepare_torch(settings: TrainerSettings, device: torch.device) -> None:
     """Threads and determinism; on the CPU it costs nothing to be deterministic."""
     if settings.num_threads is not None:
         torch.set_num_threads(settings.num_threads)
-    strict = settings.deterministic or world.device.type == "cpu"
+    strict = settings.deterministic or device.type == "cpu"
     if strict:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(strict, warn_only=True)

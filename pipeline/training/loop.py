@@ -61,7 +61,7 @@ def fit(
     )
     model = world.parallel(parts.model)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    precision = _precision(settings, world.device)
+    precision = precision_of(settings, world.device)
     # Looking at a loss waits for the device; where that costs, it is done when figures or a
     # checkpoint are written.
     checks_each = world.device.type == "cpu" or settings.on_nonfinite == "skip"
@@ -177,7 +177,7 @@ def _groups(
         yield group
 
 
-def _precision(
+def precision_of(
     settings: TrainerSettings, device: torch.device
 ) -> Callable[[], AbstractContextManager[object]]:
     """Makes the autocast context."""

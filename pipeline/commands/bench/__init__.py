@@ -1,0 +1,56 @@
+"""``python -m pipeline bench``: what limits training, and which settings would help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from annotated_types import Ge, Gt
+
+from pipeline.registry import register
+
+if TYPE_CHECKING:
+    from pipeline.config.points import Points
+
+SWEEPS = True
+
+
+@register("settings", "bench")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchSettings:
+    """How long to measure, and what beside the plain figures.
+
+    With values separated by commas (``loader.num_workers=0,1,2,4``; one or two keys) the points
+    are measured side by side, and give a table and a plot.
+
+    Args:
+        seconds: Time given to each measurement, in `rounds` that alternate.
+        try_seconds: Time given to each setting that might help, and as much to the present one
+            beside it; 0 tries none.
+        rounds: How often measurements alternate.
+        split: The split to read.
+        records: Records that are looked at for the way of decoding and the floor, and packed
+            where that is tried.
+        plot: The PNG that a sweep draws; null: in a folder of its own below ``outputs``.
+        trace: Where to write a trace of some training steps, as JSON for ``chrome://tracing`` or
+            Perfetto; null: nowhere.
+    """
+
+    seconds: Annotated[float, Gt(0)] = 1.5
+    try_seconds: Annotated[float, Ge(0)] = 1.2
+    rounds: Annotated[int, Ge(1)] = 3
+    split: Literal["train", "val"] = "train"
+    records: Annotated[int, Ge(1)] = 256
+    plot: str | None = None
+    trace: str | None = None
+
+
+def run(points: Points) -> int:
+    """Measure one configuration and what would help it, or several side by side."""
+    if len(points.points) > 1:
+        from pipeline.commands.bench.sweep import measure_sweep
+
+        return measure_sweep(points)
+    from pipeline.commands.bench.single import measure_one
+
+    return measure_one(points)

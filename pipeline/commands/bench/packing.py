@@ -1,0 +1,68 @@
+"""Some records packed into a temporary folder, to measure what packing all of them would give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_QUALITY = 95
+
+
+def packed_config(
+    config: dict[str, Any], split: Any, rows: NDArray[np.int64], folder: Path, *, tiled: bool
+) -> dict[str, Any]:
+    """Pack records as LMDB, and give the config that reads them.
+
+    Args:
+        config: The plain config.
+        split: The split that they are of.
+        rows: int64 [n], the records.
+        folder: Does not exist; is made.
+        tiled: Encode the images anew as tiled JPEG.
+    """
+    from datasets.splits import Subset
+    from datasets.storages.lmdb import write_lmdb
+    from datasets.tiled_storage import TiledStorage
+    from pipeline.build import open_storage
+    from pipeline.commands.pack import tiled_recode
+
+    storage: Any = Subset(open_storage(config, split), rows)
+    if tiled:
+        storage = TiledStorage(storage, tiled_recode(config, _QUALITY))
+    write_lmdb(folder / split, storage)
+    return _reading(config, {"_target_": "storage/lmdb", "path": str(folder / split)})
+
+
+def eager_config(config: dict[str, Any]) -> dict[str, Any]:
+    """The config that holds decoded samples in memory."""
+    return {**config, "dataset": {**config["dataset"], "_target_": "dataset/eager"}}
+
+
+def _reading(config: dict[str, Any], storage: dict[str, Any]) -> dict[str, Any]:
+    dataset = {**config["dataset"], "storage": storage, "val_fraction": 0.0}
+    return {**config, "dataset": dataset}
+
+
+class Among:
+    """A sampler that draws from a few records only, for as many positions as there are.
+
+    Args:
+        rows: int64 [k], the records.
+        length: Positions of an epoch.
+        seed: Of the order.
+    """
+
+    def __init__(self, rows: NDArray[np.int64], *, length: int, seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        rounds = [rng.permutation(rows) for _ in range(-(-length // len(rows)))]
+        self._order = np.concatenate(rounds)[:length]
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
+        """Records at positions `start` to `stop`, int64."""
+        return self._order[start:stop]

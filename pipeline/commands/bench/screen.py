@@ -1,0 +1,67 @@
+"""Lines of the bench: text that fits 80 columns, and on a terminal what is being done."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from statistics import median
+from typing import TYPE_CHECKING
+
+from pipeline.loader.stats import LoaderTimes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pipeline.commands.bench.subject import Round
+
+WIDTH = 80
+_INDENT = 15
+
+
+def say(name: str, text: str) -> None:
+    """Print a line with a name before it, wrapped at 80 columns."""
+    clear()
+    lines = textwrap.wrap(text, WIDTH - _INDENT, break_long_words=False, break_on_hyphens=False)
+    for number, line in enumerate(lines or [""]):
+        print(f"{name if number == 0 else '':<{_INDENT}}{line}", flush=True)
+
+
+def heading(text: str) -> None:
+    """Print a heading, after an empty line."""
+    clear()
+    print(f"\n{textwrap.fill(text, WIDTH)}", flush=True)
+
+
+def doing(text: str) -> None:
+    """Show what is being done, on a terminal alone; the next line takes its place."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{text[: WIDTH - 1]}")
+        sys.stderr.flush()
+
+
+def clear() -> None:
+    """Take away what `doing` shows."""
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()
+
+
+def rate_of(rounds: Sequence[Round]) -> float:
+    """The median of the rates."""
+    return median(each.rate for each in rounds)
+
+
+def spread_of(rounds: Sequence[Round]) -> float:
+    """Half of the range of the rates, as a share of their median."""
+    rates = [each.rate for each in rounds]
+    return (max(rates) - min(rates)) / 2 / max(median(rates), 1e-9)
+
+
+def times_of(rounds: Sequence[Round]) -> LoaderTimes:
+    """Where the time of all rounds went."""
+    return LoaderTimes(*map(sum, zip(*(each.times for each in rounds), strict=True)))
+
+
+def megabytes(size_bytes: int | None) -> str:
+    """A size for people; unknown where it is."""
+    return "unknown" if size_bytes is None else f"{size_bytes / 1e6:,.0f} MB"

@@ -1,0 +1,144 @@
+"""One configuration measured: loader, floor, model and training, and what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from pipeline.commands.bench.subject import Round, Subject, alternate  # isort: skip
+from pipeline.build import build, build_settings, build_transform
+from pipeline.commands.bench.advice import Bench, advise
+from pipeline.commands.bench.candidates import Facts, candidates, usable_cores
+from pipeline.commands.bench.decoding import Decoding, look_at, some_records
+from pipeline.commands.bench.floor import Floor, floor_of
+from pipeline.commands.bench.report import print_figures, print_loader, verdict
+from pipeline.commands.bench.screen import clear, doing, rate_of, say
+
+if TYPE_CHECKING:
+    from pipeline.commands.bench import BenchSettings
+    from pipeline.config.points import Points
+
+_HELD_S = 3.0
+"""Decoding everything may take so long where holding it in memory is tried."""
+
+
+@dataclass(slots=True)
+class Figures:
+    """The rounds of each measurement, as far as they have come.
+
+    Attributes:
+        rounds: By ``loader``, ``floor``, ``model`` and ``training``.
+        floor: What the floor is; None without one.
+        made_up: Whether the model was given made-up labels.
+    """
+
+    rounds: dict[str, list[Round]] = field(default_factory=dict)
+    floor: Floor | None = None
+    made_up: bool = False
+
+    def rate(self, name: str) -> float | None:
+        """Samples a second; None for what was not measured."""
+        rounds = self.rounds.get(name)
+        return rate_of(rounds) if rounds else None
+
+
+def measure_one(points: Points) -> int:
+    """Measure the one point, print what was found and what would help."""
+    config = points.points[0].config
+    settings: BenchSettings = build_settings(config["bench"])
+    with ExitStack() as stack:
+        stack.callback(clear)
+        doing("starting the loader")
+        subject = stack.enter_context(Subject(config, settings.split))
+        say("bench", f"about {_estimate_s(subject, settings):.0f} s; Ctrl-C ends it with what is "
+            "known so far")  # fmt: skip
+        print_loader(subject)
+        rows, decoding, figures = _look(config, subject, settings)
+        try:
+            _measure(subject, figures, settings)
+        finally:
+            print_figures(subject, figures)
+        limit = verdict(figures)
+        if settings.trace is not None:
+            from pipeline.commands.bench.traced import write_trace
+
+            say("trace", write_trace(subject, settings.trace))
+        if settings.try_seconds:
+            _advise(points, subject, settings, limit, rows, decoding, figures)
+    return 0
+
+
+def _estimate_s(subject: Subject, settings: BenchSettings) -> float:
+    warm_up = subject.first_batch_s / 2
+    tried = 8 if settings.try_seconds else 0
+    return 4 * settings.seconds + tried * (1.3 * settings.try_seconds + warm_up)
+
+
+def _look(
+    config: dict[str, Any], subject: Subject, settings: BenchSettings
+) -> tuple[Any, Decoding | None, Figures]:
+    """Some records' indices, how they are decoded, and the floor that they give."""
+    threads = max(1, subject.loader.settings.num_workers)
+    dataset = subject.loader.dataset
+    if not hasattr(dataset, "storage"):
+        return None, None, Figures()
+    rows, records = some_records(dataset, settings.records)
+    decoder = build(config["dataset"]["decode"])
+    if config["dataset"]["_target_"] != "dataset/map":  # decoded once, and held
+        return rows, None, Figures(floor=floor_of(None, (), subject.host_batch, threads))
+    decoding = look_at(decoder, build_transform(config, settings.split), records)
+    say("decoding", decoding.text)
+    return rows, decoding, Figures(floor=floor_of(decoder, records, subject.host_batch, threads))
+
+
+def _measure(subject: Subject, figures: Figures, settings: BenchSettings) -> None:
+    figures.made_up = subject.step.made_up
+    named: dict[str, Callable[[float], Round]] = {
+        "loader": subject.loader_round,
+        "model": subject.model_round,
+        "training": subject.training_round,
+    }
+    if figures.floor is not None:
+        named["floor"] = figures.floor.round
+    doing("measuring the loader, the model and both together")
+    for results in alternate(
+        list(named.values()), seconds=settings.seconds, rounds=settings.rounds
+    ):
+        figures.rounds = dict(zip(named, results, strict=True))
+
+
+def _advise(
+    points: Points,
+    subject: Subject,
+    settings: BenchSettings,
+    limit: Literal["loader", "model"],
+    rows: Any,
+    decoding: Decoding | None,
+    figures: Figures,
+) -> None:
+    from pipeline.registry import components
+
+    facts = Facts(
+        limit=limit,
+        decoding=decoding if settings.split == "train" else None,
+        engines=tuple(component.name for component in components("engine")),
+        holds=_holds(subject, figures),
+        cuda=subject.device.type == "cuda",
+    )
+    by_loader = limit == "loader"
+    bench = Bench(points, subject, settings, rows=rows,
+                  measure="loader_round" if by_loader else "training_round")  # fmt: skip
+    counted = "the loader alone" if by_loader else "training with them"
+    advise(bench, candidates(subject.config, facts), counted)
+
+
+def _holds(subject: Subject, figures: Figures) -> bool:
+    """Whether decoding everything once, into memory, is quickly tried; `eager` sees if it fits."""
+    rate = figures.rate("floor")
+    dataset = subject.loader.dataset
+    if rate is None or not hasattr(dataset, "__len__"):
+        return False
+    threads = max(1, subject.loader.settings.num_workers)
+    return len(dataset) / (rate / threads * usable_cores()) < _HELD_S

@@ -1,0 +1,1 @@
+"""Watching a running program: memory and traces."""
