@@ -59,7 +59,9 @@ SHARED_BY_LEAVES = {
     },
     "transforms.cpu": {"transforms.albumentations_stage"},
 }
-HEAVY = ("torch", "albumentations", "cv2", "pyarrow", "lmdb", "simplejpeg", "torchmetrics", "rich")
+HEAVY = tuple(
+    "torch albumentations cv2 pyarrow lmdb simplejpeg torchmetrics rich matplotlib".split()
+)
 
 
 def _modules() -> dict[str, Path]:

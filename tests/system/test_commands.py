@@ -154,7 +154,8 @@ def _steps(folder: Path) -> list[int]:
 
 def test_bench_preview_pack_and_doctor(tmp_path, data_dir):
     command = [sys.executable, "-m", "pipeline"]
-    bench = ["bench", "bench.seconds=0.2", "bench.stage_samples=16", "loader.batch_size=16"]
+    bench = ["bench", "bench.seconds=0.2", "bench.records=16", "bench.try_seconds=0"]
+    bench += ["loader.batch_size=16"]
     done = _run([*command, *bench], cwd=tmp_path, data_dir=data_dir)
     assert done.returncode == 0, done.stderr
     assert "is the limit" in done.stdout

@@ -36,9 +36,9 @@ class BenchSettings:
             Perfetto; null: nowhere.
     """
 
-    seconds: Annotated[float, Gt(0)] = 1.5
-    try_seconds: Annotated[float, Ge(0)] = 1.2
-    rounds: Annotated[int, Ge(1)] = 3
+    seconds: Annotated[float, Gt(0)] = 2.0
+    try_seconds: Annotated[float, Ge(0)] = 1.5
+    rounds: Annotated[int, Ge(1)] = 5
     split: Literal["train", "val"] = "train"
     records: Annotated[int, Ge(1)] = 256
     plot: str | None = None

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from pipeline.commands.bench.candidates import Candidate
 from pipeline.commands.bench.packing import Among, eager_config, packed_config
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
 
 _HELPS = 1.03
 _GIVEN_UP = 0.95
-"""A first round below this ratio is the last one; the time goes to what may help."""
+"""A first round below this ratio is the last one, later ones below 1: time for what may help."""
 _SHOWN = 3
 
 
@@ -96,6 +99,14 @@ class Bench:
         self._settings = settings
         self._rows = rows
         self._measure = measure
+        self._among: Subject | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
 
     def attempt(self, candidate: Candidate) -> Trial:
         """Open it, measure both in turn, close it; a temporary folder is removed again."""
@@ -118,14 +129,13 @@ class Bench:
         assert self._rows is not None
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-")))
         length = max(len(self._present.loader.dataset), len(self._rows))
-        rows, tiled = self._rows, candidate.how == "tiled"
-        among = Among(rows, length=length)
-        present = stack.enter_context(Subject(config, split, sampler=among))
-        packed = packed_config(config, split, rows, folder / "packed", tiled=tiled)
-        import numpy as np
-
-        all_of_them = Among(np.arange(len(rows)), length=length)
-        return present, stack.enter_context(Subject(packed, split, sampler=all_of_them))
+        tiled = candidate.how == "tiled"
+        packed = packed_config(config, split, self._rows, folder / "packed", tiled=tiled)
+        packed_rows = Among(np.arange(len(self._rows)), length=length)
+        if self._among is None:
+            sampler = Among(self._rows, length=length)
+            self._among = self._stack.enter_context(Subject(config, split, sampler=sampler))
+        return self._among, stack.enter_context(Subject(packed, split, sampler=packed_rows))
 
     def _ratios(self, present: Subject, other: Subject) -> tuple[float, ...]:
         seconds = self._settings.try_seconds / self._settings.rounds
@@ -134,24 +144,28 @@ class Bench:
             order = (present, other) if number % 2 == 0 else (other, present)
             rates = {id(each): getattr(each, self._measure)(seconds).rate for each in order}
             ratios.append(rates[id(other)] / max(rates[id(present)], 1e-9))
-            if ratios[0] < _GIVEN_UP:
+            if median(ratios) < (_GIVEN_UP if number == 0 else 1):
                 break
         return tuple(ratios)
 
 
-def advise(bench: Bench, tried: Iterable[Candidate], counted: str) -> None:
+def advise(bench: Bench, tried: Sequence[Candidate], counted: str, budget_s: float) -> None:
     """Try candidates and print those that help most; also after Ctrl-C, those tried so far.
 
     Args:
         bench: Tries them.
         tried: What to try.
         counted: What the gains are of, as the user is told.
+        budget_s: Seconds after which nothing more is begun.
     """
     trials: list[Trial] = []
-    found = list(tried)
+    deadline = time.monotonic() + budget_s
     try:
-        for number, candidate in enumerate(found, start=1):
-            doing(f"trying {number} of {len(found)}: {candidate.typed}")
+        for number, candidate in enumerate(tried, start=1):
+            if time.monotonic() > deadline:
+                trials.append(Trial(candidate, failed="no time left; raise bench.try_seconds"))
+                continue
+            doing(f"trying {number} of {len(tried)}: {candidate.typed}")
             trials.append(bench.attempt(candidate))
     finally:
         if trials:
@@ -169,10 +183,13 @@ def print_advice(trials: Sequence[Trial], counted: str) -> None:
         say("", "nothing found that helps")
     for trial in [t for t in best if t.candidate.changes][:_SHOWN]:
         say(f"  but {'':<9}", f"{trial.text}: {trial.candidate.changes}")
-    others = [t for t in trials if t not in plain[:_SHOWN] and t not in best and t.ratios]
-    if others:
-        texts = [f"{trial.candidate.typed} ({trial.gain:.2f}x)" for trial in others]
-        say("no gain", ", ".join(texts))
+    others = [trial for trial in trials if trial.ratios and not trial.helps]
+    for trial in others:
+        if trial.gain >= _HELPS:
+            say("uncertain", trial.text)
+    without = [f"{t.candidate.typed} ({t.gain:.2f}x)" for t in others if t.gain < _HELPS]
+    if without:
+        say("no gain", ", ".join(without))
     for trial in trials:
         if trial.failed:
             say("not tried", f"{trial.candidate.typed}: {trial.failed}")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pipeline.commands.bench.decoding import Decoding
 
-PIXELS = "changes the pixels"
+PIXELS = "changes the pixels, which are encoded anew at quality 95"
 ROUNDING = "changes the rounding of the weights"
 
 

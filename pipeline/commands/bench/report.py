@@ -51,9 +51,9 @@ def print_figures(subject: Subject, figures: Figures) -> None:
             note = _note(name, figures)
             rate = f"{rate_of(rounds):>10,.0f}  ±{spread_of(rounds):>3.0%}"
             print(f"{label:<15}{rate}  {note}".rstrip(), flush=True)
-    _print_stages(subject, figures)
     if figures.made_up:
         say("", "(the data has no classes: the model got made-up labels)")
+    _print_stages(subject, figures)
     if figures.rounds.get("model") and figures.rounds.get("training"):
         heading(_verdict_text(figures))
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _HELD_S = 3.0
 """Decoding everything may take so long where holding it in memory is tried."""
+_TRIED = 8
+_START_S = 2.0
 
 
 @dataclass(slots=True)
@@ -52,8 +54,9 @@ def measure_one(points: Points) -> int:
         stack.callback(clear)
         doing("starting the loader")
         subject = stack.enter_context(Subject(config, settings.split))
-        say("bench", f"about {_estimate_s(subject, settings):.0f} s; Ctrl-C ends it with what is "
-            "known so far")  # fmt: skip
+        budget_s = _budget_s(subject, settings)
+        say("bench", f"about {4 * settings.seconds:.0f} s, and up to {budget_s:.0f} s for settings "
+            "that may help; Ctrl-C ends it with what is known")  # fmt: skip
         print_loader(subject)
         rows, decoding, figures = _look(config, subject, settings)
         try:
@@ -66,14 +69,24 @@ def measure_one(points: Points) -> int:
 
             say("trace", write_trace(subject, settings.trace))
         if settings.try_seconds:
-            _advise(points, subject, settings, limit, rows, decoding, figures)
+            facts = _facts(subject, settings, limit, decoding, figures)
+            tried = list(candidates(config, facts))
+            by_loader = limit == "loader"
+            bench = stack.enter_context(
+                Bench(points, subject, settings, rows=rows,
+                      measure="loader_round" if by_loader else "training_round")
+            )  # fmt: skip
+            advise(
+                bench, tried, "the loader alone" if by_loader else "training with them", budget_s
+            )
     return 0
 
 
-def _estimate_s(subject: Subject, settings: BenchSettings) -> float:
-    warm_up = subject.first_batch_s / 2
-    tried = 8 if settings.try_seconds else 0
-    return 4 * settings.seconds + tried * (1.3 * settings.try_seconds + warm_up)
+def _budget_s(subject: Subject, settings: BenchSettings) -> float:
+    """Seconds for trying settings: most of them are given up after a round or two."""
+    if not settings.try_seconds:
+        return 0.0
+    return _TRIED * (1.5 * settings.try_seconds + min(subject.first_batch_s, _START_S))
 
 
 def _look(
@@ -109,29 +122,22 @@ def _measure(subject: Subject, figures: Figures, settings: BenchSettings) -> Non
         figures.rounds = dict(zip(named, results, strict=True))
 
 
-def _advise(
-    points: Points,
+def _facts(
     subject: Subject,
     settings: BenchSettings,
     limit: Literal["loader", "model"],
-    rows: Any,
     decoding: Decoding | None,
     figures: Figures,
-) -> None:
+) -> Facts:
     from pipeline.registry import components
 
-    facts = Facts(
+    return Facts(
         limit=limit,
         decoding=decoding if settings.split == "train" else None,
         engines=tuple(component.name for component in components("engine")),
         holds=_holds(subject, figures),
         cuda=subject.device.type == "cuda",
     )
-    by_loader = limit == "loader"
-    bench = Bench(points, subject, settings, rows=rows,
-                  measure="loader_round" if by_loader else "training_round")  # fmt: skip
-    counted = "the loader alone" if by_loader else "training with them"
-    advise(bench, candidates(subject.config, facts), counted)
 
 
 def _holds(subject: Subject, figures: Figures) -> bool:

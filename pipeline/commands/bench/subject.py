@@ -60,6 +60,7 @@ class Subject:
         start = time.perf_counter()
         self.loader = build_loader(config, split, sampler=sampler)
         self._step: TrainingStep | None = None
+        self._kept: Any = None
         self._epochs = count()
         batches = iter(self.loader)
         try:
@@ -99,14 +100,16 @@ class Subject:
     def loader_round(self, seconds: float) -> Round:
         """Take batches as fast as they come."""
         self._prepare()
-        return self._round(self.loader, lambda batch: None, seconds)
+        return self._round(self.loader, lambda batch: None, seconds, least=2)
 
     def model_round(self, seconds: float) -> Round:
         """Train on one batch again and again."""
         step = self.step
         self._prepare()
-        batch = self._kept()
-        step(batch)
+        if self._kept is None:
+            self._kept = self._on_device(self._batch)
+            step(self._kept)  # the first one allocates and compiles
+        batch = self._kept
         samples, start = 0, time.perf_counter()
         while not samples or time.perf_counter() - start < seconds:
             step(batch)
@@ -117,7 +120,7 @@ class Subject:
         """Train on what the loader gives."""
         step = self.step
         self._prepare()
-        return self._round(self.prefetcher(), step, seconds)
+        return self._round(self.prefetcher(), step, seconds, least=1)
 
     def prefetcher(self) -> DevicePrefetcher:
         """The loader's batches on the device, as training gets them."""
@@ -137,26 +140,31 @@ class Subject:
     def _prepare(self) -> None:
         prepare_torch(self._trainer, self.device)
 
-    def _kept(self) -> Any:
-        """The first batch on the device, as the training step takes it."""
-        return next(iter(DevicePrefetcher(_Once(self._batch), self.device,
-                                          build_device_transforms(self.config))))  # fmt: skip
+    def _on_device(self, batch: Any) -> Any:
+        """A batch as the training step takes it."""
+        transforms = build_device_transforms(self.config)
+        return next(iter(DevicePrefetcher(_Once(batch), self.device, transforms)))
 
-    def _round(self, batches: Any, use: Callable[[Any], None], seconds: float) -> Round:
+    def _round(
+        self, batches: Any, use: Callable[[Any], None], seconds: float, *, least: int
+    ) -> Round:
         """Time some batches after those that fill the workers' queues."""
         # Workers begin at the same time, and so their first batches come at the same time.
         warm_up = 1 + max(1, self.loader.settings.num_workers)
         stream = self._endless(batches)
         stats = self.loader.stats
         try:
+            began = time.perf_counter()
             for _ in range(warm_up):
                 use(next(stream))
+                if time.perf_counter() - began > seconds:  # with steps this slow nothing queues
+                    break
             start, before = time.perf_counter(), stats.times
             while True:
                 use(next(stream))
                 now = time.perf_counter()
                 passed = stats.times - before
-                if now - start >= seconds and passed.batches > 1:
+                if now - start >= seconds and passed.batches >= least:
                     return Round(passed.samples, now - start, passed)
         finally:
             stream.close()  # type: ignore[attr-defined]

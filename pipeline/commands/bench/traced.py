@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from pipeline.commands.bench.subject import Subject
 
 _STEPS = 10
-_WARM_UP = 3
+_FEWEST = 2
+_SECONDS = 5.0
 
 
 def write_trace(subject: Subject, path: str) -> str:
@@ -35,10 +37,11 @@ def write_trace(subject: Subject, path: str) -> str:
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)
     batches = _endless(prefetcher)
-    for _ in range(_WARM_UP):
-        step(next(batches))
+    step(next(batches))
     with profile(activities=activities) as traced:
-        for _ in range(_STEPS):
+        began, steps = time.perf_counter(), 0
+        while steps < _STEPS and (steps < _FEWEST or time.perf_counter() - began < _SECONDS):
+            steps += 1
             with record_function("next batch"):
                 batch = next(batches)
             with record_function("training step"):
@@ -47,7 +50,7 @@ def write_trace(subject: Subject, path: str) -> str:
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     traced.export_chrome_trace(str(target))
-    return f"{_STEPS} training steps -> {target} (open it in chrome://tracing or Perfetto)"
+    return f"{steps} training steps -> {target} (open it in chrome://tracing or Perfetto)"
 
 
 def _endless(batches: Any) -> Iterator[Any]:

@@ -1,0 +1,164 @@
+"""The bench, run for real with tiny budgets."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline.commands import main
+from pipeline.commands.bench import BenchSettings
+
+ROOT = Path(__file__).resolve().parents[3]
+QUICK = [
+    "bench.seconds=0.02", "bench.rounds=1", "bench.records=16", "bench.try_seconds=0",
+    "loader.batch_size=16", "model.width=8",
+]  # fmt: skip
+
+
+def bench(data_dir: Path, tmp_path: Path, *overrides: str) -> int:
+    given = [*QUICK, f"data_dir={data_dir}", f"outputs={tmp_path}/outputs", *overrides]
+    return main(["bench", *given])
+
+
+def test_it_tells_the_limit_the_floor_and_the_stages(data_dir, tmp_path, capsys):
+    assert bench(data_dir, tmp_path, "loader=inline") == 0
+    out = capsys.readouterr().out
+    for part in ("loader alone", "of the floor", "model alone", "both together", "is the limit",
+                 "first batch", "of 16 of 16 images only what", "decode", "MB"):  # fmt: skip
+        assert part in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_tries_what_may_help_and_leaves_nothing_behind(data_dir, tmp_path, capsys, monkeypatch):
+    import tempfile
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert bench(data_dir, tmp_path, "loader=inline", "bench.try_seconds=0.02") == 0
+    out = capsys.readouterr().out
+    assert "settings that would help" in out
+    assert "loader=ring loader.num_workers=" in out
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("how", ["lmdb", "tiled", "eager"])
+def test_data_in_another_form_is_tried_on_the_same_records(how, data_dir, tmp_path, monkeypatch):
+    import tempfile
+
+    from pipeline.build import build_settings
+    from pipeline.commands.bench.advice import Bench
+    from pipeline.commands.bench.candidates import Candidate
+    from pipeline.commands.bench.decoding import some_records
+    from pipeline.commands.bench.subject import Subject
+    from pipeline.config.compose import composer_for
+    from pipeline.config.points import read_points
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    texts = [*QUICK, f"data_dir={data_dir}", "loader=inline", "bench.try_seconds=0.02"]
+    points = read_points(texts, composer_for(texts), command="bench")
+    config = points.points[0].config
+    with Subject(config, "train") as present:
+        rows, _ = some_records(present.loader.dataset, 16)
+        settings = build_settings(config["bench"])
+        with Bench(points, present, settings, rows=rows, measure="loader_round") as tries:
+            trial = tries.attempt(Candidate("x", how=how))
+    assert trial.failed == "" and trial.gain > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_tried_says_why(data_dir, tmp_path, capsys):
+    from pipeline.commands.bench.advice import Bench
+    from pipeline.commands.bench.candidates import Candidate
+    from pipeline.commands.bench.subject import Subject
+    from pipeline.config.compose import composer_for
+    from pipeline.config.points import read_points
+
+    texts = [*QUICK, f"data_dir={data_dir}", "loader=inline"]
+    points = read_points(texts, composer_for(texts), command="bench")
+    with Subject(points.points[0].config, "train") as present:
+        tries = Bench(points, present, BenchSettings(), rows=None, measure="loader_round")
+        trial = tries.attempt(Candidate("loader.engine=none", ("loader.engine=none",)))
+    assert "none" in trial.failed and not trial.ratios
+
+
+def test_a_sweep_prints_a_table_and_draws_it(data_dir, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    assert bench(data_dir, tmp_path, "loader.num_workers=0,1", "loader=ring") == 0
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    heads = next(n for n, line in enumerate(lines) if line.startswith("num_workers"))
+    assert [line.split()[0] for line in lines[heads + 1 : heads + 3]] == ["0", "1"]
+    [plot] = tmp_path.glob("outputs/bench/*/bench.png")
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert plot.parent.name in out.replace("\n", "")
+
+
+def test_a_sweep_without_matplotlib_keeps_its_table(data_dir, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pipeline.commands.bench.plot", None)
+    monkeypatch.delitem(sys.modules, "pipeline.commands.bench.plot")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert bench(data_dir, tmp_path, "seed=1,2", "loader=inline") == 0
+    out = capsys.readouterr().out
+    assert "training/s" in out and ".[bench]" in out
+    assert not list(tmp_path.rglob("*.png"))
+
+
+def test_a_point_that_cannot_be_measured_does_not_stop_the_others(data_dir, tmp_path, capsys):
+    given = ["loader=inline", "loader.batch_size=16,100000", f"bench.plot={tmp_path}/p.png"]
+    assert bench(data_dir, tmp_path, *given) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "failed loader.batch_size=100000" in out and "100000 - - - - - -" in out
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["dataset=eager", "loader=inline"],
+        ["dataset=lmdb", "loader=inline", "bench.split=val"],
+        ["dataset=torch", "dataset.target=torch_datasets.Squares", "loader=inline"],
+        ["dataset=torch", "dataset.target=torch_datasets.SquareStream", "loader=inline",
+         "sampler=sequential"],
+    ],
+    ids=["eager", "lmdb", "torch", "stream"],
+)  # fmt: skip
+def test_other_data(overrides, data_dir, tmp_path, capsys):
+    assert bench(data_dir, tmp_path, *overrides) == 0, capsys.readouterr()
+    assert "is the limit" in capsys.readouterr().out
+
+
+def test_a_trace_holds_waiting_and_steps(data_dir, tmp_path, capsys):
+    path = tmp_path / "traces" / "trace.json"
+    assert bench(data_dir, tmp_path, "loader=inline", f"bench.trace={path}") == 0
+    names = {event.get("name") for event in json.loads(path.read_text())["traceEvents"]}
+    assert {"wait for the loader", "next batch", "training step"} <= names
+
+
+@pytest.mark.slow
+def test_ctrl_c_prints_what_is_known_and_leaves_nothing(data_dir, tmp_path):
+    command = [sys.executable, "-m", "pipeline", "bench", f"data_dir={data_dir}",
+               "bench.try_seconds=5", "bench.seconds=0.1"]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    lines = []
+    assert process.stdout is not None
+    for line in process.stdout:
+        lines.append(line)
+        if "is the limit" in line:
+            break
+    time.sleep(3)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert not list(tmp_path.glob("penstock-bench-*"))

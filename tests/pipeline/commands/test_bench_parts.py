@@ -1,0 +1,221 @@
+"""The parts of the bench: what is tried, what is printed, and what is drawn."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.commands.bench import BenchSettings, candidates, floor, screen, sweep
+from pipeline.commands.bench.advice import Trial, print_advice
+from pipeline.commands.bench.candidates import Candidate, Facts
+from pipeline.commands.bench.decoding import Decoding
+from pipeline.commands.bench.packing import Among
+from pipeline.commands.bench.subject import Round, alternate
+from pipeline.commands.bench.sweep import Row, print_rows
+from pipeline.loader.stats import LoaderTimes
+
+CROPS = Decoding("", parts=1.0, crops_first=True)
+
+
+def facts(**changes) -> Facts:
+    given = {"limit": "loader", "decoding": CROPS, "engines": ("inline", "ring", "torch"),
+             "holds": True, "cuda": False}  # fmt: skip
+    return Facts(**{**given, **changes})
+
+
+def config_of(engine="torch", workers=2, storage="image_folder", **changes) -> dict:
+    return {
+        "loader": {"engine": engine, "num_workers": workers, "prefetch_factor": 2, **changes},
+        "dataset": {"_target_": "dataset/map", "storage": {"_target_": f"storage/{storage}"}},
+        "trainer": {"channels_last": False, "amp": "off"},
+    }
+
+
+@pytest.fixture(autouse=True)
+def four_cores(monkeypatch):
+    monkeypatch.setattr(candidates, "usable_cores", lambda: 4)
+
+
+def typed(config: dict, known: Facts) -> list[str]:
+    return [candidate.typed for candidate in candidates.candidates(config, known)]
+
+
+def test_a_slow_loader_is_given_other_data_engines_and_workers():
+    assert typed(config_of(), facts()) == [
+        "pack, then dataset=lmdb", "pack.tiled=true, then dataset=lmdb", "dataset=eager",
+        "loader.engine=ring", "loader.num_workers=4", "loader.num_workers=1",
+        "loader.prefetch_factor=4",
+    ]  # fmt: skip
+
+
+def test_what_does_not_apply_is_not_tried():
+    assert not [t for t in typed(config_of(storage="lmdb"), facts()) if t.startswith("pack,")]
+    tiled = Decoding("", parts=1.0, crops_first=True, tiled=1.0)
+    assert not [t for t in typed(config_of(), facts(decoding=tiled)) if "tiled" in t]
+    whole = Decoding("", parts=0.0)
+    assert not [t for t in typed(config_of(), facts(decoding=whole)) if "tiled" in t]
+    assert "dataset=eager" not in typed(config_of(), facts(holds=False))
+    assert not [t for t in typed(config_of(), facts(decoding=None)) if "dataset" in t]
+
+
+def test_decoding_whole_by_choice_can_be_undone():
+    chosen = Decoding("", parts=0.0, crops_first=True, by_choice=True)
+    assert typed(config_of(), facts(decoding=chosen))[0] == "dataset.decode.region=exact"
+
+
+def test_memory_is_pinned_on_cuda_alone():
+    config = config_of(pin_memory=False)
+    assert "loader.pin_memory=true" in typed(config, facts(cuda=True))
+    assert "loader.pin_memory=true" not in typed(config, facts())
+
+
+def test_no_worker_is_tried_with_some():
+    assert typed(config_of(workers=0), facts(decoding=None)) == [
+        "loader.num_workers=4", "loader.num_workers=1",
+    ]  # fmt: skip
+    assert typed(config_of(engine="inline", workers=0), facts(decoding=None)) == [
+        "loader=ring loader.num_workers=4"
+    ]
+
+
+def test_a_slow_model_is_given_other_arithmetic_and_says_so():
+    found = list(candidates.candidates(config_of(), facts(limit="model")))
+    assert [c.typed for c in found[:2]] == ["trainer.channels_last=true", "trainer.amp=bf16"]
+    assert all(c.changes for c in found[:2])
+    assert not any(c.changes for c in found[2:])
+
+
+def advice(capsys, *trials: Trial) -> str:
+    print_advice(trials, "the loader alone")
+    return capsys.readouterr().out
+
+
+def test_only_what_was_faster_every_time_is_recommended(capsys):
+    out = advice(
+        capsys,
+        Trial(Candidate("a=1"), (1.2, 1.3, 1.25)),
+        Trial(Candidate("b=2"), (1.9, 0.9, 1.8)),
+        Trial(Candidate("c=3"), (1.01, 1.02, 1.01)),
+        Trial(Candidate("d=4"), (0.5,)),
+        Trial(Candidate("e=5"), failed="does not fit"),
+        Trial(Candidate("f=6", changes="changes the pixels"), (3.0, 3.1, 3.2)),
+    )
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert "1.25x (1.20 to 1.30) a=1" in lines
+    assert "but 3.10x (3.00 to 3.20) f=6: changes the pixels" in lines
+    assert "uncertain 1.80x (0.90 to 1.90) b=2" in lines
+    assert "no gain c=3 (1.01x), d=4 (0.50x)" in lines
+    assert "not tried e=5: does not fit" in lines
+
+
+def test_three_are_recommended_the_best_first(capsys):
+    trials = [Trial(Candidate(f"x={n}"), (1 + n / 10,)) for n in (1, 5, 2, 4, 3)]
+    out = advice(capsys, *trials)
+    assert [line.split("x=")[1] for line in out.splitlines() if "x=" in line] == ["5", "4", "3"]
+
+
+def test_nothing_found_is_said(capsys):
+    assert "nothing found that helps" in advice(capsys, Trial(Candidate("a=1"), (0.7,)))
+
+
+def test_rounds_alternate_and_change_their_order():
+    order: list[str] = []
+
+    def measurement(name):
+        def measure(seconds):
+            order.append(name)
+            return Round(1, seconds)
+
+        return measure
+
+    *_, results = alternate([measurement(n) for n in "abc"], seconds=3.0, rounds=3)
+    assert "".join(order) == "abccbaabc"
+    assert [[r.seconds for r in rounds] for rounds in results] == [[1.0] * 3] * 3
+
+
+def test_a_sampler_among_few_records_draws_them_all_equally_often():
+    rows = np.array([3, 5, 9])
+    among = Among(rows, length=12)
+    assert sorted(among.indices(0, 0, 12).tolist()) == [3] * 4 + [5] * 4 + [9] * 4
+    assert len(Among(rows, length=4)) == 4
+
+
+def test_the_floor_counts_samples_of_all_threads():
+    calls: list[int] = []
+    found = floor.Floor("copied", [(lambda: calls.append(1), 8)], 3)
+    measured = found.round(0.02)
+    assert measured.samples == 8 * len(calls) > 0
+    assert found.text == "copied, 3 threads"
+
+
+def round_of(rate: float, share: float = 0.0) -> Round:
+    return Round(int(rate), 1.0, LoaderTimes(1, int(rate), wait=share, consumer=1 - share))
+
+
+def rows_of(*workers: int) -> list[Row]:
+    return [
+        Row({"loader.num_workers": str(n)}, [round_of(1000 * (n + 1)), round_of(1100 * (n + 1))],
+            [round_of(900 + n, 0.5 / (n + 1))] * 2, first_batch_s=0.5, memory_bytes=10_000_000)
+        for n in workers
+    ]  # fmt: skip
+
+
+def test_the_table_fits_a_narrow_terminal(capsys):
+    rows = [*rows_of(0, 1, 4), Row({"loader.num_workers": "9"}, failed="too many of them")]
+    print_rows(rows, ("loader.num_workers",))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= screen.WIDTH
+    assert lines[1].split()[:3] == ["num_workers", "loader/s", "ratio"]
+    assert lines[3].split() == ["1", "2,100", "2.00", "901", "25%", "10", "MB", "0.50", "s"]
+    assert lines[5].split() == ["9", *"------"]
+    assert "too many of them" in lines[-1]
+
+
+def test_the_plot_shows_what_the_table_says(tmp_path):
+    pytest.importorskip("matplotlib")
+    from pipeline.commands.bench.plot import draw
+
+    rows = rows_of(4, 0, 1)
+    figure = draw(rows, ["loader.num_workers"])
+    rates, waits = figure.axes
+    loader, training = (container.lines[0] for container in rates.containers)
+    assert loader.get_xdata().tolist() == [0, 1, 4]
+    assert loader.get_ydata().tolist() == [screen.rate_of(rows[n].loader) for n in (1, 2, 0)]
+    assert training.get_ydata().tolist() == [900, 901, 904]
+    assert waits.lines[0].get_ydata() == pytest.approx([0.5, 0.25, 0.1])
+    assert waits.get_xlabel() == "loader.num_workers"
+    assert png_size(figure, tmp_path) == (800, 640)
+
+
+def test_the_plot_of_two_keys_has_a_line_for_each_of_the_second(tmp_path):
+    pytest.importorskip("matplotlib")
+    from pipeline.commands.bench.plot import draw
+
+    rows = []
+    for engine in ("ring", "torch"):
+        for row in rows_of(0, 1):
+            row.values["loader.engine"] = engine
+            rows.append(row)
+    labels = draw(rows, ["loader.engine", "loader.num_workers"]).axes[0].get_legend().get_texts()
+    assert [label.get_text() for label in labels] == [
+        "num_workers=0: loader alone", "num_workers=0: training",
+        "num_workers=1: loader alone", "num_workers=1: training",
+    ]  # fmt: skip
+
+
+def png_size(figure, tmp_path: Path) -> tuple[int, int]:
+    from PIL import Image
+
+    figure.savefig(tmp_path / "plot.png")
+    with Image.open(io.BytesIO((tmp_path / "plot.png").read_bytes())) as image:
+        assert image.format == "PNG"
+        return image.size
+
+
+@pytest.mark.parametrize("path", ["plot.jpg", "plot", "."])
+def test_a_plot_is_a_png(path):
+    with pytest.raises(ValueError, match=r"bench.plot: .* expected a file \*\.png"):
+        sweep.plot_path(BenchSettings(plot=path), Path("outputs"))
