@@ -172,7 +172,7 @@ def test_bench_preview_pack_and_doctor(tmp_path, data_dir):
     assert done.returncode == 0, done.stderr
     tiled = ["dataset=lmdb", "dataset.storage.path=tiled", *bench[1:], "loader=inline"]
     done = _run([*command, "bench", *tiled], cwd=tmp_path, data_dir=data_dir)
-    assert "decoding: of 16 of 16 images only what the first crop needs" in done.stdout
+    assert "of 16 of 16 images only what the first crop needs" in done.stdout
     done = _run([*command, "pack", "pack.path=packed"], cwd=tmp_path, data_dir=data_dir)
     assert done.returncode == 1
     assert done.stderr.startswith("error: pack.path: packed exists")

@@ -13,6 +13,7 @@ from pipeline.commands.bench.screen import (
     say,
     spread_of,
     times_of,
+    write,
 )
 
 if TYPE_CHECKING:
@@ -44,13 +45,13 @@ def print_figures(subject: Subject, figures: Figures) -> None:
     if not any(figures.rounds.values()):
         return
     clear()
-    print(f"\n{'':<15}{'samples/s':>10}", flush=True)
+    write(f"\n{'':<15}{'samples/s':>10}")
     for name, label in _LABELS.items():
         rounds = figures.rounds.get(name)
         if rounds:
             note = _note(name, figures)
-            rate = f"{rate_of(rounds):>10,.0f}  ±{spread_of(rounds):>3.0%}"
-            print(f"{label:<15}{rate}  {note}".rstrip(), flush=True)
+            rate = f"{rate_of(rounds):>10,.0f}  +-{spread_of(rounds):>4.0%}"
+            write(f"{label:<15}{rate}  {note}".rstrip())
     if figures.made_up:
         say("", "(the data has no classes: the model got made-up labels)")
     _print_stages(subject, figures)
@@ -80,8 +81,8 @@ def _print_stages(subject: Subject, figures: Figures) -> None:
     total = max(sum(stages.values()), 1e-9)
     heading("where the loader's time goes, in each of its threads:")
     for name, each in stages.items():
-        print(f"  {name:<13}{each:>10,.1f} us a sample {each / total:>5.0%}", flush=True)
-    print(f"  {'together':<13}{total:>10,.1f} us a sample", flush=True)
+        write(f"  {name:<13}{each:>10,.1f} us a sample {each / total:>5.0%}")
+    write(f"  {'together':<13}{total:>10,.1f} us a sample")
 
 
 def verdict(figures: Figures) -> Literal["loader", "model"]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 import textwrap
 from statistics import median
@@ -18,24 +20,48 @@ WIDTH = 80
 _INDENT = 15
 
 
+def width() -> int:
+    """Columns to write in: those of the terminal, at most 80."""
+    return max(30, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
+
+
+def write(line: str) -> None:
+    """Print a line as it is.
+
+    Raises:
+        SystemExit: Standard output takes no more, a full disk for example; with a line.
+        BrokenPipeError: Nobody reads any more.
+    """
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # The interpreter flushes once more at its end, and would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(f"error: standard output: {error.strerror}") from error
+
+
 def say(name: str, text: str) -> None:
     """Print a line with a name before it, wrapped at 80 columns."""
     clear()
-    lines = textwrap.wrap(text, WIDTH - _INDENT, break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.wrap(
+        text, max(width() - _INDENT, 20), break_long_words=False, break_on_hyphens=False
+    )
     for number, line in enumerate(lines or [""]):
-        print(f"{name if number == 0 else '':<{_INDENT}}{line}", flush=True)
+        write(f"{name if number == 0 else '':<{_INDENT}}{line}")
 
 
 def heading(text: str) -> None:
     """Print a heading, after an empty line."""
     clear()
-    print(f"\n{textwrap.fill(text, WIDTH)}", flush=True)
+    write(f"\n{textwrap.fill(text, width())}")
 
 
 def doing(text: str) -> None:
     """Show what is being done, on a terminal alone; the next line takes its place."""
     if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{text[: WIDTH - 1]}")
+        sys.stderr.write(f"\r\x1b[K{text[: width() - 1]}")
         sys.stderr.flush()
 
 

@@ -55,8 +55,10 @@ def measure_one(points: Points) -> int:
         doing("starting the loader")
         subject = stack.enter_context(Subject(config, settings.split))
         budget_s = _budget_s(subject, settings)
-        say("bench", f"about {4 * settings.seconds:.0f} s, and up to {budget_s:.0f} s for settings "
-            "that may help; Ctrl-C ends it with what is known")  # fmt: skip
+        tries = f", and up to {budget_s:.0f} s for settings that may help" if budget_s else ""
+        say(
+            "bench", f"about {4 * settings.seconds:.0f} s{tries}; Ctrl-C ends it with what is known"
+        )
         print_loader(subject)
         rows, decoding, figures = _look(config, subject, settings)
         try:

@@ -19,6 +19,7 @@ from pipeline.commands.bench.screen import (
     rate_of,
     say,
     times_of,
+    write,
 )
 
 if TYPE_CHECKING:
@@ -130,13 +131,13 @@ def print_rows(rows: list[Row], keys: tuple[str, ...]) -> None:
         ])  # fmt: skip
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     clear()
-    print(flush=True)
+    write("")
     for line in lines:
         cells = [
             f"{cell:<{width}}" if place < len(keys) else f"{cell:>{width}}"
             for place, (cell, width) in enumerate(zip(line, widths, strict=True))
         ]
-        print("  ".join(cells).rstrip(), flush=True)
+        write("  ".join(cells).rstrip())
     heading("loader/s: samples a second of the loader alone; ratio: to the first line; training/s: "
             "with the training step; waiting: its share in that; memory: what the loader takes; "
             "first: seconds to the first batch, workers started.")  # fmt: skip
