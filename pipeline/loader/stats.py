@@ -24,7 +24,7 @@ class LoaderTimes(NamedTuple):
         transform: Seconds of augmenting, in the same way.
         collate: Seconds of putting samples together, in the same way.
         wait: Seconds that the consumer waited for the loader.
-        copy: Seconds that copying to the device kept the consumer busy; part of `consumer`.
+        copy: Seconds that the device spent on copies of batches, beside all the others.
         consumer: Seconds that the consumer took for itself, between a batch and its asking for
             the next one.
     """
@@ -85,7 +85,7 @@ class LoaderStats:
         bad_samples: Bad samples met, one for every position.
         real: Elements of ragged fields that are data.
         padded: Elements of ragged fields with their padding.
-        copy_s: Seconds of copying to the device; who copies adds them.
+        copy_s: Seconds that the device spent on copies; who has it copy adds them.
     """
 
     batches: int = 0

@@ -64,9 +64,10 @@ class Meter:
         """Where the time went from the beginning; empty if no step was made.
 
         Returns:
-            ``seconds``, ``samples_per_s``; ``data_wait``, ``copy`` and ``compute``, which are
-            shares and make up 1; ``read_us``, ``decode_us``, ``transform_us`` and
-            ``collate_us``, microseconds a sample in the loader's threads, where it times them.
+            ``seconds``, ``samples_per_s``; ``data_wait`` and ``compute``, shares of the time that
+            make up 1; ``copy``, the share in which the device copied, beside these;
+            ``read_us``, ``decode_us``, ``transform_us`` and ``collate_us``, microseconds a sample
+            in the loader's threads, where it times them.
         """
         if not self._total.samples:
             return {}
@@ -77,7 +78,7 @@ class Meter:
             "seconds": self._total.seconds,
             **figures,
             "copy": copied,
-            "compute": max(0.0, 1 - figures["data_wait"] - copied),
+            "compute": 1 - figures["data_wait"],
             **{f"{k}_us": v for k, v in (stages.stages_us if stages else {}).items()},
         }
 

@@ -102,8 +102,10 @@ def _speeds(times: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
             continue
         lines[name] = (
             f"{figures['samples_per_s']:,.0f} samples/s, {figures['data_wait']:.0%} of the time "
-            f"waiting for data, {figures['copy']:.0%} copying, {figures['compute']:.0%} computing"
+            f"waiting for data"
         )
+        if figures["copy"]:
+            lines[name] += f", {figures['copy']:.0%} with copies to the device under way"
         stages = {key[:-3]: value for key, value in figures.items() if key.endswith("_us")}
         if stages:
             total = max(sum(stages.values()), 1e-9)

@@ -38,6 +38,7 @@ class Facts:
 
     Attributes:
         limit: What training waits for.
+        workers: How many workers there are.
         decoding: The way of decoding; None where there is no storage.
         engines: The engines there are.
         holds: Whether all decoded samples fit into memory and take no time to speak of.
@@ -45,6 +46,7 @@ class Facts:
     """
 
     limit: Literal["loader", "model"]
+    workers: int
     decoding: Decoding | None
     engines: tuple[str, ...]
     holds: bool
@@ -60,7 +62,7 @@ def candidates(config: dict[str, Any], facts: Facts) -> Iterator[Candidate]:
     yield from _of_data(config, facts)
     yield from _of_workers(config, facts)
     loader = config["loader"]
-    if loader["num_workers"]:
+    if facts.workers:
         more = 2 * loader.get("prefetch_factor", 2)
         yield _typed(f"loader.prefetch_factor={more}")
     if facts.cuda and loader.get("pin_memory", "auto") is False:
@@ -97,7 +99,7 @@ def _of_data(config: dict[str, Any], facts: Facts) -> Iterator[Candidate]:
 
 def _of_workers(config: dict[str, Any], facts: Facts) -> Iterator[Candidate]:
     loader, cores = config["loader"], usable_cores()
-    workers, engine = loader["num_workers"], loader["engine"]
+    workers, engine = facts.workers, loader["engine"]
     if engine == "inline":
         yield _typed("loader=ring", f"loader.num_workers={cores}")
         return

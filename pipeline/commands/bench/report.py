@@ -33,7 +33,7 @@ def print_loader(subject: Subject) -> None:
     """Say what is measured, when its first batch came, and what memory it takes."""
     settings, dataset = subject.loader.settings, subject.loader.dataset
     size = f"{len(dataset):,} samples" if hasattr(dataset, "__len__") else "a stream"
-    workers = f"{settings.num_workers} worker{'s' if settings.num_workers != 1 else ''}"
+    workers = f"{subject.workers} worker{'s' if subject.workers != 1 else ''}"
     choice = f"engine {settings.engine}, {workers}"
     say("data", f"{size}, batches of {subject.loader.batch_size}, {choice}")
     say("first batch", f"after {subject.first_batch_s:.2f} s, workers started included; the loader "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import textwrap
@@ -26,20 +25,8 @@ def width() -> int:
 
 
 def write(line: str) -> None:
-    """Print a line as it is.
-
-    Raises:
-        SystemExit: Standard output takes no more, a full disk for example; with a line.
-        BrokenPipeError: Nobody reads any more.
-    """
-    try:
-        print(line, flush=True)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        # The interpreter flushes once more at its end, and would complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(f"error: standard output: {error.strerror}") from error
+    """Print a line as it is, at once."""
+    print(line, flush=True)
 
 
 def say(name: str, text: str) -> None:

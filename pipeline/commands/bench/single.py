@@ -95,7 +95,7 @@ def _look(
     config: dict[str, Any], subject: Subject, settings: BenchSettings
 ) -> tuple[Any, Decoding | None, Figures]:
     """Some records' indices, how they are decoded, and the floor that they give."""
-    threads = max(1, subject.loader.settings.num_workers)
+    threads = max(1, subject.workers)
     dataset = subject.loader.dataset
     if not hasattr(dataset, "storage"):
         return None, None, Figures()
@@ -135,6 +135,7 @@ def _facts(
 
     return Facts(
         limit=limit,
+        workers=subject.workers,
         decoding=decoding if settings.split == "train" else None,
         engines=tuple(component.name for component in components("engine")),
         holds=_holds(subject, figures),
@@ -148,5 +149,5 @@ def _holds(subject: Subject, figures: Figures) -> bool:
     dataset = subject.loader.dataset
     if rate is None or not hasattr(dataset, "__len__"):
         return False
-    threads = max(1, subject.loader.settings.num_workers)
+    threads = max(1, subject.workers)
     return len(dataset) / (rate / threads * usable_cores()) < _HELD_S

@@ -80,9 +80,9 @@ class Subject:
         self.memory_bytes = None if before is None or after is None else max(after - before, 0)
 
     @property
-    def name(self) -> str:
-        """The loader in a few words."""
-        return self.loader.settings.engine
+    def workers(self) -> int:
+        """Number of workers."""
+        return self.loader.settings.num_workers
 
     @property
     def step(self) -> TrainingStep:
@@ -150,7 +150,7 @@ class Subject:
     ) -> Round:
         """Time some batches after those that fill the workers' queues."""
         # Workers begin at the same time, and so their first batches come at the same time.
-        warm_up = 1 + max(1, self.loader.settings.num_workers)
+        warm_up = 1 + max(1, self.workers)
         stream = self._endless(batches)
         stats = self.loader.stats
         try:

@@ -21,14 +21,14 @@ CROPS = Decoding("", parts=1.0, crops_first=True)
 
 
 def facts(**changes) -> Facts:
-    given = {"limit": "loader", "decoding": CROPS, "engines": ("inline", "ring", "torch"),
-             "holds": True, "cuda": False}  # fmt: skip
+    given = {"limit": "loader", "workers": 2, "decoding": CROPS, "holds": True, "cuda": False,
+             "engines": ("inline", "ring", "torch")}  # fmt: skip
     return Facts(**{**given, **changes})
 
 
-def config_of(engine="torch", workers=2, storage="image_folder", **changes) -> dict:
+def config_of(engine="torch", storage="image_folder", **changes) -> dict:
     return {
-        "loader": {"engine": engine, "num_workers": workers, "prefetch_factor": 2, **changes},
+        "loader": {"engine": engine, "prefetch_factor": 2, **changes},
         "dataset": {"_target_": "dataset/map", "storage": {"_target_": f"storage/{storage}"}},
         "trainer": {"channels_last": False, "amp": "off"},
     }
@@ -73,10 +73,10 @@ def test_memory_is_pinned_on_cuda_alone():
 
 
 def test_no_worker_is_tried_with_some():
-    assert typed(config_of(workers=0), facts(decoding=None)) == [
+    assert typed(config_of(), facts(workers=0, decoding=None)) == [
         "loader.num_workers=4", "loader.num_workers=1",
     ]  # fmt: skip
-    assert typed(config_of(engine="inline", workers=0), facts(decoding=None)) == [
+    assert typed(config_of(engine="inline"), facts(workers=0, decoding=None)) == [
         "loader=ring loader.num_workers=4"
     ]
 

@@ -91,8 +91,7 @@ def test_a_run_leaves_what_it_should(tmp_path, capsys):
     times = summary.pop("times")
     assert summary == results
     for split in ("train", "val"):
-        shares = [times[split][name] for name in ("data_wait", "copy", "compute")]
-        assert sum(shares) == pytest.approx(1) and min(shares) >= 0
+        assert times[split]["data_wait"] + times[split]["compute"] == pytest.approx(1)
     assert results["val/accuracy"] > 0.6 and results["step"] == 18
     table = rows(folder)
     assert [row["step"] for row in table] == ["3", "6", "6", "9", "12", "12", "15", "18", "18"]
