@@ -126,13 +126,18 @@ def _run(
 
             print_help(composer, arguments.overrides, command=command)
             return 0
-        if "multirun" in arguments.flags:
+        if "multirun" in arguments.flags and not sweeps:
             return _sweep(arguments, composer, job)
-        if sweeps and command is not None and "cfg" not in arguments.flags:
+        if sweeps:
             from pipeline.config.points import read_points
 
-            assert not isinstance(job, str)
-            return job(read_points(arguments.overrides, composer, command=command)) or 0
+            assert command is not None and not isinstance(job, str)
+            points = read_points(arguments.overrides, composer, command=command)
+            if "cfg" not in arguments.flags:
+                return job(points) or 0
+            for point in points.points:
+                print_config(point.config, arguments.flags.get("package"))
+            return 0
         from pipeline.config.job import locate, read_job
 
         config = read_job(arguments.overrides, composer, command=command).config

@@ -1,1 +1,1 @@
-"""Watching a running program: memory and traces."""
+"""Watching a running program: its memory."""

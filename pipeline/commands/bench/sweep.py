@@ -138,9 +138,12 @@ def print_rows(rows: list[Row], keys: tuple[str, ...]) -> None:
             for place, (cell, width) in enumerate(zip(line, widths, strict=True))
         ]
         write("  ".join(cells).rstrip())
-    heading("loader/s: samples a second of the loader alone; ratio: to the first line; training/s: "
-            "with the training step; waiting: its share in that; memory: what the loader takes; "
-            "first: seconds to the first batch, workers started.")  # fmt: skip
+    heading(
+        "loader/s: samples a second of the loader alone; ratio: to the first line, round by "
+        "round; training/s: with the training step; waiting: its share in that; memory: what "
+        "the loader takes; first: seconds to the first batch, workers started. The first line "
+        "bears what is loaded once for all."
+    )
     for row in rows:
         if row.failed:
             say("failed", f"{_named(row.values)}: {row.failed}")

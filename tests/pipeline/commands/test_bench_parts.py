@@ -13,6 +13,7 @@ from pipeline.commands.bench.advice import Trial, print_advice
 from pipeline.commands.bench.candidates import Candidate, Facts
 from pipeline.commands.bench.decoding import Decoding
 from pipeline.commands.bench.packing import Among
+from pipeline.commands.bench.screen import rate_of
 from pipeline.commands.bench.subject import Round, alternate
 from pipeline.commands.bench.sweep import Row, print_rows
 from pipeline.loader.stats import LoaderTimes
@@ -180,17 +181,17 @@ def test_the_plot_shows_what_the_table_says(tmp_path):
 
     rows = rows_of(4, 0, 1)
     figure = draw(rows, ["loader.num_workers"])
-    rates, waits = figure.axes
-    loader, training = (container.lines[0] for container in rates.containers)
-    assert loader.get_xdata().tolist() == [0, 1, 4]
-    assert loader.get_ydata().tolist() == [screen.rate_of(rows[n].loader) for n in (1, 2, 0)]
-    assert training.get_ydata().tolist() == [900, 901, 904]
+    loader, training, waits = figure.axes
+    assert loader.lines[0].get_xdata().tolist() == [0, 1, 4]
+    assert loader.lines[0].get_ydata().tolist() == [rate_of(rows[n].loader) for n in (1, 2, 0)]
+    assert training.lines[0].get_ydata().tolist() == [900, 901, 904]
     assert waits.lines[0].get_ydata() == pytest.approx([0.5, 0.25, 0.1])
     assert waits.get_xlabel() == "loader.num_workers"
-    assert png_size(figure, tmp_path) == (800, 640)
+    assert [tick.get_text() for tick in waits.get_xticklabels()] == ["4", "0", "1"]
+    assert png_size(figure, tmp_path) == (800, 800)
 
 
-def test_the_plot_of_two_keys_has_a_line_for_each_of_the_second(tmp_path):
+def test_the_plot_of_two_keys_has_bars_in_a_colour_for_each_of_the_second(tmp_path):
     pytest.importorskip("matplotlib")
     from pipeline.commands.bench.plot import draw
 
@@ -199,11 +200,14 @@ def test_the_plot_of_two_keys_has_a_line_for_each_of_the_second(tmp_path):
         for row in rows_of(0, 1):
             row.values["loader.engine"] = engine
             rows.append(row)
-    labels = draw(rows, ["loader.engine", "loader.num_workers"]).axes[0].get_legend().get_texts()
-    assert [label.get_text() for label in labels] == [
-        "num_workers=0: loader alone", "num_workers=0: training",
-        "num_workers=1: loader alone", "num_workers=1: training",
-    ]  # fmt: skip
+    figure = draw(rows, ["loader.engine", "loader.num_workers"])
+    [legend] = figure.legends
+    assert legend.get_title().get_text() == "loader.num_workers"
+    assert [label.get_text() for label in legend.get_texts()] == ["0", "1"]
+    bars = [container for container in figure.axes[1].containers if hasattr(container, "patches")]
+    heights = [[patch.get_height() for patch in container.patches] for container in bars]
+    assert heights == [[900, 900], [901, 901]]
+    assert png_size(figure, tmp_path) == (800, 800)
 
 
 def png_size(figure, tmp_path: Path) -> tuple[int, int]:
