@@ -1,0 +1,56 @@
+"""A process and all that it started: their memory and their time on the processor, from /proc.
+
+A benchmark's cell is the leader of a session of its own, so its family is that session: also
+processes that their parent has left behind are found.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def members(session: int | None = None) -> list[int]:
+    """Ids of the processes of a session; of this process's own, if none is given."""
+    session = os.getsid(0) if session is None else session
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                if os.getsid(int(entry)) == session:
+                    found.append(int(entry))
+            except (ProcessLookupError, PermissionError):
+                continue
+    return found
+
+
+def pss_mb(pids: list[int]) -> float:
+    """Proportional set size of some processes together, MB: pages that n map count 1/n each."""
+    return sum(_memory_kb(pid, "Pss:") for pid in pids) * 1024 / 1e6
+
+
+def private_mb(pid: int) -> float:
+    """Memory that one process has for itself alone, MB."""
+    return _memory_kb(pid, "Private_Clean:", "Private_Dirty:") * 1024 / 1e6
+
+
+def _memory_kb(pid: int, *fields: str) -> int:
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    lines = (line.split() for line in text.splitlines()[1:])
+    return sum(int(parts[1]) for parts in lines if parts[0] in fields)
+
+
+def processor_s(pids: list[int]) -> float:
+    """Processor time of some processes and of their children that have ended, seconds."""
+    ticks = 0
+    for pid in pids:
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        # The name, in parentheses, may hold spaces; utime is field 14 of proc(5).
+        ticks += sum(int(field) for field in stat.rpartition(")")[2].split()[11:15])
+    return ticks / os.sysconf("SC_CLK_TCK")

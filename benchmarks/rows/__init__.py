@@ -1,0 +1,115 @@
+"""The rows of the loaders' table: which there are, and what each module of them offers.
+
+A row is a module of this package and an option of it. The module has
+
+* ``LIBRARIES``, what must import for it, and ``DISTRIBUTIONS``, whose versions are stated;
+* ``open_batches(work, option)``, which gives a function that gives an epoch: an iterator of
+  batches, shuffled anew, uint8 [B, 224, 224, 3] (alone, first in a tuple or list, or as
+  ``batch["image"]``), or for a floor the number of images done;
+* ``prepare(work, option)``, where data is converted once before (into ``work.prepared``), by the
+  library's own writer.
+
+To add a row, add a line here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Group = Literal["photographs", "prepared", "large"]
+Kind = Literal["floor", "ours", "peer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the table.
+
+    Attributes:
+        name: What ``--rows`` takes; a part of it will do.
+        label: The table's words.
+        module: The module of this package.
+        kind: A floor, ours, or a peer's.
+        option: Which of the module's ways.
+        group: Rows are compared within their group.
+        prepares: Name of the prepared data, if there is any; rows with equal names share it.
+    """
+
+    name: str
+    label: str
+    module: str
+    kind: Kind
+    option: str = ""
+    group: Group = "photographs"
+    prepares: str | None = None
+
+    def matches(self, word: str) -> bool:
+        """Whether a word picks this row: a part of its name, or its group."""
+        return word in self.name or word == self.group
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What every row has to do.
+
+    Attributes:
+        photographs: A folder of JPEG files, at any depth, each name once.
+        prepared: Where the row's converted data lies, or is to be written.
+        batch_size: Images in a batch.
+        size: Height and width of an image in a batch.
+        workers: Threads or processes that work.
+        decoder: What peers that leave decoding to their user decode with: ``cv2`` or
+            ``simplejpeg``.
+    """
+
+    photographs: str
+    prepared: str
+    batch_size: int
+    size: int
+    workers: int
+    decoder: str
+
+    @property
+    def files(self) -> list[str]:
+        """The photographs' paths, sorted."""
+        return sorted(str(path) for path in Path(self.photographs).rglob("*") if path.is_file())
+
+
+ROWS = [
+    Row("floor", "*floor:* pure decoding of whole images", "floor", "floor", "decode"),
+    Row("ours-threads", "**ours**, files, ring, threads", "ours", "ours", "threads"),
+    Row("ours-processes", "**ours**, files, ring, processes", "ours", "ours", "processes"),
+    Row("ours-torch", "**ours**, files, engine=torch", "ours", "ours", "torch"),
+    Row("ours-whole", "**ours**, files, decode.region=whole", "ours", "ours", "whole"),
+    Row("ours-tiled", "**ours**, tiled JPEG", "ours", "ours", "tiled", prepares="tiled"),
+    Row(
+        "ours-tiled-whole", "**ours**, tiled JPEG, decode.region=whole", "ours", "ours",
+        "tiled_whole", prepares="tiled",
+    ),
+    Row("torch-pil", "torch DataLoader, PIL", "torch_loader", "peer", "pil"),
+    Row("torch-albumentations", "torch DataLoader, cv2, albumentations", "torch_loader", "peer",
+        "albumentations"),
+    Row("torch-cv2", "torch DataLoader, cv2 alone", "torch_loader", "peer", "cv2"),
+    Row("webdataset", "webdataset", "web_dataset", "peer", prepares="webdataset"),
+    Row("litdata", "litdata", "lit_data", "peer", prepares="litdata"),
+    Row("mosaicml", "mosaicml-streaming", "mosaicml", "peer", prepares="mosaicml"),
+    Row("torchdata", "torchdata nodes", "torchdata_nodes", "peer"),
+    Row("huggingface", "HF datasets", "huggingface", "peer", prepares="huggingface"),
+    Row("dali", "NVIDIA DALI on the CPU (decodes regions)", "dali", "peer"),
+    Row("spdl-image", "SPDL, a task per image", "spdl_pipeline", "peer", "image"),
+    Row("spdl-batch", "SPDL, a task per batch", "spdl_pipeline", "peer", "batch"),
+    Row("grain-image", "grain, threads, batched after reading", "grain_threads", "peer", "image"),
+    Row("grain-batch", "grain, threads, a task per batch", "grain_threads", "peer", "batch"),
+    Row("ffcv-jpeg", "FFCV, all images as JPEG (quality 95), not resized", "ffcv_loader", "peer",
+        "jpeg", prepares="ffcv_jpeg"),
+    Row("resize-floor", "*floor:* crop and resize of raw images into a batch", "floor", "floor",
+        "resize", "prepared"),
+    Row("ffcv-prepared", "FFCV, its recommended preparation (max side 500, half raw, quality 90)",
+        "ffcv_loader", "peer", "recommended", "prepared", "ffcv_recommended"),
+    Row("large-floor", "*floor:* pure decoding of whole images", "floor", "floor", "decode",
+        "large"),
+    Row("large-whole", "**ours**, decode.region=whole", "ours", "ours", "whole", "large"),
+    Row("large-exact", "**ours**, files as they are", "ours", "ours", "threads", "large"),
+    Row("large-tiled", "**ours**, tiled JPEG", "ours", "ours", "tiled", "large", "large_tiled"),
+]  # fmt: skip

@@ -1,0 +1,63 @@
+"""What the loader is to reach, as ratios of rows of one run, and the table that says it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from harness import markdown, paired, with_spread
+
+BEST_PEER = "best peer"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A ratio of two rows' images per second, and what it is to be at least."""
+
+    text: str
+    row: str
+    other: str
+    ratio: float
+
+
+TARGETS = [
+    Target("files as they are / pure decoding of whole images", "ours-threads", "floor", 1.0),
+    Target("files as they are / best peer", "ours-threads", BEST_PEER, 1.15),
+    Target("tiled / best peer on files as they are", "ours-tiled", BEST_PEER, 1.8),
+    Target("tiled / tiled, decoded whole", "ours-tiled", "ours-tiled-whole", 1.35),
+    Target("12 megapixels: tiled / decoded whole", "large-tiled", "large-whole", 5.0),
+]
+
+
+def targets_table(
+    rates: Mapping[str, Sequence[float]],
+    efforts: Mapping[str, Sequence[float]],
+    peers: Sequence[str],
+) -> str:
+    """Markdown of the targets whose rows were measured.
+
+    Args:
+        rates: Images per second by row, one a round.
+        efforts: Processor time an image by row, one a round.
+        peers: The peers' rows that read the photographs as they are.
+    """
+    best = best_of(rates, peers)
+    lines = []
+    for target in TARGETS:
+        other = best if target.other == BEST_PEER else target.other
+        if not rates.get(target.row) or other is None or not rates.get(other):
+            continue
+        ratios = paired(rates[target.row], rates[other])
+        spent = with_spread(paired(efforts[other], efforts[target.row]))
+        reached = "yes" if statistics.median(ratios) >= target.ratio else "**no**"
+        text = f"{target.text} ({other})" if target.other == BEST_PEER else target.text
+        lines.append([text, with_spread(ratios), spent, f"{target.ratio:.2f}", reached])
+    header = ["ratio", "images/s", "images per processor second", "to reach", "reached"]
+    return markdown(header, lines) if lines else ""
+
+
+def best_of(rates: Mapping[str, Sequence[float]], names: Sequence[str]) -> str | None:
+    """The row of the highest median, or None if none was measured."""
+    measured = [name for name in names if rates.get(name)]
+    return max(measured, key=lambda name: statistics.median(rates[name]), default=None)
