@@ -1,0 +1,56 @@
+"""A storage of any length that serves the same few images: ``imports=[benchmarks/few_images.py]``.
+
+Its index is a real one, of as many records as it was written with; only the bytes repeat.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.index import Index, write_index
+from datasets.sample import BadRecord, Record
+from pipeline.registry import register
+
+
+def write_few_images(path: Path, *, count: int, classes: int = 100) -> None:
+    """Write the index of `count` records at `path`."""
+    write_index(
+        path,
+        key_pattern="image_{:09d}.jpg",
+        count=count,
+        columns={"label": (np.arange(count) % classes).astype(np.int32)},
+        class_names=[f"class {number}" for number in range(classes)],
+    )
+
+
+@register("storage", "few_images")
+class FewImages:
+    """Records whose image is the file of that number, modulo the number of files.
+
+    Args:
+        path: The index that `write_few_images` wrote.
+        images: A folder of images.
+    """
+
+    def __init__(self, path: str, images: str) -> None:
+        self.index = Index.open(path)
+        self._images = [file.read_bytes() for file in sorted(Path(images).iterdir())]
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
+        """Read the records at `indices`, int64 [n]."""
+        labels = self.index.values("label", indices).tolist()
+        keys = self.index.keys(indices)
+        return [
+            Record(i, key, {"image": self._images[i % len(self._images)], "label": label})
+            for i, key, label in zip(indices.tolist(), keys, labels, strict=True)
+        ]
+
+    def fingerprint(self) -> str:
+        """The index's."""
+        return self.index.fingerprint()
