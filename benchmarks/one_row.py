@@ -29,6 +29,8 @@ def measure(module: Any, option: str, work: Work, epochs: int) -> dict[str, floa
         ``first_s``, from the first `iter` to the first batch; ``open_s``, building what is
         iterated; ``memory_mb``, the proportional set size of all processes amid an epoch.
     """
+    for name in module.LIBRARIES:  # importing is not part of building
+        import_module(name)
     start = time.perf_counter()
     epoch = module.open_batches(work, option)
     opened = time.perf_counter()

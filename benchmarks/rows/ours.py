@@ -15,18 +15,32 @@ sys.path.insert(0, str(ROOT))
 LIBRARIES = ("pipeline", "simplejpeg", "albumentations")
 DISTRIBUTIONS = ("simplejpeg", "albumentations", "torch")
 
-# Overrides by option; those of a packed option come after `pack`'s.
-LOADERS: dict[str, list[str]] = {
-    "threads": ["loader=ring", "loader.processes=0"],
-    "processes": ["loader=ring", "loader.processes={workers}"],
-    "torch": ["loader=torch"],
-    "whole": ["loader=ring", "loader.processes=0", "dataset.decode.region=whole"],
-    "tiled": ["loader=ring", "loader.processes=0"],
-    "tiled_whole": ["loader=ring", "loader.processes=0", "dataset.decode.region=whole"],
-}
+_RING = ["loader=ring", "loader.processes=0", "loader.num_workers={workers}"]
+_PROCESSES = ["loader=ring", "loader.processes={workers}", "loader.num_workers={workers}"]
+_WHOLE = ["dataset.decode.region=whole"]
+_SCALED = ["dataset/decode=scaled"]
+
+# How the data of an option is packed; files are read as they are for the others.
 PACKS: dict[str, list[str]] = {
     "tiled": ["pack.tiled=true"],
     "tiled_whole": ["pack.tiled=true"],
+    "overviews": ["pack.tiled=true", "pack.overviews=true"],
+    "half_raw": ["pack.max_side=500", "pack.quality=90", "pack.raw=0.5"],
+    "half_raw_tiled": ["pack.max_side=500", "pack.quality=90", "pack.raw=0.5", "pack.tiled=true"],
+    "raw": ["pack.max_side=500", "pack.raw=1"],
+    "short_256": ["pack.short_side=256", "pack.quality=90"],
+    "short_256_raw": ["pack.short_side=256", "pack.raw=1"],
+}
+
+# How it is loaded; what is not named here, by threads.
+LOADERS: dict[str, list[str]] = {
+    "auto": ["loader=auto"],
+    "processes": _PROCESSES,
+    "torch": ["loader=torch", "loader.num_workers={workers}"],
+    "whole": [*_RING, *_WHOLE],
+    "tiled_whole": [*_RING, *_WHOLE],
+    "scaled": [*_RING, *_SCALED],
+    "overviews": [*_RING, *_SCALED],
 }
 
 
@@ -44,7 +58,6 @@ def open_batches(work: Work, option: str) -> Callable[[], Iterator[Any]]:
     """A loader of the config; an epoch is an iteration over it."""
     from pipeline import build_loader, compose
 
-    # The start method of processes imports this module's package again.
     loader = build_loader(compose(overrides_of(work, option)), "train")
     return lambda: iter(loader)
 
@@ -57,8 +70,7 @@ def overrides_of(work: Work, option: str) -> list[str]:
         "dataset.val_fraction=0",
         "augment=imagenet",
         f"augment.image_size={work.size}",
-        *(text.format(workers=work.workers) for text in LOADERS[option]),
-        f"loader.num_workers={work.workers}",
+        *(text.format(workers=work.workers) for text in LOADERS.get(option, _RING)),
         f"loader.batch_size={work.batch_size}",
     ]
 
