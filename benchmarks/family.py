@@ -9,19 +9,33 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
 
 def members(session: int | None = None) -> list[int]:
-    """Ids of the processes of a session; of this process's own, if none is given."""
+    """Ids of the processes of a session; of this process's own, if none is given.
+
+    Those that have ended and that nobody has waited for yet are none.
+    """
     session = os.getsid(0) if session is None else session
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                if os.getsid(int(entry)) == session:
-                    found.append(int(entry))
-            except (ProcessLookupError, PermissionError):
-                continue
-    return found
+    pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+    return [pid for pid in pids if _session(pid) == session and _fields(pid)[:1] != ["Z"]]
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except (ProcessLookupError, PermissionError):
+        return None
+
+
+def _fields(pid: int) -> list[str]:
+    """Fields of /proc/PID/stat from the third, the state, on (proc(5)); none if it has ended."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return stat.rpartition(")")[2].split()  # the name, in parentheses, may hold spaces
 
 
 def pss_mb(pids: list[int]) -> float:
@@ -44,13 +58,9 @@ def _memory_kb(pid: int, *fields: str) -> int:
 
 
 def processor_s(pids: list[int]) -> float:
-    """Processor time of some processes and of their children that have ended, seconds."""
-    ticks = 0
-    for pid in pids:
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        # The name, in parentheses, may hold spaces; utime is field 14 of proc(5).
-        ticks += sum(int(field) for field in stat.rpartition(")")[2].split()[11:15])
-    return ticks / os.sysconf("SC_CLK_TCK")
+    """Processor time of some processes and of their children that have ended, seconds.
+
+    The kernel counts it in ticks, of which there are `TICK_S` seconds each.
+    """
+    times = [_fields(pid)[11:15] for pid in pids]  # user and system time, and of children
+    return TICK_S * sum(int(field) for fields in times for field in fields)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import statistics
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,6 +20,7 @@ from family import members
 
 _MARK = "benchmark result: "
 _ERROR_LINES = 12
+_END_S = 10.0
 
 
 class CellError(RuntimeError):
@@ -40,33 +45,41 @@ def run_cell(
         CellError: It failed, replied nothing, or took too long.
     """
     environment = {**os.environ, "NO_ALBUMENTATIONS_UPDATE": "1"}
-    process = subprocess.Popen(
-        [python, str(script), "--cell", json.dumps(spec)],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, errors="replace", env=environment, start_new_session=True,
-    )  # fmt: skip
-    try:
-        said, _ = process.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        raise CellError(f"no result within {timeout_s:g} s") from None
-    finally:
-        end_session(process.pid)
-        process.wait()
+    # A file, not a pipe, whose end would wait for every process that the cell leaves behind. A
+    # thread starts the cell, since Ctrl-C in this one could come before its id is known.
+    with tempfile.TemporaryFile("w+", errors="replace") as output, ThreadPoolExecutor(1) as pool:
+        started = pool.submit(
+            subprocess.Popen,
+            [python, str(script), "--cell", json.dumps(spec)],
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            env=environment, start_new_session=True,
+        )  # fmt: skip
+        try:
+            code = started.result().wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise CellError(f"no result within {timeout_s:g} s") from None
+        finally:
+            end_session(started.result())
+        output.seek(0)
+        said = output.read()
     for line in reversed(said.splitlines()):
         if line.startswith(_MARK):
             return json.loads(line.removeprefix(_MARK))
     tail = "\n".join(said.splitlines()[-_ERROR_LINES:])
-    raise CellError(f"exit code {process.returncode}\n{tail}")
+    raise CellError(f"exit code {code}\n{tail}")
 
 
-def end_session(session: int) -> None:
-    """Kill every process of a session that this benchmark started."""
+def end_session(leader: subprocess.Popen[Any]) -> None:
+    """Kill every process of a session that this benchmark started, and wait until they are gone."""
+    session = leader.pid
     assert session != os.getsid(0)
-    for pid in members(session):
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
+    deadline = time.monotonic() + _END_S
+    while (left := members(session)) and time.monotonic() < deadline:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+    leader.wait()
 
 
 def reply(result: Any) -> None:

@@ -82,7 +82,9 @@ def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("photographs", type=Path, help="a folder of JPEG files, at any depth")
-    parser.add_argument("--rows", default="", help="parts of names, or groups: ours,grain,large")
+    parser.add_argument(
+        "--rows", default="", help="names, their beginnings, or groups: ours,grain,large"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=2, help="that are timed in each round")
     parser.add_argument("--workers", type=int, default=2, help="of every row, and cores they get")
@@ -103,7 +105,7 @@ def parse() -> argparse.Namespace:
 
 
 def select(text: str) -> list[Row]:
-    """Rows whose name contains, or whose group is, one of the comma-separated words."""
+    """Rows whose name begins with, or whose group is, one of the comma-separated words."""
     words = [word for word in text.split(",") if word]
     chosen = [row for row in ROWS if not words or any(row.matches(word) for word in words)]
     if not chosen:
@@ -121,27 +123,27 @@ def cell(row: Row, spec: dict[str, Any], python: str, timeout_s: float) -> Any:
 def find(
     rows: Sequence[Row], arguments: argparse.Namespace
 ) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """The interpreter of each row, versions by module, and why rows have no interpreter."""
-    pythons: dict[str, str] = {}
+    """The interpreter of each row, versions by peer, and why rows have no interpreter."""
+    pythons = {row.name: sys.executable for row in rows if row.kind != "peer"}
     versions: dict[str, str] = {}
     missing: dict[str, str] = {}
     answers: dict[tuple[str, str], Any] = {}
     for row in rows:
-        others = map(str, arguments.peers_python if row.kind == "peer" else [])
-        for python in (sys.executable, *others):
+        for python in (sys.executable, *map(str, arguments.peers_python)):
+            if row.name in pythons:
+                break
             key = (row.module, python)
             if key not in answers:
                 try:
                     answers[key] = cell(row, {"do": "check"}, python, arguments.timeout_s)
                 except CellError as error:
                     answers[key] = str(error).splitlines()[-1]
-            if not isinstance(answers[key], str):
-                pythons[row.name] = python
-                versions[row.module] = ", ".join(" ".join(pair) for pair in answers[key])
-                missing.pop(row.name, None)
-                break
-            missing.setdefault(row.name, answers[key])
-    return pythons, versions, missing
+            if isinstance(answers[key], str):
+                missing.setdefault(row.name, f"not installed: {answers[key]}")
+                continue
+            pythons[row.name] = python
+            versions[row.module] = ", ".join(" ".join(pair) for pair in answers[key])
+    return pythons, versions, {n: why for n, why in missing.items() if n not in pythons}
 
 
 def lay_out(rows: Sequence[Row], scratch: Path, arguments: argparse.Namespace) -> dict[str, Work]:
@@ -198,8 +200,8 @@ def report(
     peers = [row.name for row in rows if row.kind == "peer" and row.group == "photographs"]
     efforts = {name: [result["processor_us"] for result in each] for name, each in results.items()}
     parts += [text for text in [targets_table(rates, efforts, peers)] if text]
-    used = {row.module: versions[row.module] for row in rows if row.kind == "peer"}
-    parts.append("Versions: " + "; ".join(filter(None, used.values())) + ".")
+    if versions:
+        parts.append(f"Versions: {'; '.join(versions.values())}.")
     absent = dict(missing)
     absent |= {name: "failed, see above" for name, each in results.items() if not each}
     if absent:

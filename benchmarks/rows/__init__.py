@@ -27,7 +27,7 @@ class Row:
     """A row of the table.
 
     Attributes:
-        name: What ``--rows`` takes; a part of it will do.
+        name: What ``--rows`` takes; its beginning will do.
         label: The table's words.
         module: The module of this package.
         kind: A floor, ours, or a peer's.
@@ -45,8 +45,8 @@ class Row:
     prepares: str | None = None
 
     def matches(self, word: str) -> bool:
-        """Whether a word picks this row: a part of its name, or its group."""
-        return word in self.name or word == self.group
+        """Whether a word picks this row: the beginning of its name, or its group."""
+        return self.name.startswith(word) or word == self.group
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,138 @@
+"""Cells end with all that they started, and what they say arrives."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from family import members, processor_s, pss_mb
+from harness import CellError, alternate, paired, run_cell, with_spread
+from rows.photo import augment, draw_crop
+from targets import targets_table
+
+from tests.benchmarks.conftest import BENCHMARKS
+
+_CELL = f"""
+import json, os, subprocess, sys, time
+sys.path.insert(0, {str(BENCHMARKS)!r})
+from harness import reply
+spec = json.loads(sys.argv[-1])
+subprocess.Popen(["sleep", "60"])
+if spec["do"] == "fail":
+    sys.exit("out of paper")
+if spec["do"] == "wait":
+    time.sleep(60)
+reply({{"session": os.getsid(0)}})
+"""
+
+
+@pytest.fixture
+def cell(tmp_path: Path) -> Path:
+    script = tmp_path / "cell.py"
+    script.write_text(_CELL)
+    return script
+
+
+def test_a_cell_replies_and_leaves_no_process(cell):
+    session = run_cell(cell, {"do": "reply"}, timeout_s=30)["session"]
+    assert session != os.getsid(0)
+    assert _gone(session)
+
+
+def test_a_failing_cell_says_what_it_said(cell):
+    with pytest.raises(CellError, match=r"exit code 1\nout of paper"):
+        run_cell(cell, {"do": "fail"}, timeout_s=30)
+
+
+def test_a_cell_that_takes_too_long_is_ended(cell):
+    before = set(_sleeping())
+    with pytest.raises(CellError, match="no result within 1 s"):
+        run_cell(cell, {"do": "wait"}, timeout_s=1)
+    assert not set(_sleeping()) - before
+
+
+def test_what_fails_is_left_out_of_later_rounds(capsys):
+    asked = []
+
+    def measure(name):
+        asked.append(name)
+        if name == "bad":
+            raise CellError("broken")
+        return len(asked)
+
+    results = alternate(["a", "bad", "c"], 3, measure)
+    assert asked == ["a", "bad", "c", "c", "a", "a", "c"]
+    assert results == {"a": [1, 5, 6], "bad": [], "c": [3, 4, 7]}
+    assert "bad: failed: broken" in capsys.readouterr().err
+
+
+def test_time_and_memory_of_this_process_are_plausible():
+    me = [os.getpid()]
+    assert os.getpid() in members()
+    before, spent = processor_s(me), time.process_time()
+    while time.process_time() - spent < 0.3:
+        pass
+    assert 0.25 < processor_s(me) - before < 0.6
+    block = np.ones(50_000_000, np.uint8)
+    with_block = pss_mb(me)
+    del block
+    assert 40 < with_block - pss_mb(me) < 60
+
+
+def test_the_peers_crop_is_that_of_random_resized_crop():
+    draw = random.Random(0).random
+    boxes = np.array([draw_crop(400, 300, draw) for _ in range(4000)])
+    left, top, width, height = boxes.T
+    assert (left >= 0).all() and (left + width <= 400).all()
+    assert (top >= 0).all() and (top + height <= 300).all()
+    share = width * height / 120_000
+    assert 0.078 < share.min() < 0.09 and share.max() > 0.97
+    assert 0.74 < (width / height).min() and (width / height).max() < 1.35
+
+
+def test_the_peers_image_is_the_crop_resized_and_flipped():
+    image = np.random.default_rng(0).integers(0, 255, (60, 80, 3), np.uint8)
+    for flip in (0.4, 0.6):
+        draws = [0.3, 0.5, 0.2, 0.7]
+        left, top, width, height = draw_crop(80, 60, iter(draws).__next__)
+        out = np.empty((32, 32, 3), np.uint8)
+        given = augment(image, 32, iter([*draws, flip]).__next__, out)
+        expected = cv2.resize(image[top : top + height, left : left + width], (32, 32))
+        expected = expected[:, ::-1] if flip < 0.5 else expected
+        assert np.array_equal(out, expected) and np.array_equal(given, expected)
+
+
+def test_ratios_are_of_the_same_round():
+    assert with_spread(paired([10, 30, 20], [10, 10, 10])) == "2.00 (1.00–3.00)"
+
+
+def test_targets_are_held_against_the_best_peer():
+    rates = {"ours-threads": [120.0, 120.0], "a": [100.0, 100.0], "b": [110.0, 110.0], "c": []}
+    efforts = {"ours-threads": [5.0, 5.0], "a": [10.0, 10.0], "b": [10.0, 10.0]}
+    table = targets_table(rates, efforts, ["a", "b", "c"])
+    assert "best peer (b) | 1.09 (1.09–1.09) | 2.00 (2.00–2.00) | 1.15 | **no** |" in table
+    assert len(table.splitlines()) == 3  # what was not measured has no line
+
+
+def _gone(session: int) -> bool:
+    deadline = time.monotonic() + 5
+    while members(session) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not members(session)
+
+
+def _sleeping() -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if (entry / "cmdline").read_bytes() == b"sleep\x0060\x00":
+                    found.append(int(entry.name))
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+    return found
