@@ -9,17 +9,21 @@ beside ours, up to the size where they would need more than a few gigabytes.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import resource
-import subprocess
 import sys
 import tempfile
 import time
 from importlib import import_module
 from pathlib import Path
 
+from harness import markdown, reply, run_cell, stop_when_terminated
+from machine import describe
+
 ROOT = Path(__file__).resolve().parents[1]
 BATCH = 256
+TIMEOUT_S = 600
 # Beyond these sizes a sampler's lists take gigabytes or it refuses: powers of ten.
 LARGEST = {"torch random": 8, "torch weighted": 7, "ours weighted": 8}
 
@@ -90,41 +94,40 @@ SAMPLERS = {
 }
 
 
-def measure(name: str, n: int) -> None:
-    """Run one cell in this process and print its figures."""
+def measure(name: str, n: int) -> dict[str, float]:
+    """Run one cell in this process: seconds to the first batch and of a jump, and megabytes."""
+    sys.path.insert(0, str(ROOT))
     # What importing costs is not the sampler's.
     import_module("torch" if name.startswith("torch") else "pipeline.samplers.weighted")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    first, jump = SAMPLERS[name](n)
+    first_s, jump_s = SAMPLERS[name](n)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    print(first, jump, memory / 1024)
+    return {"first_s": first_s, "jump_s": jump_s, "memory_mb": memory / 1024}
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--largest", type=int, default=9, help="largest power of ten")
-    parser.add_argument("--cell", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--cell", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.cell:
-        measure(arguments.cell[0], int(arguments.cell[1]))
+        reply(measure(**json.loads(arguments.cell)))
         return
-    print(f"{'positions':>13}  {'sampler':<15} {'first batch':>12} {'jump':>12} {'memory':>10}")
-    with tempfile.TemporaryDirectory() as cache:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": cache}
+    stop_when_terminated()
+    lines = []
+    with tempfile.TemporaryDirectory(prefix="bench-") as cache:
+        os.environ["XDG_CACHE_HOME"] = cache
         for power in range(3, arguments.largest + 1):
             for name in SAMPLERS:
                 if power > LARGEST.get(name, power):
                     continue
-                command = [sys.executable, __file__, "--cell", name, str(10**power)]
-                done = subprocess.run(
-                    command, env=environment, capture_output=True, text=True, check=True
-                )
-                first, jump, memory = (float(figure) for figure in done.stdout.split())
-                print(
-                    f"{10**power:>13,}  {name:<15} {first * 1e3:>9.2f} ms {jump * 1e3:>9.2f} ms "
-                    f"{memory:>7.1f} MB"
-                )
+                cell = run_cell(__file__, {"name": name, "n": 10**power}, timeout_s=TIMEOUT_S)
+                first, jump = f"{cell['first_s'] * 1e3:,.2f} ms", f"{cell['jump_s'] * 1e3:,.2f} ms"
+                lines.append([f"{10**power:,}", name, first, jump, f"{cell['memory_mb']:,.0f} MB"])
+                print("  ", *lines[-1], file=sys.stderr)
+    print(describe(), "\n")
+    print(markdown(["positions", "sampler", "first batch", "jump into epoch 7", "memory"], lines))
 
 
 if __name__ == "__main__":
