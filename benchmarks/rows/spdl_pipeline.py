@@ -31,7 +31,7 @@ def open_batches(work: Work, option: str) -> Callable[[], Iterator[Any]]:
             yield order[at : at + size]
 
     def epoch() -> Iterator[Any]:
-        arguments = {"decoder": work.decoder, "size": work.size}
+        arguments: dict[str, Any] = {"decoder": work.decoder, "size": work.size}
         if option == "image":
             builder = PipelineBuilder().add_source(paths())
             builder.pipe(partial(load_file, **arguments), concurrency=work.workers)
