@@ -27,10 +27,8 @@ TARGETS = [
     Target("files as they are / best peer", "ours-threads", BEST_PEER, 1.15),
     Target("tiled / best peer on files as they are", "ours-tiled", BEST_PEER, 1.8),
     Target("tiled / tiled, decoded whole", "ours-tiled", "ours-tiled-whole", 1.35),
-    Target("12 megapixels: tiled / decoded whole", "large-tiled", "large-whole", 5.0),
-    Target("12 megapixels: decode=scaled / decoded whole", "large-scaled", "large-whole", 5.0),
     Target(
-        "12 megapixels: overviews, decode=scaled / decoded whole",
+        "12 megapixels: tiled with overviews, decode=scaled / decoded whole",
         "large-overviews", "large-whole", 5.0,
     ),
     Target("FFCV's preparation: ours / FFCV", "prepared-half-raw", "ffcv-prepared", 2.5),
