@@ -11,6 +11,7 @@ from pipeline.loader.contract import BatchTask, Delivery
 from pipeline.loader.host_memory import host_memory
 from pipeline.loader.read_ahead import ReadAhead, reads_ahead
 from pipeline.loader.ring.board import Crew
+from pipeline.loader.ring.slabs import compute_into_slabs
 from pipeline.loader.starting import preload, warn_about_cores
 from pipeline.registry import register
 
@@ -69,7 +70,7 @@ class RingEngine:
             while ahead:
                 delivery = crew.take(ahead.popleft())
                 self._submit(crew, source, ahead)
-                yield self._pinned(delivery)
+                yield delivery
                 del delivery
             intact = True
             if source.error is not None:
@@ -132,19 +133,13 @@ class RingEngine:
         self._finalizer.atexit = False  # then the crew sees to it by itself
         return crew
 
-    @property
-    def _pins(self) -> bool:
-        import torch
-
-        return self._settings.pin_memory is not False and torch.cuda.is_available()
-
-    def _pinned(self, delivery: Delivery) -> Delivery:
-        return delivery.pin_memory() if self._threads and self._pins else delivery
-
     def _computed_here(self, tasks: Iterator[BatchTask]) -> Iterator[Delivery]:
+        memory = host_memory(self._settings)
         for task in tasks:
-            delivery = self._compute(task)
-            yield delivery.pin_memory() if self._pins else delivery
+            if memory is None:
+                yield self._compute(task)
+            else:
+                yield compute_into_slabs(self._compute, task, memory)
 
 
 class _UntilError:

@@ -22,6 +22,7 @@ from pipeline.loader.ring.child import Answer
 from pipeline.loader.ring.clinic import Clinic
 from pipeline.loader.ring.packing import unpack
 from pipeline.loader.ring.process import Job, WorkerProcess
+from pipeline.loader.ring.slabs import locked
 from pipeline.loader.ring.slots import SlotPool
 from pipeline.loader.starting import process_context
 from pipeline.loader.worker import Failure, WorkerError
@@ -75,7 +76,7 @@ class ProcessCrew:
         self._threads = list(threads)
         self._context = process_context(settings.multiprocessing_context)
         self._read_ahead = -(-read_ahead // len(self._threads))
-        self._slots = SlotPool(_HELD_BY_CONSUMER, locks=locks)
+        self._locks, self._slots = locks, SlotPool(_HELD_BY_CONSUMER, locks=locks)
         self._board = Board()
         self._waiting: deque[Job] = deque()
         self._oldest = 0  # tickets below it were dropped
@@ -130,7 +131,8 @@ class ProcessCrew:
             delivery.raise_error()
         batch = delivery.batch and unpack(delivery.batch, memory)
         held = tuple((job.task.epoch, position) for position in job.quarantined)
-        return replace(delivery, batch=batch, quarantined=held)
+        delivery = replace(delivery, batch=batch, quarantined=held)
+        return locked(delivery, self._locks) if self._locks else delivery
 
     def drop(self) -> None:
         """Forget all that was submitted. What is being computed is finished and left aside."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -39,12 +39,22 @@ def compute_into_slabs(
         slabs.append(memory.allocate(size_bytes))
         return slabs[-1].numpy()
 
-    delivery = compute(task, allocate=allocate, **given)
+    return locked(compute(task, allocate=allocate, **given), memory, slabs)
+
+
+def locked(delivery: Delivery, memory: HostMemory, slabs: Sequence[torch.Tensor] = ()) -> Delivery:
+    """A delivery with all tensors in page-locked memory, copied there if they lie elsewhere.
+
+    Args:
+        delivery: The delivery.
+        memory: Gives page-locked memory.
+        slabs: What `memory` allocated for this delivery.
+    """
     batch = mapped(delivery.batch, partial(_locked, slabs=slabs, memory=memory))
     return replace(delivery, batch=batch)
 
 
-def _locked(value: Any, *, slabs: list[torch.Tensor], memory: HostMemory) -> Any:
+def _locked(value: Any, *, slabs: Sequence[torch.Tensor], memory: HostMemory) -> Any:
     import torch
 
     if not isinstance(value, torch.Tensor) or value.device.type != "cpu":

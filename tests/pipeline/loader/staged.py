@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from datasets.sample import BadSample, Sample
+from pipeline.loader import host_memory
 from tests.pipeline.loader.fakes import Collated, FakeDataset
 
 
@@ -142,6 +143,9 @@ class FakeMemory:
         return len(self._lent)
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
+        for start, size_bytes in self.registered.items():
+            if start <= tensor.data_ptr() < start + size_bytes:
+                return tensor
         self.pinned_bytes.append(tensor.nbytes)
         copy = self.allocate(tensor.nbytes).view(tensor.dtype).view(tensor.shape)
         return copy.copy_(tensor)
@@ -162,6 +166,12 @@ class FakeMemory:
     def fence(self) -> FakeFence:
         self.fences.append(FakeFence(self.passed))
         return self.fences[-1]
+
+
+def use_instead_of_cuda(monkeypatch: Any, memory: FakeMemory) -> None:
+    """Let loaders take `memory` for that of CUDA."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(host_memory, "CudaHostMemory", lambda: memory)
 
 
 def is_mapped(address: int) -> bool:

@@ -9,11 +9,10 @@ import os
 import pytest
 import torch
 
-from pipeline.loader.engines import ring
 from pipeline.loader.ring.packing import Parcel, Placed, unpack
 from pipeline.loader.ring.slots import _MOST_FENCED, Slot, SlotPool, address_of
 from tests.pipeline.loader.fakes import FakeDataset, digest, digests, make_loader
-from tests.pipeline.loader.staged import FakeMemory, RowsCollated, StagedFake
+from tests.pipeline.loader.staged import FakeMemory, RowsCollated, StagedFake, use_instead_of_cuda
 
 N = 400
 SIZE = 16
@@ -25,12 +24,12 @@ PROCESS = {**THREADS, "processes": 1, "multiprocessing_context": "fork"}
 @pytest.fixture
 def memory(monkeypatch):
     fake = FakeMemory()
-    monkeypatch.setattr(ring, "host_memory", lambda settings: fake)
+    use_instead_of_cuda(monkeypatch, fake)
     return fake
 
 
 def expected(epochs: int = 1, **settings):
-    return digests(make_loader(FakeDataset(N, size=SIZE, **settings)), epochs)
+    return digests(make_loader(FakeDataset(N, size=SIZE, **settings), pin_memory=False), epochs)
 
 
 def staged(**changes):
@@ -66,7 +65,11 @@ def test_every_tensor_of_a_batch_has_the_storage_of_its_slab(memory):
         assert tensor.untyped_storage()._cdata in storages, name
 
 
-@pytest.mark.parametrize("settings", [THREADS, PROCESS], ids=["threads", "process"])
+@pytest.mark.parametrize(
+    "settings",
+    [{**THREADS, "num_workers": 0}, THREADS, PROCESS],
+    ids=["here", "threads", "process"],
+)
 def test_kept_batches_are_never_overwritten(memory, settings):
     with staged(**settings) as loader:
         kept = list(loader) + list(loader)
@@ -79,7 +82,10 @@ def test_rows_of_a_batch_are_enough_to_keep_it(memory, settings):
     with staged(**settings) as loader:
         rows = [batch["image"][3].numpy()[1:] for batch in loader]
         digests(loader)
-    others = [batch["image"][3].numpy()[1:] for batch in make_loader(FakeDataset(N, size=SIZE))]
+    others = [
+        batch["image"][3].numpy()[1:]
+        for batch in make_loader(FakeDataset(N, size=SIZE), pin_memory=False)
+    ]
     assert all((row == other).all() for row, other in zip(rows, others, strict=True))
 
 
@@ -101,7 +107,7 @@ def test_fetching_one_batch_ahead_of_the_loop(memory, settings):
 @pytest.mark.parametrize("settings", [THREADS, PROCESS], ids=["threads", "process"])
 def test_bad_samples_leave_gaps_that_are_closed(memory, settings, on_error):
     changes = {"on_error": on_error, "max_error_rate": 1}
-    alike = make_loader(FakeDataset(N, size=SIZE, bad=(3, 40, 47)), **changes)
+    alike = make_loader(FakeDataset(N, size=SIZE, bad=(3, 40, 47)), pin_memory=False, **changes)
     dataset = StagedFake(N, size=SIZE, bad=(3, 40, 47))
     with make_loader(dataset, **settings, **changes) as loader:
         assert digests(loader) == digests(alike)
@@ -167,7 +173,7 @@ def test_slots_are_registered_once_and_given_back_before_they_are_unmapped(memor
 
 def test_slots_that_grow_are_registered_anew(memory):
     settings = {**PROCESS, "num_workers": 1, "batch_size": 40}
-    alike = make_loader(_Growing(N), batch_size=40)
+    alike = make_loader(_Growing(N), batch_size=40, pin_memory=False)
     with make_loader(_Growing(N), **settings) as loader:
         assert digests(loader) == digests(alike)
     gc.collect()
@@ -181,6 +187,7 @@ def test_what_cannot_be_registered_arrives_all_the_same(memory):
     with staged(**PROCESS) as loader:
         assert digests(loader, 2) == expected(2)
     gc.collect()
+    assert memory.pinned_bytes.count(IMAGES) == 2 * N / 8
     assert {call for call, _ in memory.calls} == {"register"}
 
 

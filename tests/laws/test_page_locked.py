@@ -6,9 +6,8 @@ import pytest
 
 from pipeline import compose
 from pipeline.digest import batch_digest
-from pipeline.loader.engines import ring
 from tests.laws.runs import DATASETS, INLINE, digests, loader_of, overrides
-from tests.pipeline.loader.staged import FakeMemory
+from tests.pipeline.loader.staged import FakeMemory, use_instead_of_cuda
 
 THREADS = {"engine": "ring", "num_workers": 2, "multiprocessing_context": "fork"}
 PROCESSES = {**THREADS, "processes": 2}
@@ -22,7 +21,7 @@ def test_slabs_and_reading_ahead_change_nothing(
 ):
     config = compose(overrides(photos, packed, dataset=dataset, augment="imagenet"))
     expected = digests(config, **INLINE)
-    monkeypatch.setattr(ring, "host_memory", lambda settings: FakeMemory())
+    use_instead_of_cuda(monkeypatch, FakeMemory())
     with loader_of(config, **way, read_ahead=read_ahead) as loader:
         kept = [list(loader) for _ in range(2)]
         assert [[batch_digest(batch) for batch in epoch] for epoch in kept] == expected
