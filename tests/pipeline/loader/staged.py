@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from datasets.sample import BadSample, Sample
+from pipeline.columns import from_rows
 from pipeline.loader import host_memory
 from tests.pipeline.loader.fakes import Collated, FakeDataset
 
@@ -70,20 +70,12 @@ class StagedFake(FakeDataset):
 
 
 class RowsCollated(Collated):
-    """Makes the image tensor of the rows themselves where they lie one behind the other."""
+    """Makes the image tensor of the rows that the images were written to."""
 
-    rows = True
-
-    def __call__(self, samples: list[Sample]) -> Any:
-        batch = super().__call__(samples)
-        images = [sample["image"] for sample in samples]
-        first = images[0]
-        starts = [image.ctypes.data - first.ctypes.data for image in images]
-        if first.base is not None and starts == [n * first.nbytes for n in range(len(images))]:
-            shape, strides = (len(images), *first.shape), (first.nbytes, *first.strides)
-            there = np.lib.stride_tricks.as_strided(first, shape, strides)
-            batch["image"] = torch.from_numpy(there)
-        return batch
+    def with_rows(self, samples: list[Sample], rows: Any) -> Any:
+        batch = self(samples)
+        image = from_rows([sample["image"] for sample in samples], rows)
+        return batch if image is None else {**batch, "image": image}
 
 
 class FakeFence:
