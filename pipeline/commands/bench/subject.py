@@ -61,6 +61,7 @@ class Subject:
         self.loader = build_loader(config, split, sampler=sampler)
         self._step: TrainingStep | None = None
         self._kept: Any = None
+        self._transforms = build_device_transforms(config)
         self._epochs = count()
         batches = iter(self.loader)
         try:
@@ -124,8 +125,7 @@ class Subject:
 
     def prefetcher(self) -> DevicePrefetcher:
         """The loader's batches on the device, as training gets them."""
-        transforms = build_device_transforms(self.config)
-        return DevicePrefetcher(self.loader, self.device, transforms)
+        return DevicePrefetcher(self.loader, self.device, self._transforms)
 
     def close(self) -> None:
         """End the workers."""
@@ -142,8 +142,7 @@ class Subject:
 
     def _on_device(self, batch: Any) -> Any:
         """A batch as the training step takes it."""
-        transforms = build_device_transforms(self.config)
-        return next(iter(DevicePrefetcher(_Once(batch), self.device, transforms)))
+        return next(iter(DevicePrefetcher(_Once(batch), self.device, self._transforms)))
 
     def _round(
         self, batches: Any, use: Callable[[Any], None], seconds: float, *, least: int
