@@ -159,7 +159,11 @@ class DevicePrefetcher:
                 copy.done.synchronize()
             elif not copy.done.query():
                 return
-            self.copy_s += copy.begun.elapsed_time(copy.done) / 1000
+            seconds = copy.begun.elapsed_time(copy.done) / 1000
+            self.copy_s += seconds
+            stats: Any = getattr(self.loader, "stats", None)  # not every loader has some
+            if hasattr(stats, "copy_s"):
+                stats.copy_s += seconds
             self._under_way.popleft()
 
 

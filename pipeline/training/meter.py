@@ -83,8 +83,7 @@ class Meter:
         }
 
     def _now(self) -> _Count:
-        copy_s = getattr(self.batches, "copy_s", 0.0)
-        return _Count(0, time.perf_counter(), self.batches.wait_s, copy_s)
+        return _Count(0, time.perf_counter(), self.batches.wait_s, self.batches.copy_s)
 
     def _stages(self) -> Any:
         """The loader's own times; None where it keeps none."""

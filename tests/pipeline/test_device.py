@@ -8,6 +8,7 @@ import torch
 
 from pipeline.copy_stream import Copy, map_tensors
 from pipeline.device import DevicePrefetcher
+from pipeline.loader.stats import LoaderStats
 from tests.pipeline.loader.staged import FakeMemory
 
 
@@ -187,6 +188,7 @@ def test_copies_are_issued_before_the_batch_is_yielded(ahead):
 def test_host_memory_is_kept_until_its_copy_is_through(ahead):
     stream = FakeStream(passed=False)
     loader = Spoiling(6)
+    loader.stats = LoaderStats()
     prefetcher = DevicePrefetcher(loader, "cpu", ahead=ahead, stream=stream)
     for number, batch in enumerate(prefetcher):
         assert (batch["image"] == number).all()
@@ -195,7 +197,7 @@ def test_host_memory_is_kept_until_its_copy_is_through(ahead):
         assert loader.memory.lent >= len(under_way)
         waited = [copy.done.waited_for for copy in stream.copies]
         assert sum(waited) == max(0, len(waited) - ahead - 1), "only those beyond the few ahead"
-    assert loader.memory.lent == 0 and prefetcher.copy_s == 1.5
+    assert loader.memory.lent == 0 and prefetcher.copy_s == loader.stats.times.copy == 1.5
 
 
 def test_leaving_early_waits_for_copies_under_way():
