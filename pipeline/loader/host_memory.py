@@ -56,6 +56,7 @@ class CudaHostMemory:
     What is allocated comes from torch's caching allocator of page-locked memory: its slabs are
     registered once, and it knows by itself which stream copies from which slab. Registered
     memory (see `pipeline.loader.ring.slots`) torch knows nothing of; there the fence serves.
+    The calls have not been tried on a GPU yet: ``pytest -m gpu`` does.
     """
 
     def __init__(self) -> None:
