@@ -106,6 +106,10 @@ class Engine(Protocol):
     :class:`~pipeline.loader.settings.LoaderSettings`.
     """
 
+    @property
+    def choice(self) -> str:
+        """Who computes, in words; for an engine that chooses, what it chose and why."""
+
     def run(self, tasks: Iterator[BatchTask]) -> Iterator[Delivery]:
         """Deliver every task, in order. A new run ends the one before it."""
 

@@ -11,6 +11,7 @@ from datasets.protocols import StreamDataset
 from pipeline.loader.bad_samples import BadSampleLog
 from pipeline.loader.compute import BatchComputer
 from pipeline.loader.contract import BatchTask, Delivery, Engine
+from pipeline.loader.engines import auto as _auto  # noqa: F401 - registers itself
 from pipeline.loader.engines import inline as _inline  # noqa: F401 - registers itself
 from pipeline.loader.engines import ring as _ring  # noqa: F401 - registers itself
 from pipeline.loader.engines import torch as _torch  # noqa: F401 - registers itself
@@ -141,6 +142,11 @@ class Loader:
         """Names of the classes by label, or None where there are no labels."""
         holder = getattr(self.dataset, "index", self.dataset)  # a stream has no index
         return getattr(holder, "class_names", None)
+
+    @property
+    def engine_choice(self) -> str:
+        """Who computes the batches, in words; with ``engine=auto`` also why."""
+        return self._engine.choice
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration be `epoch`, from where a loaded state stands in it, if it does.

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
+from pipeline.loader.cores import default_workers
 from pipeline.registry import register
 
 
@@ -16,18 +17,22 @@ class LoaderSettings:
     """How batches are made: sizes, workers, and what happens to bad samples.
 
     Attributes:
-        engine: Who computes batches: ``ring`` (threads, of this process or of others), ``torch``
-            (worker processes of torch's DataLoader) or ``inline`` (this process).
+        engine: Who computes batches: ``auto`` (finds out what is fastest), ``ring`` (threads, of
+            this process or of others), ``torch`` (worker processes of torch's DataLoader) or
+            ``inline`` (this process).
         batch_size: Samples in a batch over all ranks.
         eval_batch_size: The same for evaluation; null takes `batch_size`.
-        num_workers: Workers of each rank; 0 computes in this process.
-        processes: Of ``ring`` alone: worker processes that the workers, which are threads, are
-            spread over. 0: threads of this process. null: the same, unless a component draws
-            from global random states; then each worker is a process.
+        num_workers: Workers of each rank; 0 computes in this process; ``auto``: one for each
+            core of this rank's share, by affinity and quota, 32 at most.
+        processes: Of ``auto`` and ``ring``: worker processes that the workers, which are
+            threads, are spread over. 0: threads of this process. null: what ``auto`` finds out;
+            with ``ring`` threads of this process, unless a component draws from global random
+            states; then each worker is a process.
         prefetch_factor: Batches that each worker computes ahead.
-        read_ahead: Of ``ring`` alone: that many batches more are handed out, and the records of
-            those that wait for a worker are read by threads of their own. For slow storages (a
-            network, cold disks); it takes the memory of so many batches. 0: workers read.
+        read_ahead: Of ``auto`` and ``ring``: that many batches more are handed out, and the
+            records of those that wait for a worker are read by threads of their own. For slow
+            storages (a network, cold disks); it takes the memory of so many batches. 0: workers
+            read.
         pin_memory: Page-locked batches for fast copies to the device; ``auto``: if there is CUDA.
         persistent_workers: Keep workers from one epoch to the next.
         timeout_s: Seconds to wait for one batch before giving up, or before a worker process of
@@ -40,10 +45,10 @@ class LoaderSettings:
         max_error_rate: Share of bad samples above which the run stops.
     """
 
-    engine: str = "torch"
+    engine: str = "auto"
     batch_size: Annotated[int, Ge(1)] = 64
     eval_batch_size: Annotated[int, Ge(1)] | None = None
-    num_workers: Annotated[int, Ge(0)] = 2
+    num_workers: Annotated[int, Ge(0)] | Literal["auto"] = "auto"
     processes: Annotated[int, Ge(0)] | None = None
     prefetch_factor: Annotated[int, Ge(1)] = 2
     read_ahead: Annotated[int, Ge(0)] = 0
@@ -57,15 +62,21 @@ class LoaderSettings:
     max_error_rate: Annotated[float, Ge(0), Le(1)] = 0.05
 
     def __post_init__(self) -> None:
-        minimum = {"batch_size": 1, "num_workers": 0, "prefetch_factor": 1, "read_ahead": 0}
+        minimum = {"batch_size": 1, "prefetch_factor": 1, "read_ahead": 0}
         for name, least in minimum.items():
             if getattr(self, name) < least:
                 raise ValueError(f"loader.{name} is {getattr(self, name)}; needs {least} or more")
+        if self.num_workers != "auto" and not (
+            isinstance(self.num_workers, int) and self.num_workers >= 0
+        ):
+            raise ValueError(
+                f"loader.num_workers is {self.num_workers!r}; needs 0 or more, or auto"
+            )
         if self.eval_batch_size is not None and self.eval_batch_size < 1:
             raise ValueError(f"loader.eval_batch_size is {self.eval_batch_size}; needs 1 or more")
         if self.processes is not None and self.processes < 0:
             raise ValueError(f"loader.processes is {self.processes}; needs 0 or more, or null")
-        if self.engine == "ring" and self.num_workers < (self.processes or 0):
+        if self.engine in ("auto", "ring") and self.workers < (self.processes or 0):
             raise ValueError(
                 f"loader.processes is {self.processes} and loader.num_workers {self.num_workers}: "
                 f"each process needs a worker; raise num_workers or lower processes"
@@ -78,6 +89,13 @@ class LoaderSettings:
             if getattr(self, name) not in choices:
                 accepted = ", ".join(str(choice) for choice in choices)
                 raise ValueError(f"loader.{name} is {getattr(self, name)!r}; expected {accepted}")
+
+    @property
+    def workers(self) -> int:
+        """Number of workers: what was asked for, or this rank's share of the cores."""
+        if self.num_workers == "auto":
+            return max(default_workers(), self.processes or 0)
+        return self.num_workers
 
     def batch_size_of(self, split: str) -> int:
         """Samples in a batch over all ranks, for ``train`` or ``val``."""

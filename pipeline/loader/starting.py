@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import logging
 import multiprocessing
 import os
@@ -9,7 +10,11 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import forkserver, process
+from pathlib import Path
 from typing import Any
+
+from pipeline.loader.cores import usable_cores
 
 _logger = logging.getLogger(__name__)
 
@@ -25,6 +30,8 @@ _PRELOADED = (
 _PRELOADED_IF_USED = ("albumentations", "lmdb", "pyarrow", "PIL.Image")
 
 _said: set[str] = set()
+server_users: set[int] = set()
+"""Ids of what may start a process from the fork server at any moment."""
 
 
 def process_context(name: str) -> Any:
@@ -41,8 +48,6 @@ def process_context(name: str) -> Any:
 def preload(name: str) -> None:
     """Let the server that processes are forked from import what they need, in the background."""
     if name == "forkserver":
-        from multiprocessing import forkserver
-
         process_context(name)
         with interrupts_held():
             forkserver.ensure_running()
@@ -61,10 +66,47 @@ def interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
+def end_idle_server() -> None:
+    """End the server that processes are forked from, if it has none, and give back its memory.
+
+    Whoever starts a process after all starts it again.
+    """
+    server: Any = forkserver._forkserver
+    others = vars(process)["_children"]
+    if server._forkserver_pid is not None and not (others or server_users):
+        server._stop()
+
+
+def why_no_processes(start_method: str) -> str | None:
+    """Why processes had better not be started while threads compute; None if they may."""
+    if start_method == "fork":
+        return "multiprocessing_context=fork copies a process safely only before it has threads"
+    if not _main_is_guarded():
+        return (
+            'the program has no `if __name__ == "__main__":` around what it does, and each '
+            "worker process would do it again"
+        )
+    return None
+
+
+def _main_is_guarded() -> bool:
+    """Whether worker processes, which import the main module, do not run it again by that."""
+    path = getattr(sys.modules["__main__"], "__file__", None)
+    if path is None:  # an interactive session, which is not imported
+        return True
+    try:
+        tree = ast.parse(Path(path).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return False
+    return any(
+        isinstance(node, ast.If) and "'__main__'" in ast.dump(node.test) for node in tree.body
+    )
+
+
 def warn_about_cores(num_workers: int) -> None:
     """Say once that there are more workers than cores."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    if cores is not None and num_workers > cores and "cores" not in _said:
+    cores = usable_cores()
+    if num_workers > cores and "cores" not in _said:
         _said.add("cores")
         _logger.warning(
             "loader.num_workers=%d on %d CPU cores: it works, but more workers than cores "

@@ -25,6 +25,11 @@ class InlineEngine:
         self._compute = compute
         self._pin_memory = settings.pin_memory
 
+    @property
+    def choice(self) -> str:
+        """Who computes, in words."""
+        return "the consumer's own thread"
+
     def run(self, tasks: Iterator[BatchTask]) -> Iterator[Delivery]:
         """Deliver every task, in order."""
         import torch

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeline.loader.contract import BatchTask, Delivery
-from pipeline.loader.host_memory import host_memory
-from pipeline.loader.read_ahead import ReadAhead, reads_ahead
 from pipeline.loader.ring.board import Crew
-from pipeline.loader.ring.slabs import compute_into_slabs
-from pipeline.loader.starting import preload, warn_about_cores
+from pipeline.loader.ring.delivering import deliver
+from pipeline.loader.ring.formation import Formation, demanded_formation, start_crew
+from pipeline.loader.starting import preload
 from pipeline.registry import register
 
 if TYPE_CHECKING:
@@ -40,15 +38,18 @@ class RingEngine:
     """
 
     def __init__(self, compute: Callable[..., Delivery], settings: LoaderSettings) -> None:
-        self._compute: Any = compute
+        self._compute = compute
         self._settings = settings
-        self._threads = threads_by_process(compute, settings)
-        self._read_ahead = settings.read_ahead if reads_ahead(compute, settings.read_ahead) else 0
+        self._formation = demanded_formation(compute, settings) or Formation(settings.workers)
         self._crew: Crew | None = None
         self._finalizer: weakref.finalize[..., RingEngine] | None = None
-        self._ticket = 0
-        if self._threads:
+        if self._formation.processes:
             preload(settings.multiprocessing_context)
+
+    @property
+    def choice(self) -> str:
+        """Who computes, in words."""
+        return str(self._formation)
 
     def run(self, tasks: Iterator[BatchTask]) -> Iterator[Delivery]:
         """Deliver every task, in order.
@@ -58,23 +59,13 @@ class RingEngine:
             WorkerError: Worker processes cannot be started, or a batch ends every one of them.
             ValueError: The data set cannot be sent to worker processes.
         """
-        if not self._settings.num_workers:
-            yield from self._computed_here(tasks)
-            return
         crew = self._crew or self._start()
-        source = _UntilError(tasks)
-        ahead: deque[int] = deque()
         intact = False
         try:
-            self._submit(crew, source, ahead)
-            while ahead:
-                delivery = crew.take(ahead.popleft())
-                self._submit(crew, source, ahead)
+            for _, delivery in deliver(tasks, lambda: crew):
                 yield delivery
                 del delivery
             intact = True
-            if source.error is not None:
-                raise source.error
         except GeneratorExit:
             intact = True
             raise
@@ -92,95 +83,8 @@ class RingEngine:
         if crew is not None:
             crew.close()
 
-    def _submit(self, crew: Crew, source: _UntilError, ahead: deque[int]) -> None:
-        settings = self._settings
-        most = settings.num_workers * settings.prefetch_factor + self._read_ahead
-        while len(ahead) < most:
-            task = next(source, None)
-            if task is None:
-                return
-            crew.submit(self._ticket, task)
-            ahead.append(self._ticket)
-            self._ticket += 1
-
     def _start(self) -> Crew:
-        settings = self._settings
-        warn_about_cores(settings.num_workers)
-        crew: Crew
-        if self._threads:
-            from pipeline.loader.ring.processes import ProcessCrew
-
-            crew = ProcessCrew(
-                self._compute,
-                settings,
-                threads=self._threads,
-                read_ahead=self._read_ahead,
-                locks=host_memory(settings),
-            )
-        else:
-            from pipeline.loader.ring.threads import ThreadCrew
-
-            ahead = self._read_ahead
-            crew = ThreadCrew(
-                self._compute,
-                settings.num_workers,
-                timeout_s=settings.timeout_s,
-                memory=host_memory(settings),
-                reader=ReadAhead(self._compute.read, ahead) if ahead else None,
-            )
-        self._crew = crew
+        crew = self._crew = start_crew(self._formation, self._compute, self._settings)
         self._finalizer = weakref.finalize(self, crew.close)
         self._finalizer.atexit = False  # then the crew sees to it by itself
         return crew
-
-    def _computed_here(self, tasks: Iterator[BatchTask]) -> Iterator[Delivery]:
-        memory = host_memory(self._settings)
-        for task in tasks:
-            if memory is None:
-                yield self._compute(task)
-            else:
-                yield compute_into_slabs(self._compute, task, memory)
-
-
-class _UntilError:
-    """Tasks until they end or raise, so that what came before an error is delivered first."""
-
-    def __init__(self, tasks: Iterator[BatchTask]) -> None:
-        self._tasks = tasks
-        self.error: Exception | None = None
-
-    def __iter__(self) -> Iterator[BatchTask]:
-        return self
-
-    def __next__(self) -> BatchTask:
-        if self.error is not None:
-            raise StopIteration
-        try:
-            return next(self._tasks)
-        except StopIteration:
-            raise
-        except Exception as error:
-            self.error = error
-            raise StopIteration from None
-
-
-def threads_by_process(
-    compute: Callable[[BatchTask], Delivery], settings: LoaderSettings
-) -> list[int]:
-    """Threads of each worker process; none where threads of this process compute.
-
-    Raises:
-        ValueError: A component needs a process of its own and may not have one.
-    """
-    workers, processes = settings.num_workers, settings.processes
-    if workers and getattr(compute, "global_random", False):
-        if processes == 0:
-            raise ValueError(
-                "loader.processes is 0, and a component draws from global random states, which "
-                "threads share; set loader.processes=null for a process per worker, or "
-                "loader.num_workers=0"
-            )
-        return [1] * workers
-    if not processes or not workers:
-        return []
-    return [workers // processes + (n < workers % processes) for n in range(processes)]

@@ -36,6 +36,11 @@ class TorchEngine:
         self._loader: Any = None
         self._iterator: Any = None
 
+    @property
+    def choice(self) -> str:
+        """Who computes, in words."""
+        return f"{self._settings.workers} workers of torch's DataLoader"
+
     def run(self, tasks: Iterator[BatchTask]) -> Iterator[Delivery]:
         """Deliver every task, in order.
 
@@ -44,7 +49,7 @@ class TorchEngine:
             LoaderTimeoutError: No batch came within `timeout_s`.
             ValueError: /dev/shm cannot hold the batches in flight.
         """
-        if self._iterator is None and self._settings.num_workers:
+        if self._iterator is None and self._settings.workers:
             tasks = self._with_first_checked(tasks)
         try:
             iterator = self._start(tasks)
@@ -84,7 +89,7 @@ class TorchEngine:
         first = list(islice(tasks, 1))
         if first:
             settings = self._settings
-            in_flight = settings.num_workers * settings.prefetch_factor + 1
+            in_flight = settings.workers * settings.prefetch_factor + 1
             check_shared_memory(self._compute, first[0], in_flight=in_flight)
         return chain(first, tasks)
 
@@ -116,8 +121,8 @@ class TorchEngine:
 
         settings = self._settings
         arguments: dict[str, Any] = {}
-        if settings.num_workers:
-            warn_about_cores(settings.num_workers)
+        if settings.workers:
+            warn_about_cores(settings.workers)
             _raise_file_limit()
             arguments = {
                 "multiprocessing_context": process_context(settings.multiprocessing_context),
@@ -131,7 +136,7 @@ class TorchEngine:
                 batch_size=None,
                 sampler=self._feed,
                 collate_fn=identity,
-                num_workers=settings.num_workers,
+                num_workers=settings.workers,
                 pin_memory=settings.pin_memory is not False and torch.cuda.is_available(),
                 # Without one, every epoch draws a seed from torch's global generator.
                 generator=torch.Generator(),

@@ -6,10 +6,23 @@ import threading
 from typing import Any, Protocol
 
 from pipeline.loader.contract import BatchTask, Delivery
+from pipeline.loader.ring.usage import Usage
 
 
 class Crew(Protocol):
     """Workers that compute tasks, known by their tickets, in any order."""
+
+    @property
+    def depth(self) -> int:
+        """How many tasks it is given before the first of them is taken."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it computes at once; raises why it never will."""
+
+    @property
+    def usage(self) -> Usage:
+        """What its threads of this process have spent on computing."""
 
     def submit(self, ticket: int, task: BatchTask) -> None:
         """Give a task to the next worker that is idle."""
@@ -43,6 +56,11 @@ class Board:
         with self._changed:
             self._error = error
             self._changed.notify_all()
+
+    @property
+    def error(self) -> BaseException | None:
+        """What `fail` was given."""
+        return self._error
 
     def take(self, ticket: int, timeout_s: float) -> Any:
         """The outcome of a ticket, or None if it does not come in time.

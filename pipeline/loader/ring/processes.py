@@ -24,7 +24,8 @@ from pipeline.loader.ring.packing import unpack
 from pipeline.loader.ring.process import Job, WorkerProcess
 from pipeline.loader.ring.slabs import locked
 from pipeline.loader.ring.slots import SlotPool
-from pipeline.loader.starting import process_context
+from pipeline.loader.ring.usage import Usage
+from pipeline.loader.starting import process_context, server_users
 from pipeline.loader.worker import Failure, WorkerError
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class ProcessCrew:
         threads: Number of threads of each process.
         read_ahead: Batches that wait in the processes, where their records are read.
         locks: Page-locks the memory in which batches arrive, for copies to a device.
+        depth: Batches to be computed ahead of the consumer.
     """
 
     def __init__(
@@ -68,9 +70,12 @@ class ProcessCrew:
         settings: LoaderSettings,
         *,
         threads: Sequence[int],
+        depth: int,
         read_ahead: int = 0,
         locks: HostMemory | None = None,
     ) -> None:
+        self.depth = depth
+        self.usage = Usage()  # what is spent elsewhere is not known here
         self._compute = compute
         self._settings = settings
         self._threads = list(threads)
@@ -89,18 +94,28 @@ class ProcessCrew:
         self._owner = os.getpid()
         self._awake, self._waker = self._context.Pipe(duplex=False)
         self._watch = threading.Thread(target=self._run, name="penstock-watch", daemon=True)
-        self._forked = threading.Event()
+        self._started = threading.Event()
+        self._abandoned = False
+        if settings.multiprocessing_context == "forkserver":
+            server_users.add(id(self))
         self._watch.start()
         if settings.multiprocessing_context == "fork":
             # A lock that this thread held meanwhile, of an import for example, would be held in
             # the processes for ever.
-            self._forked.wait()
+            self._started.wait()
         atexit.register(self.close)
 
     @property
     def pids(self) -> list[int | None]:
         """Process ids of the workers, of the one that examines last."""
         return [worker.process.pid for worker in self._all()]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all processes have started; raises why they cannot."""
+        if self._board.error is not None:
+            raise self._board.error
+        return self._started.is_set() and all(worker.is_ready for worker in self._workers)
 
     def _all(self) -> list[WorkerProcess]:
         return [*self._workers, *([self._doctor] if self._doctor else [])]
@@ -144,16 +159,27 @@ class ProcessCrew:
         self._wake()
 
     def close(self) -> None:
-        """End the processes at once; batches that were delivered stay as they are."""
+        """End the processes at once; batches that were delivered stay as they are.
+
+        Those that are being started, which takes seconds where the server they come from is
+        still importing, are ended by the watch as soon as they are there.
+        """
         if os.getpid() != self._owner:  # a copy of this process: the workers are not its own
             return
         atexit.unregister(self.close)
         self._closing = True
         self.drop()
         if self._watch is not threading.current_thread():
-            self._watch.join()
-            self._awake.close()
-            self._waker.close()
+            self._watch.join(None if self._started.is_set() else _TICK_S)
+            self._abandoned = True
+            if not self._watch.is_alive():
+                self._release()
+
+    def _release(self) -> None:
+        """Give back what the watch no longer uses; twice does no harm."""
+        server_users.discard(id(self))
+        self._awake.close()
+        self._waker.close()
         self._slots.close()
 
     def _give_back(self, job: Job) -> None:
@@ -168,15 +194,17 @@ class ProcessCrew:
     def _run(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # workers inherit it
         try:
-            self._workers = [self._start(number) for number in range(len(self._threads))]
-            self._forked.set()
+            for number in range(len(self._threads)):
+                if not self._closing:
+                    self._workers.append(self._start(number))
+            self._started.set()
             while not self._closing:
                 self._hand_out()
                 self._look()
         except BaseException as error:
             self._board.fail(error)
-            self._forked.set()
         finally:
+            self._started.set()
             workers = self._all()
             self._workers, self._doctor = [], None
             for worker in workers:
@@ -185,6 +213,8 @@ class ProcessCrew:
                     self._give_back(job)
             for job in self._clinic.drop():
                 self._give_back(job)
+            if self._abandoned:
+                self._release()
 
     def _start(self, number: int, *, examines: bool = False) -> WorkerProcess:
         return WorkerProcess(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pipeline.loader.contract import BatchTask, Delivery
 from pipeline.loader.ring.board import Board
 from pipeline.loader.ring.slabs import compute_into_slabs
+from pipeline.loader.ring.usage import Usage
 from pipeline.loader.watch import LoaderTimeoutError
 from pipeline.loader.worker import quiet_opencv
 
@@ -42,6 +43,7 @@ class ThreadCrew:
     Args:
         compute: A task to a delivery; called from several threads.
         num_threads: Number of threads.
+        depth: Batches to be computed ahead of the consumer.
         timeout_s: Seconds to wait for one batch.
         memory: Where batches are put for copies to a device; None: ordinary memory.
         reader: Reads the records of tasks that wait; ended with the threads. None: workers read.
@@ -52,10 +54,13 @@ class ThreadCrew:
         compute: Callable[..., Delivery],
         num_threads: int,
         *,
+        depth: int,
         timeout_s: float,
         memory: HostMemory | None = None,
         reader: ReadAhead | None = None,
     ) -> None:
+        self.depth = depth
+        self.is_ready = True
         self._compute = compute
         self._timeout_s = timeout_s
         self._memory = memory
@@ -64,15 +69,23 @@ class ThreadCrew:
         self._board = Board()
         self._oldest = 0  # tickets below it were dropped
         self._newest = -1
+        self._usages = [Usage() for _ in range(num_threads)]
         quiet_opencv()
         self._threads = [
-            threading.Thread(target=self._work, name=f"penstock-{number}", daemon=True)
-            for number in range(num_threads)
+            threading.Thread(
+                target=self._work, args=(usage,), name=f"penstock-{number}", daemon=True
+            )
+            for number, usage in enumerate(self._usages)
         ]
         for thread in self._threads:
             thread.start()
         # A daemon thread that still computes while the interpreter is taken down can abort it.
         atexit.register(self.close)
+
+    @property
+    def usage(self) -> Usage:
+        """What all threads have spent on computing since they were started."""
+        return sum(self._usages, Usage())
 
     def submit(self, ticket: int, task: BatchTask) -> None:
         """Give a task to the next thread that is idle."""
@@ -129,14 +142,18 @@ class ThreadCrew:
         if self._reader is not None:
             self._reader.close(max(0.0, deadline - time.monotonic()))
 
-    def _work(self) -> None:
+    def _work(self, usage: Usage) -> None:
         while (item := self._tasks.get()) is not None:
             ticket, task = item
             outcome: Delivery | _Raised
+            start, cpu_start = time.perf_counter(), time.thread_time()
             try:
                 outcome = self._computed(ticket, task)
             except BaseException as error:
                 outcome = _Raised(error, threading.current_thread().name)
+            usage.batches += 1
+            usage.wall_s += time.perf_counter() - start
+            usage.cpu_s += time.thread_time() - cpu_start
             if ticket >= self._oldest:
                 self._board.put(ticket, outcome)
             # Nothing is kept while waiting: the consumer alone decides how long a batch lives.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.loader.engines.ring import threads_by_process
+from pipeline.loader.ring.formation import Formation, demanded_formation
 from pipeline.loader.settings import LoaderSettings
 from pipeline.loader.watch import LoaderTimeoutError
 from tests.pipeline.loader.fakes import Collated, FakeDataset, digests, make_loader
@@ -127,11 +127,22 @@ def test_global_random_states_need_a_process_each():
 
 @pytest.mark.parametrize(
     ("num_workers", "processes", "shares"),
-    [(2, None, []), (2, 0, []), (0, None, []), (3, 1, [3]), (5, 2, [3, 2]), (2, 2, [1, 1])],
+    [(2, 0, ()), (0, None, ()), (3, 1, (3,)), (5, 2, (3, 2)), (2, 2, (1, 1))],
 )
 def test_workers_are_spread_over_processes(num_workers, processes, shares):
     settings = LoaderSettings(engine="ring", num_workers=num_workers, processes=processes)
-    assert threads_by_process(lambda task: None, settings) == shares
+    threads = 0 if shares else num_workers
+    expected = Formation(threads=threads, processes=shares)
+    assert demanded_formation(lambda task: None, settings) == expected
+
+
+def test_only_settings_or_components_demand_a_formation():
+    free = LoaderSettings(num_workers=2)
+    assert demanded_formation(lambda task: None, free) is None
+    assert str(Formation(2)) == "2 threads of this process"
+    assert str(Formation.spread(5, 2)) == "2 processes of 2 to 3 threads each"
+    assert str(Formation.spread(1, 1)) == "1 process of 1 thread"
+    assert str(Formation()) == "the consumer's own thread"
 
 
 def test_a_process_without_a_worker_is_refused():

@@ -1,0 +1,237 @@
+"""Which formation makes the consumer's loop go fastest: tried on batches that are delivered."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pipeline.loader.ring.formation import Formation
+from pipeline.loader.ring.usage import Usage
+
+_WINDOW_S = 0.25
+_LEAST_DELIVERIES = 8
+_ROUNDS = 2
+_HOPELESS = 0.9
+"""A formation that is below this share of the fastest is not tried again."""
+_AS_GOOD = 0.97
+"""Formations above this share of the fastest are equal; the one named first takes the least."""
+
+_CHEAP_S = 0.001
+_CHEAP_WALL_S = 0.010
+_STEP_SHARE = 0.05
+_AT_WORK = 0.1
+_SCALES = 0.85
+_THREADS_A_PROCESS = 4
+"""Beyond so many, the interpreter of a process is what its threads wait for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the first batches showed, which threads of this process computed.
+
+    Attributes:
+        step_share: Share of the time that the consumer spent on its own work.
+        at_work: Seconds of processor time that threads took per second.
+        batch_cpu_s: Processor time of a batch.
+        batch_wall_s: Time of a batch.
+    """
+
+    step_share: float
+    at_work: float
+    batch_cpu_s: float
+    batch_wall_s: float
+
+    @property
+    def efficiency(self) -> float:
+        """Share of the threads' time in which they computed and did not wait."""
+        return self.batch_cpu_s / self.batch_wall_s if self.batch_wall_s else 1.0
+
+
+def contenders(look: Look, workers: int) -> tuple[list[Formation], str]:
+    """What should be tried beside threads of this process, and why, or why nothing is.
+
+    Threads share the interpreter with the consumer's step and with each other. Where there is
+    such a step while they work, or where they wait for each other, processes may be faster:
+    few, of several threads each, and where threads hold each other up one for each worker.
+    Batches that take less than their handing over are best computed by the consumer.
+    """
+    if look.batch_cpu_s < _CHEAP_S and look.batch_wall_s < _CHEAP_WALL_S:
+        return [Formation()], "a batch takes less than a millisecond"
+    few = Formation.spread(workers, -(-workers // _THREADS_A_PROCESS))
+    each = Formation.spread(workers, workers)
+    scales = look.efficiency >= _SCALES or workers == 1
+    if look.step_share < _STEP_SHARE and scales:
+        return [], f"nothing else runs, and they compute {look.efficiency:.0%} of their time"
+    if look.at_work < _AT_WORK:
+        return [], f"they are at work {look.at_work:.0%} of the time of a core"
+    if scales:
+        return [few], "a step runs beside them"
+    why = f"threads compute {look.efficiency:.0%} of their time"
+    return [few] if few == each else [few, each], why
+
+
+@dataclass(slots=True)
+class _Window:
+    """Deliveries in a row, and their time from end to end."""
+
+    deliveries: int = 0
+    samples: int = 0
+    elapsed_s: float = 0.0
+    step_s: float = 0.0
+    usage: Usage = field(default_factory=Usage)
+
+
+class Calibration:
+    """Tries formations in turn, some deliveries each, and keeps the fastest.
+
+    What counts is the consumer's loop as a whole: samples per second, its own work included.
+    Each formation is measured twice, so that what else the machine does at one moment does not
+    decide.
+
+    Args:
+        first: The formation that computes from the first batch on.
+        find: What else to try, by the look at the first batches, and why.
+        depth: Batches that are computed ahead: so many are not counted after a change.
+        window_s: Seconds of a measurement, at least.
+        least: Deliveries of a measurement, at least.
+        clock: Seconds that never go back.
+
+    Attributes:
+        formation: The one that is to compute now.
+        is_over: Whether that is settled.
+        reason: Why it is, in words.
+    """
+
+    def __init__(
+        self,
+        first: Formation,
+        find: Callable[[Look], tuple[list[Formation], str]],
+        *,
+        depth: int,
+        window_s: float = _WINDOW_S,
+        least: int = _LEAST_DELIVERIES,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.formation = first
+        self.is_over = False
+        self.reason = "the first batches are being looked at"
+        self._find = find
+        self._found = False
+        self._depth = depth
+        self._window_s = window_s
+        self._least = least
+        self._clock = clock
+        self._in_contest = [first]
+        self._rates: dict[Formation, list[float]] = {first: []}
+        self._notes: list[str] = []
+        self._window = _Window()
+        self._used = Usage()
+        self.begin()
+
+    def begin(self) -> None:
+        """Deliveries begin, or begin anew after a pause: the first ones are not counted."""
+        self._to_skip = self._depth
+        self._last_s: float | None = None
+
+    def delivered(self, formation: Formation, samples: int, usage: Usage) -> None:
+        """A batch is handed over.
+
+        Args:
+            formation: Who computed it.
+            samples: Its positions.
+            usage: What `formation` has spent on computing, since it was started.
+        """
+        if formation != self.formation:
+            self._last_s = None
+            return
+        now = self._clock()
+        if self._to_skip or self._last_s is None:
+            self._to_skip = max(0, self._to_skip - 1)
+        else:
+            window = self._window
+            window.deliveries += 1
+            window.samples += samples
+            window.elapsed_s += now - self._last_s
+            window.usage += usage - self._used
+        self._last_s, self._used = now, usage
+        if self._window.elapsed_s >= self._window_s and self._window.deliveries >= self._least:
+            self._close_window()
+
+    def asked(self) -> None:
+        """The consumer is done with the batch it was handed, and asks for the next one."""
+        if self._last_s is not None and not self._to_skip:
+            self._window.step_s += self._clock() - self._last_s
+
+    def failed(self, reason: str) -> None:
+        """The formation at hand cannot be had."""
+        self._notes.append(f"{self.formation} cannot be had: {reason}")
+        at = self._in_contest.index(self.formation)
+        self._in_contest.remove(self.formation)
+        del self._rates[self.formation]
+        self._turn_to(at)
+
+    def _close_window(self) -> None:
+        window = self._window
+        # Without a clock that moves (in tests) all are equal.
+        self._rates[self.formation].append(window.samples / (window.elapsed_s or 1.0))
+        if not self._found:
+            self._found = True
+            found, self.reason = self._find(_look_at(window))
+            self._in_contest += found
+            self._rates |= {formation: [] for formation in found}
+        self._turn_to(self._in_contest.index(self.formation) + 1)
+
+    def _turn_to(self, number: int) -> None:
+        """Go on with a formation of the contest, with the next round, or end it."""
+        if number == len(self._in_contest):
+            number = 0
+            best = max(map(max, self._rates.values()))
+            self._in_contest = [
+                formation
+                for formation in self._in_contest
+                if max(self._rates[formation]) >= _HOPELESS * best
+            ]
+            rounds = min(len(self._rates[formation]) for formation in self._in_contest)
+            if len(self._in_contest) == 1 or rounds >= _ROUNDS:
+                self._end(best)
+                return
+        self._window = _Window()
+        self.formation = self._in_contest[number]
+        self.begin()
+
+    def _end(self, best: float) -> None:
+        self.is_over = True
+        self.formation = next(
+            formation
+            for formation in self._in_contest
+            if max(self._rates[formation]) >= _AS_GOOD * best
+        )
+        tried = [
+            f"{formation} {max(rates):,.0f}"
+            for formation, rates in self._rates.items()
+            if formation != self.formation
+        ]
+        if tried:
+            self._notes.append(
+                f"{max(self._rates[self.formation]):,.0f} samples/s; tried: {', '.join(tried)}"
+            )
+        self.reason = "; ".join([self.reason, *self._notes])
+
+
+def settled(formation: Formation) -> Calibration:
+    """A calibration that is over: there is nothing to choose."""
+    calibration = Calibration(formation, lambda look: ([], ""), depth=0)
+    calibration.is_over, calibration.reason = True, "as asked for"
+    return calibration
+
+
+def _look_at(window: _Window) -> Look:
+    batches = window.usage.batches or 1
+    elapsed_s = window.elapsed_s or 1.0
+    return Look(
+        step_share=window.step_s / elapsed_s,
+        at_work=window.usage.cpu_s / elapsed_s,
+        batch_cpu_s=window.usage.cpu_s / batches,
+        batch_wall_s=window.usage.wall_s / batches,
+    )

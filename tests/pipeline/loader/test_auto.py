@@ -1,0 +1,238 @@
+"""The engine that chooses: the same batches whatever it tries, chooses, and when."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import threading
+import time
+from multiprocessing import forkserver
+
+import psutil
+import pytest
+import torch
+
+from pipeline.loader import starting
+from pipeline.loader.engines.auto import AutoEngine
+from pipeline.loader.ring.calibration import Calibration
+from pipeline.loader.ring.formation import Formation
+from pipeline.loader.settings import LoaderSettings
+from pipeline.samplers.random import RandomSampler
+from tests.contracts.engine import check_engine
+from tests.pipeline.loader.fakes import Collated, FakeDataset, digest, digests, make_loader
+
+THREADS, FEW, EACH, HERE = (
+    Formation(2), Formation.spread(2, 1), Formation.spread(2, 2), Formation(),
+)  # fmt: skip
+N = 400
+
+
+@pytest.fixture(autouse=True)
+def _one_server(monkeypatch, request):
+    """Importing for the fork server takes seconds: once is enough here."""
+    if "server" not in request.node.name:
+        monkeypatch.setattr("pipeline.loader.engines.auto.end_idle_server", lambda: None)
+
+
+def _tries(loader, *formations, prefers=None, **settings):
+    """Let a loader try formations, without looking at the clock; the last one is kept.
+
+    Args:
+        loader: Of the auto engine.
+        formations: What is tried, after threads.
+        prefers: What is kept; None the last one.
+        settings: Of the calibration.
+    """
+    best = prefers or formations[-1]
+    settings = {"depth": 1, "window_s": 0.0, "least": 3, **settings}
+    calibration = Calibration(THREADS, lambda look: (list(formations), "told to"), **settings)
+    elapsed = [0]
+
+    def clock():
+        elapsed[0] += 1 if calibration.formation == best else 100
+        return elapsed[0]
+
+    calibration._clock = clock
+    loader._engine.calibration = calibration
+    return calibration
+
+
+def _until_over(loader, deadline_s=60):
+    """Epochs until the choice is made; each compared with the inline engine."""
+    reference = make_loader(FakeDataset(N), RandomSampler(N), batch_size=5)
+    seen = set()
+    end = time.monotonic() + deadline_s
+    while time.monotonic() < end:
+        expected = iter(digests(reference))
+        for batch in loader:
+            assert digest(batch) == next(expected)
+            seen.update(loader._engine._crews)
+        if loader._engine._is_settled:
+            return seen
+        time.sleep(0.02)  # processes are being started
+    raise AssertionError("no choice was made")
+
+
+def _auto(dataset=None, **settings):
+    settings = {"engine": "auto", "num_workers": 2, "batch_size": 5, **settings}
+    return make_loader(dataset or FakeDataset(N), RandomSampler(N), **settings)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 3, "auto"])
+def test_the_batches_of_the_inline_engine(num_workers):
+    check_engine("auto", num_workers=num_workers)
+
+
+@pytest.mark.parametrize("kept", [FEW, EACH, HERE, THREADS])
+def test_the_same_batches_while_all_is_tried_and_afterwards(kept, caplog):
+    with _auto() as loader, caplog.at_level(logging.INFO):
+        calibration = _tries(loader, FEW, HERE, EACH, prefers=kept)
+        assert _until_over(loader) >= {THREADS, FEW, HERE, EACH}
+        assert calibration.formation == kept
+        assert list(loader._engine._crews) == [kept], "the others are ended"
+        said = [line for line in caplog.messages if "computed by" in line]
+        assert len(said) == 1 and said[0].startswith(f"loader: computed by {kept} (told to; ")
+        assert loader.engine_choice in said[0]
+        loader.set_epoch(0)
+        again = digests(make_loader(FakeDataset(N), RandomSampler(N), batch_size=5))
+        assert digests(loader) == again, "the choice holds"
+        assert list(loader._engine._crews) == [kept]
+
+
+def test_breaking_off_and_resuming_in_the_middle_of_a_change():
+    expected = digests(make_loader(FakeDataset(N), RandomSampler(N), batch_size=5))
+    for steps in (1, 4, 6, 7, 9, 12):
+        with _auto() as loader, _auto() as other:
+            for each in (loader, other):
+                _tries(each, HERE, FEW)
+            iterator = iter(loader)
+            for _ in range(steps):
+                next(iterator)
+            state = loader.state_dict()
+            assert digests(loader) == expected
+            other.load_state_dict(state)
+            assert digests(other) == expected[steps:]
+
+
+class _Global(FakeDataset):
+    global_random = True
+
+
+def test_nothing_is_tried_where_there_is_nothing_to_choose():
+    for settings, formation in (
+        ({"num_workers": 0}, HERE),
+        ({"processes": 0}, THREADS),
+        ({"processes": 1}, FEW),
+    ):
+        engine = AutoEngine(lambda task: None, LoaderSettings(**{"num_workers": 2, **settings}))
+        assert engine.calibration.is_over and engine.calibration.formation == formation
+        assert engine.choice == f"{formation} (as asked for)"
+    with _auto(_Global(N)) as loader:
+        assert loader._engine.calibration.formation == EACH
+        next(iter(loader))
+        assert list(loader._engine._crews) == [EACH]
+
+
+def test_the_number_of_workers_is_honoured_and_torch_threads_are_left_alone():
+    class SeesThreads(Collated):
+        def __call__(self, samples):
+            return super().__call__(samples) | {"threads": torch.tensor(torch.get_num_threads())}
+
+    before, threads = torch.get_num_threads(), set(threading.enumerate())
+    torch.set_num_threads(3)
+    try:
+        with _auto(num_workers=7, collate=SeesThreads()) as loader:
+            assert {int(batch["threads"]) for batch in loader} == {3}
+            assert len(set(threading.enumerate()) - threads) == 7
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert LoaderSettings().workers == starting.usable_cores()
+
+
+class _Locked(FakeDataset):
+    def __getstate__(self):
+        raise TypeError("cannot pickle '_thread.lock' object")
+
+
+class _EndsOnArrival(FakeDataset):
+    def __setstate__(self, state):
+        os._exit(3)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "why"), [(_Locked, "cannot be sent to workers"), (_EndsOnArrival, "exit code 3")]
+)
+def test_processes_that_cannot_be_had_are_done_without(dataset, why):
+    with _auto(dataset(N)) as loader:
+        calibration = _tries(loader, FEW)
+        _until_over(loader)
+        assert calibration.formation == THREADS
+        assert "1 process of 2 threads cannot be had: loader: " in loader.engine_choice
+        assert why in loader.engine_choice
+
+
+def test_processes_are_not_tried_where_their_start_would_do_harm(monkeypatch, tmp_path):
+    assert starting.why_no_processes("forkserver") is None
+    assert "fork" in starting.why_no_processes("fork")
+    for text, harmless in (
+        ("import x\nif __name__ == '__main__':\n    x.run()\n", True),
+        ("import x\nx.run()\n", False),
+        ("if __name__ != '__main__':\n    raise SystemExit\n", True),
+        ("not python", False),
+    ):
+        main = tmp_path / "main.py"
+        main.write_text(text)
+        monkeypatch.setattr("sys.modules", {"__main__": type("M", (), {"__file__": str(main)})})
+        assert (starting.why_no_processes("spawn") is None) == harmless
+    monkeypatch.undo()
+    with _auto(multiprocessing_context="fork") as loader:
+        look = type("Look", (), dict(batch_cpu_s=1, batch_wall_s=1, efficiency=1, step_share=0.5,
+                                     at_work=1))  # fmt: skip
+        found, why = loader._engine._find(look)
+        assert not found and "a step runs beside them, but multiprocessing_context=fork" in why
+
+
+def test_an_error_while_processes_are_tried_leaves_a_loader_that_goes_on():
+    with _auto(FakeDataset(N, crash=200)) as loader:
+        calibration = _tries(loader, FEW)
+        for _ in range(60):
+            with pytest.raises(KeyError, match="a user's mistake"):
+                digests(loader)
+            assert not loader._engine._crews
+            if calibration.is_over:
+                break
+        loader.dataset.crash = None
+        assert len(digests(loader)) == 80
+
+
+def test_closing_gives_back_what_was_tried_and_the_server():
+    threads = threading.active_count()
+    loader = _auto()
+    _tries(loader, FEW, prefers=THREADS)
+    _until_over(loader)
+    assert threading.active_count() == threads + 2
+    assert forkserver._forkserver._forkserver_pid is None
+    loader.close()
+    assert threading.active_count() == threads
+
+
+@pytest.mark.parametrize("at", ["start", "trial", "end"])
+def test_a_loader_that_is_forgotten_ends_its_workers(at):
+    threads = threading.active_count()
+    loader = _auto()
+    _tries(loader, FEW, least=10**9 if at == "trial" else 3)
+    iterator = iter(loader)
+    for _ in range(8):
+        next(iterator)
+    if at == "end":
+        _until_over(loader)
+    workers = [pid for crew in loader._engine._crews.values() for pid in getattr(crew, "pids", ())]
+    del loader, iterator
+    gc.collect()
+    for thread in threading.enumerate():
+        if thread.name == "penstock-watch":
+            thread.join(20)
+    assert threading.active_count() == threads
+    assert not any(map(psutil.pid_exists, workers))
