@@ -13,9 +13,12 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.registry import register
+
+if TYPE_CHECKING:
+    from pipeline.loader.settings import LoaderSettings
 
 _PACKAGES = (
     "torch", "numpy", "hydra-core", "albumentations", "opencv-python-headless", "simplejpeg",
@@ -59,11 +62,14 @@ def run(config: dict[str, Any]) -> int:
 
 
 def _print_machine(config: Mapping[str, Any]) -> None:
-    cores = len(os.sched_getaffinity(0))
-    workers = config["loader"]["num_workers"]
+    from pipeline.build import build_settings
+    from pipeline.loader.cores import usable_cores
+
+    cores = usable_cores()
+    settings: LoaderSettings = build_settings(config["loader"])
     print(f"python {platform.python_version()} on {platform.system()} {platform.machine()}")
     print(", ".join(f"{name} {_version(name)}" for name in _PACKAGES))
-    print(f"cores this process may use: {cores} of {os.cpu_count()}")
+    print(f"cores this process may use, by affinity and quota: {cores} of {os.cpu_count()}")
     if os.path.isdir("/dev/shm"):
         usage = shutil.disk_usage("/dev/shm")
         print(f"/dev/shm: {usage.free / 2**30:.1f} GiB free of {usage.total / 2**30:.1f}")
@@ -71,28 +77,31 @@ def _print_machine(config: Mapping[str, Any]) -> None:
 
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     print(f"accelerators: {', '.join(gpus) or 'none, training runs on the CPU'}")
-    if workers > cores:
-        print(f"note: loader.num_workers={workers} on {cores} cores; {cores} would do")
-    print(f"note: {_promise(config['loader'])}")
+    if settings.workers > cores:
+        print(f"note: loader.num_workers={settings.workers} on {cores} cores; {cores} would do")
+    print(f"note: {_promise(settings)}")
 
 
-def _promise(loader: Mapping[str, Any]) -> str:
+def _promise(loader: LoaderSettings) -> str:
     """What becomes of a run when a worker dies or hangs."""
-    if loader["engine"] == "inline" or not loader["num_workers"]:
+    name = f"loader={loader.engine}"
+    if loader.engine == "inline" or not loader.workers:
         return "batches are computed in this process: a crash or a hang of it is fatal"
-    if loader["engine"] != "ring":
+    if loader.engine not in ("auto", "ring"):
         return (
-            f"loader={loader['engine']}: a worker that dies ends the run with a clear line; "
+            f"{name}: a worker that dies ends the run with a clear line; "
             f"resume goes on"
         )
-    if loader["processes"]:
+    if loader.processes:
         return (
-            "loader=ring with processes: a worker that dies or hangs is replaced, and a sample "
+            f"{name} with processes: a worker that dies or hangs is replaced, and a sample "
             "that kills its worker again is quarantined"
         )
+    when = " begins with" if loader.engine == "auto" and loader.processes is None else " with"
     return (
-        "loader=ring with threads of this process: a crash is fatal, and a hang ends the run at "
-        "loader.timeout_s with all stacks; set loader.processes=1 to have both recovered from"
+        f"{name}{when} threads of this process, {loader.workers} here: there a crash is fatal, and "
+        f"a hang ends the run at loader.timeout_s with all stacks; set loader.processes=1 to have "
+        f"both recovered from"
     )
 
 
@@ -162,6 +171,7 @@ def _ways(
         changes = {"engine": "torch", "num_workers": workers}
         name = "1 worker" if workers == 1 else f"{workers} workers"
         yield f"torch, {name}", partial(_given, config, changes, batches), False
+    yield "auto", partial(_given, config, {"engine": "auto", "processes": None}, batches), False
     for workers, processes in ((2, None), (2, 1), (2, 2)):
         ring: dict[str, Any] = {
             "engine": "ring", "num_workers": workers, "processes": processes,
