@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import forkserver, process
@@ -55,15 +56,26 @@ def preload(name: str) -> None:
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Start processes with SIGINT blocked, so that Ctrl-C reaches only the main process.
+    """Start threads and processes with SIGINT blocked: Ctrl-C is for the main thread alone.
 
-    A Ctrl-C meanwhile arrives here when the block is left.
+    A Ctrl-C meanwhile arrives when the block is left, so that what was started is known to
+    whoever ends it. Blocking the signal does not do that: another thread may receive it, and
+    Python lets the main thread handle it all the same.
     """
+    handler = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread() and handler is not None
+    came: list[int] = []
+    if is_main:
+        signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        if is_main:
+            signal.signal(signal.SIGINT, handler)
+            if came:
+                signal.raise_signal(signal.SIGINT)
 
 
 def end_idle_server() -> None:

@@ -12,7 +12,7 @@ from pipeline.loader.ring.board import Crew
 from pipeline.loader.ring.calibration import Calibration, Look, contenders, settled
 from pipeline.loader.ring.delivering import deliver
 from pipeline.loader.ring.formation import Formation, demanded_formation, start_crew
-from pipeline.loader.starting import end_idle_server, preload, why_no_processes
+from pipeline.loader.starting import end_idle_server, interrupts_held, preload, why_no_processes
 from pipeline.registry import register
 
 if TYPE_CHECKING:
@@ -137,10 +137,10 @@ class AutoEngine:
                 end_idle_server()
 
     def _start(self, formation: Formation) -> Crew:
-        crew = start_crew(formation, self._compute, self._settings)
-        self._crews[formation] = crew
-        self._finalizers[formation] = weakref.finalize(self, crew.close)
-        self._finalizers[formation].atexit = False  # then the crew sees to it by itself
+        with interrupts_held():
+            crew = self._crews[formation] = start_crew(formation, self._compute, self._settings)
+            self._finalizers[formation] = weakref.finalize(self, crew.close)
+            self._finalizers[formation].atexit = False  # then the crew sees to it by itself
         return crew
 
     def _close(self, formation: Formation) -> None:

@@ -10,7 +10,7 @@ from pipeline.loader.contract import BatchTask, Delivery
 from pipeline.loader.ring.board import Crew
 from pipeline.loader.ring.delivering import deliver
 from pipeline.loader.ring.formation import Formation, demanded_formation, start_crew
-from pipeline.loader.starting import preload
+from pipeline.loader.starting import interrupts_held, preload
 from pipeline.registry import register
 
 if TYPE_CHECKING:
@@ -84,7 +84,8 @@ class RingEngine:
             crew.close()
 
     def _start(self) -> Crew:
-        crew = self._crew = start_crew(self._formation, self._compute, self._settings)
-        self._finalizer = weakref.finalize(self, crew.close)
-        self._finalizer.atexit = False  # then the crew sees to it by itself
+        with interrupts_held():
+            crew = self._crew = start_crew(self._formation, self._compute, self._settings)
+            self._finalizer = weakref.finalize(self, crew.close)
+            self._finalizer.atexit = False  # then the crew sees to it by itself
         return crew

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import threading
+import queue
+import time
 from typing import Any, Protocol
 
 from pipeline.loader.contract import BatchTask, Delivery
@@ -38,24 +39,25 @@ class Crew(Protocol):
 
 
 class Board:
-    """Outcomes by ticket; safe between threads."""
+    """Outcomes by ticket, laid down by any thread and taken by the consumer's.
+
+    It is built on a queue of the interpreter's own. A lock taken in Python code is left locked
+    by a Ctrl-C that comes right after it was taken, and whoever needs it next waits for ever.
+    """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._laid: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
         self._outcomes: dict[int, Any] = {}
         self._error: BaseException | None = None
 
     def put(self, ticket: int, outcome: Any) -> None:
         """Lay down an outcome."""
-        with self._changed:
-            self._outcomes[ticket] = outcome
-            self._changed.notify_all()
+        self._laid.put((ticket, outcome))
 
     def fail(self, error: BaseException) -> None:
         """Let every taker raise `error`."""
-        with self._changed:
-            self._error = error
-            self._changed.notify_all()
+        self._error = error
+        self._laid.put(None)
 
     @property
     def error(self) -> BaseException | None:
@@ -68,16 +70,28 @@ class Board:
         Raises:
             BaseException: What `fail` was given.
         """
-        with self._changed:
-            self._changed.wait_for(
-                lambda: ticket in self._outcomes or self._error is not None, timeout_s
-            )
-            if ticket not in self._outcomes and self._error is not None:
-                raise self._error
-            return self._outcomes.pop(ticket, None)
+        deadline = time.monotonic() + timeout_s
+        while ticket not in self._outcomes and self._error is None:
+            if not self._collect(deadline - time.monotonic()):
+                return None
+        if ticket not in self._outcomes and self._error is not None:
+            raise self._error
+        return self._outcomes.pop(ticket)
 
     def clear(self) -> list[Any]:
         """Take everything away."""
-        with self._changed:
-            outcomes, self._outcomes = list(self._outcomes.values()), {}
+        while self._collect(0.0):
+            pass
+        outcomes, self._outcomes = list(self._outcomes.values()), {}
         return outcomes
+
+    def _collect(self, timeout_s: float) -> bool:
+        """Sort one outcome in; False if none comes in time."""
+        try:
+            laid = self._laid.get(timeout=max(0.0, timeout_s))
+        except queue.Empty:
+            return False
+        if laid is not None:
+            ticket, outcome = laid
+            self._outcomes[ticket] = outcome
+        return True
