@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, process
 from pathlib import Path
 from typing import Any
@@ -78,14 +78,19 @@ def interrupts_held() -> Iterator[None]:
                 signal.raise_signal(signal.SIGINT)
 
 
-def end_idle_server() -> None:
-    """End the server that processes are forked from, if it has none, and give back its memory.
+def end_unused_server(user: int | None = None) -> None:
+    """End the server that processes are forked from, if there are none, and free its memory.
 
-    Whoever starts a process after all starts it again.
+    It is killed: it may be importing for seconds. Whoever needs it later starts it again.
+
+    Args:
+        user: Who need not be asked, of `server_users`.
     """
     server: Any = forkserver._forkserver
-    others = vars(process)["_children"]
-    if server._forkserver_pid is not None and not (others or server_users):
+    children = vars(process)["_children"]
+    if server._forkserver_pid is not None and not (children or server_users - {user}):
+        with suppress(ProcessLookupError):
+            os.kill(server._forkserver_pid, signal.SIGKILL)
         server._stop()
 
 

@@ -12,7 +12,7 @@ from pipeline.loader.ring.board import Crew
 from pipeline.loader.ring.calibration import Calibration, Look, contenders, settled
 from pipeline.loader.ring.delivering import deliver
 from pipeline.loader.ring.formation import Formation, demanded_formation, start_crew
-from pipeline.loader.starting import end_idle_server, interrupts_held, preload, why_no_processes
+from pipeline.loader.starting import end_unused_server, interrupts_held, preload, why_no_processes
 from pipeline.registry import register
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class AutoEngine:
             for other in [other for other in self._crews if other != formation]:
                 self._close(other)
             if not formation.processes:
-                end_idle_server()
+                end_unused_server()
 
     def _start(self, formation: Formation) -> Crew:
         with interrupts_held():

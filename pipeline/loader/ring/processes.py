@@ -25,7 +25,7 @@ from pipeline.loader.ring.process import Job, WorkerProcess
 from pipeline.loader.ring.slabs import locked
 from pipeline.loader.ring.slots import SlotPool
 from pipeline.loader.ring.usage import Usage
-from pipeline.loader.starting import process_context, server_users
+from pipeline.loader.starting import end_unused_server, process_context, server_users
 from pipeline.loader.worker import Failure, WorkerError
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _TICK_S = 0.5
+_WAIT_S = 0.05
+_START_JOIN_S = 2.0
 _FAILED_STARTS = 3
 _HELD_BY_CONSUMER = 3
 """Batches that the loop, the loader and a prefetcher hold without keeping any."""
@@ -162,7 +164,7 @@ class ProcessCrew:
         """End the processes at once; batches that were delivered stay as they are.
 
         Those that are being started, which takes seconds where the server they come from is
-        still importing, are ended by the watch as soon as they are there.
+        still importing, are ended by the watch as soon as they are there, if not with the server.
         """
         if os.getpid() != self._owner:  # a copy of this process: the workers are not its own
             return
@@ -170,7 +172,12 @@ class ProcessCrew:
         self._closing = True
         self.drop()
         if self._watch is not threading.current_thread():
-            self._watch.join(None if self._started.is_set() else _TICK_S)
+            deadline = time.monotonic() + _START_JOIN_S
+            while not self._started.is_set() and time.monotonic() < deadline:
+                end_unused_server(id(self))
+                self._started.wait(_WAIT_S)
+            if self._started.is_set():
+                self._watch.join()
             self._abandoned = True
             if not self._watch.is_alive():
                 self._release()

@@ -15,16 +15,12 @@ import torch
 
 from pipeline.loader import starting
 from pipeline.loader.engines.auto import AutoEngine
-from pipeline.loader.ring.calibration import Calibration
-from pipeline.loader.ring.formation import Formation
 from pipeline.loader.settings import LoaderSettings
 from pipeline.samplers.random import RandomSampler
 from tests.contracts.engine import check_engine
 from tests.pipeline.loader.fakes import Collated, FakeDataset, digest, digests, make_loader
+from tests.pipeline.loader.trying import EACH, FEW, HERE, THREADS, let_try
 
-THREADS, FEW, EACH, HERE = (
-    Formation(2), Formation.spread(2, 1), Formation.spread(2, 2), Formation(),
-)  # fmt: skip
 N = 400
 
 
@@ -32,30 +28,7 @@ N = 400
 def _one_server(monkeypatch, request):
     """Importing for the fork server takes seconds: once is enough here."""
     if "server" not in request.node.name:
-        monkeypatch.setattr("pipeline.loader.engines.auto.end_idle_server", lambda: None)
-
-
-def _tries(loader, *formations, prefers=None, **settings):
-    """Let a loader try formations, without looking at the clock; the last one is kept.
-
-    Args:
-        loader: Of the auto engine.
-        formations: What is tried, after threads.
-        prefers: What is kept; None the last one.
-        settings: Of the calibration.
-    """
-    best = prefers or formations[-1]
-    settings = {"depth": 1, "window_s": 0.0, "least": 3, **settings}
-    calibration = Calibration(THREADS, lambda look: (list(formations), "told to"), **settings)
-    elapsed = [0]
-
-    def clock():
-        elapsed[0] += 1 if calibration.formation == best else 100
-        return elapsed[0]
-
-    calibration._clock = clock
-    loader._engine.calibration = calibration
-    return calibration
+        monkeypatch.setattr("pipeline.loader.engines.auto.end_unused_server", lambda: None)
 
 
 def _until_over(loader, deadline_s=60):
@@ -87,7 +60,7 @@ def test_the_batches_of_the_inline_engine(num_workers):
 @pytest.mark.parametrize("kept", [FEW, EACH, HERE, THREADS])
 def test_the_same_batches_while_all_is_tried_and_afterwards(kept, caplog):
     with _auto() as loader, caplog.at_level(logging.INFO):
-        calibration = _tries(loader, FEW, HERE, EACH, prefers=kept)
+        calibration = let_try(loader, FEW, HERE, EACH, prefers=kept)
         assert _until_over(loader) >= {THREADS, FEW, HERE, EACH}
         assert calibration.formation == kept
         assert list(loader._engine._crews) == [kept], "the others are ended"
@@ -105,7 +78,7 @@ def test_breaking_off_and_resuming_in_the_middle_of_a_change():
     for steps in (1, 4, 6, 7, 9, 12):
         with _auto() as loader, _auto() as other:
             for each in (loader, other):
-                _tries(each, HERE, FEW)
+                let_try(each, HERE, FEW)
             iterator = iter(loader)
             for _ in range(steps):
                 next(iterator)
@@ -166,7 +139,7 @@ class _EndsOnArrival(FakeDataset):
 )
 def test_processes_that_cannot_be_had_are_done_without(dataset, why):
     with _auto(dataset(N)) as loader:
-        calibration = _tries(loader, FEW)
+        calibration = let_try(loader, FEW)
         _until_over(loader)
         assert calibration.formation == THREADS
         assert "1 process of 2 threads cannot be had: loader: " in loader.engine_choice
@@ -196,7 +169,7 @@ def test_processes_are_not_tried_where_their_start_would_do_harm(monkeypatch, tm
 
 def test_an_error_while_processes_are_tried_leaves_a_loader_that_goes_on():
     with _auto(FakeDataset(N, crash=200)) as loader:
-        calibration = _tries(loader, FEW)
+        calibration = let_try(loader, FEW)
         for _ in range(60):
             with pytest.raises(KeyError, match="a user's mistake"):
                 digests(loader)
@@ -210,7 +183,7 @@ def test_an_error_while_processes_are_tried_leaves_a_loader_that_goes_on():
 def test_closing_gives_back_what_was_tried_and_the_server():
     threads = threading.active_count()
     loader = _auto()
-    _tries(loader, FEW, prefers=THREADS)
+    let_try(loader, FEW, prefers=THREADS)
     _until_over(loader)
     assert threading.active_count() == threads + 2
     assert forkserver._forkserver._forkserver_pid is None
@@ -222,7 +195,7 @@ def test_closing_gives_back_what_was_tried_and_the_server():
 def test_a_loader_that_is_forgotten_ends_its_workers(at):
     threads = threading.active_count()
     loader = _auto()
-    _tries(loader, FEW, least=10**9 if at == "trial" else 3)
+    let_try(loader, FEW, least=10**9 if at == "trial" else 3)
     iterator = iter(loader)
     for _ in range(8):
         next(iterator)

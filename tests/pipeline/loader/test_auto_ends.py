@@ -1,0 +1,155 @@
+"""The auto engine leaves nothing behind, also when it ends in the middle of a change."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader
+from tests.pipeline.loader.ring.deadly import (
+    RECORD,
+    N,
+    expected,
+    position_of,
+    sampler,
+)
+from tests.pipeline.loader.trying import EACH, FEW, let_try
+
+ROOT = Path(__file__).resolve().parents[3]
+
+SCRIPT = """
+import sys
+from tests.pipeline.loader.fakes import FakeDataset, make_loader
+from tests.pipeline.loader.trying import EACH, FEW, let_try
+
+def reached(moment, crews):
+    if moment == "starting":
+        return FEW in crews and not crews[FEW].is_ready
+    return EACH in crews and crews[EACH].is_ready
+
+if __name__ == "__main__":
+    moment, end = sys.argv[1:]
+    loader = make_loader(FakeDataset(4000, slow_s=0.02), engine="auto", num_workers=2)
+    let_try(loader, FEW, EACH)
+    said = False
+    try:
+        while True:
+            for batch in loader:
+                if not said and reached(moment, loader._engine._crews):
+                    said = True
+                    print("now", flush=True)
+                    if end == "exit":
+                        sys.exit(0)
+                    if end == "raise":
+                        raise LookupError("on purpose")
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+"""
+
+
+def _start(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    return subprocess.Popen(
+        [sys.executable, str(script), *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def _assert_session_is_gone(session: int, timeout_s: float = 15) -> None:
+    deadline = time.monotonic() + timeout_s
+    while (left := _running(session)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left
+
+
+def _running(session: int) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.NoSuchProcess, ProcessLookupError, PermissionError):
+            continue
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["starting", "trial"])
+@pytest.mark.parametrize("end", ["exit", "raise", "ctrl-c", "kill"])
+def test_nothing_is_left_however_the_main_process_ends(tmp_path, moment, end):
+    process = _start(tmp_path, moment, end)
+    assert process.stdout is not None and process.stdout.readline() == "now\n"
+    if end == "ctrl-c":
+        os.killpg(process.pid, signal.SIGINT)
+    if end == "kill":
+        process.kill()
+    if end != "kill":
+        out, err = process.communicate(timeout=20)
+        assert out == ("interrupted\n" if end == "ctrl-c" else "")
+        assert ("LookupError: on purpose" in err) == (end == "raise")
+        assert err == "" or end == "raise"
+        assert process.returncode == (1 if end == "raise" else 0)
+    _assert_session_is_gone(process.pid)
+    process.communicate(timeout=5)
+
+
+def _until_chosen(loader, formation):
+    """Go through epochs until a formation computes alone."""
+    end = time.monotonic() + 60
+    while not (loader._engine._is_settled and list(loader._engine._crews) == [formation]):
+        assert time.monotonic() < end
+        list(loader)
+        time.sleep(0.02)
+    loader.set_epoch(0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP])
+def test_chosen_processes_that_are_ended_are_replaced(number):
+    dataset = FakeDataset(N, slow_s=0.005)
+    settings = {"engine": "auto", "num_workers": 2, "timeout_s": 1.5}
+    with make_loader(dataset, sampler(), **settings) as loader:
+        let_try(loader, FEW, EACH)
+        _until_chosen(loader, EACH)
+        loader.dataset.slow_s = 0.02
+        iterator = iter(loader)
+        next(iterator)
+        os.kill(loader._engine._crews[EACH].pids[0], number)
+        list(iterator)
+        loader.set_epoch(0)
+        assert digests(loader) == expected(quarantined=False)
+        assert loader.state_dict()["quarantined"] == []
+
+
+class _Armed(FakeDataset):
+    """One record ends the worker process that computes it, once a file says so."""
+
+    def __init__(self, arms: Path) -> None:
+        super().__init__(N)
+        self.arms, self.home = arms, os.getpid()
+
+    def _one(self, index, position, epoch):
+        if index == RECORD and os.getpid() != self.home and self.arms.exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super()._one(index, position, epoch)
+
+
+def test_a_record_that_ends_chosen_processes_is_quarantined(tmp_path):
+    dataset = _Armed(tmp_path / "arms")
+    with make_loader(dataset, sampler(), engine="auto", num_workers=2) as loader:
+        let_try(loader, FEW)
+        _until_chosen(loader, FEW)
+        dataset.arms.touch()
+        assert digests(loader) == expected()
+        assert loader.state_dict()["quarantined"] == [[0, position_of(RECORD)]]
