@@ -9,7 +9,7 @@ import pytest
 from pipeline.__main__ import main
 from tests.laws.runs import AUGMENTS, overrides
 
-WAYS = 11
+WAYS = 12
 QUICK = ["doctor.batches=3", "loader.multiprocessing_context=fork"]
 
 

@@ -97,6 +97,7 @@ class ProcessCrew:
         self._awake, self._waker = self._context.Pipe(duplex=False)
         self._watch = threading.Thread(target=self._run, name="penstock-watch", daemon=True)
         self._started = threading.Event()
+        self._have_started = False
         self._abandoned = False
         if settings.multiprocessing_context == "forkserver":
             server_users.add(id(self))
@@ -114,10 +115,12 @@ class ProcessCrew:
 
     @property
     def is_ready(self) -> bool:
-        """Whether all processes have started; raises why they cannot."""
+        """Whether all processes have started, once; raises why they cannot."""
         if self._board.error is not None:
             raise self._board.error
-        return self._started.is_set() and all(worker.is_ready for worker in self._workers)
+        if not self._have_started and self._started.is_set():
+            self._have_started = all(worker.is_ready for worker in self._workers)
+        return self._have_started
 
     def _all(self) -> list[WorkerProcess]:
         return [*self._workers, *([self._doctor] if self._doctor else [])]

@@ -127,6 +127,7 @@ def test_chosen_processes_that_are_ended_are_replaced(number):
         next(iterator)
         os.kill(loader._engine._crews[EACH].pids[0], number)
         list(iterator)
+        assert list(loader._engine._crews) == [EACH], "threads of this process do not step in"
         loader.set_epoch(0)
         assert digests(loader) == expected(quarantined=False)
         assert loader.state_dict()["quarantined"] == []
