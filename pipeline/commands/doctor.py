@@ -88,10 +88,7 @@ def _promise(loader: LoaderSettings) -> str:
     if loader.engine == "inline" or not loader.workers:
         return "batches are computed in this process: a crash or a hang of it is fatal"
     if loader.engine not in ("auto", "ring"):
-        return (
-            f"{name}: a worker that dies ends the run with a clear line; "
-            f"resume goes on"
-        )
+        return f"{name}: a worker that dies ends the run with a clear line; resume goes on"
     if loader.processes:
         return (
             f"{name} with processes: a worker that dies or hangs is replaced, and a sample "

@@ -83,7 +83,7 @@ class Subject:
     @property
     def workers(self) -> int:
         """Number of workers."""
-        return self.loader.settings.num_workers
+        return self.loader.settings.workers
 
     @property
     def step(self) -> TrainingStep:
