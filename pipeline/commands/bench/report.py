@@ -54,6 +54,7 @@ def print_figures(subject: Subject, figures: Figures) -> None:
             write(f"{label:<15}{rate}  {note}".rstrip())
     if figures.made_up:
         say("", "(the data has no classes: the model got made-up labels)")
+    say("engine", subject.loader.engine_choice)
     _print_stages(subject, figures)
     if figures.rounds.get("model") and figures.rounds.get("training"):
         heading(_verdict_text(figures))
