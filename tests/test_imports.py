@@ -54,6 +54,7 @@ SHARED_BY_LEAVES = {
     "pipeline.models": {"pipeline.networks.small_cnn", "pipeline.networks.fed_module"},
     "transforms.decode": {
         "transforms.formats.sniff",
+        "transforms.formats.image_pixels",
         "transforms.formats.jpeg_pixels",
         "transforms.formats.opencv_pixels",
     },

@@ -10,8 +10,15 @@ from annotated_types import Ge
 from datasets.pending_image import PendingImage
 from datasets.sample import Record, Sample
 from pipeline.registry import register
-from transforms.formats.jpeg_pixels import decode_around, decode_whole
-from transforms.formats.opencv_pixels import CHANNELS, convert, imdecode
+from transforms.formats.image_pixels import (
+    array_around,
+    check_array,
+    check_size,
+    decode_file,
+    image_field,
+)
+from transforms.formats.jpeg_pixels import decode_around
+from transforms.formats.opencv_pixels import CHANNELS
 from transforms.formats.sniff import read_header
 
 if TYPE_CHECKING:
@@ -67,22 +74,23 @@ class ImageDecoder:
         """Decode the record's ``image``; its other fields pass unchanged.
 
         Args:
-            record: A record with an encoded ``image``.
+            record: A record with an encoded ``image``, or one that is decoded: uint8 [H, W, C].
 
         Returns:
-            The sample, with ``image`` uint8 [H, W, C], ``index`` and ``key``.
+            The sample, with ``image`` uint8 [H, W, C], ``index`` and ``key``. What is decoded
+            and has `mode` is passed on, if it may be written to.
 
         Raises:
             ValueError: There is no image, it is damaged or too large; one line.
         """
-        image = self.decode(_image_bytes(record))
+        image = self.decode(image_field(record))
         return {**record.fields, "image": image, "index": record.index, "key": record.key}
 
     def defer(self, record: Record) -> Sample:
         """Like a call, but an image of which parts can be decoded alone stays pending.
 
         Args:
-            record: A record with an encoded ``image``.
+            record: A record with an ``image``, encoded or decoded.
 
         Returns:
             The sample; its ``image`` is a `PendingImage` if `whole_because` has no reason.
@@ -91,19 +99,62 @@ class ImageDecoder:
             ValueError: There is no image, its header is damaged, or it is too large; where all
                 of it is decoded, as in a call.
         """
-        data = bytes(_image_bytes(record))
-        header = read_header(data)
-        self._check_size(header)
-        image: Any
-        if self.whole_because(header) is None:
-            shape = (header.height, header.width, CHANNELS[self.mode])
-            image = PendingImage(shape, functools.partial(decode_around, data, header, self.mode))
-        else:
-            image = self._decode(data, header)
-        return {**record.fields, "image": image, "index": record.index, "key": record.key}
+        return {
+            **record.fields,
+            "image": self._deferred(image_field(record)),
+            "index": record.index,
+            "key": record.key,
+        }
 
-    def whole_because(self, header: Header) -> str | None:
-        """Why an image with this header is decoded whole; None where its parts can be."""
+    def whole_because(self, image: Any) -> str | None:
+        """Why an image, encoded or decoded, is decoded whole; None where its parts can be.
+
+        Raises:
+            ValueError: Its header is damaged.
+        """
+        if hasattr(image, "dtype"):
+            return None if self.region == "exact" else "dataset.decode.region=whole"
+        return self._whole_because(read_header(bytes(image)))
+
+    def decode(self, data: Any) -> Image:
+        """Decode one file.
+
+        Args:
+            data: The file's bytes, or pixels: uint8 [H, W, C], grey, RGB or RGBA.
+
+        Returns:
+            uint8 [H, W, C], 0..255, which may be written to; a new array unless pixels are
+            given.
+
+        Raises:
+            ValueError: It is damaged, too large, or no image that we read; one line.
+        """
+        if hasattr(data, "dtype"):
+            import numpy as np
+
+            check_array(data)
+            return np.require(array_around(data, self.mode, None)[0], requirements=("C", "W"))
+        data = bytes(data)
+        header = read_header(data)
+        check_size(header, self.max_pixels)
+        return decode_file(data, header, self.mode, self.orientation)
+
+    def _deferred(self, data: Any) -> Any:
+        if hasattr(data, "dtype"):
+            if self.region == "whole":
+                return self.decode(data)
+            check_array(data)
+            shape = (*data.shape[:2], CHANNELS[self.mode])
+            return PendingImage(shape, functools.partial(array_around, data, self.mode))
+        data = bytes(data)
+        header = read_header(data)
+        check_size(header, self.max_pixels)
+        if self._whole_because(header) is not None:
+            return decode_file(data, header, self.mode, self.orientation)
+        shape = (header.height, header.width, CHANNELS[self.mode])
+        return PendingImage(shape, functools.partial(decode_around, data, header, self.mode))
+
+    def _whole_because(self, header: Header) -> str | None:
         if self.region == "whole":
             return "dataset.decode.region=whole"
         if header.format != "JPEG":
@@ -113,91 +164,3 @@ class ImageDecoder:
         if self.orientation == "apply" and header.orientation != 1:
             return "its EXIF orientation is not upright"
         return None
-
-    def decode(self, data: bytes) -> Image:
-        """Decode one file.
-
-        Args:
-            data: The file's bytes.
-
-        Returns:
-            uint8 [H, W, C], 0..255; a new array that may be written to.
-
-        Raises:
-            ValueError: It is damaged, too large, or no image that we read; one line.
-        """
-        data = bytes(data)
-        header = read_header(data)
-        self._check_size(header)
-        return self._decode(data, header)
-
-    def _decode(self, data: bytes, header: Header) -> Image:
-        if header.format == "JPEG":
-            image = decode_whole(data, header, self.mode)
-        else:
-            image = _decode_others(data, header, self.mode)
-        if self.orientation == "apply" and header.orientation != 1:
-            image = _upright(image, header.orientation)
-        return image
-
-    def _check_size(self, header: Header) -> None:
-        if header.width <= 0 or header.height <= 0:
-            raise ValueError(f"damaged {header.format}: its size is {header.width}x{header.height}")
-        if header.width * header.height > self.max_pixels:
-            raise ValueError(
-                f"{header.width}x{header.height} is {header.width * header.height:,} pixels, "
-                f"at most {self.max_pixels:,} are allowed; raise dataset.decode.max_pixels"
-            )
-
-
-def _image_bytes(record: Record) -> bytes:
-    data: bytes | None = record.fields.get("image")
-    if data is None:
-        names = ", ".join(record.fields) or "none"
-        raise ValueError(
-            f"no field 'image' to decode, fields: {names}; rename one with dataset.keys"
-        )
-    return data
-
-
-def _decode_others(data: bytes, header: Header, mode: str) -> Image:
-    import numpy as np
-
-    if header.patches:
-        patched = bytearray(data)
-        for at, value in header.patches:
-            patched[at : at + len(value)] = value
-        data = bytes(patched)
-    image = imdecode(data, header.format)
-    if image.shape[:2] != (header.height, header.width):
-        # A GIF-like canvas or a reduced image: the limit on pixels was checked for another size.
-        raise ValueError(
-            f"damaged {header.format}: {image.shape[1]}x{image.shape[0]} pixels, "
-            f"its header says {header.width}x{header.height}"
-        )
-    if mode == "RGBA" and header.format == "TIFF" and header.components == 2:
-        raise ValueError("a grey TIFF with alpha cannot be read as RGBA; use mode RGB or L")
-    alpha = None
-    if mode == "RGBA" and header.transparent_grey is not None and image.ndim == 2:
-        alpha = np.where(image == header.transparent_grey, 0, 255).astype(np.uint8)
-    if image.dtype == np.uint16:
-        image = (image >> 8).astype(np.uint8)
-    elif image.dtype != np.uint8:
-        raise ValueError(f"{header.format} of {image.dtype} pixels; expected 8 or 16 bits")
-    image = convert(image, mode)
-    if alpha is not None:
-        image[..., 3] = alpha
-    return image
-
-
-def _upright(image: Image, orientation: int) -> Image:
-    """Turn and mirror an image by its EXIF orientation, 2 .. 8."""
-    import numpy as np
-
-    if orientation >= 5:
-        image = image.transpose(1, 0, 2)
-    if orientation in (3, 4, 7, 8):
-        image = image[::-1]
-    if orientation in (2, 3, 6, 7):
-        image = image[:, ::-1]
-    return np.ascontiguousarray(image)
