@@ -30,11 +30,15 @@ class PendingImage:
         decode: Decodes the part that a box needs, or everything for None: the pixels,
             uint8 [H, W, C], and the column and row at which they begin. Raises ValueError for
             what is damaged.
+        reduce: Decodes what a box needs, or everything for None, with both sides smaller by a
+            factor of 2, 4 or 8, rounded up; returns like `decode`, in smaller pixels. None where
+            pixels are not to be changed.
         seconds: How long decoding took so far.
     """
 
     shape: tuple[int, int, int]
     decode: Callable[[Box | None], tuple[Image, int, int]]
+    reduce: Callable[[Box | None, int], tuple[Image, int, int]] | None = None
     seconds: float = 0.0
 
     def whole(self) -> Image:
@@ -52,15 +56,54 @@ class PendingImage:
             box: A box within the image; None for all of it.
 
         Returns:
-            uint8 [h, w, C], and the column and row of the whole image at which they begin.
+            uint8 [h, w, C], which may be a view of the record's own array and is only read, and
+            the column and row of the whole image at which they begin.
 
         Raises:
             DamagedImageError: What had to be decoded is damaged.
         """
+        return self._timed(lambda: self.decode(box))
+
+    def to_resize(self, box: Box, size: tuple[int, int]) -> tuple[Image, Box]:
+        """The pixels of a box that will be resized at once, smaller where `reduce` is there.
+
+        Both sides of the box stay as long as those of `size`, or as they are: pixels are left
+        out, and none are made up. Edges of the box go to the nearest of the smaller pixels.
+
+        Args:
+            box: A box within the image.
+            size: Height and width that the box is resized to.
+
+        Returns:
+            uint8 [h, w, C], and the box in the pixels of it.
+
+        Raises:
+            DamagedImageError: What had to be decoded is damaged.
+        """
+        reduce, factor = self.reduce, 1
+        if reduce is not None:
+            fits = min((box[3] - box[1]) // size[0], (box[2] - box[0]) // size[1])
+            factor = next((f for f in (8, 4, 2) if f <= fits), 1)
+        if reduce is None or factor == 1:
+            pixels, left, top = self.around(box)
+        else:
+            everything = box == (0, 0, self.shape[1], self.shape[0])
+            wanted = None if everything else box
+            pixels, left, top = self._timed(lambda: reduce(wanted, factor))
+            box = smaller_box(box, factor) if wanted else (0, 0, *pixels.shape[1::-1])
+        return pixels, (box[0] - left, box[1] - top, box[2] - left, box[3] - top)
+
+    def _timed(self, decode: Callable[[], tuple[Image, int, int]]) -> tuple[Image, int, int]:
         start = time.perf_counter()
         try:
-            return self.decode(box)
+            return decode()
         except ValueError as error:
             raise DamagedImageError(str(error)) from None
         finally:
             self.seconds += time.perf_counter() - start
+
+
+def smaller_box(box: Box, factor: int) -> Box:
+    """A box of an image in the pixels of the image made smaller, edges rounded."""
+    x_min, y_min, x_max, y_max = ((2 * edge + factor) // (2 * factor) for edge in box)
+    return x_min, y_min, x_max, y_max

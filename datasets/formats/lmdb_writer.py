@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 import zlib
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +17,35 @@ from datasets.formats.lmdb_pages import scan_lmdb
 from datasets.formats.packed_fields import pack_fields
 from datasets.index import write_index
 from datasets.protocols import Storage
+from datasets.recoded import Recode, recoded
 from datasets.sample import BadRecord
 
 INDEX_NAME = "index.arrow"
-_BATCH_RECORDS = 256
+# What one transaction writes; it is held in memory until then.
+_TRANSACTION_RECORDS = 256
+_TRANSACTION_BYTES = 1 << 24
 # Columns of an LMDB source that speak of its file.
 _PLACES = frozenset(
-    "offset crc32 image_bytes text_offset text_bytes metadata_offset metadata_bytes".split()
+    "offset crc32 image_bytes text_offset text_bytes metadata_offset metadata_bytes "
+    "raw_height raw_width raw_channels".split()
 )
+_SIZES = frozenset(("height", "width"))  # of images that may have become others
+_SHAPE = ("height", "width", "channels")
 _FIRST_MAP_BYTES = 1 << 28
 
 
-def write_lmdb(path: str | Path, source: Storage) -> None:
+def write_lmdb(path: str | Path, source: Storage, *, recode: Recode | None = None) -> None:
     """Write all records of `source` into a new folder with data.mdb and index.arrow.
 
     Values are stored under the keys ``0000000000``, ``0000000001``, ...; that of a record with
-    an image and a label alone is the image file as it was. Labels, keys and checksums are in the
-    index, with the columns of the source's index.
+    an image and a label alone is the image file as it was, or the pixels of a decoded image.
+    Labels, keys, checksums and the shapes of decoded images (``raw_height``, ``raw_width``,
+    ``raw_channels``; 0 for a file) are in the index, with the columns of the source's index.
 
     Args:
         path: The folder to make; it appears under this name when it is whole.
         source: The records.
+        recode: Changes each record before it is written, on all cores.
 
     Raises:
         ValueError: Something is at `path`, or a record of the source cannot be read.
@@ -48,13 +57,14 @@ def write_lmdb(path: str | Path, source: Storage) -> None:
     folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
         data = folder / "data.mdb"
-        columns = _write_values(folder, source)
+        columns = _write_values(folder, source, recode)
         entries = list(scan_lmdb(str(data))) if len(source) else []
         assert [entry.size_bytes for entry in entries] == columns["size_bytes"].tolist()
         columns["offset"] = np.array([entry.offset for entry in entries], np.int64)
         index = source.index
+        gone = _PLACES if recode is None else _PLACES | _SIZES
         for name in index.columns:
-            if name not in _PLACES:
+            if name not in gone:
                 columns.setdefault(name, index.column(name))
         write_index(
             folder / INDEX_NAME,
@@ -99,22 +109,24 @@ def _raw_keys(source: Storage) -> list[bytes]:
     return [key.encode() for key in index.keys(indices)]
 
 
-def _write_values(folder: Path, source: Storage) -> dict[str, Any]:
-    """Write the values; sizes, checksums and labels by column."""
+def _write_values(folder: Path, source: Storage, recode: Recode | None) -> dict[str, Any]:
+    """Write the values; sizes, checksums, shapes and labels by column."""
     import lmdb
 
     n = len(source)
     sizes, images, checksums = (np.zeros(n, np.uint32) for _ in range(3))
+    shapes = np.zeros((n, 3), np.uint32)
     labels = np.zeros(n, np.int64)
     labelled = 0
+    values: list[tuple[bytes, bytes]] = []
+    pending_bytes = 0
     # One writer in a folder of its own: no lock file, and one sync at the end.
     env = lmdb.open(
         str(folder), map_size=_FIRST_MAP_BYTES, lock=False, sync=False, metasync=False, max_dbs=0
     )
     try:
-        for start in range(0, n, _BATCH_RECORDS):
-            values: list[tuple[bytes, bytes]] = []
-            for record in source.read(np.arange(start, min(start + _BATCH_RECORDS, n))):
+        with closing(recoded(source, recode)) as records:
+            for record in records:
                 if isinstance(record, BadRecord):
                     raise ValueError(
                         f"pack: {source}: {record.key!r} {record.cause}; repair or remove it"
@@ -122,11 +134,17 @@ def _write_values(folder: Path, source: Storage) -> dict[str, Any]:
                 i = record.index
                 value, images[i] = pack_fields(record.fields, key=record.key)
                 sizes[i], checksums[i] = len(value), zlib.crc32(value)
+                if isinstance(record.fields.get("image"), np.ndarray):
+                    shapes[i] = record.fields["image"].shape
                 if "label" in record.fields:
                     labels[i] = record.fields["label"]
                     labelled += 1
                 values.append((f"{i:010d}".encode(), value))
-            _put(env, values)
+                pending_bytes += len(value)
+                if len(values) >= _TRANSACTION_RECORDS or pending_bytes >= _TRANSACTION_BYTES:
+                    _put(env, values)
+                    values, pending_bytes = [], 0
+        _put(env, values)
         env.sync(True)
     finally:
         env.close()
@@ -138,6 +156,8 @@ def _write_values(folder: Path, source: Storage) -> dict[str, Any]:
         columns["label"] = labels.astype(np.int32) if narrow else labels  # type: ignore[assignment]
     if (images != sizes).any():
         columns["image_bytes"] = images
+    if shapes.any():
+        columns |= {f"raw_{name}": shapes[:, k] for k, name in enumerate(_SHAPE)}
     return columns
 
 

@@ -6,8 +6,9 @@ import json
 import os
 import struct
 import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,8 @@ from datasets.index_cache import cached_index
 from datasets.sample import BadRecord, Record
 from pipeline.registry import register
 
+T = TypeVar("T")
+
 
 @register("storage", "lmdb")
 class LmdbStorage:
@@ -31,6 +34,10 @@ class LmdbStorage:
     The places of the values are in the index, and a value is read from its place, without the
     library, which can end the interpreter when a page is damaged; see
     `datasets.formats.lmdb_pages`. The first read in a process opens the file; threads share it.
+
+    A packed file may hold images that are decoded, uint8 [H, W, C], among encoded ones; they are
+    arrays of their own. They are read and not mapped: that is as quick, leaves the process small,
+    and a disk in trouble is an error and not a signal that ends the process.
 
     Args:
         path: The folder of data.mdb, or the file itself.
@@ -45,7 +52,8 @@ class LmdbStorage:
         label_pattern: A regular expression whose group finds the class name in the key.
         database: A named database in the file.
         classes: Class names by id; None: those found.
-        checksums: Compare packed records with their checksums.
+        checksums: Compare a packed record with its checksum when a process reads it first:
+            damage on the disk is found, at next to no cost over the epochs.
     """
 
     def __init__(
@@ -78,6 +86,7 @@ class LmdbStorage:
         self._value_format = ValueFormat.parse(value_format, where=str(self))
         self._index: Index | None = None
         self._file: _SharedFile | None = None
+        self._verified = bytearray()  # a bit for each record
 
     def __str__(self) -> str:
         return f"lmdb {self.path}"
@@ -112,25 +121,37 @@ class LmdbStorage:
         index, indices = self.index, np.asarray(indices, np.int64)
         rows = {name: index.values(name, indices).tolist() for name in index.columns}
         if self._file is None:
+            self._verified = bytearray(len(index) // 8 + 1)
             self._file = _SharedFile(data_file(self.path))
         records: list[Record | BadRecord] = []
         for n, (i, key) in enumerate(zip(indices.tolist(), index.keys(indices), strict=True)):
             try:
-                fields = self._fields(self._file, {name: rows[name][n] for name in rows})
+                fields = self._fields(self._file, i, {name: rows[name][n] for name in rows})
                 records.append(Record(i, key, fields))
             except (_DamagedRecord, MissingFile) as error:
                 records.append(BadRecord(i, key, str(error)))
         return records
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_index": self.index, "_file": None}
+        return {**vars(self), "_index": self.index, "_file": None, "_verified": bytearray()}
 
-    def _fields(self, file: _SharedFile, row: dict[str, Any]) -> dict[str, Any]:
-        value = file.read(row["offset"], row["size_bytes"])
-        if self.checksums and "crc32" in row and zlib.crc32(value) != row["crc32"]:
-            raise _DamagedRecord("its bytes are not those that were packed (checksum)")
+    def _fields(self, file: _SharedFile, i: int, row: dict[str, Any]) -> dict[str, Any]:
+        shape = None
+        if row.get("raw_channels"):
+            shape = row["raw_height"], row["raw_width"], row["raw_channels"]
+        value: Any
+        if shape is None:
+            value = file.read(row["offset"], row["size_bytes"])
+        else:
+            value = file.read_array(row["offset"], row["size_bytes"])
+        # Threads may miss each other's bits: then a record is verified once more.
+        byte, bit = i >> 3, 1 << (i & 7)
+        if self.checksums and "crc32" in row and not self._verified[byte] & bit:
+            if zlib.crc32(value) != row["crc32"]:
+                raise _DamagedRecord("its bytes are not those that were packed (checksum)")
+            self._verified[byte] |= bit
         try:
-            fields = unpack_fields(value, row.get("image_bytes"))
+            fields = unpack_fields(value, row.get("image_bytes"), shape)
             if "text_offset" in row:
                 fields["text"] = file.read(row["text_offset"], row["text_bytes"]).decode()
             if "metadata_offset" in row:
@@ -215,16 +236,28 @@ class _SharedFile:
         self._file = open(path, "rb", buffering=0)
 
     def read(self, offset: int, size_bytes: int) -> bytes:
-        def read() -> bytes:
+        value = self._retried(lambda file: os.pread(file, size_bytes, offset))
+        _check_length(len(value), size_bytes)
+        return value
+
+    def read_array(self, offset: int, size_bytes: int) -> NDArray[np.uint8]:
+        value = np.empty(size_bytes, np.uint8)
+        _check_length(self._retried(lambda file: os.preadv(file, [value.data], offset)), size_bytes)
+        return value
+
+    def _retried(self, read: Callable[[int], T]) -> T:
+        def attempt() -> T:
             file = self._file  # held, so that no other thread's reopening closes it meanwhile
             try:
-                return os.pread(file.fileno(), size_bytes, offset)
+                return read(file.fileno())
             except OSError:
                 # A stale handle stays stale: the next attempt has a new one.
                 self._file = open(self._path, "rb", buffering=0)
                 raise
 
-        value = retried(read, path=self._path, root=os.path.dirname(self._path))
-        if len(value) != size_bytes:
-            raise _DamagedRecord(f"the file ends {size_bytes - len(value):,} bytes too early")
-        return value
+        return retried(attempt, path=self._path, root=os.path.dirname(self._path))
+
+
+def _check_length(found: int, size_bytes: int) -> None:
+    if found != size_bytes:
+        raise _DamagedRecord(f"the file ends {size_bytes - found:,} bytes too early")

@@ -2,41 +2,84 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
 from pipeline.registry import register
 
+if TYPE_CHECKING:
+    from datasets.protocols import Storage
+    from transforms.recode import Recode
+
 
 @register("settings", "pack")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackSettings:
-    """Where to pack to.
+    """Where to pack to, and how images are prepared; by default files stay byte for byte.
+
+    Images that are encoded anew are JPEG: 4:2:0, or grey; upright, without alpha or metadata.
+    FFCV's usual preparation is ``max_side=500 quality=90 raw=0.5``.
 
     Args:
         path: The folder to make; it gets ``train`` and ``val``. It must not exist,
             or be empty.
         to: The storage to write.
-        tiled: Encode images anew as tiled JPEG, of which a crop is decoded alone: 4:2:0, or
-            grey. Images are turned upright first; alpha and what quality takes is lost.
-        quality: JPEG quality of tiled images, 1 .. 100.
+        max_side: Shrink images whose longer side has more pixels to it (area interpolation).
+        short_side: The same for the shorter side.
+        quality: Encode all images anew at this JPEG quality, 1 .. 100. Null: only those that
+            another option changes, at 95.
+        tiled: Write tiled JPEG, of which a crop is decoded alone. ``true`` encodes anew;
+            ``lossless`` keeps the coefficients and so the pixels, by the program jpegtran, and
+            leaves alone what is no upright JPEG of one or three components.
+        overviews: Tiled files carry copies of 1/2, 1/4 and 1/8 of the size for decode=scaled,
+            about a third more bytes; for photographs much larger than the crop.
+        raw: Share of the images, 0 .. 1, spread evenly, that are stored as decoded pixels, in
+            the mode of ``dataset.decode``: quickest to read, several times the bytes.
     """
 
     path: str
     to: Literal["lmdb"] = "lmdb"
-    tiled: bool = False
-    quality: Annotated[int, Ge(1), Le(100)] = 95
+    max_side: Annotated[int, Ge(1)] | None = None
+    short_side: Annotated[int, Ge(1)] | None = None
+    quality: Annotated[int, Ge(1), Le(100)] | None = None
+    tiled: bool | Literal["lossless"] = False
+    overviews: bool = False
+    raw: Annotated[float, Ge(0), Le(1)] = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        shrinking = [name for name in ("max_side", "short_side") if getattr(self, name)]
+        if len(shrinking) > 1:
+            raise ValueError("pack: max_side and short_side both say the size; give one of them")
+        if self.overviews and self.tiled is not True:
+            raise ValueError("pack.overviews: only tiled files carry them; add pack.tiled=true")
+        if self.tiled == "lossless":
+            for name in (*shrinking, *(["quality"] if self.quality else [])):
+                raise ValueError(
+                    f"pack.tiled=lossless keeps every pixel, pack.{name} changes them; give "
+                    f"pack.tiled=true, or leave {name} out"
+                )
+        if self.raw == 1:
+            for name in ("quality", "tiled", "overviews"):
+                if getattr(self, name):
+                    raise ValueError(
+                        f"pack.raw=1 writes no JPEG, so pack.{name} has no use; leave it out"
+                    )
+
+    @property
+    def changes_images(self) -> bool:
+        """Whether anything is asked for but a copy."""
+        return bool(self.max_side or self.short_side or self.quality or self.tiled or self.raw)
 
 
 def run(config: dict[str, Any]) -> int:
     """Write both splits of ``dataset.storage`` as ``pack.to`` under ``pack.path``."""
     from datasets.storages.lmdb import write_lmdb
-    from datasets.tiled_storage import TiledStorage
     from pipeline.build import build_settings, open_storage
 
     settings: PackSettings = build_settings(config["pack"])
@@ -49,17 +92,18 @@ def run(config: dict[str, Any]) -> int:
         if not len(storage):
             print(f"{split}: no records, nothing written")
             continue
-        if settings.tiled:
-            storage = TiledStorage(storage, tiled_recode(config, settings.quality))
+        recode = make_recode(config, settings) if settings.changes_images else None
         start = time.perf_counter()
         destination = target / split
-        write_lmdb(destination, storage)
+        write_lmdb(destination, storage, recode=recode)
         seconds = time.perf_counter() - start
-        size = sum(file.stat().st_size for file in destination.rglob("*") if file.is_file())
         print(
-            f"{split}: {len(storage):,} records, {size / 1e6:.1f} MB in {seconds:.1f} s "
-            f"({len(storage) / seconds:,.0f} records/s) -> {destination}"
+            f"{split}: {len(storage):,} records, {_size(storage)}{_written_bytes(destination)} in "
+            f"{seconds:.1f} s ({len(storage) / seconds:,.0f} records/s) -> {destination}"
         )
+        if recode is not None:
+            parts = ", ".join(f"{count:,} {what}" for what, count in recode.counts.most_common())
+            print(f"  images: {parts or 'none'}")
         written.append(destination)
     # A folder of both splits is opened as one; a split alone by its own name.
     path, rest = (target, "") if len(written) > 1 else (written[0], " dataset.val_fraction=0")
@@ -67,24 +111,52 @@ def run(config: dict[str, Any]) -> int:
     return 0
 
 
-def tiled_recode(config: dict[str, Any], quality: int) -> Callable[[bytes], bytes]:
-    """How to encode an image file as tiled JPEG; decoded as the config says, but whole."""
+def make_recode(config: dict[str, Any], settings: PackSettings) -> Recode:
+    """How records are prepared; images are decoded as the config says, but whole.
+
+    Raises:
+        ValueError: The decoder does not go with the settings, or a program is missing.
+    """
     from pipeline.build import build
-    from transforms.formats.jpeg_tiles import write_tiled
-    from transforms.formats.sniff import read_header
+    from transforms.formats.jpeg_lossless import find_jpegtran, tile_losslessly
+    from transforms.recode import Recode
 
     node = config["dataset"]["decode"]
-    if node["_target_"] != "decode/image" or node["mode"] == "RGBA":
+    if node["_target_"] not in ("decode/image", "decode/scaled"):
         raise ValueError(
-            f"pack.tiled: expected dataset.decode=image with mode RGB or L, got {node}; "
-            f"a tiled JPEG holds no alpha, leave pack.tiled out"
+            f"pack: images are to be changed, but dataset/decode is {node['_target_']}, which "
+            f"decodes none; give dataset/decode=image, or leave the options out"
         )
-    decode = build(node)
+    encodes = settings.raw < 1 and (
+        settings.max_side or settings.short_side or settings.quality or settings.tiled is True
+    )
+    if encodes and node["mode"] == "RGBA":
+        raise ValueError(
+            "pack: dataset.decode.mode=RGBA, but a JPEG holds no alpha; give mode RGB or L, or "
+            "pack.raw=1"
+        )
+    tile = None
+    if settings.tiled == "lossless":
+        tile = functools.partial(tile_losslessly, jpegtran=find_jpegtran())
+    return Recode(
+        decode=build(node),
+        max_side=settings.max_side,
+        short_side=settings.short_side,
+        quality=settings.quality,
+        tiled=settings.tiled is True,
+        overviews=settings.overviews,
+        tile_losslessly=tile,
+        raw=settings.raw,
+    )
 
-    def recode(data: bytes) -> bytes:
-        image, header = decode.decode(data), read_header(data)
-        if header.format == "JPEG" and header.components == 1:
-            image = image[..., :1]  # decoded in colour, its planes are equal
-        return write_tiled(image, quality=quality)
 
-    return recode
+def _size(storage: Storage) -> str:
+    """How large the records were, where their index says it."""
+    if "size_bytes" not in storage.index.columns:
+        return ""
+    return f"{int(storage.index.column('size_bytes').sum(dtype='int64')) / 1e6:,.1f} MB as "
+
+
+def _written_bytes(folder: Path) -> str:
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    return f"{size / 1e6:,.1f} MB"

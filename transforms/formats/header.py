@@ -45,6 +45,7 @@ class Header:
         transparent_grey: A grey PNG's one transparent value, else None.
         padding: Columns on the right of the stored pixels that are not part of the image.
         scan: How the pixels lie in a JPEG of which parts can be decoded, else None.
+        overviews: Smaller copies in the file: factor, offset and length in bytes of each.
     """
 
     format: str
@@ -56,3 +57,4 @@ class Header:
     transparent_grey: int | None = None
     padding: int = 0
     scan: JpegScan | None = None
+    overviews: tuple[tuple[int, int, int], ...] = ()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from transforms.formats.exif import read_orientation
 from transforms.formats.header import Header, JpegScan
+from transforms.formats.jpeg_overviews import Overview, read_overviews
 from transforms.formats.jpeg_tiles import TILES_MARKER, TileTable, read_table
 
 _START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -28,6 +29,7 @@ class _Found:
     orientation: int | None = None
     restart_interval: int = 0
     table: TileTable | None = None
+    overviews: tuple[Overview, ...] = ()
 
 
 def read_header(data: bytes) -> Header:
@@ -70,9 +72,18 @@ def read_header(data: bytes) -> Header:
             raise ValueError("damaged JPEG: its table of tiles is that of another image")
         padding = width - found.table.width
         width = found.table.width
-    scan = _read_scan(found, data, at, at + 2 + length)
-    orientation = found.orientation or 1
-    return Header("JPEG", width, height, components, orientation, padding=padding, scan=scan)
+    if any(offset + size_bytes > size for _, offset, size_bytes in found.overviews):
+        raise ValueError("truncated JPEG: it ends before its overviews do")
+    return Header(
+        "JPEG",
+        width,
+        height,
+        components,
+        found.orientation or 1,
+        padding=padding,
+        scan=_read_scan(found, data, at, at + 2 + length),
+        overviews=found.overviews,
+    )
 
 
 def _read_segment(found: _Found, data: bytes, marker: int, at: int, length: int) -> None:
@@ -87,8 +98,9 @@ def _read_segment(found: _Found, data: bytes, marker: int, at: int, length: int)
         found.orientation = read_orientation(data[body + 6 : at + 2 + length])
     elif marker == _RESTART_INTERVAL and length == 4:
         (found.restart_interval,) = struct.unpack_from(">H", data, body)
-    elif marker == TILES_MARKER and found.table is None:
-        found.table = read_table(data[body : at + 2 + length])
+    elif marker == TILES_MARKER:
+        found.table = found.table or read_table(data[body : at + 2 + length])
+        found.overviews = found.overviews or read_overviews(data[body : at + 2 + length]) or ()
 
 
 def _read_scan(found: _Found, data: bytes, scan_at: int, data_at: int) -> JpegScan | None:

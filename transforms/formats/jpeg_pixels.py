@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from transforms.formats.jpeg_region import cut_part
+from datasets.pending_image import smaller_box
+from transforms.formats.jpeg import read_header
+from transforms.formats.jpeg_region import LEAST_WIDTH, cut_part
 from transforms.formats.opencv_pixels import CHANNELS, convert, imdecode
 
 if TYPE_CHECKING:
@@ -33,15 +35,58 @@ def decode_around(
     Whatever the decoder says of a part, the whole image decides whether the file is damaged:
     it is decoded then, and what it forgives is forgiven.
     """
-    import numpy as np
-    import simplejpeg
+    image, left, top = _decode_part(data, header, mode, box, 1)
+    return image, left, top
 
-    assert header.scan is not None
-    part = cut_part(data, header.scan, box) if box is not None else None
-    if part is not None:
-        image: Image = np.empty((part.height, part.width, CHANNELS[mode]), np.uint8)
+
+def decode_reduced(
+    data: bytes, header: Header, mode: str, box: Box | None, factor: int
+) -> tuple[Image, int, int]:
+    """Like `decode_around`, with both sides smaller by a factor of 2, 4 or 8, rounded up.
+
+    An overview of that factor in the file is taken; else the pixels are those of DCT scaling,
+    in which the decoder transforms the low frequencies alone (libjpeg's ``scale_denom``).
+
+    Args:
+        data: The file.
+        header: Its header.
+        mode: ``RGB``, ``L`` or ``RGBA``.
+        box: A box of the whole image, in its own pixels; None for all of it.
+        factor: 2, 4 or 8.
+
+    Returns:
+        The pixels, and the smaller column and row at which they begin.
+    """
+    size = -(-header.height // factor), -(-header.width // factor)
+    for its_factor, offset, size_bytes in header.overviews:
+        if its_factor == factor:
+            overview = data[offset : offset + size_bytes]
+            its_header = read_header(overview)
+            if (its_header.height, its_header.width) != size:
+                raise ValueError("damaged JPEG: its overviews are those of another image")
+            smaller = smaller_box(box, factor) if box is not None else None
+            return decode_around(overview, its_header, mode, smaller)
+    if box is not None:
+        # Chroma is interpolated between smaller pixels, so its context is wider in whole ones.
+        context = 2 * factor
+        box = (
+            max(0, box[0] - context),
+            max(0, box[1] - context),
+            min(header.width, box[2] + context),
+            min(header.height, box[3] + context),
+        )
+    image, left, top = _decode_part(data, header, mode, box, factor)
+    return image, left // factor, top // factor
+
+
+def _decode_part(
+    data: bytes, header: Header, mode: str, box: Box | None, factor: int
+) -> tuple[Image, int, int]:
+    part = cut_part(data, header.scan, box) if box is not None and header.scan else None
+    if part is not None and part.width >= LEAST_WIDTH * factor:
+        image = _buffer(part.height, part.width, mode, factor)
         try:
-            simplejpeg.decode_jpeg(part.data, _COLORSPACE[mode], buffer=image.reshape(-1))
+            _decode_into(image, part.data, mode, factor)
         except ValueError as error:
             # The first complaint is the one that is reported, so nothing hides behind this one.
             left_over = not part.exhaustive and _EXTRANEOUS.search(str(error))
@@ -49,29 +94,28 @@ def decode_around(
                 return image, part.left, part.top
         else:
             return image, part.left, part.top
-    return decode_whole(data, header, mode), 0, 0
+    return decode_whole(data, header, mode, factor=factor), 0, 0
 
 
-def decode_whole(data: bytes, header: Header, mode: str) -> Image:
+def decode_whole(data: bytes, header: Header, mode: str, *, factor: int = 1) -> Image:
     """Decode everything, and leave out what pads the image."""
     import numpy as np
 
-    image = _decode_stored(data, header, mode)
-    return np.ascontiguousarray(image[:, : header.width]) if header.padding else image
+    image = _decode_stored(data, header, mode, factor)
+    if not header.padding:
+        return image
+    return np.ascontiguousarray(image[:, : -(-header.width // factor)])
 
 
-def _decode_stored(data: bytes, header: Header, mode: str) -> Image:
+def _decode_stored(data: bytes, header: Header, mode: str, factor: int) -> Image:
     """Decode strictly; what is only unusual goes to another library, what is damaged raises."""
-    import numpy as np
-    import simplejpeg
-
     columns = header.width + header.padding
-    image: Image = np.empty((header.height, columns, CHANNELS[mode]), np.uint8)
     if header.components == 4 and mode == "L":  # CMYK has no grey of its own
-        return convert(_decode_stored(data, header, "RGB")[..., ::-1], "L")
+        return convert(_decode_stored(data, header, "RGB", factor)[..., ::-1], "L")
+    image = _buffer(header.height, columns, mode, factor)
     try:
         # The buffer keeps its pixels when the decoder complains after the last of them.
-        simplejpeg.decode_jpeg(data, _COLORSPACE[mode], buffer=image.reshape(-1))
+        _decode_into(image, data, mode, factor)
     except ValueError as error:
         cause = str(error)
         extraneous = _EXTRANEOUS.search(cause)
@@ -81,9 +125,33 @@ def _decode_stored(data: bytes, header: Header, mode: str) -> Image:
             return image
         stray = header.scan is not None and cause.startswith(_STRAY_MARKERS)
         if not stray and any(refusal in cause for refusal in _REFUSALS):
-            return _decode_unusual(data, mode)
+            return _smaller(_decode_unusual(data, mode), image.shape)
         raise ValueError(f"damaged JPEG: {cause}") from None
     return image
+
+
+def _buffer(height: int, width: int, mode: str, factor: int) -> Image:
+    import numpy as np
+
+    return np.empty((-(-height // factor), -(-width // factor), CHANNELS[mode]), np.uint8)
+
+
+def _decode_into(image: Image, data: bytes | bytearray, mode: str, factor: int) -> None:
+    """Decode into a buffer of `_buffer`."""
+    import simplejpeg
+
+    # The decoder takes the smallest scale that has as many pixels as this.
+    least = {"min_height": image.shape[0], "min_width": image.shape[1]} if factor > 1 else {}
+    simplejpeg.decode_jpeg(data, _COLORSPACE[mode], buffer=image.reshape(-1), **least)
+
+
+def _smaller(image: Image, shape: tuple[int, ...]) -> Image:
+    import cv2
+
+    if image.shape == shape:
+        return image
+    small = cv2.resize(image, shape[1::-1], interpolation=cv2.INTER_AREA)
+    return small.reshape(shape)
 
 
 def _decode_unusual(data: bytes, mode: str) -> Image:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # The interpolation of chroma looks one sample, which is two pixels, over the edge.
 _CONTEXT = 2
 # Narrower images are interpolated in another way by libjpeg (jdsample.c).
-_LEAST_WIDTH = 8
+LEAST_WIDTH = 8
 _RESTART = 0xD0
 _END_OF_IMAGE = 0xD9
 
@@ -91,12 +91,12 @@ def _cut_tiles(data: bytes, scan: JpegScan, box: Box) -> JpegPart | None:
     first_column, last_column = _tiles(box[0], box[2], tile_width, columns)
     first_row, last_row = _tiles(box[1], box[3], tile_height, rows)
     left, top = first_column * tile_width, first_row * tile_height
-    if scan.width - left < _LEAST_WIDTH and first_column:
+    if scan.width - left < LEAST_WIDTH and first_column:
         first_column -= 1
         left -= tile_width
     width = min(scan.width, (last_column + 1) * tile_width) - left
     height = min(scan.height, (last_row + 1) * tile_height) - top
-    if width < _LEAST_WIDTH < scan.width or (width, height) == (scan.width, scan.height):
+    if width < LEAST_WIDTH < scan.width or (width, height) == (scan.width, scan.height):
         return None
     ends = _ends(data, scan, columns * rows)
     if ends is None:

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from transforms.formats.jpeg_overviews import FACTORS, append_overviews
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,12 +68,14 @@ def read_table(body: bytes) -> TileTable | None:
     return TileTable(width, height, body[at:end] if count else None)
 
 
-def write_tiled(image: NDArray[np.uint8], *, quality: int) -> bytes:
+def write_tiled(image: NDArray[np.uint8], *, quality: int, overviews: bool = False) -> bytes:
     """Encode an image in tiles of 64 columns and one row of units (4:2:0, or grey).
 
     Args:
         image: uint8 [H, W, 3], RGB, or [H, W, 1], grey.
         quality: libjpeg's quality, 1 .. 100.
+        overviews: Put smaller copies behind it, tiled themselves, for decoding at a scale: half,
+            a quarter and an eighth of its size, those that have a tile's columns and rows.
 
     Returns:
         The file.
@@ -78,6 +83,36 @@ def write_tiled(image: NDArray[np.uint8], *, quality: int) -> bytes:
     Raises:
         ValueError: The image is larger than a JPEG can be.
     """
+    data = _write_tiles(image, quality)
+    if not overviews:
+        return data
+    import cv2
+
+    height, width, channels = image.shape
+    smaller = []
+    for factor in FACTORS:
+        size = -(-height // factor), -(-width // factor)
+        if min(size) >= TILE_WIDTH:
+            small = cv2.resize(image, size[::-1], interpolation=cv2.INTER_AREA)
+            smaller.append((factor, _write_tiles(small.reshape(*size, channels), quality)))
+    return append_overviews(data, smaller) if smaller else data
+
+
+def add_table(data: bytes) -> bytes:
+    """Put the table into a file of regular restart intervals that has none.
+
+    Args:
+        data: A baseline file of one scan.
+    """
+    data_at = _data_offset(data)
+    ends = find_ends(data, data_at)
+    assert ends is not None
+    frame_at = next(at for kind, at in _segments(data) if kind == 0xC0)
+    height, width = struct.unpack_from(">HH", data, frame_at + 5)
+    return data[:2] + _segment(width, height, ends, data_at) + data[2:]
+
+
+def _write_tiles(image: NDArray[np.uint8], quality: int) -> bytes:
     import cv2
 
     height, width, channels = image.shape
@@ -116,12 +151,19 @@ def _segment(width: int, height: int, ends: NDArray[np.int64], data_at: int) -> 
 
 def _data_offset(data: bytes) -> int:
     """Where the entropy data of a file of our own begins."""
+    *_, (_, scan_at) = _segments(data)
+    length: int = struct.unpack_from(">H", data, scan_at + 2)[0]
+    return scan_at + 2 + length
+
+
+def _segments(data: bytes) -> Iterator[tuple[int, int]]:
+    """Marker and offset of each segment of a file of our own, up to its scan."""
     at = 2
     while True:
-        (length,) = struct.unpack_from(">H", data, at + 2)
-        at += 2 + length
-        if data[at - 2 - length + 1] == 0xDA:
-            return at
+        yield data[at + 1], at
+        if data[at + 1] == 0xDA:
+            return
+        at += 2 + int(struct.unpack_from(">H", data, at + 2)[0])
 
 
 def find_ends(data: bytes, data_at: int) -> NDArray[np.int64] | None:

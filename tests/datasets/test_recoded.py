@@ -1,0 +1,119 @@
+"""All records in order, whatever is done to them on how many cores."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from datasets.recoded import recoded
+from datasets.sample import BadRecord, Record
+from datasets.storages.lmdb import LmdbStorage, write_lmdb
+from tests.memory_storage import MemoryStorage
+from tests.photographs import scene
+
+
+def slowly_numbered(record: Record) -> Record:
+    time.sleep(0.001 * (record.index * 7 % 5))
+    if record.index == 5:
+        raise ValueError("a five")
+    return replace(record, fields={"number": record.index})
+
+
+def test_order_and_bad_records_are_kept():
+    source = MemoryStorage([{"image": b""}] * 99 + ["gone"] + [{"image": b""}] * 50)
+    assert [r.index for r in recoded(source)] == list(range(150))
+    records = list(recoded(source, slowly_numbered))
+    assert [r.index for r in records] == list(range(150))
+    bad = [(r.index, r.cause) for r in records if isinstance(r, BadRecord)]
+    assert bad == [(5, "a five"), (99, "gone")]
+    assert all(r.fields == {"number": r.index} for r in records if isinstance(r, Record))
+
+
+def test_it_runs_a_few_records_ahead_and_stops_when_it_is_closed():
+    done = []
+
+    def note(record: Record) -> Record:
+        done.append(record.index)
+        return record
+
+    before = threading.active_count()
+    records = recoded(MemoryStorage([{}] * 5000), note)
+    next(records)
+    time.sleep(0.05)
+    assert len(done) < 1000
+    records.close()
+    assert threading.active_count() == before
+
+
+def test_a_failure_that_is_no_damage_comes_out():
+    def fail(record: Record) -> Record:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        list(recoded(MemoryStorage([{}] * 9), fail))
+
+
+def test_decoded_and_encoded_images_lie_in_one_file(tmp_path):
+    pictures = [scene(20, 30), scene(9, 7)[..., :1], scene(33, 5)]
+    fields = [{"image": image, "label": 0} for image in pictures]
+    fields.insert(1, {"image": b"a file", "label": 1})
+    fields.append({"image": scene(4, 4), "label": 0, "score": 0.5, "points": np.ones((2, 3))})
+    fields.append({"label": 1, "score": 0.25})
+    write_lmdb(tmp_path / "a", MemoryStorage(fields))
+    storage = LmdbStorage(str(tmp_path / "a"))
+    assert {"raw_height", "raw_width", "raw_channels"} <= set(storage.index.columns)
+    for _ in range(2):  # with the checksum, and without
+        for record, expected in zip(storage.read(np.arange(6)), fields, strict=True):
+            assert isinstance(record, Record) and record.fields.keys() == expected.keys()
+            for name, value in expected.items():
+                if isinstance(value, np.ndarray):
+                    found = record.fields[name]
+                    assert found.dtype == value.dtype and np.array_equal(found, value)
+                    assert found.flags.writeable
+                else:
+                    assert record.fields[name] == value
+    write_lmdb(tmp_path / "b", storage)
+    assert LmdbStorage(str(tmp_path / "b")).fingerprint() == storage.fingerprint()
+    one = storage.read(np.array([0, 0]))
+    one[0].fields["image"][:] = 0
+    assert np.array_equal(one[1].fields["image"], pictures[0]), "arrays of their own"
+
+
+def test_a_recoded_image_loses_what_the_index_said_of_its_size(tmp_path):
+    write_lmdb(tmp_path / "a", MemoryStorage([{"image": scene(20, 30)}]), recode=lambda r: r)
+    columns = LmdbStorage(str(tmp_path / "a")).index.columns
+    assert "height" not in columns and "raw_height" in columns
+
+
+def test_damage_in_raw_pixels_is_found_at_the_first_read_of_a_process(tmp_path):
+    write_lmdb(tmp_path / "a", MemoryStorage([{"image": scene(50, 60, seed)} for seed in range(9)]))
+    storage = LmdbStorage(str(tmp_path / "a"))
+    place = int(storage.index.column("offset")[4])
+    with open(tmp_path / "a/data.mdb", "r+b") as file:
+        for at in (0, 4000, 8999):
+            file.seek(place + at)
+            before = file.read(1)
+            for flipped in (bytes([before[0] ^ 1]), before):
+                file.seek(place + at)
+                file.write(flipped)
+                file.flush()
+                fresh = LmdbStorage(str(tmp_path / "a")).read(np.arange(9))
+                bad = [r.index for r in fresh if isinstance(r, BadRecord)]
+                assert bad == ([4] if flipped != before else [])
+                trusting = LmdbStorage(str(tmp_path / "a"), checksums=False).read(np.arange(9))
+                assert not any(isinstance(r, BadRecord) for r in trusting)
+
+
+def test_a_file_cut_short_after_it_was_opened_gives_bad_records(tmp_path):
+    write_lmdb(tmp_path / "a", MemoryStorage([{"image": scene(50, 60, seed)} for seed in range(9)]))
+    storage = LmdbStorage(str(tmp_path / "a"))
+    assert all(isinstance(r, Record) for r in storage.read(np.arange(9)))
+    with open(tmp_path / "a/data.mdb", "r+b") as file:
+        file.truncate(int(storage.index.column("offset")[4]) + 100)
+    found = storage.read(np.arange(9))
+    assert [isinstance(r, BadRecord) for r in found] == [False] * 4 + [True] * 5
+    assert "8,900 bytes too early" in found[4].cause
