@@ -56,7 +56,7 @@ class PackSettings:
         shrinking = [name for name in ("max_side", "short_side") if getattr(self, name)]
         if len(shrinking) > 1:
             raise ValueError("pack: max_side and short_side both say the size; give one of them")
-        if self.overviews and self.tiled is not True:
+        if self.overviews and not self.tiled:
             raise ValueError("pack.overviews: only tiled files carry them; add pack.tiled=true")
         if self.tiled == "lossless":
             for name in (*shrinking, *(["quality"] if self.quality else [])):
@@ -119,7 +119,7 @@ def make_recode(config: dict[str, Any], settings: PackSettings) -> Recode:
     """
     from pipeline.build import build
     from transforms.formats.jpeg_lossless import find_jpegtran, tile_losslessly
-    from transforms.recode import Recode
+    from transforms.recode import DEFAULT_QUALITY, Recode
 
     node = config["dataset"]["decode"]
     if node["_target_"] not in ("decode/image", "decode/scaled"):
@@ -137,7 +137,11 @@ def make_recode(config: dict[str, Any], settings: PackSettings) -> Recode:
         )
     tile = None
     if settings.tiled == "lossless":
-        tile = functools.partial(tile_losslessly, jpegtran=find_jpegtran())
+        tile = functools.partial(
+            tile_losslessly,
+            jpegtran=find_jpegtran(),
+            overview_quality=DEFAULT_QUALITY if settings.overviews else None,
+        )
     return Recode(
         decode=build(node),
         max_side=settings.max_side,

@@ -150,6 +150,18 @@ def test_lossless_tiles_have_every_pixel_of_the_file(size, sampling, progressive
 
 
 @needs_jpegtran
+@pytest.mark.parametrize("sampling", ["420", "grey"])
+def test_lossless_tiles_may_have_overviews(sampling):
+    data = photograph(300, 400, sampling=sampling)
+    tiled = tile_losslessly(data, jpegtran=find_jpegtran(), overview_quality=90)
+    assert np.array_equal(DECODE.decode(tiled), DECODE.decode(data))
+    for factor, offset, size_bytes in read_header(tiled).overviews:
+        header = read_header(tiled[offset : offset + size_bytes])
+        assert (header.width, header.components) == (400 // factor, 1 if sampling == "grey" else 3)
+    assert len(read_header(tiled).overviews) == 2
+
+
+@needs_jpegtran
 def test_what_cannot_be_tiled_losslessly_stays_as_it_is():
     tile = functools.partial(tile_losslessly, jpegtran=find_jpegtran())
     for data in (FILES[3], FILES[4], recoded(FILES[0], tiled=True)):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from transforms.formats.jpeg import read_header
 from transforms.formats.jpeg_pixels import decode_whole
-from transforms.formats.jpeg_tiles import TILE_WIDTH, add_table
+from transforms.formats.jpeg_tiles import TILE_WIDTH, add_overviews, add_table
 
 if TYPE_CHECKING:
     from transforms.formats.header import JpegScan
@@ -36,7 +36,9 @@ def find_jpegtran() -> str:
     return path
 
 
-def tile_losslessly(data: bytes, *, jpegtran: str) -> bytes | None:
+def tile_losslessly(
+    data: bytes, *, jpegtran: str, overview_quality: int | None = None
+) -> bytes | None:
     """Cut an image file into tiles of about 64 columns, or into rows of units.
 
     The pixels of the result are compared with those of the file.
@@ -44,6 +46,7 @@ def tile_losslessly(data: bytes, *, jpegtran: str) -> bytes | None:
     Args:
         data: The file.
         jpegtran: The program.
+        overview_quality: JPEG quality of overviews behind the file; None: none.
 
     Returns:
         A baseline JPEG with a table of tiles, without metadata (colour profile, EXIF, comments);
@@ -68,7 +71,10 @@ def tile_losslessly(data: bytes, *, jpegtran: str) -> bytes | None:
     before = decode_whole(data, header, "RGB")
     if not np.array_equal(before, decode_whole(tiled, read_header(tiled), "RGB")):
         raise ValueError("its pixels differ after jpegtran; pack it with pack.tiled=true")
-    return tiled
+    if overview_quality is None:
+        return tiled
+    planes = before if header.components == 3 else before[..., :1]
+    return add_overviews(tiled, planes, quality=overview_quality)
 
 
 def tile_units(scan: JpegScan) -> int:

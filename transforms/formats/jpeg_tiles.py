@@ -84,8 +84,17 @@ def write_tiled(image: NDArray[np.uint8], *, quality: int, overviews: bool = Fal
         ValueError: The image is larger than a JPEG can be.
     """
     data = _write_tiles(image, quality)
-    if not overviews:
-        return data
+    return add_overviews(data, image, quality=quality) if overviews else data
+
+
+def add_overviews(data: bytes, image: NDArray[np.uint8], *, quality: int) -> bytes:
+    """Put smaller copies of an image, in tiles, behind its file, see `write_tiled`.
+
+    Args:
+        data: The file.
+        image: uint8 [H, W, 3], RGB, or [H, W, 1], grey.
+        quality: libjpeg's quality of the copies, 1 .. 100.
+    """
     import cv2
 
     height, width, channels = image.shape
