@@ -17,6 +17,9 @@ Box = tuple[int, int, int, int]
 """x_min, y_min, x_max, y_max in pixels; the last two are outside."""
 
 
+_FACTORS = (8, 4, 2)
+
+
 class DamagedImageError(ValueError):
     """Pixels that were to be decoded later turn out to be damaged: a bad record, no mistake."""
 
@@ -49,48 +52,63 @@ class PendingImage:
         """
         return self.around(None)[0]
 
-    def around(self, box: Box | None) -> tuple[Image, int, int]:
+    def around(self, box: Box | None, factor: int = 1) -> tuple[Image, int, int]:
         """The pixels of a box, and as many others as it is easier to decode than to leave.
 
         Args:
-            box: A box within the image; None for all of it.
+            box: A box within the image, in its own pixels; None for all of it.
+            factor: What `factor_for` gave: the pixels are those of the image with both sides
+                smaller by so much, rounded up.
 
         Returns:
             uint8 [h, w, C], which may be a view of the record's own array and is only read, and
-            the column and row of the whole image at which they begin.
+            the column and row of the whole image, or of the smaller one, at which they begin.
 
         Raises:
             DamagedImageError: What had to be decoded is damaged.
         """
-        return self._timed(lambda: self.decode(box))
+        reduce = self.reduce
+        if factor == 1:
+            return self._timed(lambda: self.decode(box))
+        assert reduce is not None
+        return self._timed(lambda: reduce(box, factor))
 
-    def to_resize(self, box: Box, size: tuple[int, int]) -> tuple[Image, Box]:
-        """The pixels of a box that will be resized at once, smaller where `reduce` is there.
+    def factor_for(self, box: Box, size: tuple[int, int]) -> int:
+        """How much smaller a box may be decoded that is resized at once.
 
-        Both sides of the box stay as long as those of `size`, or as they are: pixels are left
-        out, and none are made up. Edges of the box go to the nearest of the smaller pixels.
+        Both sides stay as long as those of `size`: pixels are left out, and none are made up.
 
         Args:
             box: A box within the image.
-            size: Height and width that the box is resized to.
+            size: Height and width that it is resized to.
 
         Returns:
-            uint8 [h, w, C], and the box in the pixels of it.
+            2, 4 or 8; 1 if it is too small for that, and where pixels are not to be changed.
+        """
+        if self.reduce is None:
+            return 1
+        fits = min((box[3] - box[1]) // size[0], (box[2] - box[0]) // size[1])
+        return next((factor for factor in _FACTORS if factor <= fits), 1)
+
+    def to_resize(self, box: Box, size: tuple[int, int]) -> tuple[Image, Box]:
+        """The pixels of a box that will be resized at once, as small as `factor_for` allows.
+
+        Edges of the box go to the nearest of the smaller pixels.
+
+        Args:
+            box: A box within the image.
+            size: Height and width that it is resized to.
+
+        Returns:
+            uint8 [h, w, C], which is only read, and the box in the pixels of it.
 
         Raises:
             DamagedImageError: What had to be decoded is damaged.
         """
-        reduce, factor = self.reduce, 1
-        if reduce is not None:
-            fits = min((box[3] - box[1]) // size[0], (box[2] - box[0]) // size[1])
-            factor = next((f for f in (8, 4, 2) if f <= fits), 1)
-        if reduce is None or factor == 1:
-            pixels, left, top = self.around(box)
-        else:
-            everything = box == (0, 0, self.shape[1], self.shape[0])
-            wanted = None if everything else box
-            pixels, left, top = self._timed(lambda: reduce(wanted, factor))
-            box = smaller_box(box, factor) if wanted else (0, 0, *pixels.shape[1::-1])
+        factor = self.factor_for(box, size)
+        pixels, left, top = self.around(box, factor)
+        if factor > 1:
+            box = smaller_box(box, factor)
         return pixels, (box[0] - left, box[1] - top, box[2] - left, box[3] - top)
 
     def _timed(self, decode: Callable[[], tuple[Image, int, int]]) -> tuple[Image, int, int]:

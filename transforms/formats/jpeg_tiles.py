@@ -102,7 +102,10 @@ def add_overviews(data: bytes, image: NDArray[np.uint8], *, quality: int) -> byt
     for factor in FACTORS:
         size = -(-height // factor), -(-width // factor)
         if min(size) >= TILE_WIDTH:
-            small = cv2.resize(image, size[::-1], interpolation=cv2.INTER_AREA)
+            # Each of the smaller pixels stands for as many whole ones, the last ones too.
+            padding = 0, size[0] * factor - height, 0, size[1] * factor - width
+            padded = cv2.copyMakeBorder(image, *padding, cv2.BORDER_REPLICATE)
+            small = cv2.resize(padded, size[::-1], interpolation=cv2.INTER_AREA)
             smaller.append((factor, _write_tiles(small.reshape(*size, channels), quality)))
     return append_overviews(data, smaller) if smaller else data
 
