@@ -123,7 +123,8 @@ def test_other_steps_are_left_to_compose(steps):
 def test_at_a_scale_the_whole_smaller_image_is_resized_in_the_same_way(overviews):
     steps = [A.SmallestMaxSize(64, interpolation=3), A.CenterCrop(56, 56)]
     for height, width in [(301, 401), (520, 700), (400, 260), (130, 900)]:
-        data = write_tiled(scene(height, width), quality=95, overviews=overviews)
+        # Grey, since JPEG halves colours once more in an overview.
+        data = write_tiled(scene(height, width)[..., :1], quality=95, overviews=overviews)
         scaled = pending(data, ScaledDecoder())
         factor = scaled.factor_for((0, 0, width, height), (64, 64))
         assert factor == {130: 2, 520: 8}.get(min(height, width), 4)
@@ -135,8 +136,7 @@ def test_at_a_scale_the_whole_smaller_image_is_resized_in_the_same_way(overviews
         expected = steps[1](image=small[:rows, :columns])["image"]
         assert np.array_equal(found, expected)
         exact = compose(*steps)(image=DECODER.decode(data))["image"]
-        # Colours are halved once more in an overview, so grey values are compared.
-        assert np.abs(found.mean(-1) - exact.mean(-1)).mean() < 4
+        assert np.abs(found.astype(int) - exact).mean() < 7
     upright = turned(300, 500, 6)
     found = compile_resized_head(compose(*steps))(pending(upright, ScaledDecoder()))
     exact = compose(*steps)(image=DECODER.decode(upright))["image"]
