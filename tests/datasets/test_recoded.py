@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 import time
+import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -106,6 +108,21 @@ def test_damage_in_raw_pixels_is_found_at_the_first_read_of_a_process(tmp_path):
                 assert bad == ([4] if flipped != before else [])
                 trusting = LmdbStorage(str(tmp_path / "a"), checksums=False).read(np.arange(9))
                 assert not any(isinstance(r, BadRecord) for r in trusting)
+
+
+def test_checksums_are_compared_once_in_a_process(tmp_path, monkeypatch):
+    images = [{"image": scene(50, 60, seed)} for seed in range(20)]
+    write_lmdb(tmp_path / "a", MemoryStorage(images))
+    storage = LmdbStorage(str(tmp_path / "a"))
+    len(storage)  # opens the index, which has checksums of its own
+    compared = []
+    crc32 = zlib.crc32
+    monkeypatch.setattr(zlib, "crc32", lambda value: compared.append(1) or crc32(value))
+    for indices, count in ([3, 5, 3], 2), (range(20), 20), (range(20), 20):
+        storage.read(np.array(indices))
+        assert len(compared) == count
+    pickle.loads(pickle.dumps(storage)).read(np.array([3]))
+    assert len(compared) == 21
 
 
 def test_a_file_cut_short_after_it_was_opened_gives_bad_records(tmp_path):

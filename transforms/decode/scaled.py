@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 class ScaledDecoder:
     """Images of any kind as uint8 [H, W, C]; a JPEG larger than it is needed is decoded smaller.
 
-    Where an augmentation stack begins with a crop that it resizes, or with a resize, JPEG files
-    are decoded at 1/2, 1/4 or 1/8 of their size: the smallest that has no fewer pixels in the
-    crop than it is resized to. The pixels differ from those of ``decode=image``, as if the image
-    had been shrunk before: less aliasing, and crops that begin at whole pixels of the smaller
-    image. What is decoded is a function of file and crop alone. Other formats, crops that are
-    not resized, and other stacks have the pixels of ``decode=image``.
+    Where an augmentation stack begins with a crop that it resizes, or with a resize and a centre
+    crop, JPEG files are decoded at 1/2, 1/4 or 1/8 of their size: the smallest that has no fewer
+    pixels in the crop than it is resized to. The pixels differ from those of ``decode=image``,
+    as if the image had been shrunk before: less aliasing, and crops that begin at whole pixels
+    of the smaller image. What is decoded is a function of file and crop alone. Other formats,
+    crops that are not resized, and other stacks have the pixels of ``decode=image``.
 
     The smaller pixels are those of an overview, if the file has some (``pack.overviews=true``),
     else of DCT scaling, which saves less: all of the crop's entropy data is read all the same.
