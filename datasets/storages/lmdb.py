@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import struct
 import zlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,6 @@ from datasets.index_cache import cached_index
 from datasets.sample import BadRecord, Record
 from pipeline.registry import register
 
-T = TypeVar("T")
-
 
 @register("storage", "lmdb")
 class LmdbStorage:
@@ -35,9 +33,10 @@ class LmdbStorage:
     library, which can end the interpreter when a page is damaged; see
     `datasets.formats.lmdb_pages`. The first read in a process opens the file; threads share it.
 
-    A packed file may hold images that are decoded, uint8 [H, W, C], among encoded ones; they are
-    arrays of their own. They are read and not mapped: that is as quick, leaves the process small,
-    and a disk in trouble is an error and not a signal that ends the process.
+    A packed file may hold images that are decoded, uint8 [H, W, C], among encoded ones. They are
+    read-only views of the mapped file, so that a crop of one is all that is copied; the pages
+    count as the process's memory, and the system takes them back where it needs to. A disk that
+    fails under a view ends the process by a signal, where other records are tried again.
 
     Args:
         path: The folder of data.mdb, or the file itself.
@@ -119,14 +118,15 @@ class LmdbStorage:
             OSError: The disk has trouble that did not pass.
         """
         index, indices = self.index, np.asarray(indices, np.int64)
-        rows = {name: index.values(name, indices).tolist() for name in index.columns}
+        names = index.columns
+        columns = [index.values(name, indices).tolist() for name in names]
         if self._file is None:
             self._verified = bytearray(len(index) // 8 + 1)
             self._file = _SharedFile(data_file(self.path))
         records: list[Record | BadRecord] = []
-        for n, (i, key) in enumerate(zip(indices.tolist(), index.keys(indices), strict=True)):
+        for i, key, *row in zip(indices.tolist(), index.keys(indices), *columns, strict=True):
             try:
-                fields = self._fields(self._file, i, {name: rows[name][n] for name in rows})
+                fields = self._fields(self._file, i, dict(zip(names, row, strict=True)))
                 records.append(Record(i, key, fields))
             except (_DamagedRecord, MissingFile) as error:
                 records.append(BadRecord(i, key, str(error)))
@@ -143,7 +143,7 @@ class LmdbStorage:
         if shape is None:
             value = file.read(row["offset"], row["size_bytes"])
         else:
-            value = file.read_array(row["offset"], row["size_bytes"])
+            value = file.view(row["offset"], row["size_bytes"])
         # Threads may miss each other's bits: then a record is verified once more.
         byte, bit = i >> 3, 1 << (i & 7)
         if self.checksums and "crc32" in row and not self._verified[byte] & bit:
@@ -234,28 +234,29 @@ class _SharedFile:
     def __init__(self, path: str) -> None:
         self._path = path
         self._file = open(path, "rb", buffering=0)
+        self._memory: mmap.mmap | None = None
 
     def read(self, offset: int, size_bytes: int) -> bytes:
-        value = self._retried(lambda file: os.pread(file, size_bytes, offset))
-        _check_length(len(value), size_bytes)
-        return value
-
-    def read_array(self, offset: int, size_bytes: int) -> NDArray[np.uint8]:
-        value = np.empty(size_bytes, np.uint8)
-        _check_length(self._retried(lambda file: os.preadv(file, [value.data], offset)), size_bytes)
-        return value
-
-    def _retried(self, read: Callable[[int], T]) -> T:
-        def attempt() -> T:
+        def read() -> bytes:
             file = self._file  # held, so that no other thread's reopening closes it meanwhile
             try:
-                return read(file.fileno())
+                return os.pread(file.fileno(), size_bytes, offset)
             except OSError:
                 # A stale handle stays stale: the next attempt has a new one.
                 self._file = open(self._path, "rb", buffering=0)
                 raise
 
-        return retried(attempt, path=self._path, root=os.path.dirname(self._path))
+        value = retried(read, path=self._path, root=os.path.dirname(self._path))
+        _check_length(len(value), size_bytes)
+        return value
+
+    def view(self, offset: int, size_bytes: int) -> NDArray[np.uint8]:
+        # Pages behind the end of a file that became shorter must not be touched.
+        left = os.fstat(self._file.fileno()).st_size - offset
+        _check_length(min(left, size_bytes), size_bytes)
+        if self._memory is None:
+            self._memory = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        return np.frombuffer(self._memory, np.uint8, size_bytes, offset)
 
 
 def _check_length(found: int, size_bytes: int) -> None:

@@ -75,14 +75,11 @@ def test_decoded_and_encoded_images_lie_in_one_file(tmp_path):
                 if isinstance(value, np.ndarray):
                     found = record.fields[name]
                     assert found.dtype == value.dtype and np.array_equal(found, value)
-                    assert found.flags.writeable
+                    assert found.flags.writeable == (name != "image")
                 else:
                     assert record.fields[name] == value
     write_lmdb(tmp_path / "b", storage)
     assert LmdbStorage(str(tmp_path / "b")).fingerprint() == storage.fingerprint()
-    one = storage.read(np.array([0, 0]))
-    one[0].fields["image"][:] = 0
-    assert np.array_equal(one[1].fields["image"], pictures[0]), "arrays of their own"
 
 
 def test_a_recoded_image_loses_what_the_index_said_of_its_size(tmp_path):

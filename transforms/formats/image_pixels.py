@@ -70,7 +70,7 @@ def decode_file(data: bytes, header: Header, mode: str, orientation: str) -> Ima
 
 def check_array(image: NDArray[Any]) -> None:
     """Refuse what is no decoded image, uint8 [H, W, C] in grey, RGB or RGBA."""
-    if image.dtype != "uint8" or image.ndim != 3 or image.shape[2] not in CHANNELS.values():
+    if image.dtype.str != "|u1" or image.ndim != 3 or image.shape[2] not in CHANNELS.values():
         raise ValueError(
             f"an image of {image.dtype} {list(image.shape)}; expected a file, or uint8 [H, W, C] "
             f"with 1, 3 or 4 channels"
@@ -88,8 +88,8 @@ def array_around(image: Image, mode: str, box: Box | None) -> tuple[Image, int, 
         box: The box within the image; None for all of it.
 
     Returns:
-        A view of `image` where nothing has to be changed. A view in one piece, which whoever
-        comes next could take for an array of its own, may be written to, or is a copy.
+        A view of `image` where nothing has to be changed. One in one piece, which whoever comes
+        next could take for an array of its own, is a copy if `image` may not be written to.
     """
     left, top = (box[0], box[1]) if box is not None else (0, 0)
     if box is not None:
