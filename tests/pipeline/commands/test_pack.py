@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 
 import cv2
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from pipeline import build_loader, compose
 from pipeline.commands import pack
 from pipeline.config.command_line import configure
+from tests.photographs import scene
 
 
 @pytest.fixture
@@ -36,6 +38,130 @@ def test_the_last_line_says_how_to_train_on_it(photographs, tmp_path, capsys, va
         with build_loader(compose([*overrides, *small])) as loader:
             keys.append(sorted(key for batch in loader for key in batch["key"]))
     assert keys[0] == keys[1] != []
+
+
+STACK = [
+    "augment=imagenet", "augment.image_size=24", "augment.eval_size=28", "loader=inline",
+    "loader.batch_size=4",
+]  # fmt: skip
+
+
+def batches(*overrides, split="train"):
+    """Keys and images of an epoch by record, and what else a batch has."""
+    with build_loader(compose([*STACK, *overrides]), split=split) as loader:
+        found = [(b["key"], b["image"].numpy().copy(), b["label"].tolist()) for b in loader]
+    assert found
+    return found
+
+
+def packed(photographs, target, *options):
+    given = [f"dataset.storage.path={photographs}", "dataset.val_fraction=0.25"]
+    options = [f"pack.{option}" for option in options]
+    assert pack.run(configure([*given, f"pack.path={target}", *options], command="pack")) == 0
+    return [f"dataset.storage.path={target}", "dataset=lmdb"]
+
+
+def same(one, other):
+    return len(one) == len(other) and all(
+        a[0] == b[0] and np.array_equal(a[1], b[1]) and a[2] == b[2]
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+@pytest.mark.parametrize("options", [["raw=1"], ["raw=0.5"], ["tiled=lossless"], []])
+def test_what_keeps_pixels_gives_the_batches_of_the_files(
+    photographs, tmp_path, capsys, split, options
+):
+    if "tiled=lossless" in options and not shutil.which("jpegtran"):
+        pytest.skip("no jpegtran on PATH")
+    expected = batches(
+        f"dataset.storage.path={photographs}", "dataset.val_fraction=0.25", split=split
+    )
+    lmdb = packed(photographs, tmp_path / "packed", *options)
+    assert same(batches(*lmdb, split=split), expected)
+    assert same(batches(*lmdb, "dataset.decode.region=whole", split=split), expected)
+    lines = capsys.readouterr().out.splitlines()
+    images = [line for line in lines if line.startswith("  images: ")]
+    assert images == {
+        "raw=1": ["  images: 10 raw", "  images: 2 raw"],
+        "raw=0.5": ["  images: 5 as they were, 5 raw", "  images: 1 as they were, 1 raw"],
+        "tiled=lossless": ["  images: 10 tiled losslessly", "  images: 2 tiled losslessly"],
+    }.get(*options or [""], [])
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_overviews_are_for_decoding_at_a_scale_in_any_engine(tmp_path, split):
+    (tmp_path / "photographs/cat").mkdir(parents=True)
+    for number in range(12):
+        image = scene(200 + number, 260, number)[..., ::-1]
+        cv2.imwrite(str(tmp_path / f"photographs/cat/{number}.jpg"), image)
+    options = "tiled=true", "overviews=true", "quality=98"
+    lmdb = packed(tmp_path / "photographs", tmp_path / "packed", *options)
+    exact = batches(*lmdb, split=split)
+    scaled = [*lmdb, "dataset/decode=scaled"]
+    found = batches(*scaled, split=split)
+    assert [b[0] for b in found] == [b[0] for b in exact]
+    assert not same(found, exact)
+    assert same(batches(*scaled, "loader=ring", "loader.num_workers=2", split=split), found)
+    for one, other in zip(found, exact, strict=True):
+        assert np.abs(one[1].mean(-1) - other[1].mean(-1)).mean() < 40
+
+
+REFUSALS = [
+    (["max_side=9", "short_side=9"], "max_side and short_side both say the size"),
+    (["overviews=true"], "only tiled files carry them"),
+    (["tiled=lossless", "quality=90"], "pack.quality changes them"),
+    (["tiled=lossless", "max_side=90"], "pack.max_side changes them"),
+    (["raw=1", "quality=90"], "pack.quality has no use"),
+    (["raw=1", "tiled=true"], "pack.tiled has no use"),
+    (["raw=1.5"], "pack.raw: 1.5 given"),
+    (["quality=0"], "pack.quality: 0 given"),
+    (["max_side=0"], "pack.max_side: 0 given"),
+    (["tiled=exact"], "'exact' given, accepts true or false or lossless"),
+]
+
+
+@pytest.mark.parametrize(("options", "cause"), REFUSALS)
+def test_combinations_that_cannot_work_are_refused_before_anything_is_written(
+    photographs, tmp_path, options, cause
+):
+    with pytest.raises(ValueError, match=cause):
+        packed(photographs, tmp_path / "packed", *options)
+    assert not (tmp_path / "packed").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "decode", "cause"),
+    [
+        (["quality=90"], "dataset.decode.mode=RGBA", "a JPEG holds no alpha"),
+        (["raw=0.5", "max_side=20"], "dataset.decode.mode=RGBA", "a JPEG holds no alpha"),
+        (["raw=1"], "dataset/decode=raw", "which decodes none"),
+    ],
+)
+def test_decoders_that_do_not_go_with_the_options_are_refused(
+    photographs, tmp_path, options, decode, cause
+):
+    given = [f"dataset.storage.path={photographs}", f"pack.path={tmp_path / 'packed'}", decode]
+    options = [f"pack.{option}" for option in options]
+    with pytest.raises(ValueError, match=cause):
+        pack.run(configure([*given, *options], command="pack"))
+    assert not (tmp_path / "packed").exists()
+
+
+def test_lossless_tiles_without_the_program_are_refused(photographs, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ValueError, match="no program jpegtran on PATH"):
+        packed(photographs, tmp_path / "packed", "tiled=lossless")
+    assert not (tmp_path / "packed").exists()
+
+
+def test_a_damaged_image_is_named_and_nothing_is_written(photographs, tmp_path):
+    victim = photographs / "dog/3.jpg"
+    victim.write_bytes(victim.read_bytes()[:900])
+    with pytest.raises(ValueError, match=r"dog/3.jpg' truncated JPEG|dog/3.jpg' damaged JPEG"):
+        packed(photographs, tmp_path / "packed", "raw=1")
+    assert sorted(file.name for file in (tmp_path / "packed").glob("*")) in ([], ["train"])
 
 
 def test_what_is_there_already_is_left_alone(photographs, tmp_path):
