@@ -53,7 +53,7 @@ SHARED_BY_LEAVES = {
     # The torch modules that registered models are light factories of.
     "pipeline.models": {"pipeline.networks.small_cnn", "pipeline.networks.fed_module"},
     "transforms.decode": {
-        "transforms.formats.sniff",
+        "transforms.record_decoder",
         "transforms.formats.image_pixels",
         "transforms.formats.jpeg_pixels",
         "transforms.formats.opencv_pixels",

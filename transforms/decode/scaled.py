@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge
 
 from datasets.pending_image import PendingImage
-from datasets.sample import Record, Sample
 from pipeline.registry import register
-from transforms.formats.image_pixels import (
-    array_around,
-    check_array,
-    check_size,
-    decode_file,
-    image_field,
-    upright,
-)
+from transforms.formats.image_pixels import decode_file, upright
 from transforms.formats.jpeg_pixels import decode_around, decode_reduced
 from transforms.formats.opencv_pixels import CHANNELS
-from transforms.formats.sniff import read_header
+from transforms.record_decoder import RecordDecoder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @register("decode", "scaled")
-class ScaledDecoder:
+class ScaledDecoder(RecordDecoder):
     """Images of any kind as uint8 [H, W, C]; a JPEG larger than it is needed is decoded smaller.
 
     Where an augmentation stack begins with a crop that it resizes, or with a resize and a centre
@@ -60,91 +52,14 @@ class ScaledDecoder:
         orientation: Literal["apply", "ignore"] = "apply",
         max_pixels: Annotated[int, Ge(1)] = 100_000_000,
     ) -> None:
-        if mode not in CHANNELS:
-            raise ValueError(f"decode/scaled: mode {mode!r}, expected RGB, L or RGBA")
-        if orientation not in ("apply", "ignore"):
-            raise ValueError(
-                f"decode/scaled: orientation {orientation!r}, expected apply or ignore"
-            )
-        self.mode = mode
-        self.orientation = orientation
-        self.max_pixels = max_pixels
+        super().__init__("decode/scaled", mode=mode, orientation=orientation, max_pixels=max_pixels)
 
-    def __call__(self, record: Record) -> Sample:
-        """Decode the record's ``image`` at its own size; its other fields pass unchanged.
-
-        Args:
-            record: A record with an ``image``, encoded or decoded.
-
-        Returns:
-            The sample, with ``image`` uint8 [H, W, C], ``index`` and ``key``.
-
-        Raises:
-            ValueError: There is no image, it is damaged or too large; one line.
-        """
-        image = self.decode(image_field(record))
-        return {**record.fields, "image": image, "index": record.index, "key": record.key}
-
-    def defer(self, record: Record) -> Sample:
-        """Like a call, but an image that can be decoded in part or smaller stays pending.
-
-        Args:
-            record: A record with an ``image``, encoded or decoded.
-
-        Returns:
-            The sample; its ``image`` is a `PendingImage` if `whole_because` has no reason.
-
-        Raises:
-            ValueError: There is no image, its header is damaged, or it is too large; where all
-                of it is decoded, as in a call.
-        """
-        return {
-            **record.fields,
-            "image": self._deferred(image_field(record)),
-            "index": record.index,
-            "key": record.key,
-        }
-
-    def whole_because(self, image: Any) -> str | None:
-        """Why an image, encoded or decoded, is decoded whole; None where its parts can be.
-
-        Raises:
-            ValueError: Its header is damaged.
-        """
-        if hasattr(image, "dtype"):
+    def _whole_because(self, header: Header | None) -> str | None:
+        if header is None or header.format == "JPEG":
             return None
-        header = read_header(bytes(image))
-        return None if header.format == "JPEG" else f"{header.format}, not a JPEG"
+        return f"{header.format}, only a JPEG can be decoded at a scale"
 
-    def decode(self, data: Any) -> Image:
-        """Decode one file at its own size, see `__call__`.
-
-        Args:
-            data: The file's bytes, or pixels: uint8 [H, W, C], grey, RGB or RGBA.
-
-        Returns:
-            uint8 [H, W, C], 0..255, which may be written to.
-
-        Raises:
-            ValueError: It is damaged, too large, or no image that we read; one line.
-        """
-        image = self._deferred(data)
-        if isinstance(image, PendingImage):
-            import numpy as np
-
-            image = np.require(image.decode(None)[0], requirements=("C", "W"))
-        return image
-
-    def _deferred(self, data: Any) -> Any:
-        if hasattr(data, "dtype"):
-            check_array(data)
-            shape = (*data.shape[:2], CHANNELS[self.mode])
-            return PendingImage(shape, functools.partial(array_around, data, self.mode))
-        data = bytes(data)
-        header = read_header(data)
-        check_size(header, self.max_pixels)
-        if header.format != "JPEG":
-            return decode_file(data, header, self.mode, self.orientation)
+    def _pending(self, data: bytes, header: Header) -> PendingImage:
         height, width = header.height, header.width
         if self._turned(header) and header.orientation >= 5:
             height, width = width, height
