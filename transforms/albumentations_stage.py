@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from datasets.pending_image import DamagedImageError, PendingImage
 from datasets.sample import Sample
 from transforms.compiled_head import CompiledHead, compile_head
+from transforms.resized_head import ResizedHead, compile_resized_head
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,7 +32,9 @@ class AlbumentationsStage:
         self._build_step = build_step
         self._composes: dict[tuple[bool, bool], tuple[Any, dict[int, str]]] = {}
         self._rng: np.random.Generator | None = None
-        self._head: CompiledHead | None = compile_head(self._compose_for(False, False)[0])
+        compose, _ = self._compose_for(False, False)
+        self._head: CompiledHead | ResizedHead | None = compile_resized_head(compose)
+        self._head = self._head or compile_head(compose)
 
     def __call__(
         self, sample: Sample, rng: np.random.Generator, into: NDArray[np.uint8] | None = None
@@ -79,7 +82,7 @@ class AlbumentationsStage:
         return f"the augmentation begins with {step!r} ({target}), not with a crop"
 
     def _compiled(
-        self, head: CompiledHead, sample: Sample, into: NDArray[np.uint8] | None
+        self, head: CompiledHead | ResizedHead, sample: Sample, into: NDArray[np.uint8] | None
     ) -> Sample:
         try:
             sample["image"] = head(sample["image"], into)

@@ -158,9 +158,14 @@ class CompiledHead:
             inside = 0 <= x_min < x_max <= width and 0 <= y_min < y_max <= height
             if not inside or params.get("pad_params") is not None:
                 return first.apply(_around(image, None)[0], **params), None, 0
-            pixels, left, top = _around(image, (int(x_min), int(y_min), int(x_max), int(y_max)))
-            part = pixels[y_min - top : y_max - top, x_min - left : x_max - left]
             size = getattr(first, "size", None)
+            box = (int(x_min), int(y_min), int(x_max), int(y_max))
+            if isinstance(image, PendingImage) and size is not None:
+                pixels, box = image.to_resize(box, size)
+                left = top = 0
+            else:
+                pixels, left, top = _around(image, box)
+            part = pixels[box[1] - top : box[3] - top, box[0] - left : box[2] - left]
             if size is None:
                 return part, None, 0
         else:

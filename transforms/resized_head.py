@@ -7,9 +7,7 @@ right and at the bottom maps every pixel as that of the whole image does.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from datasets.pending_image import PendingImage
@@ -37,7 +35,12 @@ class ResizedHead:
 
     Args:
         compose: A Compose without processors, for which `compile_resized_head` found this.
+
+    Attributes:
+        crops: It needs no more than a part of a pending image.
     """
+
+    crops = True
 
     def __init__(self, compose: Any) -> None:
         self._compose = compose
@@ -63,64 +66,25 @@ class ResizedHead:
             DamagedImageError: What had to be decoded is damaged.
             Exception: Whatever a transform raises.
         """
-        finish = self.draw(image)
-        if not self._rest:
-            return finish(into)
-        data: dict[str, Any] = {"image": finish(None)}
+        # Whether to run at all: Compose draws that even where p is 1.
+        self._compose.py_random.random()
+        pixels = self._pixels(image)
+        if not self._rest and into is not None and into.shape == pixels.shape:
+            into[...] = pixels
+            return into
+        import numpy as np
+
+        data: dict[str, Any] = {"image": np.ascontiguousarray(pixels)}
         for transform in self._rest:
             data = transform(**data)
         result: Image = data["image"]
         return result
 
-    @property
-    def complete(self) -> bool:
-        """Whether nothing follows the head."""
-        return not self._rest
-
-    def draw(self, image: PendingImage) -> Callable[[Image | None], Image]:
-        """Make the head's draws for an image; what is left is to apply them.
-
-        Args:
-            image: What `takes` accepts.
-
-        Returns:
-            Gives the pixels, as a call does, but without what follows the head.
-
-        Raises:
-            Exception: Whatever a transform raises.
-        """
-        # Whether to run at all: Compose draws that even where p is 1.
-        self._compose.py_random.random()
+    def _pixels(self, image: PendingImage) -> Image:
+        """Resize and crop as drawn."""
         height, width, channels = image.shape
         size, interpolation = self._size(height, width)
         params = self._crop.get_params_dependent_on_data({"shape": (*size, channels)}, {})
-        return functools.partial(self._pixels, image, size, interpolation, params)
-
-    def _pixels(
-        self,
-        image: PendingImage,
-        size: tuple[int, int],
-        interpolation: int,
-        params: dict[str, Any],
-        into: Image | None,
-    ) -> Image:
-        """Resize and crop as drawn."""
-        import numpy as np
-
-        pixels = self._cropped(image, size, interpolation, params)
-        if into is None or into.shape != pixels.shape:
-            return np.ascontiguousarray(pixels)
-        into[...] = pixels
-        return into
-
-    def _cropped(
-        self,
-        image: PendingImage,
-        size: tuple[int, int],
-        interpolation: int,
-        params: dict[str, Any],
-    ) -> Image:
-        height, width, _ = image.shape
         factor = image.factor_for((0, 0, width, height), size)
         if params.get("pad_params") is not None or interpolation not in (_NEAREST, _LINEAR, _AREA):
             resized = _resized(image.whole(), size, interpolation)

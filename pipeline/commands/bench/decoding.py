@@ -34,8 +34,6 @@ class Decoding:
 
 def look_at(decoder: Any, transform: Any, records: Sequence[Record]) -> Decoding:
     """Find out from the headers of some records."""
-    from transforms.formats.sniff import read_header
-
     if not hasattr(decoder, "whole_because"):
         return Decoding("as the decoder does it")
     reason = getattr(transform, "whole_because", lambda: "the transform is not a stack")()
@@ -45,9 +43,9 @@ def look_at(decoder: Any, transform: Any, records: Sequence[Record]) -> Decoding
     tiled = 0
     for record in records:
         try:
-            data = bytes(record.fields["image"])
-            reasons[decoder.whole_because(read_header(data))] += 1
-            tiled += _is_tiled(data)
+            image = record.fields["image"]
+            reasons[decoder.whole_because(image)] += 1
+            tiled += not hasattr(image, "dtype") and _is_tiled(bytes(image))
         except (ValueError, KeyError):
             reasons["damaged"] += 1
     parts = reasons.pop(None, 0)

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_QUALITY = 95
-
 
 def packed_config(
     config: dict[str, Any], split: Any, rows: NDArray[np.int64], folder: Path, *, tiled: bool
@@ -25,14 +23,13 @@ def packed_config(
     """
     from datasets.splits import Subset
     from datasets.storages.lmdb import write_lmdb
-    from datasets.tiled_storage import TiledStorage
     from pipeline.build import open_storage
-    from pipeline.commands.pack import tiled_recode
+    from pipeline.commands.pack import PackSettings, make_recode
 
     storage: Any = Subset(open_storage(config, split), rows)
-    if tiled:
-        storage = TiledStorage(storage, tiled_recode(config, _QUALITY))
-    write_lmdb(folder / split, storage)
+    settings = PackSettings(path=str(folder), tiled=tiled)
+    recode = make_recode(config, settings) if tiled else None
+    write_lmdb(folder / split, storage, recode=recode)
     return _reading(config, {"_target_": "storage/lmdb", "path": str(folder / split)})
 
 
