@@ -6,7 +6,7 @@ A tree like ::
     demo/images/val/...
     demo/masks/train/circle/00012.png      0: background, 1 + class id: a shape
     demo/annotations/train.json            boxes, keypoints and sizes by key
-    demo/lmdb/train, demo/lmdb/val         packed, once the lmdb storage asks for it
+    demo/lmdb/train, demo/parquet/...      in another form, once its storage asks for it
     demo/penstock-demo.json                written last: whole, and ours
 """
 
@@ -32,7 +32,6 @@ log = logging.getLogger(__name__)
 CLASSES = ("circle", "cross", "ring", "square", "star", "triangle")
 KEYPOINTS = ("centre", "top", "right", "bottom", "left")
 COUNTS = {"train": 3000, "val": 600}
-STORAGES = ("image_folder", "lmdb")
 _VERSION = 1
 _MARKER = "penstock-demo.json"
 _UNFINISHED = ".penstock-demo-unfinished-"
@@ -66,16 +65,18 @@ def demo_path(storage_name: str, data_dir: str | Path) -> Path:
     Processes that ask at the same time wait for one of them to make it.
 
     Args:
-        storage_name: ``image_folder`` or ``lmdb``.
+        storage_name: ``image_folder``, or another in `datasets.demo_packs.FORMS`.
         data_dir: The folder that holds, or will hold, ``demo``.
 
     Raises:
         ValueError: There is no demo set for this storage, or ``demo`` is someone else's folder.
     """
-    if storage_name not in STORAGES:
+    from datasets.demo_packs import FORMS, pack_demo
+
+    if storage_name != "image_folder" and storage_name not in FORMS:
         raise ValueError(
             f"path=demo: there is no demo set for the storage {storage_name!r}, only for "
-            f"{' and '.join(STORAGES)}; set dataset.storage.path to your data"
+            f"image_folder, {', '.join(FORMS)}; set dataset.storage.path to your data"
         )
     data_dir = Path(os.path.abspath(data_dir))
     data_dir.mkdir(parents=True, exist_ok=True)
@@ -84,9 +85,11 @@ def demo_path(storage_name: str, data_dir: str | Path) -> Path:
         if not os.path.lexists(root):
             _generate_whole(root)
         _check_ours(root)
-        if storage_name == "lmdb":
-            _pack(root)
-    return root / ("images" if storage_name == "image_folder" else "lmdb")
+        if storage_name == "image_folder":
+            return root / "images"
+        for split in COUNTS:
+            pack_demo(root, storage_name, split, CLASSES)
+    return root / storage_name
 
 
 def _check_ours(root: Path) -> None:
@@ -121,16 +124,6 @@ def _generate_whole(root: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)  # made above, by this call
         raise
     log.info("made %s images in %.1f s", f"{sum(COUNTS.values()):,}", time.monotonic() - start)
-
-
-def _pack(root: Path) -> None:
-    from datasets.formats.lmdb_writer import write_lmdb
-    from datasets.storages.image_folder import ImageFolder
-
-    for split in COUNTS:
-        path = root / "lmdb" / split
-        if not path.exists():
-            write_lmdb(path, ImageFolder(str(root / "images" / split), classes=list(CLASSES)))
 
 
 def generate(root: Path, counts: dict[str, int] | None = None) -> None:

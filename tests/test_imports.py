@@ -43,6 +43,7 @@ SHARED_BY_LEAVES = {
         "datasets.file_reader",
         "datasets.scan",
         "datasets.annotations.labels",
+        "datasets.formats.array_files",
         "datasets.formats.lmdb_layouts",
         "datasets.formats.lmdb_pages",
         "datasets.formats.lmdb_writer",
@@ -58,6 +59,7 @@ SHARED_BY_LEAVES = {
         "transforms.formats.jpeg_pixels",
         "transforms.formats.opencv_pixels",
     },
+    "transforms.device": {"transforms.batch_rows"},
     "transforms.cpu": {"transforms.albumentations_stage"},
 }
 HEAVY = tuple(

@@ -14,6 +14,7 @@ from datasets import demo
 from datasets.demo import CLASSES, KEYPOINTS, demo_path, draw_scene
 from datasets.storages.image_folder import ImageFolder
 from datasets.storages.lmdb import LmdbStorage
+from datasets.storages.memmap import MemmapStorage
 
 
 @pytest.fixture
@@ -103,6 +104,20 @@ def test_it_is_made_once_and_packed_once(tmp_path, small):
         assert [r.fields for r in a.read(np.arange(count))] == [
             r.fields for r in b.read(np.arange(count))
         ]
+
+
+def test_as_arrays_it_is_the_same_in_squares(tmp_path, small):
+    folder = demo_path("memmap", tmp_path)
+    for split in ("train", "val"):
+        arrays = MemmapStorage(str(folder / split))
+        files = ImageFolder(str(demo_path("image_folder", tmp_path) / split))
+        assert arrays.index.class_names == CLASSES
+        rows = np.arange(len(files))
+        for record, file in zip(arrays.read(rows), files.read(rows), strict=True):
+            assert record.fields["label"] == file.fields["label"]
+            image = cv2.imdecode(np.frombuffer(file.fields["image"], np.uint8), cv2.IMREAD_COLOR)
+            square = cv2.resize(image, (32, 32), interpolation=cv2.INTER_AREA)[..., ::-1]
+            assert np.array_equal(record.fields["image"], square)
 
 
 def test_many_processes_make_it_once(tmp_path, small):

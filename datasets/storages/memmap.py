@@ -1,0 +1,248 @@
+"""Arrays in memory-mapped files, a sample per row."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.formats.array_files import ArrayFile, find_array_files, look_at_npy, look_at_raw
+from datasets.index import Index, write_index
+from datasets.index_cache import cached_index
+from datasets.sample import BadRecord, Record
+from pipeline.registry import register
+
+CLASSES_NAME = "classes.txt"
+_MOST_CLASSES = 1 << 24
+
+
+@register("storage", "memmap")
+class MemmapStorage:
+    """Images, labels and any other arrays in `.npy` or raw files, mapped and never loaded.
+
+    Each file is a field: ``images.npy`` is ``image``, uint8 [N, H, W, C]; ``labels.npy`` is
+    ``label``, integers [N]; any other is the field of its name. All have the same number of
+    rows. The key of a record is the number of its row. Fields with more than one axis are views
+    of the map.
+
+    Args:
+        path: A folder of these files; one file, which holds the images; or files by field:
+            ``{image: a.npy, label: b.npy}``.
+        shapes: For raw files: shape of one sample by field, such as ``{image: [32, 32, 3],
+            label: []}``.
+        dtypes: Types in raw files by field, such as ``{label: int64}``; uint8 where not named.
+        offsets: Bytes before the first sample of raw files, by field.
+        classes: Class names by id; None: the lines of ``classes.txt`` in the folder, or else the
+            numbers.
+    """
+
+    def __init__(
+        self,
+        path: str | dict[str, str],
+        *,
+        shapes: dict[str, list[int]] | None = None,
+        dtypes: dict[str, str] | None = None,
+        offsets: dict[str, int] | None = None,
+        classes: list[str] | None = None,
+    ) -> None:
+        if isinstance(path, str):
+            path = os.path.abspath(path)
+        self.path = path
+        self.shapes = dict(shapes or {})
+        self.dtypes = dict(dtypes or {})
+        self.offsets = dict(offsets or {})
+        self.classes = None if classes is None else tuple(classes)
+        for name, given in (("dtypes", self.dtypes), ("offsets", self.offsets)):
+            if extra := sorted(given.keys() - self.shapes.keys()):
+                raise ValueError(
+                    f"{self}: {name} names {extra[0]!r}, and shapes does not; a raw file needs "
+                    f"dataset.storage.shapes.{extra[0]}, a .npy file neither"
+                )
+        self._files: dict[str, ArrayFile] | None = None
+        self._index: Index | None = None
+        self._arrays: dict[str, NDArray[Any]] | None = None
+
+    def __str__(self) -> str:
+        path = self.path if isinstance(self.path, str) else ", ".join(self.path.values())
+        return f"memmap {path}"
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def index(self) -> Index:
+        """Label, height, width and size_bytes of every record, as far as there are any."""
+        if self._index is None:
+            files = self._look()
+            recipe = {name: value for name, value in vars(self).items() if name[0] != "_"}
+            self._index = cached_index(
+                {"storage": "memmap", **recipe, "classes": self._class_names()},
+                build=self._build,
+                is_current=lambda index: index.metadata["marks"] == _marks(files),
+            )
+        return self._index
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the fields that every record has."""
+        return tuple(self._look())
+
+    def fingerprint(self) -> str:
+        """Hash of keys, sizes and labels."""
+        return self.index.fingerprint()
+
+    def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
+        """Records whose arrays are read-only views of the map.
+
+        Raises:
+            IndexError: An index is outside 0 .. len - 1.
+        """
+        keys = self.index.keys(indices)
+        columns: list[Any] = []
+        for array in self._map().values():
+            if array.ndim == 1:
+                columns.append(array[indices].tolist())
+            else:
+                columns.append([array[i] for i in indices.tolist()])
+        names = self.fields
+        return [
+            Record(i, key, dict(zip(names, values, strict=True)))
+            for i, key, *values in zip(indices.tolist(), keys, *columns, strict=True)
+        ]
+
+    def take(
+        self,
+        indices: NDArray[np.int64],
+        fields: Collection[str],
+        *,
+        allocate: Callable[[int], Any] | None = None,
+    ) -> dict[str, NDArray[Any]]:
+        """Records as columns, each gathered in one call; see `datasets.protocols.ColumnStorage`.
+
+        Raises:
+            IndexError: An index is outside 0 .. len - 1.
+        """
+        rows = self.index.rows(indices)
+        arrays = {name: array for name, array in self._map().items() if name in fields}
+        largest = max(arrays, key=lambda name: arrays[name].nbytes, default=None)
+        columns = {}
+        for name, array in arrays.items():
+            out = None
+            if allocate is not None and name == largest:
+                shape = (rows.size, *array.shape[1:])
+                memory = allocate(rows.size * array[:1].nbytes)
+                out = np.frombuffer(memory, array.dtype, rows.size * array[:1].size).reshape(shape)
+            # With the default mode NumPy would take into a buffer and copy that.
+            columns[name] = np.take(array, rows, axis=0, out=out, mode="clip")
+        return columns
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_index": self.index, "_arrays": None}
+
+    def _map(self) -> dict[str, NDArray[Any]]:
+        arrays = self._arrays
+        if arrays is None:
+            arrays = self._arrays = {name: file.map() for name, file in self._look().items()}
+        return arrays
+
+    def _look(self) -> dict[str, ArrayFile]:
+        """The files, checked against each other."""
+        if self._files is None:
+            paths = find_array_files(self.path, list(self.shapes), where=str(self))
+            files = {field: self._look_at(field, path) for field, path in paths.items()}
+            first = next(iter(files))
+            for field, file in files.items():
+                if file.shape[0] != files[first].shape[0]:
+                    raise ValueError(
+                        f"{self}: {first} has {files[first].shape[0]:,} rows and {field} has "
+                        f"{file.shape[0]:,}, expected the same number"
+                    )
+            if files[first].shape[0] == 0:
+                raise ValueError(f"{self}: the arrays have no rows, expected one per sample")
+            if "image" in files:
+                self._check_images(files["image"])
+            self._files = files
+        return self._files
+
+    def _look_at(self, field: str, path: str) -> ArrayFile:
+        if field not in self.shapes:
+            return look_at_npy(path, where=str(self))
+        dtype, offset = self.dtypes.get(field, "uint8"), self.offsets.get(field, 0)
+        return look_at_raw(path, self.shapes[field], dtype, offset, where=str(self))
+
+    def _check_images(self, file: ArrayFile) -> None:
+        shape = file.shape
+        if file.dtype == "|u1" and len(shape) == 4 and shape[-1] in (1, 3, 4):
+            return
+        remedy = "save them so, or call the field array"
+        if file.dtype == "|u1" and len(shape) == 4 and shape[1] in (1, 3, 4):
+            remedy = "put the channels last: images.transpose(0, 2, 3, 1)"
+        elif file.dtype == "|u1" and len(shape) == 3:
+            remedy = "give them an axis of channels: images[..., None]"
+        raise ValueError(
+            f"{self}: images are {np.dtype(file.dtype)} {list(shape)}, expected uint8 "
+            f"[N, H, W, C] with 1, 3 or 4 channels; {remedy}"
+        )
+
+    def _build(self, path: Path) -> None:
+        """Write the index."""
+        files = self._look()
+        count = next(iter(files.values())).shape[0]
+        size_bytes = sum(file.size_bytes for file in files.values()) // count
+        columns: dict[str, NDArray[Any]] = {"size_bytes": np.full(count, size_bytes)}
+        names = None
+        if "label" in files:
+            columns["label"], names = self._labels(files["label"])
+        if "image" in files:
+            for axis, name in ((1, "height"), (2, "width")):
+                columns[name] = np.full(count, files["image"].shape[axis], np.int32)
+        write_index(
+            path,
+            key_pattern="{}",
+            count=count,
+            columns=columns,
+            class_names=names,
+            metadata={"marks": _marks(files)},
+        )
+
+    def _labels(self, file: ArrayFile) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+        """Labels, int32 [N], and the names of the classes."""
+        labels = file.map()
+        if labels.ndim != 1 or labels.dtype.kind not in "iu":
+            raise ValueError(
+                f"{self}: label is {labels.dtype} {list(labels.shape)}, expected integers [N], "
+                f"class ids from 0 on; save it so, or give the file another name"
+            )
+        names = self._class_names()
+        most = _MOST_CLASSES if names is None else len(names)
+        wrong = np.flatnonzero((labels < 0) | (labels >= most))
+        if wrong.size:
+            known = "" if names is None else f": there are {most} classes"
+            raise ValueError(
+                f"{self}: label {labels[wrong[0]]} in row {wrong[0]}, expected 0 to {most - 1}"
+                f"{known}; correct it, or leave such rows out"
+            )
+        names = names or tuple(str(i) for i in range(int(labels.max()) + 1))
+        return labels.astype(np.int32), names
+
+    def _class_names(self) -> tuple[str, ...] | None:
+        """The names that are given, or those beside the arrays; both must be the same."""
+        beside = Path(self.path, CLASSES_NAME) if isinstance(self.path, str) else None
+        if beside is None or not beside.is_file():
+            return self.classes
+        names = tuple(beside.read_text(encoding="utf-8").split("\n"))
+        names = names[:-1] if names and not names[-1] else names
+        if self.classes is not None and names != self.classes:
+            raise ValueError(
+                f"{self}: {CLASSES_NAME} has other classes than dataset.storage.classes or the "
+                f"training data; give both the same names in the same order"
+            )
+        return names
+
+
+def _marks(files: dict[str, ArrayFile]) -> dict[str, list[int]]:
+    return {field: file.mark() for field, file in files.items()}
