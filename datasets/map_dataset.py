@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
+from datasets.columns import ColumnStage
 from datasets.protocols import Decoder, Index, Storage, Transform
 from datasets.sample import BadRecord, BadSample, Record, Sample
 from datasets.stage_times import StageTimes
@@ -48,6 +49,7 @@ class MapDataset:
     ) -> None:
         self.storage = storage
         self._decode = DecodeStage(deferred(decode, transform), keys=keys, storage=str(storage))
+        self._columns = ColumnStage(storage, self._decode, transform)
         self._transform = TransformStage(transform, seed=seed, storage=str(storage))
         self.global_random = bool(getattr(transform, "global_random", False))
 
@@ -105,6 +107,22 @@ class MapDataset:
             into = None if rows is None else rows[row]
             samples.append(self._transform(sample, position, epoch, into=into, times=times))
         return samples
+
+    @property
+    def gives_columns(self) -> bool:
+        """Whether batches can be taken as a whole: fields unchanged, of a storage of columns."""
+        return self._columns.possible
+
+    def fetch_columns(
+        self,
+        indices: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        epoch: int,
+        *,
+        allocate: Callable[[int], Any] | None = None,
+    ) -> dict[str, Any] | None:
+        """A batch in one take per field, or None; see `datasets.protocols.ColumnDataset`."""
+        return self._columns(indices, positions, allocate)
 
     def fingerprint(self) -> str:
         """The storage's: what the data is, wherever it lies."""

@@ -7,7 +7,7 @@ forkserver.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from datasets.sample import BadRecord, BadSample, Batch, Record, Sample
@@ -64,14 +64,42 @@ class Storage(Protocol):
         """Hash of the data's identity: equal for a copy of the data at another place."""
 
 
+@runtime_checkable
+class ColumnStorage(Storage, Protocol):
+    """A storage whose records all have the same fields, each with values of one shape and type."""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the fields of every record, in their order."""
+
+    def take(
+        self,
+        indices: Int64Array,
+        fields: Collection[str],
+        *,
+        allocate: Callable[[int], Any] | None = None,
+    ) -> dict[str, NDArray[Any]]:
+        """The given fields of the records at `indices`, int64 [n], as new arrays [n, ...].
+
+        Row i holds what ``read`` gives for ``indices[i]``; numbers are bool, integers or floats.
+        `allocate` gives writable memory of so many bytes, for the largest of the arrays.
+        """
+
+
 class Decoder(Protocol):
-    """Turns a record into a sample; ValueError (one line) for a record that is damaged."""
+    """Turns a record into a sample; ValueError (one line) for a record that is damaged.
+
+    One that passes every field on as it is has an attribute ``unchanged`` that is True.
+    """
 
     def __call__(self, record: Record) -> Sample: ...
 
 
 class Transform(Protocol):
-    """Changes one sample; every random draw comes from `rng`."""
+    """Changes one sample; every random draw comes from `rng`.
+
+    One without anything to do has an attribute ``unchanged`` that is True.
+    """
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample: ...
 
@@ -120,6 +148,28 @@ class StagedDataset(Dataset, Protocol):
 
         `rows`, uint8 [n, *row_shape], is memory of the batch to come: an image of that shape is
         written to its row, and is then a view of it. `times` is added to.
+        """
+
+
+@runtime_checkable
+class ColumnDataset(StagedDataset, Protocol):
+    """A staged dataset that can give a batch as a whole, where nothing is done per sample."""
+
+    @property
+    def gives_columns(self) -> bool:
+        """Whether `fetch_columns` can be expected to give any."""
+
+    def fetch_columns(
+        self,
+        indices: Int64Array,
+        positions: Int64Array,
+        epoch: int,
+        *,
+        allocate: Callable[[int], Any] | None = None,
+    ) -> dict[str, Any] | None:
+        """What ``fetch`` gives, a column per field: arrays [n, ...], and lists of n strings.
+
+        None where samples must be made one by one. `allocate`: see `ColumnStorage.take`.
         """
 
 

@@ -29,9 +29,10 @@ Sample = dict[str, Any]
 Batch = dict[str, Any]
 """What a loader yields: a dict of tensors whose first axis is the batch.
 
-``image`` stays uint8 [B, H, W, C] until it is on the device. ``index`` and ``position``
-are int64 [B], ``valid`` is bool [B] (False: padding, to be left out of loss and metrics),
-and ``key`` is a list of B strings. A collate may leave other fields as lists.
+``image`` stays uint8 [B, H, W, C] until it is on the device. ``index``, ``position`` and
+``epoch`` are int64 [B]; position and epoch together are a row's identity, from which whatever
+is drawn for it follows. ``valid`` is bool [B] (False: padding, to be left out of loss and
+metrics), and ``key`` is a list of B strings. A collate may leave other fields as lists.
 """
 
 

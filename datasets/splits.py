@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from datasets.index import Index
 from datasets.index_cache import cached_selection
 from datasets.memory_index import MemoryIndex
-from datasets.protocols import Storage
+from datasets.protocols import ColumnStorage, Storage
 from datasets.sample import BadRecord, Record
 
 Split = Literal["train", "val"]
@@ -74,15 +74,38 @@ class Subset:
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         """Read the records at `indices`, int64 [n], numbered as in this subset."""
         indices = np.asarray(indices, np.int64)
-        if isinstance(self._index, Index):
-            rows = self._index.rows(indices)
-        else:
-            assert self._rows is not None
-            rows = self._rows[indices].astype(np.int64)
-        records = self.base.read(rows)
+        records = self.base.read(self._rows_at(indices))
         return [
             replace(record, index=i) for i, record in zip(indices.tolist(), records, strict=True)
         ]
+
+    def _rows_at(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rows of the base at `indices`, int64 [n]."""
+        if isinstance(self._index, Index):
+            return self._index.rows(indices)
+        assert self._rows is not None
+        return self._rows[indices].astype(np.int64)
+
+
+class ColumnSubset(Subset):
+    """Some records of a storage that gives columns."""
+
+    base: ColumnStorage
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the fields of every record."""
+        return self.base.fields
+
+    def take(
+        self,
+        indices: NDArray[np.int64],
+        fields: Collection[str],
+        *,
+        allocate: Callable[[int], Any] | None = None,
+    ) -> dict[str, NDArray[Any]]:
+        """Columns of the records at `indices`, int64 [n], numbered as in this subset."""
+        return self.base.take(self._rows_at(indices), fields, allocate=allocate)
 
 
 def open_split(recipe: StorageRecipe, *, split: Split, val_fraction: float) -> Storage:
@@ -111,7 +134,8 @@ def open_split(recipe: StorageRecipe, *, split: Split, val_fraction: float) -> S
         whole = _opened(recipe)
         if val_fraction == 0 and split == "train":
             return whole
-        return Subset(whole, _hash_rows(whole, split, val_fraction))
+        kind = ColumnSubset if isinstance(whole, ColumnStorage) else Subset
+        return kind(whole, _hash_rows(whole, split, val_fraction))
     train = _opened(recipe, path=parts["train"])
     return train if split == "train" else _open_val(recipe, parts["val"], train)
 

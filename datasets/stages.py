@@ -85,7 +85,7 @@ class DecodeStage:
         if isinstance(record, BadRecord):
             return record
         if self.keys:
-            record = replace(record, fields=self._rename(record))
+            record = replace(record, fields=self.renamed(record))
         try:
             return self.decode(record)
         except ValueError as error:
@@ -96,7 +96,14 @@ class DecodeStage:
                 f"{type(error).__name__}: {error}"
             ) from error
 
-    def _rename(self, record: Record) -> Sample:
+    def renamed(self, record: Record) -> Sample:
+        """The fields of a record under their new names.
+
+        Raises:
+            ValueError: A field to be renamed is not there, or two fields get one name.
+        """
+        if not self.keys:
+            return record.fields
         fields: Sample = {}
         if _REST not in self.keys:
             fields = {name: v for name, v in record.fields.items() if name not in self.keys}

@@ -48,8 +48,10 @@ def is_array(value: Any) -> bool:
 
 
 def to_array(value: Any) -> np.ndarray:
-    """An array of the value; a tensor's memory is shared."""
-    return value if isinstance(value, np.ndarray) else value.detach().numpy()
+    """An array of the value in the machine's byte order; a tensor's memory is shared."""
+    if not isinstance(value, np.ndarray):
+        return value.detach().numpy()
+    return value if value.dtype.isnative else value.astype(value.dtype.newbyteorder("="))
 
 
 def from_numbers(values: list[Any]) -> torch.Tensor | None:
@@ -142,6 +144,32 @@ def from_rows(images: list[Any], rows: NDArray[np.uint8]) -> torch.Tensor | None
     return torch.from_numpy(rows)
 
 
+def from_column(values: np.ndarray) -> torch.Tensor:
+    """A column as the tensor that its values would make one by one.
+
+    Args:
+        values: Arrays [B, ...], whose memory the tensor takes over; or numbers [B], which are
+            copied.
+
+    Returns:
+        Arrays in their own type, numbers as bool, int64 or float32.
+
+    Raises:
+        ValueError: torch has no such type.
+    """
+    import torch
+
+    if values.ndim > 1:
+        native = values.astype(values.dtype.newbyteorder("="), copy=False)
+        try:
+            return torch.from_numpy(native)
+        except TypeError:
+            raise ValueError(_no_type(values.dtype)) from None
+    wide = {"b": np.bool_, "f": np.float32}.get(values.dtype.kind, np.int64)
+    with np.errstate(over="ignore"):
+        return torch.from_numpy(values.astype(wide))
+
+
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> torch.Tensor:
     """An uninitialised tensor of a NumPy type.
 
@@ -153,7 +181,11 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> torch.Tensor:
     try:
         return torch.from_numpy(np.empty(shape, dtype.newbyteorder("=")))
     except TypeError:
-        raise ValueError(f"collate: torch has no type for {dtype} arrays") from None
+        raise ValueError(_no_type(dtype)) from None
+
+
+def _no_type(dtype: np.dtype[Any]) -> str:
+    return f"collate: torch has no type for {dtype} arrays"
 
 
 def batch_keys(columns: dict[str, list[Any]], size: int) -> list[str]:

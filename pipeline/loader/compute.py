@@ -15,6 +15,7 @@ from datasets.sample import BadSample, Batch, Sample
 from datasets.stage_times import StageTimes
 from pipeline.loader.contract import BatchTask, Delivery, Fault
 from pipeline.loader.faults import BadSampleError, OnError, Replacer
+from pipeline.loader.whole_batches import WholeBatches
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,6 +55,7 @@ class BatchComputer:
         self.imports = imports
         self._collate: Collate = getattr(dataset, "collate", None) or collate
         self._staged = _is_staged(dataset)
+        self._whole = WholeBatches(dataset, self._collate)
         self._on_error = on_error
         self._replacer: Replacer | None = None
         if sampler is not None and not isinstance(dataset, StreamDataset):
@@ -86,6 +88,8 @@ class BatchComputer:
             Exception: Whatever a component raised, with a note that names key and position.
         """
         work = _Work(records, times or StageTimes())
+        if records is None and (whole := self._whole_batch(task, work.times, allocate)):
+            return whole
         work.images = self._image_rows(task, allocate)
         rows = _Rows(task)
         for row, sample in enumerate(self._fetch(task, work)):
@@ -110,13 +114,24 @@ class BatchComputer:
     @property
     def reads_apart(self) -> bool:
         """Whether `read` gives records."""
-        return self._staged
+        return self._staged and not self._whole.likely
 
     def read(self, task: BatchTask) -> Sequence[Any] | None:
         """The records of a task, to be computed later; None where reading is not apart."""
-        if task.items is not None or not self._staged:
+        if task.items is not None or not self.reads_apart:
             return None
         return self.dataset.read(task.indices)
+
+    def _whole_batch(
+        self, task: BatchTask, times: StageTimes, allocate: Callable[[int], Any] | None
+    ) -> Delivery | None:
+        """The batch made as a whole; None where its samples must be made one by one."""
+        batch = self._whole(task, times=times, allocate=allocate)
+        if batch is None:
+            return None
+        valid = int(task.valid.sum())
+        batch = _completed(batch, task, task.valid.copy())
+        return Delivery(task.number, batch, positions=valid, samples=valid, times=times)
 
     def _image_rows(
         self, task: BatchTask, allocate: Callable[[int], Any] | None
@@ -221,8 +236,6 @@ class BatchComputer:
         return self.dataset.index.keys(task.indices[row : row + 1])[0]
 
     def _collated(self, task: BatchTask, rows: _Rows, images: NDArray[np.uint8] | None) -> Batch:
-        import torch
-
         try:
             if images is None:
                 batch = self._collate(rows.samples)
@@ -235,8 +248,7 @@ class BatchComputer:
                 f"{first} to {last}, first key {rows.samples[0].get('key')!r}"
             )
             raise
-        batch["valid"] = torch.tensor(rows.valid, dtype=torch.bool)
-        return batch
+        return _completed(batch, task, np.array(rows.valid, np.bool_))
 
 
 @dataclass(slots=True)
@@ -270,6 +282,15 @@ class _Rows:
             self.faults.append(
                 Fault(epoch, bad.position, bad.index, bad.key, bad.storage, bad.cause, action)
             )
+
+
+def _completed(batch: Batch, task: BatchTask, valid: NDArray[np.bool_]) -> Batch:
+    """A batch with what the loader alone knows of its rows."""
+    import torch
+
+    batch["valid"] = torch.from_numpy(valid)
+    batch["epoch"] = torch.full((valid.size,), task.epoch)
+    return batch
 
 
 def _is_staged(dataset: Any) -> bool:

@@ -146,6 +146,11 @@ class Stack:
         """Names of the steps, in the order in which they run."""
         return tuple(self._steps)
 
+    @property
+    def unchanged(self) -> bool:
+        """Whether there are no steps, so that every sample stays as it is."""
+        return not self._steps
+
     def __getstate__(self) -> tuple[dict[str, Node], BuildStep]:
         return self._steps, self._build_step
 

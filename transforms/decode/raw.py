@@ -15,6 +15,8 @@ def make_raw_decoder() -> RawDecoder:
 class RawDecoder:
     """Passes every field on as it is."""
 
+    unchanged = True
+
     def __call__(self, record: Record) -> Sample:
         """Turn a record into a sample.
 

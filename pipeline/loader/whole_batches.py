@@ -1,0 +1,70 @@
+"""Batches made as a whole: a take per field in place of a sample per row, with the same bytes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from datasets.protocols import ColumnDataset
+
+if TYPE_CHECKING:
+    from datasets.protocols import Collate
+    from datasets.sample import Batch
+    from datasets.stage_times import StageTimes
+    from pipeline.loader.contract import BatchTask
+
+
+class WholeBatches:
+    """Makes the batches that a dataset can give as columns.
+
+    Args:
+        dataset: The dataset.
+        collate: The collate; one that can has an attribute `columns`, a function of columns to
+            the batch that it would make of the samples.
+    """
+
+    def __init__(self, dataset: Any, collate: Collate) -> None:
+        self._dataset = dataset
+        self._stack: Callable[[dict[str, Any]], Batch] | None = None
+        if _gives_columns(dataset):
+            self._stack = getattr(collate, "columns", None)
+
+    @property
+    def likely(self) -> bool:
+        """Whether batches are made so, but for a rare one: then nothing need be read ahead."""
+        return self._stack is not None and bool(self._dataset.gives_columns)
+
+    def __call__(
+        self,
+        task: BatchTask,
+        *,
+        times: StageTimes,
+        allocate: Callable[[int], Any] | None,
+    ) -> Batch | None:
+        """The batch of a task without what the loader adds, or None: then sample by sample."""
+        if self._stack is None or task.items is not None or task.quarantined:
+            return None
+        start = time.perf_counter()
+        columns = self._dataset.fetch_columns(
+            task.indices, task.positions, task.epoch, allocate=allocate
+        )
+        if columns is None:
+            return None
+        taken = time.perf_counter()
+        times.read += taken - start
+        batch = self._stack(columns)
+        times.collate += time.perf_counter() - taken
+        return batch
+
+
+def _gives_columns(dataset: Any) -> bool:
+    """Whether `fetch_columns` belongs to the other methods: a subclass may have changed those."""
+    if not isinstance(dataset, ColumnDataset):
+        return False
+    kinds = type(dataset).__mro__
+    holder = {
+        name: next(kind for kind in kinds if name in vars(kind))
+        for name in ("fetch_columns", "fetch", "read", "finish")
+    }
+    return all(issubclass(holder["fetch_columns"], kind) for kind in holder.values())

@@ -1,0 +1,205 @@
+"""Batches taken as a whole: those that samples one by one would make, to the last bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datasets.map_dataset import MapDataset
+from datasets.sample import BadRecord
+from datasets.storages.memmap import MemmapStorage
+from pipeline import compose
+from pipeline.build import build_loader
+from pipeline.collates.list import ListCollate
+from pipeline.collates.stack import stack
+from pipeline.loader.compute import BatchComputer
+from pipeline.loader.contract import BatchTask
+from pipeline.samplers.sequential import SequentialSampler
+from tests.building import build_step
+from tests.contracts.equality import assert_same
+from transforms.cpu.stack import build_stack
+from transforms.decode.raw import RawDecoder
+
+N = 37
+KEYS = (
+    None,
+    {"depth": None},
+    {"image": "array", "label": "kind"},
+    {"*": None, "age": "label", "image": "image"},
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "images.npy", rng.integers(0, 256, (N, 8, 6, 3), np.uint8))
+    np.save(tmp_path / "labels.npy", rng.integers(0, 4, N).astype(np.int16))
+    np.save(tmp_path / "depth.npy", rng.normal(size=(N, 8)).astype(">f4"))
+    np.save(tmp_path / "age.npy", rng.normal(size=N) * 1e30)
+    np.save(tmp_path / "old.npy", rng.random(N) < 0.5)
+    return tmp_path
+
+
+class Bare:
+    """A storage without columns."""
+
+    def __init__(self, storage):
+        self.index = storage.index
+        self.read = storage.read
+        self.fingerprint = storage.fingerprint
+
+    def __len__(self):
+        return N
+
+
+def dataset(storage, *, kind=MapDataset, keys=None, steps=None, decode=None):
+    transform = build_stack(steps or {}, build_step=build_step)
+    return kind(storage, decode=decode or RawDecoder(), transform=transform, seed=0, keys=keys)
+
+
+def computed(data, task, collate=stack, **options):
+    computer = BatchComputer(
+        data, sampler=SequentialSampler(N), collate=collate, seed=0, on_error="replace"
+    )
+    return computer(task, **options)
+
+
+def task(*positions, quarantined=()):
+    at = np.array(positions or [5, 0, 36, 5, 12], np.int64)
+    valid = np.ones(at.size, np.bool_)
+    valid[-1] = False
+    return BatchTask(3, 1, at, valid, (at * 5 + 1) % N, quarantined=quarantined)
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """How often columns were taken."""
+    calls = []
+    take = MemmapStorage.take
+
+    def counting(self, indices, fields, **options):
+        calls.append(set(fields))
+        return take(self, indices, fields, **options)
+
+    monkeypatch.setattr(MemmapStorage, "take", counting)
+    return calls
+
+
+@pytest.mark.parametrize("keys", KEYS)
+def test_a_batch_is_that_of_its_samples(folder, taken, keys):
+    storage = MemmapStorage(str(folder))
+    one_by_one = computed(dataset(Bare(storage), keys=keys), task())
+    assert not taken
+    whole = computed(dataset(storage, keys=keys), task())
+    assert len(taken) == 1
+    assert_same(whole.batch, one_by_one.batch)
+    assert (whole.positions, whole.samples, whole.faults) == (4, 4, ())
+    assert (one_by_one.positions, one_by_one.samples) == (4, 4)
+    assert whole.times.read > 0 and whole.times.collate > 0
+    if keys and "depth" in keys:
+        assert "depth" not in taken[0], "what is dropped is not read"
+
+
+def test_the_batch_owns_its_memory(folder):
+    storage, asked = MemmapStorage(str(folder)), task()
+    batch = computed(dataset(storage), asked).batch
+    assert not np.shares_memory(batch["position"].numpy(), asked.positions)
+    assert not np.shares_memory(batch["index"].numpy(), asked.indices)
+    assert not np.shares_memory(batch["valid"].numpy(), asked.valid)
+    batch["image"].zero_()
+    assert computed(dataset(storage), asked).batch["image"].any()
+
+
+def test_images_are_put_where_they_are_wanted(folder):
+    slot = bytearray(10_000)
+    batch = computed(
+        dataset(MemmapStorage(str(folder))), task(), allocate=lambda n: memoryview(slot)[:n]
+    ).batch
+    assert np.shares_memory(batch["image"].numpy(), np.frombuffer(slot, np.uint8))
+    assert_same(batch, computed(dataset(MemmapStorage(str(folder))), task()).batch)
+
+
+class Decoding(MapDataset):
+    def finish(self, records, positions, epoch, **options):
+        samples = super().finish(records, positions, epoch, **options)
+        return [{**sample, "label": 0} for sample in samples]
+
+
+class Reading(MapDataset):
+    def read(self, indices):
+        return [BadRecord(0, "0", "gone") for _ in indices]
+
+
+class Halving:
+    def __call__(self, record):
+        return {**RawDecoder()(record), "label": record.fields["label"] // 2}
+
+
+FLIP = {"flip": {"_target_": "albumentations.HorizontalFlip", "p": 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "collate", "quarantined"),
+    [
+        ({"steps": FLIP}, stack, ()),
+        ({"decode": Halving()}, stack, ()),
+        ({"kind": Decoding}, stack, ()),
+        ({}, ListCollate(), ()),
+        ({}, stack, (36,)),
+    ],
+)
+def test_samples_that_need_a_look_are_made_one_by_one(folder, taken, changes, collate, quarantined):
+    storage = MemmapStorage(str(folder))
+    asked = task(quarantined=quarantined)
+    delivery = computed(dataset(storage, **changes), asked, collate)
+    assert not taken
+    assert_same(delivery.batch, computed(dataset(Bare(storage), **changes), asked, collate).batch)
+    assert [fault.position for fault in delivery.faults] == list(quarantined)
+
+
+def test_a_reading_of_ones_own_is_honoured(folder, taken):
+    storage = MemmapStorage(str(folder))
+    with pytest.raises(ValueError, match="bad as well"):
+        computed(dataset(storage, kind=Reading), task())
+    assert not taken
+
+
+def test_a_field_to_be_renamed_that_is_not_there(folder):
+    with pytest.raises(ValueError, match=r"no field 'photo' in '26' of memmap"):
+        computed(dataset(MemmapStorage(str(folder)), keys={"photo": "image"}), task())
+
+
+def test_nothing_is_read_ahead_where_batches_are_taken_whole(folder):
+    storage = MemmapStorage(str(folder))
+    for data, ahead in ((dataset(storage), False), (dataset(storage, steps=FLIP), True)):
+        computer = BatchComputer(
+            data, sampler=SequentialSampler(N), collate=stack, seed=0, on_error="raise"
+        )
+        assert (computer.read(task()) is not None) == ahead
+
+
+WAYS = [
+    ["loader=inline"],
+    ["loader=ring", "loader.num_workers=2"],
+    ["loader=ring", "loader.num_workers=2", "loader.processes=1"],
+    ["loader=torch", "loader.num_workers=2", "loader.multiprocessing_context=fork"],
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=["inline", "threads", "processes", "torch"])
+def test_every_engine_makes_the_batches_of_single_samples(folder, way):
+    data = ["dataset=memmap", f"dataset.storage.path={folder}", "dataset.val_fraction=0.2"]
+    common = [*data, "augment=small", "loader.batch_size=5", "loader.drop_last=false"]
+
+    def epochs(overrides, *, whole):
+        with build_loader(compose([*common, *overrides])) as loader:
+            assert loader._compute._whole.likely
+            if not whole:
+                loader._compute._whole._stack = None
+            return [list(loader) for _ in range(2)]
+
+    expected = epochs(["loader=inline"], whole=False)
+    assert_same(epochs(way, whole=True), expected)
+    assert all((batch["epoch"] == 1).all() for batch in expected[1])
