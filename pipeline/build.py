@@ -54,13 +54,14 @@ def build(node: Config, **injected: Any) -> Any:
 
     Returns:
         The object; for a function that is the component itself, the function with the node's
-        arguments bound.
+        and the injected arguments bound.
     """
     target = resolve_target(node["_target_"])
     arguments = {k: _build_nested(v) for k, v in node.items() if k not in _NO_ARGUMENTS}
-    if target.partial and not inspect.isclass(target.call):
-        return functools.partial(target.call, **arguments) if arguments else target.call
     accepted = inspect.signature(target.call).parameters
+    if target.partial and not inspect.isclass(target.call):
+        arguments |= {k: v for k, v in injected.items() if k in accepted}
+        return functools.partial(target.call, **arguments) if arguments else target.call
     for name, value in arguments.items():
         default = accepted[name].default if name in accepted else None
         if isinstance(default, Enum) and isinstance(value, str):  # a config holds its name
@@ -173,7 +174,8 @@ def build_loader(
 
     Returns:
         An iterable of batches: dicts of tensors with ``image`` uint8 [B, H, W, C], ``label``,
-        ``index`` and ``position`` int64 [B], ``valid`` bool [B], and ``key``, a list of strings.
+        ``index``, ``position`` and ``epoch`` int64 [B], ``valid`` bool [B], and ``key``, a list
+        of strings.
 
     Raises:
         ValueError: Data is missing or cannot be used as configured.
@@ -199,7 +201,7 @@ def build_loader(
         rank=rank,
         world_size=world_size,
         imports=tuple(config["imports"]),
-        group=lcm(*(getattr(t, "group", 1) for t in build_device_transforms(config))),
+        group=lcm(*(getattr(t, "group", 1) for t in build_device_transforms(config, split))),
         identity={
             "sampler": config["sampler"],
             "pixels": {
@@ -222,11 +224,16 @@ def _build_sampler(config: Config, dataset: Any) -> Any:
     return build(node, n=len(dataset), index=dataset.index, seed=config["seed"])
 
 
-def build_device_transforms(config: Config) -> list[BatchTransform]:
-    """What happens to batches on the device, in order: ``augment.device``."""
+def build_device_transforms(config: Config, split: Split) -> list[BatchTransform]:
+    """What happens to batches of a split on the device, in order: ``augment.device``.
+
+    Each step is told the seed, its name and the split: what is random leaves evaluation alone.
+    """
     from transforms.cpu.stack import ordered_steps
 
-    return [build(node) for node in ordered_steps(config["augment"].get("device") or {}).values()]
+    steps = ordered_steps(config["augment"].get("device") or {})
+    seed = config["seed"]
+    return [build(node, seed=seed, split=split, step=name) for name, node in steps.items()]
 
 
 def build_model(config: Config, num_classes: int) -> nn.Module:

@@ -99,6 +99,8 @@ def map_tensors(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) ->
     if isinstance(value, dict):
         return {key: map_tensors(item, function) for key, item in value.items()}
     if isinstance(value, list):
+        if value and isinstance(value[0], str) and isinstance(value[-1], str):
+            return value  # the keys, of which there are many
         return [map_tensors(item, function) for item in value]
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
         return tuple(map_tensors(item, function) for item in value)

@@ -6,6 +6,7 @@ its state is a key and a counter, so the stream of any position is reached by se
 
 from __future__ import annotations
 
+import hashlib
 import random
 from enum import IntEnum
 from typing import Any
@@ -125,3 +126,48 @@ def philox_words(seed: int, epoch: int, start: int, stop: int, stream: Stream) -
         counter=np.array([start, 0, int(stream) | 1 << 32, 0], np.uint64),
     )
     return bits.random_raw((stop - start) * 4).reshape(-1, 4)
+
+
+def batch_key(seed: int, step: str) -> int:
+    """The key of a step that draws for whole batches; steps of other names share nothing.
+
+    Args:
+        seed: The run's seed.
+        step: The name of the step.
+
+    Returns:
+        A number in -2^63 .. 2^63 - 1, for `words_at`.
+    """
+    text = f"{seed & _MASK64} {int(Stream.DEVICE)} {step}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little", signed=True)
+
+
+def words_at(key: int, epochs: Any, positions: Any) -> Any:
+    """One random word for each row of a batch, of whatever positions, where the batch is.
+
+    SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA
+    2014), which can be entered anywhere: the word of a position is that far into the sequence
+    that key and epoch start. In 26 calls on whole arrays, where Philox takes some 70; the same
+    arithmetic, and so the same words, in NumPy and in torch on any device.
+
+    Args:
+        key: What `batch_key` gave.
+        epochs: int64 [n], a NumPy array or a torch tensor.
+        positions: int64 [n], another of the same kind.
+
+    Returns:
+        int64 [n] of the same kind, all 64 bits random.
+    """
+    starts = _mixed(key + epochs * _GOLDEN)
+    return _mixed(starts + positions * _GOLDEN)
+
+
+def _mixed(word: Any) -> Any:
+    """The output function of SplitMix64 (variant 13 of Stafford's), on wrapping int64."""
+    for shift, factor in _MIX:
+        word = (word ^ (word >> shift & (1 << 64 - shift) - 1)) * factor
+    return word ^ (word >> 31 & (1 << 33) - 1)
+
+
+_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
+_MIX = ((30, 0xBF58476D1CE4E5B9 - (1 << 64)), (27, 0x94D049BB133111EB - (1 << 64)))

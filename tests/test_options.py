@@ -29,6 +29,8 @@ REQUIRED = {
     ("sampler", "torch"): ["sampler.target=torch.utils.data.RandomSampler"],
     ("batch_transform", "to_float"): ["augment.device.normalize=null"],
     ("scheduler", "plateau"): ["trainer.scheduler_interval=epoch"],
+    ("dataset/storage", "memmap"): ["dataset/decode=raw"],
+    ("augment", "small"): ["dataset=memmap"],
     ("experiment", "imagenet"): ["dataset.storage.path=demo"],
     ("model", "module"): [
         "model.module={_target_: torch.nn.Conv2d, in_channels: 3, out_channels: 6, kernel_size: 3}"
@@ -75,7 +77,7 @@ def test_an_option_composes_and_trains_a_step(group: str, option: str, data_dir:
     assert batch["image"].dtype == torch.uint8
     num_classes = len(names) if names else 2
     assert batch["image"].shape[:1] == batch["label"].shape == (8,)
-    for transform in build_device_transforms(config):
+    for transform in build_device_transforms(config, "train"):
         batch = transform(batch)
     model = build_model(config, num_classes)
     task = build_task(config, num_classes, names)

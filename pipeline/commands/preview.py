@@ -5,11 +5,15 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from pipeline.registry import register
+
+if TYPE_CHECKING:
+    from datasets.protocols import BatchTransform
+    from datasets.sample import Batch
 
 _CELL = 160
 _CAPTION = 18
@@ -37,9 +41,10 @@ def run(config: dict[str, Any]) -> int:
     """Draw a row for each sample: the original, then what each epoch makes of it."""
     import cv2
 
-    from pipeline.build import build_dataset, build_settings
+    from pipeline.build import build_dataset, build_device_transforms, build_settings
 
     settings: PreviewSettings = build_settings(config["preview"])
+    transforms = build_device_transforms(config, settings.split)
     dataset: Any = build_dataset(config, settings.split)
     if not hasattr(dataset, "fetch"):
         raise ValueError("preview: a stream cannot be read here and there; preview its source")
@@ -55,7 +60,10 @@ def run(config: dict[str, Any]) -> int:
     names = dataset.index.class_names
     columns = [[_cell(s, "original", names) for s in originals.fetch(indices, positions, 0)]]
     for epoch in range(settings.epochs):
-        samples = dataset.fetch(indices, positions, epoch)
+        samples = [
+            _as_on_device(sample, epoch, transforms)
+            for sample in dataset.fetch(indices, positions, epoch)
+        ]
         columns.append([_cell(sample, f"epoch {epoch}", names) for sample in samples])
     picture = np.concatenate([np.concatenate(column, axis=0) for column in columns], axis=1)
     encoded = cv2.imencode(".png", picture[:, :, ::-1])[1].tobytes()
@@ -66,6 +74,25 @@ def run(config: dict[str, Any]) -> int:
     )
     print(f"written: {settings.path}")
     return 0
+
+
+def _as_on_device(sample: Any, epoch: int, transforms: list[BatchTransform]) -> Any:
+    """A sample after the device's steps, up to the first that leaves no pixels to be shown."""
+    import torch
+
+    if not isinstance(sample, dict) or sample["image"].ndim != 3:
+        return sample
+    batch: Batch = {
+        "image": torch.tensor(sample["image"])[None],
+        "position": torch.tensor([sample["position"]]),
+        "epoch": torch.tensor([epoch]),
+    }
+    for transform in transforms:
+        changed = transform(batch)
+        if changed["image"].dtype != torch.uint8:
+            break
+        batch = changed
+    return {**sample, "image": batch["image"][0].numpy()}
 
 
 def _cell(sample: Any, title: str, names: tuple[str, ...] | None) -> np.ndarray:

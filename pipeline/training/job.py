@@ -179,7 +179,6 @@ def _build_parts(
         val: Any = train.again()
     else:
         val = open_loader("val") if settings.validate_every else None
-    transforms = build_device_transforms(config)
     class_names = getattr(train, "class_names", None)
     num_classes = len(class_names or ())
 
@@ -194,10 +193,14 @@ def _build_parts(
         optimizer=optimizer,
         scheduler=build_scheduler(config, optimizer, _total_steps(num_batches, settings)),
         scaler=torch.amp.GradScaler(world.device.type, enabled=settings.amp == "fp16"),
-        train=DevicePrefetcher(train, world.device, transforms),
-        val=DevicePrefetcher(val, world.device, transforms) if _has_batches(val) else None,
+        train=DevicePrefetcher(train, world.device, build_device_transforms(config, "train")),
+        val=_evaluated(val, world, config) if _has_batches(val) else None,
         num_batches=num_batches,
     )
+
+
+def _evaluated(loader: Any, world: World, config: Mapping[str, Any]) -> DevicePrefetcher:
+    return DevicePrefetcher(loader, world.device, build_device_transforms(config, "val"))
 
 
 def _has_batches(loader: Any) -> bool:

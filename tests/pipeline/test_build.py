@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+import torch
 
 from pipeline import build_loader, compose
 from pipeline.blame import is_explained
-from pipeline.build import build
+from pipeline.build import build, build_device_transforms
+from pipeline.config.errors import ConfigError
+from pipeline.device import DevicePrefetcher
+from pipeline.registry import register
 
 
 def test_what_a_library_says_against_a_value_is_one_line():
@@ -24,3 +29,69 @@ def test_nothing_to_train_on_is_said(tmp_path):
     config = compose([f"dataset.storage.path={tmp_path}", "dataset.val_fraction=1"])
     with pytest.raises(ValueError, match=r"no sample to train on; got dataset\.val_fraction=1"):
         build_loader(config)
+
+
+@register("batch_transform", "told_all")
+def told_all(batch, *, seed: int, split: str, step: str, factor: int = 1):
+    """Says what it was told."""
+    return {**batch, "told": (seed, split, step, factor)}
+
+
+def test_a_step_of_a_batch_is_told_seed_split_and_its_name():
+    config = compose(["seed=5", "+augment.device.mine._target_=batch_transform/told_all",
+                      "+augment.device.mine.factor=3"])  # fmt: skip
+    for split in ("train", "val"):
+        step = build_device_transforms(config, split)[-1]
+        assert step({}) == {"told": (5, split, "mine", 3)}
+    with pytest.raises(ConfigError, match=r"augment\.device\.mine\.seed"):
+        compose(["+augment.device.mine._target_=batch_transform/told_all",
+                 "+augment.device.mine.seed=3"])  # fmt: skip
+
+
+@pytest.fixture
+def arrays(tmp_path):
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 70), ("val", 30)):
+        (tmp_path / split).mkdir()
+        np.save(tmp_path / split / "images.npy", rng.integers(0, 256, (count, 8, 8, 3), np.uint8))
+        np.save(tmp_path / split / "labels.npy", rng.integers(0, 4, count))
+    return ["dataset=memmap", f"dataset.storage.path={tmp_path}", "augment=small",
+            "augment.device.normalize=null", "loader=inline"]  # fmt: skip
+
+
+def batches(overrides, split, *, epochs=1):
+    config = compose(overrides)
+    with build_loader(config, split) as loader:
+        fed = DevicePrefetcher(loader, "cpu", build_device_transforms(config, split))
+        return [batch for _ in range(epochs) for batch in fed]
+
+
+def test_training_is_augmented_by_position_and_evaluation_is_not(arrays):
+    def rows(given):
+        return {
+            (int(epoch), int(position)): image.tobytes()
+            for batch in given
+            for epoch, position, image in zip(
+                batch["epoch"], batch["position"], batch["image"].numpy(), strict=True
+            )
+        }
+
+    plain = [*arrays, "augment.device.crop=null", "augment.device.flip=null"]
+    expected = rows(batches([*arrays, "loader.batch_size=14"], "train", epochs=2))
+    original = rows(batches([*plain, "loader.batch_size=14"], "train", epochs=2))
+    assert len(expected) == 140 == len(original)
+    assert sum(expected[row] != original[row] for row in expected) > 130
+    assert rows(batches([*arrays, "loader.batch_size=5"], "train", epochs=2)) == expected
+    assert rows(batches([*arrays, "loader.batch_size=10", "seed=1"], "train")) != expected
+    assert rows(batches(arrays, "val")) == rows(batches(plain, "val"))
+
+
+def test_every_step_changes_with_its_name_and_none_with_its_neighbours(arrays):
+    alone = [*arrays, "augment.device.crop=null", "loader.batch_size=35"]
+    first = batches(alone, "train")
+    renamed = [*alone, "augment.device.flip=null",
+               "+augment.device.mirror._target_=batch_transform/random_flip"]  # fmt: skip
+    assert not torch.equal(first[0]["image"], batches(renamed, "train")[0]["image"])
+    added = [*alone, "+augment.device.none._target_=batch_transform/random_flip",
+             "+augment.device.none.p=0"]  # fmt: skip
+    assert torch.equal(first[0]["image"], batches(added, "train")[0]["image"])

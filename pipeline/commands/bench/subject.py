@@ -61,7 +61,7 @@ class Subject:
         self.loader = build_loader(config, split, sampler=sampler)
         self._step: TrainingStep | None = None
         self._kept: Any = None
-        self._transforms = build_device_transforms(config)
+        self._transforms = build_device_transforms(config, split)
         self._epochs = count()
         batches = iter(self.loader)
         try:

@@ -167,7 +167,7 @@ def _loader(config: Any, split: str, *, rank: int, world_size: int, run_dir: Pat
 FAKES = {
     "build_settings": lambda node: settings_of({"trainer": node}),
     "build_loader": _loader,
-    "build_device_transforms": lambda config: [],
+    "build_device_transforms": lambda config, split: [],
     "build_model": lambda config, num_classes: TinyNet(config["tiny"]["dropout"]),
     "build_task": lambda config, num_classes, names: Classification(num_classes=num_classes),
     "build_optimizer": _optimizer,

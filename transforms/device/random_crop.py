@@ -1,0 +1,188 @@
+"""Images of a batch cropped at random places, on the device."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from annotated_types import Ge
+
+from datasets.sample import Batch
+from pipeline.registry import register
+from pipeline.rng import batch_key
+from transforms.batch_rows import changed_rows, on_cpu, row_words
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+_WORD = (1 << 32) - 1
+
+
+@register("batch_transform", "random_crop")
+class RandomCrop:
+    """In training, each image is cropped at a place of its own; in evaluation, at the centre.
+
+    Where follows from seed, epoch, position and the name of the step alone, on any device and
+    however the batch is cut. A mask is cropped with its image.
+
+    Args:
+        size: Height and width of the crop, or one number for both; None: those of the images,
+            for crops that `padding` shifts.
+        padding: Pixels added to every side before cropping, in training.
+        padding_mode: What is added: ``zeros``, or the image mirrored at its outermost pixels
+            (``reflect``).
+        seed: The run's seed.
+        split: ``train`` or ``val``.
+        step: The name of this step.
+    """
+
+    def __init__(
+        self,
+        *,
+        size: int | list[int] | None = None,
+        padding: Annotated[int, Ge(0)] = 0,
+        padding_mode: Literal["zeros", "reflect"] = "zeros",
+        seed: int,
+        split: Literal["train", "val"],
+        step: str,
+    ) -> None:
+        sides = [size, size] if isinstance(size, int) else size
+        if sides is not None and (len(sides) != 2 or min(sides) < 1):
+            raise ValueError(
+                f"augment.device.{step}: size is {size}, expected one side or [height, width], "
+                f"in pixels from 1 on"
+            )
+        self._size = None if sides is None else (sides[0], sides[1])
+        self._padding = padding if split == "train" else 0
+        self._reflect = padding_mode == "reflect"
+        self._centre = split != "train"
+        self._step = step
+        self._key = batch_key(seed, step)
+        self._local = threading.local()
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Crop every row.
+
+        Args:
+            batch: With ``image`` uint8 [B, H, W, C] or float [B, C, H, W], perhaps ``mask``
+                [B, H, W], or lists of these without B; ``epoch`` and ``position`` int64 [B].
+
+        Returns:
+            The batch with images of `size`.
+
+        Raises:
+            ValueError: An image is smaller than the crop or its padding, or the batch holds
+                boxes or keypoints, which would have to move too.
+        """
+        if self._centre:
+            return batch if self._size is None else changed_rows(batch, self._centred, self._step)
+        words = row_words(batch, self._key)
+        return changed_rows(batch, lambda image, rows: self._crop(image, words[rows]), self._step)
+
+    def _room(self, image: torch.Tensor) -> tuple[int, int, int, int]:
+        """Height and width of the crop, and how many places there are for each."""
+        height, width = self._size or (image.shape[1], image.shape[2])
+        down = image.shape[1] + 2 * self._padding - height + 1
+        across = image.shape[2] + 2 * self._padding - width + 1
+        if down < 1 or across < 1:
+            raise ValueError(
+                f"augment.device.{self._step}: images are {image.shape[1]} x {image.shape[2]} "
+                f"pixels and the crop is {height} x {width} with padding {self._padding}; lower "
+                f"size, raise padding, or resize before"
+            )
+        if self._reflect and self._padding >= min(image.shape[1], image.shape[2]):
+            raise ValueError(
+                f"augment.device.{self._step}: images of {image.shape[1]} x {image.shape[2]} "
+                f"pixels cannot be mirrored over {self._padding}; lower padding"
+            )
+        return height, width, down, across
+
+    def _centred(self, image: torch.Tensor, _: slice) -> torch.Tensor:
+        height, width, down, across = self._room(image)
+        top, left = (down - 1) // 2, (across - 1) // 2
+        return image[:, top : top + height, left : left + width]
+
+    def _crop(self, image: torch.Tensor, words: Any) -> torch.Tensor:
+        """Crop rows of [B, H, W, ...] at the places that `words`, int64 [B], give."""
+        import torch
+
+        height, width, down, across = self._room(image)
+        # A number below n from 32 bits, by a product (Lemire, "Fast random integer generation
+        # in an interval", 2019, section 3): the bias is below n / 2^32.
+        tops = (words & _WORD) * down >> 32
+        lefts = (words >> 32 & _WORD) * across >> 32
+        if on_cpu(image):
+            padded = self._padded(image.numpy()) if self._padding else image.numpy()
+            return torch.from_numpy(_windows(padded, tops, lefts, height, width))
+        return self._gathered(image, torch.as_tensor(tops), torch.as_tensor(lefts), height, width)
+
+    def _padded(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """uint8 [B, H, W, C] with pixels added on every side, in memory that is used again.
+
+        Fresh memory of this size costs more than all the copying: the system gives it page by
+        page, and takes it back at once.
+        """
+        padding, (count, height, width, channels) = self._padding, image.shape
+        shape = (count, height + 2 * padding, width + 2 * padding, channels)
+        padded: NDArray[np.uint8] | None = getattr(self._local, "padded", None)
+        if padded is None or len(padded) < count or padded.shape[1:] != shape[1:]:
+            padded = self._local.padded = np.zeros(shape, np.uint8)
+        padded = padded[:count]
+        # A row of an image as one element, which NumPy copies at once. The border stays zero.
+        row = np.dtype((np.void, width * channels))
+        first = padding * (padded.strides[1] + padded.strides[2])
+        inner = np.ndarray((count, height), row, padded, first, padded.strides[:2])
+        inner[...] = image.reshape(count, height, -1).view(row)[..., 0]
+        if self._reflect:
+            middle = padded[:, :, padding:-padding]
+            middle[:, :padding] = middle[:, 2 * padding : padding : -1]
+            middle[:, -padding:] = middle[:, -padding - 2 : -2 * padding - 2 : -1]
+            padded[:, :, :padding] = padded[:, :, 2 * padding : padding : -1]
+            padded[:, :, -padding:] = padded[:, :, -padding - 2 : -2 * padding - 2 : -1]
+        return padded
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_local"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _local=threading.local())
+
+    def _gathered(
+        self, image: torch.Tensor, tops: torch.Tensor, lefts: torch.Tensor, height: int, width: int
+    ) -> torch.Tensor:
+        """The same by one gather of pixels, without a padded copy."""
+        import torch
+
+        device = image.device
+        y = tops[:, None] + torch.arange(height, device=device) - self._padding
+        x = lefts[:, None] + torch.arange(width, device=device) - self._padding
+        bottom, right = image.shape[1] - 1, image.shape[2] - 1
+        inside = ((y >= 0) & (y <= bottom))[:, :, None] & ((x >= 0) & (x <= right))[:, None]
+        if self._reflect:
+            y, x = bottom - (bottom - y.abs()).abs(), right - (right - x.abs()).abs()
+        else:
+            y, x = y.clamp(0, bottom), x.clamp(0, right)
+        rows = torch.arange(len(image), device=device)[:, None, None]
+        crops = image[rows, y[:, :, None], x[:, None]]
+        if self._padding and not self._reflect:
+            crops.masked_fill_(~inside.reshape(*inside.shape, *[1] * (image.ndim - 3)), 0)
+        return crops
+
+
+def _windows(
+    image: NDArray[np.uint8], tops: NDArray[Any], lefts: NDArray[Any], height: int, width: int
+) -> NDArray[np.uint8]:
+    """Windows of uint8 [B, H, W, C] at the given places, uint8 [B, height, width, C].
+
+    All windows there could be are a view of the images, of which one call copies those wanted,
+    a row of a window at a time.
+    """
+    count, channels = image.shape[0], image.shape[3]
+    down, across = image.shape[1] - height + 1, image.shape[2] - width + 1
+    row = np.dtype((np.void, width * channels))
+    by_row = (*image.strides[:3], image.strides[1])
+    every = np.ndarray((count, down, across, height), row, image, 0, by_row)
+    chosen = every[np.arange(count), tops, lefts]
+    return chosen.view(np.uint8).reshape(count, height, width, channels)
