@@ -16,6 +16,7 @@ from pipeline.loader.engines import inline as _inline  # noqa: F401 - registers 
 from pipeline.loader.engines import ring as _ring  # noqa: F401 - registers itself
 from pipeline.loader.engines import torch as _torch  # noqa: F401 - registers itself
 from pipeline.loader.feed import indexed_tasks, stream_tasks
+from pipeline.loader.freed_memory import keep_freed_memory
 from pipeline.loader.plan import BatchPlan
 from pipeline.loader.state import VERSION, check_state, plain
 from pipeline.loader.stats import LoaderStats
@@ -74,6 +75,7 @@ class Loader:
         imports: tuple[str, ...] = (),
         group: int = 1,
     ) -> None:
+        keep_freed_memory()
         self.dataset: Any = dataset
         self.settings = settings
         self.stats = LoaderStats()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pipeline.blame import is_explained
 from pipeline.loader.contract import BatchTask, Delivery
+from pipeline.loader.freed_memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from pipeline.loader.compute import BatchComputer
@@ -139,6 +140,7 @@ def use_one_thread() -> None:
 
     torch.set_num_threads(1)
     quiet_opencv()
+    keep_freed_memory()
 
 
 def quiet_opencv() -> None:
