@@ -15,7 +15,7 @@ from datasets.sample import BadSample, Batch, Sample
 from datasets.stage_times import StageTimes
 from pipeline.loader.contract import BatchTask, Delivery, Fault
 from pipeline.loader.faults import BadSampleError, OnError, Replacer
-from pipeline.loader.whole_batches import WholeBatches
+from pipeline.loader.whole_batches import WholeBatches, completed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -130,7 +130,7 @@ class BatchComputer:
         if batch is None:
             return None
         valid = int(task.valid.sum())
-        batch = _completed(batch, task, task.valid.copy())
+        batch = completed(batch, task, task.valid.copy())
         return Delivery(task.number, batch, positions=valid, samples=valid, times=times)
 
     def _image_rows(
@@ -248,7 +248,7 @@ class BatchComputer:
                 f"{first} to {last}, first key {rows.samples[0].get('key')!r}"
             )
             raise
-        return _completed(batch, task, np.array(rows.valid, np.bool_))
+        return completed(batch, task, np.array(rows.valid, np.bool_))
 
 
 @dataclass(slots=True)
@@ -282,15 +282,6 @@ class _Rows:
             self.faults.append(
                 Fault(epoch, bad.position, bad.index, bad.key, bad.storage, bad.cause, action)
             )
-
-
-def _completed(batch: Batch, task: BatchTask, valid: NDArray[np.bool_]) -> Batch:
-    """A batch with what the loader alone knows of its rows."""
-    import torch
-
-    batch["valid"] = torch.from_numpy(valid)
-    batch["epoch"] = torch.full((valid.size,), task.epoch)
-    return batch
 
 
 def _is_staged(dataset: Any) -> bool:

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 from datasets.protocols import ColumnDataset
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from datasets.protocols import Collate
     from datasets.sample import Batch
     from datasets.stage_times import StageTimes
@@ -56,6 +59,15 @@ class WholeBatches:
         batch = self._stack(columns)
         times.collate += time.perf_counter() - taken
         return batch
+
+
+def completed(batch: Batch, task: BatchTask, valid: NDArray[np.bool_]) -> Batch:
+    """A batch with what the loader alone knows of its rows."""
+    import torch
+
+    batch["valid"] = torch.from_numpy(valid)
+    batch["epoch"] = torch.full((valid.size,), task.epoch)
+    return batch
 
 
 def _gives_columns(dataset: Any) -> bool:
