@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, NullLocator, PercentFormatter
 
 from pipeline.commands.bench.screen import rate_of, times_of
@@ -39,8 +40,8 @@ def draw(rows: Sequence[Row], keys: Sequence[str]) -> Figure:
     Returns:
         A figure of 800 x 800 pixels with an axes for each of `_TITLES`.
     """
-    figure = Figure(figsize=(8, 8), dpi=100, layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12)
+    layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12)
+    figure = Figure(figsize=(8, 8), dpi=100, layout=layout)
     panels = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 2))
     values = list(dict.fromkeys(row.values[keys[0]] for row in rows))
     numbers = _numbers(values)
