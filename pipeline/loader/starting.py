@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, process
@@ -29,6 +30,9 @@ _PRELOADED = (
     "simplejpeg",
 )
 _PRELOADED_IF_USED = ("albumentations", "lmdb", "pyarrow", "PIL.Image")
+
+_GIVE_UP_S = 2.0
+_LOOK_S = 0.05
 
 _said: set[str] = set()
 server_users: set[int] = set()
@@ -92,6 +96,23 @@ def end_unused_server(user: int | None = None) -> None:
         with suppress(ProcessLookupError):
             os.kill(server._forkserver_pid, signal.SIGKILL)
         server._stop()
+
+
+def give_up_starting(started: threading.Event, user: int) -> bool:
+    """Wait for a start that nobody needs any more, and hurry it by ending the server it waits for.
+
+    Args:
+        started: Set when it has succeeded or failed.
+        user: Who starts, of `server_users`.
+
+    Returns:
+        Whether it is over; the server may be another's too, and import for longer.
+    """
+    deadline = time.monotonic() + _GIVE_UP_S
+    while not started.is_set() and time.monotonic() < deadline:
+        end_unused_server(user)
+        started.wait(_LOOK_S)
+    return started.is_set()
 
 
 def why_no_processes(start_method: str) -> str | None:

@@ -5,27 +5,23 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import pickle
 import signal
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING
 
 from pipeline.loader.contract import BatchTask, Delivery
 from pipeline.loader.ring.board import Board
-from pipeline.loader.ring.child import Answer
 from pipeline.loader.ring.clinic import Clinic
-from pipeline.loader.ring.packing import unpack
 from pipeline.loader.ring.process import Job, WorkerProcess
-from pipeline.loader.ring.slabs import locked
+from pipeline.loader.ring.receiving import Finished, give_back, received
 from pipeline.loader.ring.slots import SlotPool
 from pipeline.loader.ring.usage import Usage
-from pipeline.loader.starting import end_unused_server, process_context, server_users
+from pipeline.loader.starting import give_up_starting, process_context, server_users
 from pipeline.loader.worker import Failure, WorkerError
 
 if TYPE_CHECKING:
@@ -35,19 +31,9 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _TICK_S = 0.5
-_WAIT_S = 0.05
-_START_JOIN_S = 2.0
 _FAILED_STARTS = 3
 _HELD_BY_CONSUMER = 3
 """Batches that the loop, the loader and a prefetcher hold without keeping any."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Finished:
-    """A job whose answer lies in its slot."""
-
-    job: Job
-    answer: Answer
 
 
 class ProcessCrew:
@@ -103,8 +89,7 @@ class ProcessCrew:
             server_users.add(id(self))
         self._watch.start()
         if settings.multiprocessing_context == "fork":
-            # A lock that this thread held meanwhile, of an import for example, would be held in
-            # the processes for ever.
+            # A lock that this thread holds meanwhile, of an import, would stay held in them.
             self._started.wait()
         atexit.register(self.close)
 
@@ -142,44 +127,26 @@ class ProcessCrew:
             assert self._watch.is_alive(), "the watch says what ends it"
         if isinstance(outcome, Failure):
             outcome.raise_error()
-        job, answer = outcome.job, outcome.answer
-        memory = self._slots.lease(job.slot, answer.size_bytes) if answer.size_bytes else None
-        if memory is None:
-            self._give_back(job)
-        delivery = pickle.loads(answer.body)
-        if isinstance(delivery, Failure):
-            delivery.raise_error()
-        batch = delivery.batch and unpack(delivery.batch, memory)
-        held = tuple((job.task.epoch, position) for position in job.quarantined)
-        delivery = replace(delivery, batch=batch, quarantined=held)
-        return locked(delivery, self._locks) if self._locks else delivery
+        return received(outcome, self._slots, self._locks)
 
     def drop(self) -> None:
         """Forget all that was submitted. What is being computed is finished and left aside."""
         self._oldest = self._newest + 1
         self._waiting.clear()
         for outcome in self._board.clear():
-            if isinstance(outcome, _Finished):
-                self._give_back(outcome.job)
+            if isinstance(outcome, Finished):
+                give_back(outcome.job, self._slots)
         self._wake()
 
     def close(self) -> None:
-        """End the processes at once; batches that were delivered stay as they are.
-
-        Those that are being started, which takes seconds where the server they come from is
-        still importing, are ended by the watch as soon as they are there, if not with the server.
-        """
+        """End the processes at once; batches that were delivered stay as they are."""
         if os.getpid() != self._owner:  # a copy of this process: the workers are not its own
             return
         atexit.unregister(self.close)
         self._closing = True
         self.drop()
         if self._watch is not threading.current_thread():
-            deadline = time.monotonic() + _START_JOIN_S
-            while not self._started.is_set() and time.monotonic() < deadline:
-                end_unused_server(id(self))
-                self._started.wait(_WAIT_S)
-            if self._started.is_set():
+            if give_up_starting(self._started, id(self)):
                 self._watch.join()
             self._abandoned = True
             if not self._watch.is_alive():
@@ -191,11 +158,6 @@ class ProcessCrew:
         self._awake.close()
         self._waker.close()
         self._slots.close()
-
-    def _give_back(self, job: Job) -> None:
-        slot, job.slot = job.slot, None
-        if slot is not None:
-            self._slots.give_back(slot)
 
     def _wake(self) -> None:
         with suppress(OSError):  # the watch ended, and said why
@@ -219,10 +181,9 @@ class ProcessCrew:
             self._workers, self._doctor = [], None
             for worker in workers:
                 worker.end()
-                for job in worker.jobs.values():
-                    self._give_back(job)
-            for job in self._clinic.drop():
-                self._give_back(job)
+            held = [job for worker in workers for job in worker.jobs.values()]
+            for job in [*held, *self._clinic.drop()]:
+                give_back(job, self._slots)
             if self._abandoned:
                 self._release()
 
@@ -292,18 +253,17 @@ class ProcessCrew:
             received = worker.receive()
         except (EOFError, OSError) as error:
             worker.timed_out = isinstance(error, BlockingIOError)
-            self._bury(worker)
-            return
+            return self._bury(worker)
         if received is None:
             self._failed_starts = 0
         elif worker is not self._doctor or self._clinic.survived():
-            self._put(received[0], _Finished(*received))
+            self._put(received[0], Finished(*received))
 
-    def _put(self, job: Job, outcome: _Finished | Failure) -> None:
+    def _put(self, job: Job, outcome: Finished | Failure) -> None:
         if job.ticket >= self._oldest:
             self._board.put(job.ticket, outcome)
         if job.ticket < self._oldest or isinstance(outcome, Failure):
-            self._give_back(job)
+            give_back(job, self._slots)
 
     def _bury(self, worker: WorkerProcess) -> None:
         """Replace a process that died or hangs, and see to what it was at."""
@@ -326,7 +286,7 @@ class ProcessCrew:
             if job.ticket >= self._oldest:
                 self._clinic.admit(job)
             else:
-                self._give_back(job)
+                give_back(job, self._slots)
         self._workers[self._workers.index(worker)] = self._start(worker.number)
 
     def _discharge(self) -> None:
@@ -337,4 +297,4 @@ class ProcessCrew:
             self._doctor.end()
             self._doctor = None
         for job in self._clinic.drop():
-            self._give_back(job)
+            give_back(job, self._slots)
