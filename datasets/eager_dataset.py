@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import struct
 import sys
@@ -22,6 +21,7 @@ from datasets.sample import BadRecord, BadSample, Sample
 from datasets.shared_bytes import SharedBytes
 from datasets.stage_times import StageTimes
 from datasets.stages import DecodeStage, TransformStage
+from pipeline.cores import usable_cores
 from pipeline.registry import register
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def check_fits(
 
 def _decode_all(storage: Storage, stage: DecodeStage) -> Iterator[list[bytes | memoryview]]:
     """Packed samples of all records in order, decoded by as many threads as there are cores."""
-    num_threads = _usable_cores()
+    num_threads = usable_cores()
     with ThreadPoolExecutor(num_threads, "penstock-decode") as pool:
         waiting: deque[Future[list[list[bytes | memoryview]]]] = deque()
         for start in range(0, len(storage), _CHUNK):
@@ -229,12 +229,6 @@ def _decode_all(storage: Storage, stage: DecodeStage) -> Iterator[list[bytes | m
                 yield from waiting.popleft().result()
         while waiting:
             yield from waiting.popleft().result()
-
-
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _report(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,6 +10,7 @@ import numpy as np
 
 from datasets.protocols import Storage
 from datasets.sample import BadRecord, Record
+from pipeline.cores import usable_cores
 
 Recode = Callable[[Record], Record]
 """A record to another one, from any thread; ValueError makes a bad record of it."""
@@ -36,7 +36,7 @@ def recoded(
     if recode is None:
         yield from _records(source)
         return
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     waiting: deque[Future[Record | BadRecord]] = deque()
     pool = ThreadPoolExecutor(cores)
     try:

@@ -17,6 +17,7 @@ FOUNDATION = {
     "datasets.sample": set(),
     "pipeline.registry": set(),
     "pipeline.rng": set(),
+    "pipeline.cores": set(),
     "pipeline.global_random": {"pipeline.rng"},
     "datasets.stage_times": set(),
     "datasets.protocols": {"datasets.sample", "datasets.stage_times"},

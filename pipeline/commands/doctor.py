@@ -63,7 +63,7 @@ def run(config: dict[str, Any]) -> int:
 
 def _print_machine(config: Mapping[str, Any]) -> None:
     from pipeline.build import build_settings
-    from pipeline.loader.cores import usable_cores
+    from pipeline.cores import usable_cores
 
     cores = usable_cores()
     settings: LoaderSettings = build_settings(config["loader"])

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from pipeline.loader.cores import default_workers
+from pipeline.cores import default_workers
 from pipeline.registry import register
 
 

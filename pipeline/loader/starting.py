@@ -16,7 +16,7 @@ from multiprocessing import forkserver, process
 from pathlib import Path
 from typing import Any
 
-from pipeline.loader.cores import usable_cores
+from pipeline.cores import usable_cores
 
 _logger = logging.getLogger(__name__)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from pipeline.commands.bench.decoding import Decoding
+from pipeline.cores import usable_cores
 
 PIXELS = "changes the pixels, which are encoded anew at quality 95"
 ROUNDING = "changes the rounding of the weights"
@@ -115,10 +115,3 @@ def _of_workers(config: dict[str, Any], facts: Facts) -> Iterator[Candidate]:
     for number in sorted(counts - {workers}, reverse=True):
         if number <= 2 * cores:
             yield _typed(f"loader.num_workers={number}")
-
-
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from pipeline.commands.bench.candidates import usable_cores
 from pipeline.commands.bench.screen import (
     clear,
     heading,
@@ -15,6 +14,7 @@ from pipeline.commands.bench.screen import (
     times_of,
     write,
 )
+from pipeline.cores import usable_cores
 
 if TYPE_CHECKING:
     from pipeline.commands.bench.single import Figures

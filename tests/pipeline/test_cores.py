@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from pipeline.loader.cores import default_workers, usable_cores
+from pipeline.cores import default_workers, usable_cores
 from pipeline.loader.settings import LoaderSettings
 
 CORES = 8
@@ -60,7 +60,7 @@ def test_without_cgroups_the_affinity_holds(tmp_path):
 
 
 def test_ranks_of_this_machine_share_the_cores(monkeypatch):
-    monkeypatch.setattr("pipeline.loader.cores._quotas", lambda root: iter(()))
+    monkeypatch.setattr("pipeline.cores._quotas", lambda root: iter(()))
     for ranks, workers in (("1", 8), ("3", 2), ("20", 1)):
         monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
         assert default_workers() == LoaderSettings().workers == workers
