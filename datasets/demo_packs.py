@@ -7,9 +7,11 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from datasets.index import write_whole
 from datasets.protocols import Storage
 from datasets.storages.image_folder import ImageFolder
 
@@ -32,10 +34,71 @@ def pack_demo(root: Path, storage_name: str, split: str, classes: tuple[str, ...
         write(path, ImageFolder(str(root / "images" / split), classes=list(classes)))
 
 
+def _records(folder: Storage) -> list[tuple[str, bytes, int]]:
+    """Key, encoded image and class id of every record."""
+    records = folder.read(np.arange(len(folder)))
+    return [(r.key, r.fields["image"], r.fields["label"]) for r in records]  # type: ignore[union-attr]
+
+
 def _write_lmdb(path: Path, folder: Storage) -> None:
     from datasets.formats.lmdb_writer import write_lmdb
 
     write_lmdb(path, folder)
+
+
+def _hub_table(folder: Storage) -> Any:
+    """A table as the public hubs lay out a data set of images and classes."""
+    import json
+
+    import pyarrow as pa
+
+    keys, images, labels = zip(*_records(folder), strict=True)
+    features = {"image": {"_type": "Image"},
+                "label": {"names": folder.index.class_names, "_type": "ClassLabel"}}  # fmt: skip
+    about = json.dumps({"info": {"features": features}})
+    table = pa.table(
+        {
+            "image": [{"bytes": b, "path": k} for k, b in zip(keys, images, strict=True)],
+            "label": list(labels),
+        }
+    )
+    return table.replace_schema_metadata({"huggingface": about})
+
+
+def _write_parquet(path: Path, folder: Storage) -> None:
+    import pyarrow.parquet as pq
+
+    table = _hub_table(folder)
+    write_whole(path, lambda file: pq.write_table(table, file, row_group_size=100))
+
+
+def _write_arrow(path: Path, folder: Storage) -> None:
+    import pyarrow as pa
+
+    table = _hub_table(folder)
+
+    def write(file: Any) -> None:
+        with pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table, max_chunksize=1000)
+
+    write_whole(path, write)
+
+
+def _write_csv(path: Path, folder: Storage) -> None:
+    import csv
+    import io
+
+    assert folder.index.class_names is not None
+    text = io.StringIO()
+    rows = csv.writer(text)
+    rows.writerow(["image", "label"])
+    for key, image, label in _records(folder):
+        name = f"images/{path.stem}/{key}"
+        file = path.parent / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(image)
+        rows.writerow([name, folder.index.class_names[label]])
+    write_whole(path, lambda file: file.write(text.getvalue().encode()))
 
 
 def _write_memmap(path: Path, folder: Storage) -> None:
@@ -62,8 +125,23 @@ def _write_memmap(path: Path, folder: Storage) -> None:
         raise
 
 
+def _write_zip(path: Path, folder: Storage) -> None:
+    import zipfile
+
+    def write(file: Any) -> None:
+        with zipfile.ZipFile(file, "w") as archive:
+            for key, image, _ in _records(folder):
+                archive.writestr(zipfile.ZipInfo(key), image)
+
+    write_whole(path, write)
+
+
 FORMS: dict[str, tuple[str, Callable[[Path, Storage], None]]] = {
+    "arrow": (".arrow", _write_arrow),
+    "csv": (".csv", _write_csv),
     "lmdb": ("", _write_lmdb),
     "memmap": ("", _write_memmap),
+    "parquet": (".parquet", _write_parquet),
+    "zip": (".zip", _write_zip),
 }
 """Ending of a split's name and how it is written, by the storage that reads it."""

@@ -130,6 +130,7 @@ def write_index(
     columns: Mapping[str, NDArray[Any]],
     class_names: Sequence[str] | None = None,
     metadata: Mapping[str, Any] | None = None,
+    content: str = "",
 ) -> None:
     """Write an index file; it appears under its name only when it is whole.
 
@@ -143,6 +144,8 @@ def write_index(
             fingerprint, other columns are not.
         class_names: Names of the classes by label.
         metadata: What JSON can hold.
+        content: What tells this data from other where keys, sizes and labels do not: part of the
+            fingerprint.
     """
     import pyarrow as pa
 
@@ -172,7 +175,9 @@ def write_index(
         "key_pattern": key_pattern,
         "key_start": key_start,
         "class_names": names,
-        "fingerprint": fingerprint(count, offsets, text, (key_pattern, key_start), columns, names),
+        "fingerprint": fingerprint(
+            count, offsets, text, (key_pattern, key_start), columns, names, content
+        ),
         "metadata": dict(metadata or {}),
         "schema": [(name, str(array.type)) for name, array in arrays.items()],
         "checksums": checksums,
@@ -227,9 +232,10 @@ def fingerprint(
     generated: tuple[str | None, int],
     columns: Mapping[str, NDArray[Any]],
     class_names: tuple[str, ...] | None,
+    content: str = "",
 ) -> str:
     """Hash of keys, sizes and labels, whatever integer types they are stored in."""
-    digest = hashlib.blake2b(digest_size=16)
+    digest = hashlib.blake2b(content.encode(), digest_size=16)
     digest.update(json.dumps([count, generated, class_names]).encode())
     if key_text is not None:
         digest.update(key_text.data)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import struct
 import zlib
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.file_reader import MissingFile, retried
+from datasets.file_reader import MissingFile
 from datasets.formats.lmdb_layouts import Layout, ValueFormat, write_foreign_index
 from datasets.formats.lmdb_pages import change_mark, data_file
 from datasets.formats.lmdb_writer import INDEX_NAME
@@ -22,6 +21,7 @@ from datasets.formats.packed_fields import unpack_fields
 from datasets.index import Index, write_index
 from datasets.index_cache import cached_index
 from datasets.sample import BadRecord, Record
+from datasets.shared_file import EndOfFile, SharedFile
 from pipeline.registry import register
 
 
@@ -84,7 +84,7 @@ class LmdbStorage:
         )
         self._value_format = ValueFormat.parse(value_format, where=str(self))
         self._index: Index | None = None
-        self._file: _SharedFile | None = None
+        self._file: SharedFile | None = None
         self._verified = bytearray()  # a bit for each record
 
     def __str__(self) -> str:
@@ -122,20 +122,21 @@ class LmdbStorage:
         columns = [index.values(name, indices).tolist() for name in names]
         if self._file is None:
             self._verified = bytearray(len(index) // 8 + 1)
-            self._file = _SharedFile(data_file(self.path))
+            data = data_file(self.path)
+            self._file = SharedFile(data, root=os.path.dirname(data))
         records: list[Record | BadRecord] = []
         for i, key, *row in zip(indices.tolist(), index.keys(indices), *columns, strict=True):
             try:
                 fields = self._fields(self._file, i, dict(zip(names, row, strict=True)))
                 records.append(Record(i, key, fields))
-            except (_DamagedRecord, MissingFile) as error:
+            except (_DamagedRecord, EndOfFile, MissingFile) as error:
                 records.append(BadRecord(i, key, str(error)))
         return records
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_index": self.index, "_file": None, "_verified": bytearray()}
 
-    def _fields(self, file: _SharedFile, i: int, row: dict[str, Any]) -> dict[str, Any]:
+    def _fields(self, file: SharedFile, i: int, row: dict[str, Any]) -> dict[str, Any]:
         shape = None
         if row.get("raw_channels"):
             shape = row["raw_height"], row["raw_width"], row["raw_channels"]
@@ -226,39 +227,3 @@ class LmdbStorage:
 
 class _DamagedRecord(Exception):
     """A record that is there but is not what was written; the message is the cause."""
-
-
-class _SharedFile:
-    """An open file that threads read from, each at its own place."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._file = open(path, "rb", buffering=0)
-        self._memory: mmap.mmap | None = None
-
-    def read(self, offset: int, size_bytes: int) -> bytes:
-        def read() -> bytes:
-            file = self._file  # held, so that no other thread's reopening closes it meanwhile
-            try:
-                return os.pread(file.fileno(), size_bytes, offset)
-            except OSError:
-                # A stale handle stays stale: the next attempt has a new one.
-                self._file = open(self._path, "rb", buffering=0)
-                raise
-
-        value = retried(read, path=self._path, root=os.path.dirname(self._path))
-        _check_length(len(value), size_bytes)
-        return value
-
-    def view(self, offset: int, size_bytes: int) -> NDArray[np.uint8]:
-        # Pages behind the end of a file that became shorter must not be touched.
-        left = os.fstat(self._file.fileno()).st_size - offset
-        _check_length(min(left, size_bytes), size_bytes)
-        if self._memory is None:
-            self._memory = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
-        return np.frombuffer(self._memory, np.uint8, size_bytes, offset)
-
-
-def _check_length(found: int, size_bytes: int) -> None:
-    if found != size_bytes:
-        raise _DamagedRecord(f"the file ends {size_bytes - found:,} bytes too early")
