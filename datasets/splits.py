@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import inspect
 import os
@@ -112,7 +113,8 @@ def open_split(recipe: StorageRecipe, *, split: Split, val_fraction: float) -> S
     """Open the training or the validation part of a data set.
 
     Where `path` holds both ``train`` and ``val`` (folders, or files such as ``train.lmdb`` and
-    ``val.lmdb``), these are the parts. Otherwise a record belongs to validation if the hash of
+    ``val.lmdb``; shards of the public hubs, such as ``validation-00000-of-00002.parquet``), these
+    are the parts. Otherwise a record belongs to validation if the hash of
     its key says so: adding a record moves no other.
 
     Args:
@@ -149,6 +151,8 @@ def find_parts(path: Any) -> dict[str, str] | None:
     if not isinstance(path, str | os.PathLike) or not os.path.isdir(path):
         return None
     folder = Path(path)
+    if parts := _hub_parts(folder):
+        return parts
     for train in (folder / "train", *sorted(folder.glob("train.*"))):
         val = train.with_name("val" + train.suffix)
         if train.exists() and val.exists() and train.is_dir() == val.is_dir():
@@ -165,6 +169,38 @@ def find_parts(path: Any) -> dict[str, str] | None:
                 f"{folder}: holds train and no val; set dataset.storage.path={folder / 'train'} "
                 f"to split that by dataset.val_fraction, or put a folder val beside it"
             )
+    return None
+
+
+def _hub_parts(folder: Path) -> dict[str, str] | None:
+    """The parts of a folder laid out as the public hubs do: by shards, or by their own folders.
+
+    Shards are named ``train-00000-of-00004.parquet``; in a folder with a ``dataset_dict.json``,
+    every part is a folder.
+    """
+    val_names = ("val", *_OTHER_NAMES)
+    if (folder / "dataset_dict.json").is_file():
+        parts = {name: str(folder / name) for name in ("train", *val_names)
+                 if (folder / name).is_dir()}  # fmt: skip
+    else:
+        shards = (shard for top in (folder, folder / "data") for shard in top.glob("train-*-of-*"))
+        shard = next(shards, None)
+        if shard is None:
+            return None
+        top = shard.parent
+        parts = {
+            name: str(Path(glob.escape(str(top)), f"{name}-*-of-*{shard.suffix}"))
+            for name in ("train", *val_names)
+            if next(top.glob(f"{name}-*-of-*{shard.suffix}"), None)
+        }
+    for name in ("val", "valid", "validation"):
+        if "train" in parts and name in parts:
+            return {"train": parts["train"], "val": parts[name]}
+    if len(parts) > 1 and "train" in parts:
+        raise ValueError(
+            f"{folder}: holds {' and '.join(parts)}, expected train and validation; set "
+            f"dataset.storage.path='{parts['train']}' to split that"
+        )
     return None
 
 

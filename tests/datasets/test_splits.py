@@ -1,5 +1,6 @@
 """Splits: folders where they exist, else a hash that moves no record when another is added."""
 
+import glob
 import pickle
 
 import numpy as np
@@ -189,3 +190,23 @@ def test_a_storage_that_lacks_a_part_of_the_contract_is_named():
 
     with pytest.raises(ValueError, match="Half has no read, index, fingerprint"):
         open_split(StorageRecipe(Half, {}), split="train", val_fraction=0.5)
+
+
+def test_shards_and_folders_of_the_public_hubs(tmp_path):
+    shards = ["train-00000-of-00002", "train-00001-of-00002", "validation-00000-of-00001"]
+    put(tmp_path, [f"a/data/{name}.parquet" for name in [*shards, "test-00000-of-00001"]])
+    parts = find_parts(tmp_path / "a")
+    assert parts == find_parts(tmp_path / "a/data") == {
+        "train": str(tmp_path / "a/data/train-*-of-*.parquet"),
+        "val": str(tmp_path / "a/data/validation-*-of-*.parquet"),
+    }  # fmt: skip
+    put(tmp_path, [f"[b]/{name}.parquet" for name in shards])
+    assert len(glob.glob(find_parts(tmp_path / "[b]")["train"])) == 2
+    put(tmp_path, ["c/train-00000-of-00001.parquet", "c/test-00000-of-00001.parquet"])
+    with pytest.raises(ValueError, match="holds train and test, expected train and validation"):
+        find_parts(tmp_path / "c")
+    put(tmp_path, ["d/train-00000-of-00001.parquet"])
+    assert find_parts(tmp_path / "d") is None
+    put(tmp_path, ["e/dataset_dict.json", "e/train/x.arrow", "e/validation/x.arrow"])
+    assert find_parts(tmp_path / "e") == {
+        "train": str(tmp_path / "e/train"), "val": str(tmp_path / "e/validation")}  # fmt: skip
