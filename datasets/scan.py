@@ -15,6 +15,9 @@ from datasets.index import Index
 
 log = logging.getLogger(__name__)
 
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".dib", ".tif", ".tiff",
+                 ".pgm", ".ppm", ".pnm")  # fmt: skip
+
 # Two changes of a folder within one tick of the kernel's clock leave the same time behind.
 _CLOCK_TICK_S = 0.02
 _SPOT_CHECKS = 64

@@ -10,21 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.annotations.labels import (
-    class_ids,
-    names_from_csv,
-    names_from_folders,
-    names_from_pattern,
-)
+from datasets.annotations.file_labels import FileLabels
+from datasets.annotations.labels import class_ids
 from datasets.file_reader import MissingFile, read_file
 from datasets.index import Index, write_index
 from datasets.index_cache import cached_index
 from datasets.sample import BadRecord, Record
-from datasets.scan import is_unchanged, scan_files
+from datasets.scan import IMAGE_ENDINGS, is_unchanged, scan_files
 from pipeline.registry import register
-
-ENDINGS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".dib", ".tif", ".tiff",
-           ".pgm", ".ppm", ".pnm")  # fmt: skip
 
 
 @register("storage", "image_folder")
@@ -62,10 +55,11 @@ class ImageFolder:
         classes: list[str] | None = None,
         follow_symlinks: bool = True,
         hidden: bool = False,
-        endings: tuple[str, ...] = ENDINGS,
+        endings: tuple[str, ...] = IMAGE_ENDINGS,
     ) -> None:
         self.path = os.path.abspath(path)
-        self.labels = labels
+        self._file_labels = FileLabels.of(labels, label_pattern, folder=self.path)
+        self.labels = self._file_labels.source
         self.label_pattern = label_pattern
         self.pattern = pattern
         self.count = count
@@ -75,8 +69,6 @@ class ImageFolder:
         self.hidden = hidden
         self.endings = tuple(endings)
         self._index: Index | None = None
-        if labels not in (None, "folder", "filename"):
-            self.labels = self._csv_path(labels)
         if (pattern is None) != (count is None):
             raise ValueError(f"{self}: pattern and count belong together; got only one of them")
         if pattern is not None:
@@ -136,11 +128,6 @@ class ImageFolder:
         # With the index opened here, no worker looks through the folder again.
         return {**vars(self), "_index": self.index}
 
-    def _csv_path(self, labels: str) -> str:
-        """The CSV's absolute path; a relative one may also lie in the data's own folder."""
-        inside = os.path.join(self.path, labels)
-        return os.path.abspath(labels if os.path.exists(labels) else inside)
-
     def _check_pattern(self, pattern: str) -> None:
         assert self.count is not None
         if self.count < 0 or self.start < 0:
@@ -198,8 +185,9 @@ class ImageFolder:
             columns["size_bytes"] = size_bytes
         if self.labels is not None:
             # The file's time before it is read: written meanwhile, it is read again next time.
-            metadata["csv"] = self._csv_version()
-            names = self._label_names([key.decode("utf-8", "backslashreplace") for key in keys])
+            metadata["csv"] = self._file_labels.csv_version()
+            texts = [key.decode("utf-8", "backslashreplace") for key in keys]
+            names = self._file_labels.names(texts, where=str(self))
             columns["label"], class_names = class_ids(names, self.classes, where=str(self))
         if self.pattern is None:
             write_index(
@@ -216,26 +204,8 @@ class ImageFolder:
                 metadata=metadata,
             )
 
-    def _label_names(self, keys: list[str]) -> list[str]:
-        if self.labels == "folder":
-            return names_from_folders(keys, where=str(self))
-        if self.labels == "filename":
-            names = [key.rpartition("/")[2] for key in keys]
-            return names_from_pattern(names, self.label_pattern, where=str(self))
-        assert self.labels is not None
-        return names_from_csv(keys, self.labels, where=str(self))
-
-    def _csv_version(self) -> list[int] | None:
-        if self.labels in (None, "folder", "filename"):
-            return None
-        try:
-            status = os.stat(self.labels)
-        except OSError:
-            return None
-        return [status.st_size, status.st_mtime_ns]
-
     def _is_current(self, index: Index) -> bool:
-        if index.metadata.get("csv") != self._csv_version():
+        if index.metadata.get("csv") != self._file_labels.csv_version():
             return False
         if self.pattern is not None:
             return True
