@@ -1,0 +1,202 @@
+"""Records in the rows of a CSV file, with images in files beside it."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.annotations.label_columns import column_ids
+from datasets.file_reader import MissingFile, read_file
+from datasets.formats.csv_rows import convert, iter_rows, parse_row
+from datasets.formats.csv_table import find_roles, scan_csv
+from datasets.index import Index, write_index
+from datasets.index_cache import cached_index
+from datasets.inside import inside
+from datasets.sample import BadRecord, Record
+from datasets.shared_file import EndOfFile, SharedFile
+from pipeline.registry import register
+
+
+@register("storage", "csv")
+class CsvStorage:
+    """A CSV file: every row is a record, every column a field of its name.
+
+    The first line names the columns. One of them may hold the paths of image files, which are
+    read with their records. Only the places of the rows are in the index, not their text.
+
+    Args:
+        path: The file; with ``train.csv`` and ``val.csv``, their folder.
+        image_column: The column of the images' paths, read into the field ``image``; None:
+            ``image``, ``file_name``, ``filename`` or ``path``, whichever there is first.
+        label_column: The column of the field ``label``: class ids or names; None: ``label``.
+        key_column: The column of the keys; None: the images' paths, or without these the numbers
+            of the rows.
+        columns: The other columns that are read; None: all.
+        types: ``int``, ``float`` or ``str`` by column; None: the narrowest that holds all values.
+        missing: Texts that stand for a missing value, which is NaN among numbers (whole ones are
+            floats then) and None among texts.
+        root: The folder that the paths of images are relative to, and may not leave; None: the
+            file's own.
+        follow_symlinks: Read images that lie elsewhere by a link.
+        delimiter: What separates values; None: a tab in ``.tsv`` files, else a comma.
+        classes: Class names by id; None: those found, sorted (numbers are ids already).
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        image_column: str | None = None,
+        label_column: str | None = None,
+        key_column: str | None = None,
+        columns: list[str] | None = None,
+        types: dict[str, Literal["int", "float", "str"]] | None = None,
+        missing: tuple[str, ...] = ("", "NA", "NaN", "nan", "null"),
+        root: str | None = None,
+        follow_symlinks: bool = False,
+        delimiter: str | None = None,
+        classes: list[str] | None = None,
+    ) -> None:
+        self.path = os.path.abspath(path)
+        self.image_column = image_column
+        self.label_column = label_column
+        self.key_column = key_column
+        self.columns = None if columns is None else tuple(columns)
+        self.types = dict(types or {})
+        self.missing = tuple(missing)
+        self.root = os.path.abspath(root or os.path.dirname(self.path))
+        self.follow_symlinks = follow_symlinks
+        self.delimiter = delimiter or ("\t" if path.endswith(".tsv") else ",")
+        self.classes = None if classes is None else tuple(classes)
+        if len(self.delimiter) != 1 or self.delimiter in '"\r\n':
+            raise ValueError(f"{self}: delimiter {delimiter!r}, expected one character, as in ';'")
+        self._index: Index | None = None
+        self._layout: dict[str, Any] = {}
+        self._file: SharedFile | None = None
+
+    def __str__(self) -> str:
+        return f"csv {self.path}"
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def index(self) -> Index:
+        """Key, label and place of every row."""
+        if self._index is None:
+            if not os.path.isfile(self.path):
+                what = "a folder" if os.path.isdir(self.path) else "nothing there"
+                raise ValueError(
+                    f"{self}: expected a CSV file, got {what}; set dataset.storage.path to a file, "
+                    f"or to a folder with train.csv and val.csv"
+                )
+            status = os.stat(self.path)
+            mark = [status.st_size, status.st_mtime_ns]
+            hidden = ("root", "follow_symlinks")
+            recipe = {n: v for n, v in vars(self).items() if n[0] != "_" and n not in hidden}
+            index = cached_index(
+                {"storage": "csv", **recipe},
+                build=lambda path: self._build(path, mark),
+                is_current=lambda index: index.metadata["mark"] == mark,
+            )
+            self._layout = index.metadata["layout"]
+            self._index = index
+        return self._index
+
+    def fingerprint(self) -> str:
+        """Hash of keys, labels, and the file's content."""
+        return self.index.fingerprint()
+
+    def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
+        """Read rows and their images; one whose image is gone or elsewhere is a bad record.
+
+        Raises:
+            OSError: The disk has trouble that did not pass.
+        """
+        index, indices = self.index, np.asarray(indices, np.int64)
+        rows = {name: index.values(name, indices).tolist() for name in index.columns}
+        if self._file is None:
+            self._file = SharedFile(self.path, root=os.path.dirname(self.path))
+        records: list[Record | BadRecord] = []
+        for n, (i, key) in enumerate(zip(indices.tolist(), index.keys(indices), strict=True)):
+            try:
+                raw = self._file.read(rows["offset"][n], rows["row_bytes"][n])
+                fields = self._fields(raw, rows["crc32"][n])
+            except (EndOfFile, MissingFile, ValueError) as error:
+                records.append(BadRecord(i, key, str(error)))
+                continue
+            if "label" in rows:
+                fields["label"] = rows["label"][n]
+            records.append(Record(i, key, fields))
+        return records
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_index": self.index, "_layout": self._layout, "_file": None}
+
+    def _fields(self, raw: bytes, crc32: int) -> dict[str, Any]:
+        if zlib.crc32(raw) != crc32:
+            raise ValueError("its row is not what it was when the index was made")
+        values = parse_row(raw, delimiter=self.delimiter)
+        missing = frozenset(self.missing)
+        fields: dict[str, Any] = {}
+        image_at = self._layout["image"]
+        if image_at is not None:
+            if values[image_at] in missing:
+                raise ValueError("its row names no image")
+            file = inside(self.root, values[image_at], follow_symlinks=self.follow_symlinks)
+            fields["image"] = read_file(file, root=self.root)
+        for name, (at, kind) in self._layout["fields"].items():
+            fields[name] = convert(values[at], kind, missing)
+        return fields
+
+    def _build(self, path: Path, mark: list[int]) -> None:
+        """Read the file once: places, keys, labels, and the types of the columns."""
+        first = next(iter_rows(self.path, delimiter=self.delimiter, where=str(self)), None)
+        if first is None:
+            raise ValueError(f"{self}: it is empty; write a first line with the columns' names")
+        roles = find_roles(
+            first.values,
+            image_column=self.image_column,
+            label_column=self.label_column,
+            key_column=self.key_column,
+            columns=self.columns,
+            where=str(self),
+        )
+        scan = scan_csv(
+            self.path,
+            roles,
+            delimiter=self.delimiter,
+            types=self.types,
+            missing=frozenset(self.missing),
+            where=str(self),
+        )
+        columns: dict[str, NDArray[Any]] = {
+            "offset": np.array(scan.offsets, np.int64),
+            "row_bytes": np.array(scan.row_bytes, np.int32),
+            "crc32": np.array(scan.crc32, np.uint32),
+        }
+        class_names = None
+        if roles.label is not None:
+            numbers = scan.types[roles.label] == "int"
+            labels = np.array(list(map(int, scan.labels))) if numbers else scan.labels
+            columns["label"], class_names = column_ids(
+                labels, classes=self.classes, where=f"{self}: column {roles.label!r}"
+            )
+        named: dict[str, Any] = {"keys": list(scan.keys)}
+        if roles.key is None:
+            named = {"key_pattern": "{:08d}", "count": len(scan.offsets)}
+        fields = {name: (roles.places[name], scan.types[name]) for name in roles.fields}
+        image = None if roles.image is None else roles.places[roles.image]
+        write_index(
+            path,
+            **named,
+            columns=columns,
+            class_names=class_names,
+            content=scan.content,
+            metadata={"mark": mark, "layout": {"image": image, "fields": fields}},
+        )
