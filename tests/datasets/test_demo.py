@@ -12,9 +12,13 @@ import pytest
 
 from datasets import demo
 from datasets.demo import CLASSES, KEYPOINTS, demo_path, draw_scene
+from datasets.demo_packs import FORMS
+from datasets.splits import StorageRecipe, open_split
 from datasets.storages.image_folder import ImageFolder
 from datasets.storages.lmdb import LmdbStorage
 from datasets.storages.memmap import MemmapStorage
+from pipeline.config.discovery import load_all
+from pipeline.registry import components
 
 
 @pytest.fixture
@@ -106,6 +110,21 @@ def test_it_is_made_once_and_packed_once(tmp_path, small):
         ]
 
 
+@pytest.mark.parametrize("storage_name", sorted(FORMS.keys() - {"memmap"}))
+def test_every_form_holds_the_same_images_and_labels(tmp_path, small, storage_name):
+    load_all(())
+    folder = demo_path(storage_name, tmp_path)
+    images = demo_path("image_folder", tmp_path)
+    make = {c.name: c.target for c in components() if c.group == "storage"}[storage_name]
+    for split in ("train", "val"):
+        packed = open_split(StorageRecipe(make, {"path": str(folder)}), split=split, val_fraction=0)
+        files = ImageFolder(str(images / split))
+        assert packed.index.class_names == CLASSES
+        assert [r.fields for r in packed.read(np.arange(len(packed)))] == [
+            r.fields for r in files.read(np.arange(len(files)))
+        ]
+
+
 def test_as_arrays_it_is_the_same_in_squares(tmp_path, small):
     folder = demo_path("memmap", tmp_path)
     for split in ("train", "val"):
@@ -138,8 +157,8 @@ def test_what_is_not_ours_is_left_alone(tmp_path, small):
     with pytest.raises(ValueError, match="is not the demo set, and it is left alone"):
         demo_path("image_folder", tmp_path)
     assert [p.name for p in (tmp_path / "demo").iterdir()] == ["thesis.txt"]
-    with pytest.raises(ValueError, match="no demo set for the storage 'hdf5'"):
-        demo_path("hdf5", tmp_path)
+    with pytest.raises(ValueError, match="no demo set for the storage 'tape'"):
+        demo_path("tape", tmp_path)
 
 
 def test_what_a_kill_left_is_cleared_and_made_anew(tmp_path, small, monkeypatch):
