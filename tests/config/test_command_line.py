@@ -76,8 +76,8 @@ def test_the_printed_config_is_the_config(tmp_path):
 
     done = run("--cfg", "job", "seed=3", cwd=tmp_path)
     assert yaml.safe_load(done.stdout) == compose(["seed=3"])
-    part = run("--cfg", "job", "--package", "loader.num_workers", cwd=tmp_path)
-    assert part.stdout == "2\n"
+    part = run("--cfg", "job", "--package", "loader.batch_size", cwd=tmp_path)
+    assert part.stdout == "64\n"
     assert run("--cfg", "job", "-p", "loadr", cwd=tmp_path).returncode == 2
 
 
