@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from datasets.protocols import Collate, Dataset, Sampler
 
 _QUARANTINED = "quarantined: it killed the worker that computed it"
+
+
+_PIECE_ROWS = 8
+
+Spread = Callable[[Callable[[slice], Any], Sequence[slice]], list[Any]]
 
 
 class BatchComputer:
@@ -73,6 +78,7 @@ class BatchComputer:
         records: Sequence[Any] | None = None,
         times: StageTimes | None = None,
         allocate: Callable[[int], Any] | None = None,
+        spread: Spread | None = None,
     ) -> Delivery:
         """Compute one batch.
 
@@ -82,12 +88,14 @@ class BatchComputer:
             times: What reading ahead took; the delivery's times are added to it.
             allocate: Gives a writable buffer of so many bytes for the batch's images; None takes
                 ordinary memory.
+            spread: Has a function computed of pieces, in several threads, and gives the results
+                in order; None computes here.
 
         Raises:
             BadSampleError: A sample is bad and may not be replaced or skipped.
             Exception: Whatever a component raised, with a note that names key and position.
         """
-        work = _Work(records, times or StageTimes())
+        work = _Work(records, times or StageTimes(), spread=spread if self.spreads else None)
         if records is None and (whole := self._whole_batch(task, work.times, allocate)):
             return whole
         work.images = self._image_rows(task, allocate)
@@ -110,6 +118,11 @@ class BatchComputer:
             padded=padded,
             times=work.times,
         )
+
+    @property
+    def spreads(self) -> bool:
+        """Whether several threads can compute the samples of one batch."""
+        return self._staged and not self.global_random
 
     @property
     def reads_apart(self) -> bool:
@@ -228,7 +241,29 @@ class BatchComputer:
             work.times.read += time.perf_counter() - start
         # Rows of the batch that are held back leave a gap, and then the images are collated.
         images = work.images if work.images is not None and len(work.images) == len(rows) else None
+        if work.spread is not None and len(rows) > _PIECE_ROWS:
+            return self._spread(task, records, positions, replace(work, images=images))
         return self.dataset.finish(records, positions, task.epoch, rows=images, times=work.times)
+
+    def _spread(
+        self, task: BatchTask, records: Sequence[Any], positions: NDArray[np.int64], work: _Work
+    ) -> list[Sample | BadSample]:
+        """The same as one call of `finish`, in pieces that other threads compute too."""
+
+        def finished(piece: slice) -> tuple[list[Sample | BadSample], StageTimes]:
+            times = StageTimes()
+            images = None if work.images is None else work.images[piece]
+            samples = self.dataset.finish(
+                records[piece], positions[piece], task.epoch, rows=images, times=times
+            )
+            return samples, times
+
+        starts = range(0, len(records), _PIECE_ROWS)
+        assert work.spread is not None
+        pieces = work.spread(finished, [slice(start, start + _PIECE_ROWS) for start in starts])
+        for _, times in pieces:
+            work.times.add(times)
+        return [sample for samples, _ in pieces for sample in samples]
 
     def _key(self, task: BatchTask, row: int) -> str:
         if task.items is not None:
@@ -258,6 +293,7 @@ class _Work:
     records: Sequence[Any] | None
     times: StageTimes
     images: NDArray[np.uint8] | None = None
+    spread: Spread | None = None
 
 
 @dataclass(slots=True)

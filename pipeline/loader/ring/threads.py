@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.loader.contract import BatchTask, Delivery
 from pipeline.loader.ring.board import Board
+from pipeline.loader.ring.sharing import Sharing
 from pipeline.loader.ring.slabs import compute_into_slabs
 from pipeline.loader.ring.usage import Usage
 from pipeline.loader.watch import LoaderTimeoutError
@@ -34,8 +35,19 @@ class _Raised:
     thread: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """A task for a thread; with `sharing` the others help."""
+
+    ticket: int
+    task: BatchTask
+    sharing: Sharing | None
+
+
 class ThreadCrew:
     """Threads of this process that share one computer.
+
+    The first batch is computed by all of them together, so that it comes sooner.
 
     torch's number of threads is left alone: it belongs to the whole process, and so to the
     trainer. A thread cannot be ended from outside, so one that hangs ends the run.
@@ -65,7 +77,8 @@ class ThreadCrew:
         self._timeout_s = timeout_s
         self._memory = memory
         self._reader = reader
-        self._tasks: queue.SimpleQueue[tuple[int, BatchTask] | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[_Item | Sharing | None] = queue.SimpleQueue()
+        self._idle = True  # nothing was submitted since the start, or since all was dropped
         self._board = Board()
         self._oldest = 0  # tickets below it were dropped
         self._newest = -1
@@ -92,7 +105,14 @@ class ThreadCrew:
         self._newest = ticket
         if self._reader is not None:
             self._reader.begin(ticket, task)
-        self._tasks.put((ticket, task))
+        sharing = None
+        if self._idle and len(self._threads) > 1 and getattr(self._compute, "spreads", False):
+            sharing = Sharing()
+        self._idle = False
+        self._tasks.put(_Item(ticket, task, sharing))
+        if sharing is not None:
+            for _ in self._threads[1:]:
+                self._tasks.put(sharing)
 
     def take(self, ticket: int) -> Delivery:
         """Wait for a delivery.
@@ -128,6 +148,7 @@ class ThreadCrew:
         if self._reader is not None:
             self._reader.drop()
         self._board.clear()
+        self._idle = True
 
     def close(self) -> None:
         """End the threads, each after the batch that it is at; one that hangs is left behind."""
@@ -144,26 +165,35 @@ class ThreadCrew:
 
     def _work(self, usage: Usage) -> None:
         while (item := self._tasks.get()) is not None:
-            ticket, task = item
+            if isinstance(item, Sharing):
+                item.help()
+                continue
             outcome: Delivery | _Raised
             start, cpu_start = time.perf_counter(), time.thread_time()
             try:
-                outcome = self._computed(ticket, task)
+                outcome = self._computed(item)
             except BaseException as error:
                 outcome = _Raised(error, threading.current_thread().name)
-            usage.batches += 1
-            usage.wall_s += time.perf_counter() - start
-            usage.cpu_s += time.thread_time() - cpu_start
-            if ticket >= self._oldest:
-                self._board.put(ticket, outcome)
+            if item.sharing is None:  # the one that is shared says nothing about a thread
+                usage.batches += 1
+                usage.wall_s += time.perf_counter() - start
+                usage.cpu_s += time.thread_time() - cpu_start
+            if item.ticket >= self._oldest:
+                self._board.put(item.ticket, outcome)
             # Nothing is kept while waiting: the consumer alone decides how long a batch lives.
-            del item, task, outcome
+            del item, outcome
 
-    def _computed(self, ticket: int, task: BatchTask) -> Delivery:
-        given = {} if self._reader is None else self._reader.take(ticket)
-        if self._memory is None:
-            return self._compute(task, **given)
-        return compute_into_slabs(self._compute, task, self._memory, **given)
+    def _computed(self, item: _Item) -> Delivery:
+        given = {} if self._reader is None else self._reader.take(item.ticket)
+        if item.sharing is not None:
+            given["spread"] = item.sharing.spread
+        try:
+            if self._memory is None:
+                return self._compute(item.task, **given)
+            return compute_into_slabs(self._compute, item.task, self._memory, **given)
+        finally:
+            if item.sharing is not None:
+                item.sharing.end()
 
 
 def _all_stacks() -> str:

@@ -271,9 +271,3 @@ def test_image_decoder_keeps_the_contract(mode):
 def test_raw_decoder_keeps_the_contract():
     good = [Record(i, str(i), {"features": np.arange(i, dtype=np.float32)}) for i in range(3)]
     check_decoder(make_raw_decoder(), good, [])
-
-
-def test_pixels_are_nothing_to_decode():
-    record = Record(0, "0", {"image": np.zeros((4, 4, 3), np.uint8)})
-    with pytest.raises(ValueError, match="array of pixels, and nothing to decode; set dataset/dec"):
-        ImageDecoder()(record)
