@@ -29,13 +29,14 @@ class Sharing:
         Raises:
             Exception: What the function raised, that of the first piece if several did.
         """
-        assert self._function is None, "work is spread once"
+        assert not self._settled.is_set(), "work is spread once"
         self._function = function
         for item in enumerate(pieces):
             self._pieces.put(item)
         self._settled.set()
-        self._compute()
+        self._compute(function)
         outcomes = sorted((self._outcomes.get() for _ in pieces), key=lambda outcome: outcome[0])
+        self._function = None  # it holds what it works on, and those that help hold this
         for _, _, error in outcomes:
             if error is not None:
                 raise error
@@ -44,21 +45,21 @@ class Sharing:
     def help(self) -> None:
         """Compute pieces until none is left."""
         self._settled.wait()
-        if self._function is not None:
-            self._compute()
+        function = self._function
+        if function is not None:
+            self._compute(function)
 
     def end(self) -> None:
         """Let those go that came to help, also where nothing was spread."""
         self._settled.set()
 
-    def _compute(self) -> None:
-        assert self._function is not None
+    def _compute(self, function: Callable[[Any], Any]) -> None:
         while True:
             try:
                 number, piece = self._pieces.get_nowait()
             except queue.Empty:
                 return
             try:
-                self._outcomes.put((number, self._function(piece), None))
+                self._outcomes.put((number, function(piece), None))
             except Exception as error:
                 self._outcomes.put((number, None, error))

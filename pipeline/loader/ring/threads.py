@@ -167,6 +167,7 @@ class ThreadCrew:
         while (item := self._tasks.get()) is not None:
             if isinstance(item, Sharing):
                 item.help()
+                del item
                 continue
             outcome: Delivery | _Raised
             start, cpu_start = time.perf_counter(), time.thread_time()
