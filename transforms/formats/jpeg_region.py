@@ -66,8 +66,7 @@ def cut_part(data: bytes, scan: JpegScan, box: Box) -> JpegPart | None:
 
 
 def _cut_rows(data: bytes, scan: JpegScan, box: Box) -> JpegPart | None:
-    # One row more than the box has, for the interpolation of its last one.
-    height = (box[3] // scan.unit_height + 1) * scan.unit_height
+    height = box[3] + _CONTEXT
     if height >= scan.height:
         return None
     part = bytearray(data)
