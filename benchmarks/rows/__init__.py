@@ -103,7 +103,7 @@ ROWS = [
     Row("ffcv-jpeg", "FFCV, all images as JPEG (quality 95), not resized", "ffcv_loader", "peer",
         "jpeg", prepares="ffcv_jpeg"),
     Row("resize-floor", "*floor:* crop and resize of raw images (max side 500) into a batch",
-        "floor", "floor", "resize", "prepared"),
+        "floor", "floor", "resize", "prepared", "raw_floor"),
     Row("prepared-half-raw", "**ours**, FFCV's preparation", "ours", "ours", "half_raw",
         "prepared", "half_raw"),
     Row("prepared-half-raw-tiled", "**ours**, FFCV's preparation, its JPEG tiled", "ours", "ours",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from os.path import realpath
+from pathlib import Path
 from typing import Any
 
 from rows import Work
@@ -49,25 +49,41 @@ def _decoded(path: str) -> Any:
         return simplejpeg.decode_jpeg(data, strict=False)
 
 
-def _resizing(work: Work) -> Callable[[list[str]], int]:
+def prepare(work: Work, option: str) -> None:
+    """All raw images one after the other in one file, as a packed data set has them."""
     import cv2
     import numpy as np
 
-    # Links to one photograph share its pixels.
-    images: dict[str, Any] = {}
-    places = {}
-    for path in work.files:
-        places[path] = real = realpath(path)
-        if real not in images:
-            image = _decoded(real)
+    if option != "resize":
+        return
+    Path(work.prepared).mkdir(parents=True, exist_ok=True)
+    shapes = []
+    with Path(work.prepared, "pixels").open("wb") as file:
+        for path in work.files:
+            image = _decoded(path)
             ratio = min(1.0, MAX_SIDE / max(image.shape[:2]))
             size = (int(image.shape[1] * ratio), int(image.shape[0] * ratio))
-            images[real] = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
+            image = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
+            file.write(image.data)
+            shapes.append(image.shape)
+    np.save(Path(work.prepared, "shapes.npy"), np.array(shapes, np.int64))
+
+
+def _resizing(work: Work) -> Callable[[list[str]], int]:
+    import numpy as np
+
+    pixels = np.memmap(Path(work.prepared, "pixels"), np.uint8, "r")
+    shapes = np.load(Path(work.prepared, "shapes.npy"))
+    ends = np.cumsum(shapes.prod(axis=1))
+    images = {
+        path: pixels[end - shape.prod() : end].reshape(shape)
+        for path, shape, end in zip(work.files, shapes, ends, strict=True)
+    }
 
     def resize(paths: list[str]) -> int:
         batch = np.empty((len(paths), work.size, work.size, 3), np.uint8)
         for path, out in zip(paths, batch, strict=True):
-            augment(images[places[path]], work.size, out=out)
+            augment(images[path], work.size, out=out)
         return len(paths)
 
     return resize
