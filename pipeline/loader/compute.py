@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,9 +13,10 @@ import numpy as np
 from datasets.protocols import StagedDataset, StreamDataset
 from datasets.sample import BadSample, Batch, Sample
 from datasets.stage_times import StageTimes
-from pipeline.loader.contract import BatchTask, Delivery, Fault
+from pipeline.loader.contract import BatchTask, Delivery
 from pipeline.loader.faults import BadSampleError, OnError, Replacer
 from pipeline.loader.whole_batches import WholeBatches, completed
+from pipeline.loader.work import PIECE_ROWS, Rows, Spread, Work, finished_together
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,11 +24,6 @@ if TYPE_CHECKING:
     from datasets.protocols import Collate, Dataset, Sampler
 
 _QUARANTINED = "quarantined: it killed the worker that computed it"
-
-
-_PIECE_ROWS = 8
-
-Spread = Callable[[Callable[[slice], Any], Sequence[slice]], list[Any]]
 
 
 class BatchComputer:
@@ -95,11 +91,11 @@ class BatchComputer:
             BadSampleError: A sample is bad and may not be replaced or skipped.
             Exception: Whatever a component raised, with a note that names key and position.
         """
-        work = _Work(records, times or StageTimes(), spread=spread if self.spreads else None)
+        work = Work(records, times or StageTimes(), spread=spread if self.spreads else None)
         if records is None and (whole := self._whole_batch(task, work.times, allocate)):
             return whole
         work.images = self._image_rows(task, allocate)
-        rows = _Rows(task)
+        rows = Rows(task)
         for row, sample in enumerate(self._fetch(task, work)):
             self._place(rows, row, sample)
         if not rows.samples and not self._fill(rows):
@@ -161,7 +157,7 @@ class BatchComputer:
         count = math.prod(shape)
         return np.frombuffer(allocate(count), np.uint8, count).reshape(shape)
 
-    def _place(self, rows: _Rows, row: int, sample: Sample | BadSample) -> None:
+    def _place(self, rows: Rows, row: int, sample: Sample | BadSample) -> None:
         """Put one fetched sample into its batch, or do with a bad one what is asked for."""
         valid = bool(rows.task.valid[row])
         if not isinstance(sample, BadSample):
@@ -178,7 +174,7 @@ class BatchComputer:
         else:
             rows.report(sample, valid, "skipped")
 
-    def _fill(self, rows: _Rows) -> bool:
+    def _fill(self, rows: Rows) -> bool:
         """Give an empty batch one row marked invalid; False if it may be left out instead."""
         task, bad = rows.task, rows.last_bad
         assert bad is not None, "a batch without rows"
@@ -192,7 +188,7 @@ class BatchComputer:
             f"stream cannot be read elsewhere: use a larger loader.batch_size or repair the data"
         )
 
-    def _fetch(self, task: BatchTask, work: _Work) -> list[Sample | BadSample]:
+    def _fetch(self, task: BatchTask, work: Work) -> list[Sample | BadSample]:
         rows = np.arange(task.positions.size)
         held = np.isin(task.positions, np.asarray(task.quarantined, np.int64))
         if not held.any():
@@ -207,7 +203,7 @@ class BatchComputer:
         position = int(task.positions[row])
         return BadSample(index, self._key(task, row), position, _QUARANTINED, "loader")
 
-    def _fetch_rows(self, task: BatchTask, rows: Any, work: _Work) -> list[Sample | BadSample]:
+    def _fetch_rows(self, task: BatchTask, rows: Any, work: Work) -> list[Sample | BadSample]:
         try:
             return self._call(task, rows, work)
         except Exception as error:
@@ -218,7 +214,7 @@ class BatchComputer:
         """Which sample raises. They are pure, so computing them one by one finds it."""
         for row in rows.tolist():
             try:
-                self._call(task, np.array([row]), _Work(None, StageTimes()))
+                self._call(task, np.array([row]), Work(None, StageTimes()))
             except Exception:
                 return (
                     f"{self._key(task, row)!r} at position {task.positions[row]} of epoch "
@@ -226,7 +222,7 @@ class BatchComputer:
                 )
         return f"batch {task.number} of epoch {task.epoch}: each of its samples alone is fine"
 
-    def _call(self, task: BatchTask, rows: Any, work: _Work) -> list[Sample | BadSample]:
+    def _call(self, task: BatchTask, rows: Any, work: Work) -> list[Sample | BadSample]:
         positions = task.positions[rows]
         if task.items is not None:
             items = [task.items[row] for row in rows]
@@ -241,36 +237,18 @@ class BatchComputer:
             work.times.read += time.perf_counter() - start
         # Rows of the batch that are held back leave a gap, and then the images are collated.
         images = work.images if work.images is not None and len(work.images) == len(rows) else None
-        if work.spread is not None and len(rows) > _PIECE_ROWS:
-            return self._spread(task, records, positions, replace(work, images=images))
-        return self.dataset.finish(records, positions, task.epoch, rows=images, times=work.times)
-
-    def _spread(
-        self, task: BatchTask, records: Sequence[Any], positions: NDArray[np.int64], work: _Work
-    ) -> list[Sample | BadSample]:
-        """The same as one call of `finish`, in pieces that other threads compute too."""
-
-        def finished(piece: slice) -> tuple[list[Sample | BadSample], StageTimes]:
-            times = StageTimes()
-            images = None if work.images is None else work.images[piece]
-            samples = self.dataset.finish(
-                records[piece], positions[piece], task.epoch, rows=images, times=times
+        if work.spread is not None and len(rows) > PIECE_ROWS:
+            return finished_together(
+                self.dataset, records, positions, task.epoch, replace(work, images=images)
             )
-            return samples, times
-
-        starts = range(0, len(records), _PIECE_ROWS)
-        assert work.spread is not None
-        pieces = work.spread(finished, [slice(start, start + _PIECE_ROWS) for start in starts])
-        for _, times in pieces:
-            work.times.add(times)
-        return [sample for samples, _ in pieces for sample in samples]
+        return self.dataset.finish(records, positions, task.epoch, rows=images, times=work.times)
 
     def _key(self, task: BatchTask, row: int) -> str:
         if task.items is not None:
             return f"item {task.positions[row]}"
         return self.dataset.index.keys(task.indices[row : row + 1])[0]
 
-    def _collated(self, task: BatchTask, rows: _Rows, images: NDArray[np.uint8] | None) -> Batch:
+    def _collated(self, task: BatchTask, rows: Rows, images: NDArray[np.uint8] | None) -> Batch:
         try:
             if images is None:
                 batch = self._collate(rows.samples)
@@ -284,40 +262,6 @@ class BatchComputer:
             )
             raise
         return completed(batch, task, np.array(rows.valid, np.bool_))
-
-
-@dataclass(slots=True)
-class _Work:
-    """What a batch is computed with: records read ahead, times, and memory for its images."""
-
-    records: Sequence[Any] | None
-    times: StageTimes
-    images: NDArray[np.uint8] | None = None
-    spread: Spread | None = None
-
-
-@dataclass(slots=True)
-class _Rows:
-    """The rows of a batch while they come together."""
-
-    task: BatchTask
-    samples: list[Sample] = field(default_factory=list)
-    valid: list[bool] = field(default_factory=list)
-    faults: list[Fault] = field(default_factory=list)
-    last_bad: BadSample | None = None
-
-    def add(self, sample: Sample, valid: bool) -> None:
-        self.samples.append(sample)
-        self.valid.append(valid)
-
-    def report(self, bad: BadSample, valid: bool, action: str) -> None:
-        self.last_bad = bad
-        # Rows that only fill the batch repeat a position that is reported where it is valid.
-        if valid:
-            epoch = self.task.epoch
-            self.faults.append(
-                Fault(epoch, bad.position, bad.index, bad.key, bad.storage, bad.cause, action)
-            )
 
 
 def _is_staged(dataset: Any) -> bool:
