@@ -203,7 +203,9 @@ def check_that_all_is_given_back() -> None:
 
 def test_closing_gives_back_what_was_tried_and_the_server():
     """In a process where no other loader uses the server, which would then be kept."""
-    code = "from tests.pipeline.loader import test_auto as test; test.check_that_all_is_given_back()"
+    code = (
+        "from tests.pipeline.loader import test_auto as test; test.check_that_all_is_given_back()"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True, text=True, timeout=120, cwd=ROOT,
