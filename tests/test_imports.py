@@ -41,6 +41,7 @@ SHARED_BY_LEAVES = {
     "datasets.storages": {
         "datasets.index",
         "datasets.index_cache",
+        "datasets.indexed_storage",
         "datasets.file_reader",
         "datasets.scan",
         "datasets.annotations.file_labels",

@@ -16,6 +16,7 @@ from datasets.formats.csv_rows import convert, iter_rows, parse_row
 from datasets.formats.csv_table import find_roles, scan_csv
 from datasets.index import Index, write_index
 from datasets.index_cache import cached_index
+from datasets.indexed_storage import IndexedStorage
 from datasets.inside import inside
 from datasets.sample import BadRecord, Record
 from datasets.shared_file import EndOfFile, SharedFile
@@ -23,7 +24,7 @@ from pipeline.registry import register
 
 
 @register("storage", "csv")
-class CsvStorage:
+class CsvStorage(IndexedStorage):
     """A CSV file: every row is a record, every column a field of its name.
 
     The first line names the columns. One of them may hold the paths of image files, which are
@@ -46,6 +47,8 @@ class CsvStorage:
         delimiter: What separates values; None: a tab in ``.tsv`` files, else a comma.
         classes: Class names by id; None: those found, sorted (numbers are ids already).
     """
+
+    name = "csv"
 
     def __init__(
         self,
@@ -79,12 +82,6 @@ class CsvStorage:
         self._layout: dict[str, Any] = {}
         self._file: SharedFile | None = None
 
-    def __str__(self) -> str:
-        return f"csv {self.path}"
-
-    def __len__(self) -> int:
-        return len(self.index)
-
     @property
     def index(self) -> Index:
         """Key, label and place of every row."""
@@ -97,20 +94,14 @@ class CsvStorage:
                 )
             status = os.stat(self.path)
             mark = [status.st_size, status.st_mtime_ns]
-            hidden = ("root", "follow_symlinks")
-            recipe = {n: v for n, v in vars(self).items() if n[0] != "_" and n not in hidden}
             index = cached_index(
-                {"storage": "csv", **recipe},
+                self._recipe("root", "follow_symlinks"),
                 build=lambda path: self._build(path, mark),
                 is_current=lambda index: index.metadata["mark"] == mark,
             )
             self._layout = index.metadata["layout"]
             self._index = index
         return self._index
-
-    def fingerprint(self) -> str:
-        """Hash of keys, labels, and the file's content."""
-        return self.index.fingerprint()
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         """Read rows and their images; one whose image is gone or elsewhere is a bad record.

@@ -15,13 +15,14 @@ from datasets.annotations.labels import class_ids
 from datasets.file_reader import MissingFile, read_file
 from datasets.index import Index, write_index
 from datasets.index_cache import cached_index
+from datasets.indexed_storage import IndexedStorage
 from datasets.sample import BadRecord, Record
 from datasets.scan import IMAGE_ENDINGS, is_unchanged, scan_files
 from pipeline.registry import register
 
 
 @register("storage", "image_folder")
-class ImageFolder:
+class ImageFolder(IndexedStorage):
     """Image files below a folder, found by a scan or named by a pattern.
 
     Records have the fields ``image`` (the file's bytes) and, with labels, ``label``. Their keys
@@ -42,6 +43,8 @@ class ImageFolder:
         hidden: Take what begins with a dot.
         endings: Endings of image files, in any case.
     """
+
+    name = "image_folder"
 
     def __init__(
         self,
@@ -74,12 +77,6 @@ class ImageFolder:
         if pattern is not None:
             self._check_pattern(pattern)
 
-    def __str__(self) -> str:
-        return f"image_folder {self.path}"
-
-    def __len__(self) -> int:
-        return len(self.index)
-
     @property
     def index(self) -> Index:
         """Key, label and size_bytes of every file (generated names have no sizes)."""
@@ -89,17 +86,12 @@ class ImageFolder:
                 raise ValueError(
                     f"{self}: expected a folder of images, got {what}; set dataset.storage.path"
                 )
-            recipe = {name: value for name, value in vars(self).items() if name[0] != "_"}
             self._index = cached_index(
-                {"storage": "image_folder", **recipe},
+                self._recipe(),
                 build=self._build_scanned if self.pattern is None else self._build_generated,
                 is_current=self._is_current,
             )
         return self._index
-
-    def fingerprint(self) -> str:
-        """Hash of keys, sizes and labels."""
-        return self.index.fingerprint()
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         """Read files; one that is gone or forbidden is a bad record.

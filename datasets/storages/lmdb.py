@@ -20,13 +20,14 @@ from datasets.formats.lmdb_writer import write_lmdb as write_lmdb
 from datasets.formats.packed_fields import unpack_fields
 from datasets.index import Index, write_index
 from datasets.index_cache import cached_index
+from datasets.indexed_storage import IndexedStorage
 from datasets.sample import BadRecord, Record
 from datasets.shared_file import EndOfFile, SharedFile
 from pipeline.registry import register
 
 
 @register("storage", "lmdb")
-class LmdbStorage:
+class LmdbStorage(IndexedStorage):
     """An LMDB file: one that `write_lmdb` made, or one in a common layout of others.
 
     The places of the values are in the index, and a value is read from its place, without the
@@ -54,6 +55,8 @@ class LmdbStorage:
         checksums: Compare a packed record with its checksum when a process reads it first:
             damage on the disk is found, at next to no cost over the epochs.
     """
+
+    name = "lmdb"
 
     def __init__(
         self,
@@ -87,12 +90,6 @@ class LmdbStorage:
         self._file: SharedFile | None = None
         self._verified = bytearray()  # a bit for each record
 
-    def __str__(self) -> str:
-        return f"lmdb {self.path}"
-
-    def __len__(self) -> int:
-        return len(self.index)
-
     @property
     def index(self) -> Index:
         """Key, label, size_bytes and place of every record."""
@@ -106,10 +103,6 @@ class LmdbStorage:
                 )
             self._index = self._open_packed(data) if not self.key_format else self._scan(data)
         return self._index
-
-    def fingerprint(self) -> str:
-        """Hash of keys, sizes and labels."""
-        return self.index.fingerprint()
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         """Read records; one that is damaged is a bad record.

@@ -17,6 +17,7 @@ from datasets.file_reader import MissingFile
 from datasets.formats.zip_members import DamagedMember, Member, list_members, read_member
 from datasets.index import Index, write_index
 from datasets.index_cache import cached_index
+from datasets.indexed_storage import IndexedStorage
 from datasets.sample import BadRecord, Record
 from datasets.scan import IMAGE_ENDINGS
 from datasets.shared_file import EndOfFile, FileView, OpenFiles
@@ -26,7 +27,7 @@ _PARTS = frozenset(("train", "val", "valid", "validation", "test"))
 
 
 @register("storage", "zip")
-class ZipStorage:
+class ZipStorage(IndexedStorage):
     """Image files in ZIP archives, stored or deflated, with the layout of an image folder.
 
     Records have the fields ``image`` (the member's bytes) and, with labels, ``label``. Their keys
@@ -44,6 +45,8 @@ class ZipStorage:
         endings: Endings of image files, in any case.
         checksums: Compare members with their checksums.
     """
+
+    name = "zip"
 
     def __init__(
         self,
@@ -71,21 +74,13 @@ class ZipStorage:
         self._files: DataFiles | None = None
         self._opened: OpenFiles | None = None
 
-    def __str__(self) -> str:
-        return f"zip {self.path}"
-
-    def __len__(self) -> int:
-        return len(self.index)
-
     @property
     def index(self) -> Index:
         """Key, label, size_bytes and place of every member."""
         if self._index is None:
             self._files = files = find_data_files(self.path, endings=(".zip",), where=str(self))
-            hidden = ("checksums",)
-            recipe = {n: v for n, v in vars(self).items() if n[0] != "_" and n not in hidden}
             self._index = cached_index(
-                {"storage": "zip", **recipe},
+                self._recipe("checksums"),
                 build=lambda path: self._build(path, files),
                 is_current=lambda index: (
                     index.metadata["files"] == files.recipe
@@ -93,10 +88,6 @@ class ZipStorage:
                 ),
             )
         return self._index
-
-    def fingerprint(self) -> str:
-        """Hash of keys, sizes and labels."""
-        return self.index.fingerprint()
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         """Read members; one that is damaged is a bad record.
