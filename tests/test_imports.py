@@ -52,6 +52,7 @@ SHARED_BY_LEAVES = {
         "datasets.inside",
         "datasets.row_groups",
         "datasets.shared_file",
+        "datasets.table_storage",
         "datasets.formats.arrow_damage",
         "datasets.formats.arrow_files",
         "datasets.formats.arrow_roles",

@@ -137,32 +137,6 @@ def test_a_second_start_reads_nothing_until_a_file_changes(tmp_path, monkeypatch
     assert ArrowStorage(path).fingerprint() != sixth
 
 
-@pytest.mark.parametrize(
-    ("table", "options", "message"),
-    [
-        (pa.table({"image": [b"1"]}), {"label_column": "label"}, "no column 'label'; columns: im"),
-        (pa.table({"label": [1, None]}), {}, "record 1 has no label"),
-        (pa.table({"label": ["a", "b"]}), {"classes": ["a"]}, "class 'b' is not among the 1 cla"),
-        (pa.table({"k": ["a", "a"]}), {"key_column": "k"}, "key 'a' stands twice, in the record"),
-        (pa.table([[1], [2]], names=["x", "x"]), {}, "column 'x' stands twice"),
-        (pa.table({"x": pa.array([], pa.int8())}), {}, "no row in 1 files; nothing to read"),
-    ],
-)
-def test_tables_that_cannot_be_what_is_said(tmp_path, table, options, message):
-    path = put(tmp_path / "a.arrow", table)
-    with pytest.raises(ValueError, match=message) as error:
-        len(ArrowStorage(path, **options))
-    assert "\n" not in str(error.value)
-
-
-def test_files_of_one_set_have_the_same_columns(tmp_path):
-    put(tmp_path / "a.arrow", pa.table({"x": [1], "y": [1]}))
-    put(tmp_path / "b.arrow", pa.table({"x": [1.5], "y": [1]}))
-    with pytest.raises(ValueError, match=r"b.arrow: column 'x' is double, and int64 in the first"):
-        len(ArrowStorage(str(tmp_path)))
-    assert len(ArrowStorage(str(tmp_path), columns=["y"])) == 2
-
-
 def test_wrong_paths(tmp_path):
     for path, message in (("no.arrow", "nothing there"), ("no-*", "no file found"),
                           ("", "no file found; expected a file, a folder of .arrow")):  # fmt: skip
