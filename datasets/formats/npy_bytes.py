@@ -1,0 +1,45 @@
+"""An array as the bytes of a `.npy` file (NumPy's NEP 1). Nothing is pickled or unpickled."""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def read_npy(data: bytes) -> NDArray[Any]:
+    """The array in a `.npy` file's bytes, as a copy that may be written to.
+
+    Raises:
+        ValueError: It is damaged, or holds Python objects.
+    """
+    file = io.BytesIO(data)
+    try:
+        version = np.lib.format.read_magic(file)
+        read_header = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }[version]
+        shape, fortran, dtype = read_header(file)
+    except Exception as error:  # of many kinds: NumPy lets Python's own parser read it
+        said = " ".join(str(error).split())
+        raise ValueError(f"is no .npy file, or a damaged one ({said})") from None
+    if dtype.hasobject:
+        raise ValueError("holds Python objects (pickled), which are never loaded")
+    # Compared before anything is allocated: a damaged header may say any shape.
+    wanted, found = math.prod(shape) * dtype.itemsize, len(data) - file.tell()
+    if any(length < 0 for length in shape) or found != wanted:
+        raise ValueError(f"has {found:,} bytes of {dtype} {list(shape)}, expected {wanted:,}")
+    content = memoryview(data)[file.tell() :]
+    order: Any = "F" if fortran else "C"
+    return np.ndarray(shape, dtype, content, order=order).copy(order)
+
+
+def write_npy(array: NDArray[Any]) -> bytes:
+    """The bytes of a `.npy` file that holds `array`, which has no Python objects."""
+    file = io.BytesIO()
+    np.lib.format.write_array(file, np.asarray(array, order="C"), allow_pickle=False)
+    return file.getvalue()
