@@ -16,7 +16,7 @@ from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from datasets.available_memory import available_bytes
-from datasets.protocols import Decoder, Index, Storage, Transform
+from datasets.protocols import Annotations, Decoder, Index, Storage, Transform
 from datasets.sample import BadRecord, BadSample, Sample
 from datasets.shared_bytes import SharedBytes
 from datasets.stage_times import StageTimes
@@ -150,6 +150,7 @@ def open_eager(
     *,
     decode: Decoder,
     cache: Callable[..., Storage] | None = None,
+    annotations: Annotations | None = None,
     val_fraction: Annotated[float, Ge(0), Le(1)] = 0.2,
     keys: Mapping[str, str | None] | None = None,
     transform: Transform,
@@ -162,6 +163,7 @@ def open_eager(
         storage: How to open the storage.
         decode: Record to sample.
         cache: Wraps the storage, if given.
+        annotations: Label files beside the data: boxes, masks, keypoints.
         val_fraction: Share of the records that validate, where the data has no split.
         keys: New field names by field name; null drops, ``"*": null`` drops all others.
         transform: The augmentation of this split.
@@ -173,7 +175,9 @@ def open_eager(
     """
     from datasets.splits import open_split
 
-    opened = open_split(storage, split=split, val_fraction=val_fraction)
+    opened = open_split(
+        storage, split=split, val_fraction=val_fraction, annotations=annotations
+    )
     if cache is not None:
         opened = cache(storage=opened)
     return EagerDataset(opened, decode=decode, transform=transform, seed=seed, keys=keys)

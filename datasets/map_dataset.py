@@ -11,7 +11,7 @@ from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from datasets.columns import ColumnStage
-from datasets.protocols import Decoder, Index, Storage, Transform
+from datasets.protocols import Annotations, Decoder, Index, Storage, Transform
 from datasets.sample import BadRecord, BadSample, Record, Sample
 from datasets.stage_times import StageTimes
 from datasets.stages import DecodeStage, TransformStage, deferred
@@ -135,6 +135,7 @@ def open_map(
     *,
     decode: Decoder,
     cache: Callable[..., Storage] | None = None,
+    annotations: Annotations | None = None,
     val_fraction: Annotated[float, Ge(0), Le(1)] = 0.2,
     keys: Mapping[str, str | None] | None = None,
     transform: Transform,
@@ -147,6 +148,7 @@ def open_map(
         storage: How to open the storage.
         decode: Record to sample.
         cache: Wraps the storage, if given.
+        annotations: Label files beside the data: boxes, masks, keypoints.
         val_fraction: Share of the records that validate, where the data has no split.
         keys: New field names by field name; null drops, ``"*": null`` drops all others.
         transform: The augmentation of this split.
@@ -158,7 +160,9 @@ def open_map(
     """
     from datasets.splits import open_split
 
-    opened = open_split(storage, split=split, val_fraction=val_fraction)
+    opened = open_split(
+        storage, split=split, val_fraction=val_fraction, annotations=annotations
+    )
     if cache is not None:
         opened = cache(storage=opened)
     return MapDataset(opened, decode=decode, transform=transform, seed=seed, keys=keys)

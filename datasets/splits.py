@@ -6,7 +6,7 @@ import glob
 import hashlib
 import inspect
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,10 +14,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets.annotated_storage import AnnotatedStorage
 from datasets.index import Index
 from datasets.index_cache import cached_selection
 from datasets.memory_index import MemoryIndex
-from datasets.protocols import ColumnStorage, Storage
+from datasets.protocols import Annotations, ColumnStorage, Storage
 from datasets.sample import BadRecord, Record
 
 Split = Literal["train", "val"]
@@ -109,7 +110,13 @@ class ColumnSubset(Subset):
         return self.base.take(self._rows_at(indices), fields, allocate=allocate)
 
 
-def open_split(recipe: StorageRecipe, *, split: Split, val_fraction: float) -> Storage:
+def open_split(
+    recipe: StorageRecipe,
+    *,
+    split: Split,
+    val_fraction: float,
+    annotations: Annotations | None = None,
+) -> Storage:
     """Open the training or the validation part of a data set.
 
     Where `path` holds both ``train`` and ``val`` (folders, or files such as ``train.lmdb`` and
@@ -121,6 +128,7 @@ def open_split(recipe: StorageRecipe, *, split: Split, val_fraction: float) -> S
         recipe: The storage of the whole.
         split: ``train`` or ``val``.
         val_fraction: Share of the records that validate, where no folders decide it; 0: none.
+        annotations: What else is known of the records.
 
     Raises:
         ValueError: The fraction is none, a path is missing, or the parts' classes disagree.
@@ -133,13 +141,18 @@ def open_split(recipe: StorageRecipe, *, split: Split, val_fraction: float) -> S
         raise ValueError(f"split: got {split!r}, expected 'train' or 'val'")
     parts = find_parts(recipe.arguments.get("path"))
     if parts is None:
-        whole = _opened(recipe)
+        whole = _annotated(_opened(recipe), recipe, annotations)
         if val_fraction == 0 and split == "train":
             return whole
         kind = ColumnSubset if isinstance(whole, ColumnStorage) else Subset
         return kind(whole, _hash_rows(whole, split, val_fraction))
     train = _opened(recipe, path=parts["train"])
-    return train if split == "train" else _open_val(recipe, parts["val"], train)
+    train = _annotated(train, recipe, annotations, part="train")
+    if split == "train":
+        return train
+    val = _open_val(recipe, parts["val"], train)
+    classes = train.classes if isinstance(train, AnnotatedStorage) else {}
+    return _annotated(val, recipe, annotations, part="val", classes=classes)
 
 
 def find_parts(path: Any) -> dict[str, str] | None:
@@ -216,6 +229,29 @@ def _opened(recipe: StorageRecipe, **changes: Any) -> Storage:
         )
     len(storage.index)
     return storage
+
+
+def _annotated(
+    storage: Storage,
+    recipe: StorageRecipe,
+    annotations: Annotations | None,
+    *,
+    part: str = "",
+    classes: Mapping[str, tuple[str, ...]] | None = None,
+) -> Storage:
+    """A storage with its annotations, if any are asked for."""
+    if annotations is None:
+        return storage
+    path = recipe.arguments.get("path")
+    if not isinstance(path, str):
+        raise ValueError(
+            f"{storage}: annotations lie beside the data, and its path is {path!r}; give one path"
+        )
+    keys = storage.index.keys(np.arange(len(storage)))
+    found = annotations.of(
+        storage, keys, root=os.path.abspath(path), part=part, classes=classes or {}
+    )
+    return AnnotatedStorage(storage, found)
 
 
 def _open_val(recipe: StorageRecipe, path: str, train: Storage) -> Storage:

@@ -42,7 +42,9 @@ _NO_ARGUMENTS = frozenset({"_target_", "_after_"})
 
 # What a dataset's node says about where samples are held and which there are: the first changes
 # no pixel, the second is in the data's fingerprint.
-_NOT_PIXELS = frozenset({"_target_", "storage", "cache", "val_fraction", "worker_init_fn"})
+_NOT_PIXELS = frozenset(
+    {"_target_", "storage", "cache", "annotations", "val_fraction", "worker_init_fn"}
+)
 
 
 def build(node: Config, **injected: Any) -> Any:
@@ -125,7 +127,10 @@ def open_storage(config: Config, split: Split) -> Storage:
     if "storage" not in node:
         raise ValueError(f"dataset {node['_target_']} has no storage; use dataset=image_folder")
     recipe = _storage_recipe(node["storage"], Path(config["data_dir"]))
-    return open_split(recipe, split=split, val_fraction=node["val_fraction"])
+    annotations = build(node["annotations"]) if node.get("annotations") else None
+    return open_split(
+        recipe, split=split, val_fraction=node["val_fraction"], annotations=annotations
+    )
 
 
 def _storage_recipe(node: Config, data_dir: Path) -> Any:

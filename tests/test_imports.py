@@ -26,6 +26,7 @@ FOUNDATION = {
 LEAF_PACKAGES = (
     "datasets.storages",
     "datasets.caches",
+    "datasets.annotations",
     "transforms.decode",
     "transforms.cpu",
     "transforms.device",
@@ -68,6 +69,13 @@ SHARED_BY_LEAVES = {
         "datasets.formats.parquet_files",
         "datasets.formats.saved_folder",
         "datasets.formats.zip_members",
+    },
+    "datasets.annotations": {
+        "datasets.annotation_files",
+        "datasets.annotation_rows",
+        "datasets.file_reader",
+        "datasets.index",
+        "datasets.index_cache",
     },
     "pipeline.samplers": {"pipeline.permutation", "pipeline.orders", "pipeline.weights"},
     "pipeline.collates": {"pipeline.columns"},
@@ -123,8 +131,12 @@ MODULES = _modules()
 GRAPH = {name: {i for i in _imports(file) if i in MODULES} for name, file in MODULES.items()}
 
 
+# Light modules among the leaves that hold no component.
+NO_LEAVES = {f"datasets.annotations.{name}" for name in ("file_labels", "label_columns", "labels")}
+
+
 def _is_leaf(name: str) -> bool:
-    return any(name.startswith(f"{package}.") for package in LEAF_PACKAGES)
+    return name not in NO_LEAVES and any(name.startswith(f"{package}.") for package in LEAF_PACKAGES)
 
 
 LEAVES = sorted(name for name in MODULES if _is_leaf(name))

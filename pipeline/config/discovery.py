@@ -17,6 +17,7 @@ ENTRY_POINT_GROUP = "penstock.components"
 
 LEAF_PACKAGES = (
     "datasets.storages",
+    "datasets.annotations",
     "datasets.caches",
     "transforms.decode",
     "transforms.cpu",

@@ -50,6 +50,7 @@ PARTS: dict[str, Place] = {
     "storage": Place(("storage",)),
     "decode": Place(("decode",)),
     "cache": Place(("cache",), nullable=True),
+    "annotations": Place(("annotations",), nullable=True),
 }
 """Keys inside of a dataset (and of a cache) that hold a component of their own."""
 

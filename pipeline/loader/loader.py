@@ -142,8 +142,17 @@ class Loader:
     @property
     def class_names(self) -> tuple[str, ...] | None:
         """Names of the classes by label, or None where there are no labels."""
+        return self.classes_of("label")
+
+    def classes_of(self, field: str) -> tuple[str, ...] | None:
+        """Names of the classes whose ids a field holds (``label``, ``box_labels``, ``mask``).
+
+        None where there is no such field, or its classes have no names.
+        """
         holder = getattr(self.dataset, "index", self.dataset)  # a stream has no index
-        return getattr(holder, "class_names", None)
+        if field == "label":
+            return getattr(holder, "class_names", None)
+        return getattr(holder, "field_classes", {}).get(field)
 
     @property
     def engine_choice(self) -> str:

@@ -1,0 +1,168 @@
+"""Boxes and keypoints from COCO: one JSON file for all images of a part."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from datasets.annotation_files import LabelFile, label_path, marks_of, stem_of, strays
+from datasets.annotation_rows import BadBoxes, ObjectRows, Objects, cached_objects
+from datasets.protocols import Storage
+from pipeline.registry import register
+
+
+@register("annotations", "coco")
+class CocoAnnotations:
+    """Boxes and keypoints from COCO: one JSON file for all images of a part.
+
+    Records get ``boxes`` float32 [N, 4] (xyxy, pixels, the right and bottom edge excluded),
+    ``box_labels`` int64 [N], ``box_crowd`` and ``box_id`` int64 [N]; where the file has
+    keypoints, ``keypoints`` float32 [K, 3], those of all instances one after the other. Boxes are
+    cut at the edges of the image. An image with a broken annotation is a bad record.
+
+    Args:
+        path: The JSON file, relative to the data's folder; ``{part}`` is train or val.
+        crowd: ``keep`` or ``drop`` boxes around crowds.
+        missing: An image that the file does not list: ``error``, or ``empty``: it has no boxes.
+        bad_boxes: A box without area in its image is left out, and said (``drop``), or makes
+            its record bad (``record``).
+    """
+
+    def __init__(
+        self,
+        path: str = "annotations/{part}.json",
+        *,
+        crowd: Literal["keep", "drop"] = "keep",
+        missing: Literal["error", "empty"] = "error",
+        bad_boxes: BadBoxes = "drop",
+    ) -> None:
+        self.path = path
+        self.crowd = crowd
+        self.missing = missing
+        self.bad_boxes: BadBoxes = bad_boxes
+
+    def of(
+        self,
+        storage: Storage,
+        keys: Sequence[str],
+        *,
+        root: str,
+        part: str,
+        classes: Mapping[str, tuple[str, ...]],
+    ) -> list[ObjectRows]:
+        """Boxes and keypoints of a storage's records; see `datasets.protocols.Annotations`."""
+        path = label_path(self.path, root=root, part=part)
+        where = f"{storage}, annotations coco {path}"
+        file = LabelFile.at(path)
+        if file is None:
+            raise ValueError(
+                f"{where}: no such file; set dataset.annotations.path, relative to the data's folder"
+            )
+        return cached_objects(
+            {"annotations": "coco", **vars(self), "file": path, "data": storage.fingerprint()},
+            keys=keys,
+            marks=marks_of([file]),
+            read=lambda: self._read(path, keys, where),
+            classes=classes.get("box_labels"),
+            bad_boxes=self.bad_boxes,
+            where=where,
+        )
+
+    def _read(
+        self, path: str, keys: Sequence[str], where: str
+    ) -> tuple[list[Objects | str], list[str]]:
+        try:
+            with open(path, "rb") as file:
+                content = json.load(file)
+            images, annotations = _listed(content, "images"), _listed(content, "annotations")
+            names = {int(c["id"]): str(c["name"]) for c in _listed(content, "categories")}
+            found, by_id = self._images(images)
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise ValueError(f"{where}: cannot be read as JSON: {error}") from error
+        except (KeyError, TypeError, ValueError) as error:
+            said = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+            raise ValueError(f"{where}: is no COCO file: {said}") from error
+        rows = [_row_of(key, found) for key in keys]
+        missing = [key for key, row in zip(keys, rows, strict=True) if row is None]
+        if self.missing == "error":
+            strays(missing, keys, where, "entry")
+        for number, annotation in enumerate(annotations):
+            self._add(annotation, number, by_id, names, where)
+        objects = [Objects() if row is None else by_id[row] for row in rows]
+        return objects, [names[number] for number in sorted(names)]
+
+    @staticmethod
+    def _images(images: Sequence[Any]) -> tuple[dict[str, int], dict[int, Objects | str]]:
+        """Image ids by file name (whole, and its stem where that is unique), and by id."""
+        found: dict[str, int] = {}
+        by_id: dict[int, Objects | str] = {}
+        stems: dict[str, list[int]] = {}
+        for image in images:
+            number, name = int(image["id"]), str(image["file_name"])
+            if number in by_id or name in found:
+                raise ValueError(f"image {number}, {name!r}, stands twice")
+            found[name] = number
+            stems.setdefault(stem_of(name), []).append(number)
+            size = (int(image.get("width") or 0), int(image.get("height") or 0))
+            extras: dict[str, list[int]] = {"crowd": [], "id": []}
+            by_id[number] = Objects(extras=extras, size=size if min(size) > 0 else None)
+        for stem, numbers in stems.items():
+            if len(numbers) == 1:
+                found.setdefault(stem, numbers[0])
+        return found, by_id
+
+    def _add(
+        self,
+        annotation: Any,
+        number: int,
+        by_id: dict[int, Objects | str],
+        names: Mapping[int, str],
+        where: str,
+    ) -> None:
+        """Add an annotation to its image; a broken one makes the image's record bad."""
+        image = annotation.get("image_id") if isinstance(annotation, dict) else None
+        if image not in by_id:
+            raise ValueError(
+                f"{where}: annotation {number} is of image {image!r}, which is not listed; "
+                f"remove it, or list the image"
+            )
+        objects = by_id[image]
+        if isinstance(objects, str):
+            return
+        try:
+            category = annotation["category_id"]
+            if category not in names:
+                raise ValueError(f"category {category!r} is not listed")
+            crowd = int(annotation.get("iscrowd") or 0)
+            if crowd and self.crowd == "drop":
+                return
+            x, y, width, height = map(float, annotation["bbox"])
+            points = [float(value) for value in annotation.get("keypoints") or ()]
+            if len(points) % 3:
+                raise ValueError(f"{len(points)} values of keypoints, expected x, y, v of each")
+        except (KeyError, TypeError, ValueError) as error:
+            said = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+            by_id[image] = f"annotation {number} of {os.path.basename(where)}: {said}"
+            return
+        objects.boxes.append((x, y, x + width, y + height))
+        objects.names.append(names[category])
+        objects.extras["crowd"].append(crowd)
+        objects.extras["id"].append(int(annotation.get("id") or 0))
+        objects.keypoints += [points[i : i + 3] for i in range(0, len(points), 3)]
+
+
+def _listed(content: Any, name: str) -> list[Any]:
+    value = content[name] if isinstance(content, dict) else None
+    if not isinstance(value, list):
+        raise ValueError(f"expected an object with a list {name!r}")
+    return value
+
+
+def _row_of(key: str, found: Mapping[str, int]) -> int | None:
+    """The image of a key: by its path, by its file name, or by its stem."""
+    for name in (key, key.rpartition("/")[2], stem_of(key)):
+        if name in found:
+            return found[name]
+    return None

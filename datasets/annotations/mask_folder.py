@@ -1,0 +1,124 @@
+"""Masks as image files, one for each image, in a folder of their own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.annotation_files import LabelFile, label_path, strays
+from datasets.file_reader import MissingFile, read_file
+from datasets.index import Index, write_index
+from datasets.index_cache import cached_index
+from datasets.protocols import Storage
+from pipeline.registry import register
+
+
+@register("annotations", "mask_folder")
+class MaskFolder:
+    """Masks as PNG files of class ids or palette colours, one for each image, in their own folder.
+
+    Records get ``mask``, the file's bytes, which ``dataset.decode`` turns into class ids,
+    integer [H, W]. An image whose mask is gone is a bad record.
+
+    Args:
+        path: The folder, relative to the data's; ``{part}`` is train or val. A key finds its
+            mask by its name, in the same folders here or without them.
+        classes: Names of the classes by id, for figures and pictures.
+        ending: Ending of the mask files.
+        suffix: What the masks' names have more than the images', as in ``street_mask.png``.
+    """
+
+    def __init__(
+        self,
+        path: str = "{part}annot",
+        *,
+        classes: list[str] | None = None,
+        ending: str = "png",
+        suffix: str = "",
+    ) -> None:
+        self.path = path
+        self.classes = None if classes is None else tuple(classes)
+        self.ending = ending
+        self.suffix = suffix
+
+    def of(
+        self,
+        storage: Storage,
+        keys: Sequence[str],
+        *,
+        root: str,
+        part: str,
+        classes: Mapping[str, tuple[str, ...]],
+    ) -> list[MaskFiles]:
+        """The masks of a storage's records; see `datasets.protocols.Annotations`."""
+        folder = label_path(self.path, root=root, part=part)
+        where = f"{storage}, annotations mask_folder {folder}"
+        if not os.path.isdir(folder):
+            raise ValueError(
+                f"{where}: no such folder; set dataset.annotations.path, relative to the data's"
+            )
+        files = [self._file_of(key, folder) for key in keys]
+        found = [file for file in files if file is not None]
+        strays([k for k, f in zip(keys, files, strict=True) if f is None], keys, where, "mask")
+        names = [os.path.relpath(file.path, folder) for file in found]
+
+        def build(path: os.PathLike[str]) -> None:
+            write_index(
+                path,  # type: ignore[arg-type]
+                keys=names,
+                columns={"size_bytes": np.array([file.size_bytes for file in found], np.int64)},
+            )
+
+        sizes = [file.size_bytes for file in found]
+        index = cached_index(
+            {"annotations": "mask_folder", "folder": folder, "data": storage.fingerprint()},
+            build=build,
+            is_current=lambda index: (
+                index.column("size_bytes").tolist() == sizes
+                and index.keys(np.arange(len(index))) == names
+            ),
+        )
+        return [MaskFiles(folder, index, self.classes)]
+
+    def _file_of(self, key: str, folder: str) -> LabelFile | None:
+        stem = os.path.splitext(key)[0]
+        for name in (stem, os.path.basename(stem)):
+            path = os.path.join(folder, f"{name}{self.suffix}.{self.ending.lstrip('.')}")
+            if file := LabelFile.at(path):
+                return file
+        return None
+
+
+class MaskFiles:
+    """A mask file for each record; satisfies `protocols.RecordAnnotations`.
+
+    Args:
+        folder: Where they lie.
+        index: Their names below it.
+        classes: Names of the classes by id.
+    """
+
+    columns: Mapping[str, NDArray[np.int32]] = {}
+
+    def __init__(self, folder: str, index: Index, classes: tuple[str, ...] | None) -> None:
+        self._folder = folder
+        self._index = index
+        self.classes = {} if classes is None else {"mask": classes}
+
+    def fields(self, indices: NDArray[np.int64]) -> list[dict[str, bytes] | str]:
+        """The masks at `indices`, int64 [n], or why there is none."""
+        fields: list[dict[str, bytes] | str] = []
+        top = os.fsencode(self._folder) + b"/"
+        for name in self._index.raw_keys(indices):
+            try:
+                fields.append({"mask": read_file(top + name, root=self._folder)})
+            except MissingFile as error:
+                fields.append(f"its mask {os.fsdecode(name)!r} {error}")
+        return fields
+
+    def fingerprint(self) -> str:
+        """Hash of the masks' names and sizes."""
+        return self._index.fingerprint()

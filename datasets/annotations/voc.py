@@ -1,0 +1,149 @@
+"""Boxes from Pascal VOC: an XML file for each image."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Literal
+from xml.etree import ElementTree
+
+from datasets.annotation_files import LabelFile, label_path, marks_of, stem_of, strays
+from datasets.annotation_rows import BadBoxes, ObjectRows, Objects, cached_objects
+from datasets.protocols import Storage
+from pipeline.registry import register
+
+_MAX_BYTES = 1 << 26
+
+
+@register("annotations", "voc")
+class VocAnnotations:
+    """Boxes from Pascal VOC: an XML file for each image, of the same name.
+
+    Records get ``boxes`` float32 [N, 4] (xyxy, pixels, the right and bottom edge excluded),
+    ``box_labels`` int64 [N], and ``box_difficult``, ``box_truncated`` int64 [N]. Boxes are cut
+    at the edges of the image. A record whose XML is broken or names another file is bad.
+
+    Args:
+        path: The folder of the XML files, relative to the data's; ``{part}`` is train or val. A
+            key with folders finds its XML in the same folders here, or without them.
+        one_based: Pixels are counted from 1, as in VOC itself; false: from 0.
+        difficult: ``keep`` or ``drop`` what is marked as difficult.
+        missing: An image without an XML: ``error``, or ``empty``: it has no boxes.
+        bad_boxes: A box without area in its image is left out, and said (``drop``), or makes
+            its record bad (``record``).
+    """
+
+    def __init__(
+        self,
+        path: str = "annotations",
+        *,
+        one_based: bool = True,
+        difficult: Literal["keep", "drop"] = "keep",
+        missing: Literal["error", "empty"] = "error",
+        bad_boxes: BadBoxes = "drop",
+    ) -> None:
+        self.path = path
+        self.one_based = one_based
+        self.difficult = difficult
+        self.missing = missing
+        self.bad_boxes: BadBoxes = bad_boxes
+
+    def of(
+        self,
+        storage: Storage,
+        keys: Sequence[str],
+        *,
+        root: str,
+        part: str,
+        classes: Mapping[str, tuple[str, ...]],
+    ) -> list[ObjectRows]:
+        """The boxes of a storage's records; see `datasets.protocols.Annotations`."""
+        folder = label_path(self.path, root=root, part=part)
+        where = f"{storage}, annotations voc {folder}"
+        if not os.path.isdir(folder):
+            raise ValueError(
+                f"{where}: no such folder; set dataset.annotations.path, relative to the data's"
+            )
+        files = [self._file_of(key, folder) for key in keys]
+        if self.missing == "error":
+            strays([k for k, f in zip(keys, files, strict=True) if f is None], keys, where, "XML")
+
+        def read() -> tuple[list[Objects | str], None]:
+            return [
+                Objects() if file is None else self._parse(file, key)
+                for key, file in zip(keys, files, strict=True)
+            ], None
+
+        return cached_objects(
+            {"annotations": "voc", **vars(self), "folder": folder, "data": storage.fingerprint()},
+            keys=keys,
+            marks=marks_of(files),
+            read=read,
+            classes=classes.get("box_labels"),
+            bad_boxes=self.bad_boxes,
+            where=where,
+        )
+
+    @staticmethod
+    def _file_of(key: str, folder: str) -> LabelFile | None:
+        stem = os.path.splitext(key)[0]
+        for name in (stem, os.path.basename(stem)):
+            if file := LabelFile.at(os.path.join(folder, f"{name}.xml")):
+                return file
+        return None
+
+    def _parse(self, file: LabelFile, key: str) -> Objects | str:
+        """The objects of an XML file, or what is wrong with it."""
+        name = os.path.basename(file.path)
+        if file.size_bytes > _MAX_BYTES:
+            return f"{name} has {file.size_bytes:,} bytes, which is no annotation"
+        try:
+            with open(file.path, "rb") as opened:
+                text = opened.read()
+        except OSError as error:
+            return f"{name} cannot be read: {error.strerror}"
+        if b"<!DOCTYPE" in text or b"<!ENTITY" in text:
+            return f"{name} declares a document type or entities, which annotations have no use for"
+        try:
+            return self._objects(ElementTree.fromstring(text), key)
+        except ElementTree.ParseError as error:
+            return f"{name} is no XML: {error}"
+        except ValueError as error:
+            return f"{name}: {error}"
+
+    def _objects(self, root: ElementTree.Element, key: str) -> Objects:
+        named = (root.findtext("filename") or "").strip()
+        if named and stem_of(named) != stem_of(key):
+            raise ValueError(f"names another file, {named!r}; correct <filename> or the file's name")
+        found = Objects(extras={"difficult": [], "truncated": []})
+        width, height = (_number(root, f"size/{side}", 0.0) for side in ("width", "height"))
+        if width > 0 and height > 0:
+            found.size = (int(width), int(height))
+        for node in root.iter("object"):
+            difficult = int(_number(node, "difficult", 0.0))
+            if difficult and self.difficult == "drop":
+                continue
+            label = (node.findtext("name") or "").strip()
+            if not label:
+                raise ValueError("an object has no name")
+            edges = [_number(node, f"bndbox/{n}") for n in ("xmin", "ymin", "xmax", "ymax")]
+            if self.one_based:  # the last pixel counts: its far edge has its own number
+                edges[0] -= 1
+                edges[1] -= 1
+            found.boxes.append(edges)
+            found.names.append(label)
+            found.extras["difficult"].append(difficult)
+            found.extras["truncated"].append(int(_number(node, "truncated", 0.0)))
+        return found
+
+
+def _number(node: ElementTree.Element, path: str, default: float | None = None) -> float:
+    text = node.findtext(path)
+    if text is None or not text.strip():
+        if default is None:
+            raise ValueError(f"an object has no {path.replace('/', '.')}")
+        return default
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{path.replace('/', '.')} is {text.strip()!r}, expected a number") from None
