@@ -42,7 +42,7 @@ class AnnotatedStorage:
         return self._index
 
     @property
-    def classes(self) -> dict[str, tuple[str, ...]]:
+    def field_classes(self) -> dict[str, tuple[str, ...]]:
         """Names of the classes by annotated field: ``box_labels``, ``mask``."""
         return {field: names for a in self._annotations for field, names in a.classes.items()}
 
@@ -58,31 +58,31 @@ class AnnotatedStorage:
         """
         indices = np.asarray(indices, np.int64)
         records = self.base.read(indices)
-        for annotations in self._annotations:
-            fields = annotations.fields(indices)
+        for source in self._annotations:
+            fields = source.fields(indices)
             records = [_with(record, more) for record, more in zip(records, fields, strict=True)]
         return records
 
     def _joined(self, index: Index | MemoryIndex) -> Index:
         digest = hashlib.blake2b(index.fingerprint().encode(), digest_size=16)
-        for annotations in self._annotations:
-            digest.update(annotations.fingerprint().encode())
+        for source in self._annotations:
+            digest.update(source.fingerprint().encode())
         content = digest.hexdigest()
 
         def build(path: Any) -> None:
             columns = {name: index.column(name) for name in index.columns}
-            for annotations in self._annotations:
-                columns |= annotations.columns
+            for source in self._annotations:
+                columns |= source.columns
             write_index(
                 path,
                 keys=_raw_keys(index),
                 columns=columns,
                 class_names=index.class_names,
-                metadata={"classes": self.classes},
+                metadata={"field_classes": self.field_classes},
                 content=content,
             )
 
-        recipe = {"storage": "annotated", "content": content, "classes": self.classes}
+        recipe = {"storage": "annotated", "content": content, "classes": self.field_classes}
         return cached_index(recipe, build=build, is_current=lambda _: True)
 
 

@@ -32,6 +32,8 @@ class LabelFile:
 def label_path(path: str, *, root: str, part: str) -> str:
     """A configured path: relative to the data's folder, with its ``{part}`` put in.
 
+    What is not in that folder may also lie beside it.
+
     Args:
         path: As configured.
         root: The data's folder, or file, beside which relative paths begin.
@@ -46,7 +48,9 @@ def label_path(path: str, *, root: str, part: str) -> str:
             f"folders train and val; name the file itself"
         )
     folder = root if os.path.isdir(root) else os.path.dirname(root)
-    return os.path.abspath(os.path.join(folder, path.replace("{part}", part)))
+    path = path.replace("{part}", part)
+    inside, beside = (os.path.abspath(os.path.join(f, path)) for f in (folder, f"{folder}/.."))
+    return beside if not os.path.exists(inside) and os.path.exists(beside) else inside
 
 
 def stem_of(name: str) -> str:

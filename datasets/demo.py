@@ -5,7 +5,7 @@ A tree like ::
     demo/images/train/circle/00012.jpg     the photographs, in class folders
     demo/images/val/...
     demo/masks/train/circle/00012.png      0: background, 1 + class id: a shape
-    demo/annotations/train.json            boxes, keypoints and sizes by key
+    demo/annotations/train.json            boxes and keypoints, as COCO lays them out
     demo/lmdb/train, demo/parquet/...      in another form, once its storage asks for it
     demo/penstock-demo.json                written last: whole, and ours
 """
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 CLASSES = ("circle", "cross", "ring", "square", "star", "triangle")
 KEYPOINTS = ("centre", "top", "right", "bottom", "left")
 COUNTS = {"train": 3000, "val": 600}
-_VERSION = 1
+_VERSION = 2
 _MARKER = "penstock-demo.json"
 _UNFINISHED = ".penstock-demo-unfinished-"
 _SEED = 20_240_229
@@ -135,7 +135,8 @@ def generate(root: Path, counts: dict[str, int] | None = None) -> None:
         for name in CLASSES:
             (root / "images" / split / name).mkdir(parents=True)
             (root / "masks" / split / name).mkdir(parents=True)
-        images = []
+        images: list[dict[str, Any]] = []
+        objects: list[dict[str, Any]] = []
         for number in range(count):
             scene = draw_scene(split_id, number)
             key = f"{CLASSES[scene.label]}/{number:05d}.jpg"
@@ -144,22 +145,37 @@ def generate(root: Path, counts: dict[str, int] | None = None) -> None:
             (root / "images" / split / key).write_bytes(jpeg.tobytes())
             _, png = cv2.imencode(".png", scene.mask, [cv2.IMWRITE_PNG_COMPRESSION, 1])
             (root / "masks" / split / key).with_suffix(".png").write_bytes(png.tobytes())
-            images.append(_annotation(key, scene))
-        about = {"classes": CLASSES, "keypoints": KEYPOINTS, "images": images}
+            height, width = scene.mask.shape
+            images.append({"id": number, "file_name": key, "height": height, "width": width})
+            objects += _objects(number, scene, first_id=len(objects) + 1)
+        about = {"images": images, "annotations": objects, "categories": _CATEGORIES}
         (root / "annotations" / f"{split}.json").write_text(json.dumps(about) + "\n")
 
 
-def _annotation(key: str, scene: Scene) -> dict[str, Any]:
-    height, width = scene.mask.shape
-    return {
-        "key": key,
-        "height": height,
-        "width": width,
-        "label": scene.label,
-        "boxes": scene.boxes,
-        "box_labels": scene.box_labels,
-        "keypoints": scene.keypoints,
-    }
+_CATEGORIES = [
+    {"id": 1 + i, "name": name, "supercategory": "shape", "keypoints": KEYPOINTS, "skeleton": []}
+    for i, name in enumerate(CLASSES)
+]
+
+
+def _objects(image_id: int, scene: Scene, *, first_id: int) -> list[dict[str, Any]]:
+    """The shapes of an image as COCO annotations; the first, the largest, has keypoints."""
+    objects: list[dict[str, Any]] = []
+    for number, (box, kind) in enumerate(zip(scene.boxes, scene.box_labels, strict=True)):
+        left, top, right, bottom = box
+        objects.append(
+            {
+                "id": first_id + number,
+                "image_id": image_id,
+                "category_id": 1 + kind,
+                "bbox": [left, top, right - left, bottom - top],
+                "area": int((scene.mask[top:bottom, left:right] == 1 + kind).sum()),
+                "iscrowd": 0,
+            }
+        )
+    points = [value for point in scene.keypoints for value in point]
+    objects[0] |= {"keypoints": points, "num_keypoints": len(scene.keypoints)}
+    return objects
 
 
 def draw_scene(split_id: int, number: int) -> Scene:

@@ -175,9 +175,7 @@ def open_eager(
     """
     from datasets.splits import open_split
 
-    opened = open_split(
-        storage, split=split, val_fraction=val_fraction, annotations=annotations
-    )
+    opened = open_split(storage, split=split, val_fraction=val_fraction, annotations=annotations)
     if cache is not None:
         opened = cache(storage=opened)
     return EagerDataset(opened, decode=decode, transform=transform, seed=seed, keys=keys)

@@ -90,6 +90,11 @@ class Index:
         """Names of the classes by label, or None where there are no labels."""
         return self._layout.class_names
 
+    @property
+    def field_classes(self) -> dict[str, tuple[str, ...]]:
+        """Names of the classes by annotated field, such as ``box_labels``."""
+        return {k: tuple(v) for k, v in self.metadata.get("field_classes", {}).items()}
+
     def column(self, name: str) -> NDArray[Any]:
         """One column, [len(self)], read-only; without a selection it is the mapped file itself.
 

@@ -151,7 +151,7 @@ def open_split(
     if split == "train":
         return train
     val = _open_val(recipe, parts["val"], train)
-    classes = train.classes if isinstance(train, AnnotatedStorage) else {}
+    classes = train.field_classes if isinstance(train, AnnotatedStorage) else {}
     return _annotated(val, recipe, annotations, part="val", classes=classes)
 
 

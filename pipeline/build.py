@@ -251,6 +251,11 @@ def build_task(config: Config, num_classes: int, class_names: tuple[str, ...] | 
     return build(config["task"], num_classes=num_classes, class_names=class_names)
 
 
+def task_field(config: Config) -> str:
+    """The field whose classes the task is about: its class's ``field``, or ``label``."""
+    return getattr(resolve_target(config["task"]["_target_"]).call, "field", "label")
+
+
 def build_optimizer(config: Config, params: Iterable[Any]) -> Optimizer:
     """The optimizer over `params`."""
     return build(config["optimizer"], params=params)

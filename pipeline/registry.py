@@ -53,7 +53,7 @@ GROUPS: dict[str, Group] = {
         _group("storage", "where records lie", option="dataset/storage"),
         _group("decode", "bytes to arrays", option="dataset/decode"),
         _group("cache", "keeps what was read", "storage", option="dataset/cache"),
-        _group("annotations", "boxes, masks and keypoints of records", option="dataset/annotations"),
+        _group("annotations", "label files beside the data", option="dataset/annotations"),
         _group("task", "losses and metrics", "num_classes class_names"),
         _group("sampler", "which record stands at a position", "n index seed"),
         _group("collate", "samples to a batch", "samples", partial=True),

@@ -136,7 +136,9 @@ NO_LEAVES = {f"datasets.annotations.{name}" for name in ("file_labels", "label_c
 
 
 def _is_leaf(name: str) -> bool:
-    return name not in NO_LEAVES and any(name.startswith(f"{package}.") for package in LEAF_PACKAGES)
+    return name not in NO_LEAVES and any(
+        name.startswith(f"{package}.") for package in LEAF_PACKAGES
+    )
 
 
 LEAVES = sorted(name for name in MODULES if _is_leaf(name))

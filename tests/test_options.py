@@ -29,6 +29,8 @@ REQUIRED = {
     ("sampler", "torch"): ["sampler.target=torch.utils.data.RandomSampler"],
     ("batch_transform", "to_float"): ["augment.device.normalize=null"],
     ("scheduler", "plateau"): ["trainer.scheduler_interval=epoch"],
+    ("dataset/annotations", "coco"): ["collate=list"],
+    ("dataset/annotations", "voc"): ["collate=list"],
     ("dataset/storage", "memmap"): ["dataset/decode=raw"],
     ("augment", "small"): ["dataset=memmap"],
     ("experiment", "imagenet"): ["dataset.storage.path=demo"],
@@ -39,6 +41,7 @@ REQUIRED = {
 # Options whose components cannot run on the demo set, and why.
 NOT_BUILT = {
     ("model", "module"): "gives a map, which is no classifier's output",
+    ("dataset/annotations", "voc"): "the demo set has no XML",
     ("dataset/decode", "raw"): "leaves the bytes of an image as they are",
 }
 SMALL = ["loader=inline", "loader.batch_size=8"]

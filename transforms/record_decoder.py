@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from datasets.pending_image import PendingImage
@@ -15,6 +16,7 @@ from transforms.formats.image_pixels import (
     decode_file,
     image_field,
 )
+from transforms.formats.mask_pixels import decode_mask
 from transforms.formats.opencv_pixels import CHANNELS
 from transforms.formats.sniff import read_header
 
@@ -35,9 +37,18 @@ class RecordDecoder(ABC):
         mode: ``RGB``, ``L`` or ``RGBA``.
         orientation: ``apply`` or ``ignore``.
         max_pixels: Larger files are refused.
+        mask_colors: Colours of RGB masks, [r, g, b] by class id.
     """
 
-    def __init__(self, name: str, *, mode: str, orientation: str, max_pixels: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        mode: str,
+        orientation: str,
+        max_pixels: int,
+        mask_colors: Sequence[Sequence[int]] | None = None,
+    ) -> None:
         if mode not in CHANNELS:
             raise ValueError(f"{name}: mode {mode!r}, expected RGB, L or RGBA")
         if orientation not in ("apply", "ignore"):
@@ -45,22 +56,27 @@ class RecordDecoder(ABC):
         self.mode = mode
         self.orientation = orientation
         self.max_pixels = max_pixels
+        self._colours = {
+            (red << 16) | (green << 8) | blue: number
+            for number, (red, green, blue) in enumerate(mask_colors or ())
+        }
 
     def __call__(self, record: Record) -> Sample:
-        """Decode the record's ``image``; its other fields pass unchanged.
+        """Decode the record's ``image``, and its ``mask``; other fields pass unchanged.
 
         Args:
             record: A record with an encoded ``image``, or one that is decoded: uint8 [H, W, C].
 
         Returns:
-            The sample, with ``image`` uint8 [H, W, C], ``index`` and ``key``. What is decoded
-            and has `mode` is passed on, if it may be written to.
+            The sample, with ``image`` uint8 [H, W, C], ``index`` and ``key``, and a ``mask``
+            as integer [H, W]. What is decoded and has `mode` is passed on, if it may be written
+            to.
 
         Raises:
-            ValueError: There is no image, it is damaged or too large; one line.
+            ValueError: There is no image, it is damaged or too large, or its mask is, or is of
+                another size; one line.
         """
-        image = self.decode(image_field(record))
-        return {**record.fields, "image": image, "index": record.index, "key": record.key}
+        return self._sample(record, self.decode(image_field(record)))
 
     def defer(self, record: Record) -> Sample:
         """Like a call, but an image of which parts can be decoded alone stays pending.
@@ -75,12 +91,7 @@ class RecordDecoder(ABC):
             ValueError: There is no image, its header is damaged, or it is too large; where all
                 of it is decoded, as in a call.
         """
-        return {
-            **record.fields,
-            "image": self._deferred(image_field(record)),
-            "index": record.index,
-            "key": record.key,
-        }
+        return self._sample(record, self._deferred(image_field(record)))
 
     def whole_because(self, image: Any) -> str | None:
         """Why an image, encoded or decoded, is decoded whole; None where its parts can be.
@@ -113,6 +124,18 @@ class RecordDecoder(ABC):
         header = read_header(data)
         check_size(header, self.max_pixels)
         return decode_file(data, header, self.mode, self.orientation)
+
+    def _sample(self, record: Record, image: Any) -> Sample:
+        sample = {**record.fields, "image": image, "index": record.index, "key": record.key}
+        if "mask" in sample:
+            mask = decode_mask(sample["mask"], colours=self._colours, max_pixels=self.max_pixels)
+            if mask.shape != image.shape[:2]:
+                raise ValueError(
+                    f"its mask has {mask.shape[1]}x{mask.shape[0]} pixels, the image "
+                    f"{image.shape[1]}x{image.shape[0]}"
+                )
+            sample["mask"] = mask
+        return sample
 
     def _deferred(self, data: Any) -> Any:
         if hasattr(data, "dtype"):

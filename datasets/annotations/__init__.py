@@ -1,1 +1,1 @@
-"""What people say about records: labels from folders, names and tables."""
+"""What people say about records: labels, boxes, masks and keypoints from files of their own."""

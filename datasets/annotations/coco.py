@@ -23,7 +23,7 @@ class CocoAnnotations:
     cut at the edges of the image. An image with a broken annotation is a bad record.
 
     Args:
-        path: The JSON file, relative to the data's folder; ``{part}`` is train or val.
+        path: The JSON file, in the data's folder or beside it; ``{part}`` is train or val.
         crowd: ``keep`` or ``drop`` boxes around crowds.
         missing: An image that the file does not list: ``error``, or ``empty``: it has no boxes.
         bad_boxes: A box without area in its image is left out, and said (``drop``), or makes
@@ -58,7 +58,7 @@ class CocoAnnotations:
         file = LabelFile.at(path)
         if file is None:
             raise ValueError(
-                f"{where}: no such file; set dataset.annotations.path, relative to the data's folder"
+                f"{where}: no such file; set dataset.annotations.path, relative to the data's"
             )
         return cached_objects(
             {"annotations": "coco", **vars(self), "file": path, "data": storage.fingerprint()},

@@ -24,7 +24,7 @@ class MaskFolder:
     integer [H, W]. An image whose mask is gone is a bad record.
 
     Args:
-        path: The folder, relative to the data's; ``{part}`` is train or val. A key finds its
+        path: The folder, in the data's or beside it; ``{part}`` is train or val. A key finds its
             mask by its name, in the same folders here or without them.
         classes: Names of the classes by id, for figures and pictures.
         ending: Ending of the mask files.
@@ -33,7 +33,7 @@ class MaskFolder:
 
     def __init__(
         self,
-        path: str = "{part}annot",
+        path: str = "masks/{part}",
         *,
         classes: list[str] | None = None,
         ending: str = "png",

@@ -24,7 +24,7 @@ class VocAnnotations:
     at the edges of the image. A record whose XML is broken or names another file is bad.
 
     Args:
-        path: The folder of the XML files, relative to the data's; ``{part}`` is train or val. A
+        path: The folder of the XML files, in the data's or beside it; ``{part}`` is train or val. A
             key with folders finds its XML in the same folders here, or without them.
         one_based: Pixels are counted from 1, as in VOC itself; false: from 0.
         difficult: ``keep`` or ``drop`` what is marked as difficult.
@@ -114,7 +114,9 @@ class VocAnnotations:
     def _objects(self, root: ElementTree.Element, key: str) -> Objects:
         named = (root.findtext("filename") or "").strip()
         if named and stem_of(named) != stem_of(key):
-            raise ValueError(f"names another file, {named!r}; correct <filename> or the file's name")
+            raise ValueError(
+                f"names another file, {named!r}; correct <filename> or the file's name"
+            )
         found = Objects(extras={"difficult": [], "truncated": []})
         width, height = (_number(root, f"size/{side}", 0.0) for side in ("width", "height"))
         if width > 0 and height > 0:
@@ -146,4 +148,6 @@ def _number(node: ElementTree.Element, path: str, default: float | None = None) 
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"{path.replace('/', '.')} is {text.strip()!r}, expected a number") from None
+        raise ValueError(
+            f"{path.replace('/', '.')} is {text.strip()!r}, expected a number"
+        ) from None

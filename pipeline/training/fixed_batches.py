@@ -30,6 +30,10 @@ class FixedBatches:
         """The classes of the data."""
         return self.loader.class_names
 
+    def classes_of(self, field: str) -> tuple[str, ...] | None:
+        """Names of the classes whose ids a field holds."""
+        return self.loader.classes_of(field)
+
     @property
     def stats(self) -> Any:
         """The loader's counts."""

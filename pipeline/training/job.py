@@ -27,6 +27,7 @@ from pipeline.build import (
     build_scheduler,
     build_settings,
     build_task,
+    task_field,
 )
 from pipeline.device import DevicePrefetcher
 from pipeline.training.checkpoint import CheckpointFolder, read_checkpoint
@@ -179,7 +180,7 @@ def _build_parts(
         val: Any = train.again()
     else:
         val = open_loader("val") if settings.validate_every else None
-    class_names = getattr(train, "class_names", None)
+    class_names = train.classes_of(task_field(config))
     num_classes = len(class_names or ())
 
     model = build_model(config, num_classes)

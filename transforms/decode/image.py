@@ -36,6 +36,7 @@ class ImageDecoder(RecordDecoder):
             elsewhere in the file, or shows only at its end, is then not seen; ``whole``
             always decodes everything.
         max_pixels: Larger images are refused from their header, before memory is allocated.
+        mask_colors: Where masks are RGB pictures: their colours, [r, g, b] by class id.
     """
 
     def __init__(
@@ -45,8 +46,15 @@ class ImageDecoder(RecordDecoder):
         orientation: Literal["apply", "ignore"] = "apply",
         region: Literal["exact", "whole"] = "exact",
         max_pixels: Annotated[int, Ge(1)] = 100_000_000,
+        mask_colors: list[list[int]] | None = None,
     ) -> None:
-        super().__init__("decode/image", mode=mode, orientation=orientation, max_pixels=max_pixels)
+        super().__init__(
+            "decode/image",
+            mode=mode,
+            orientation=orientation,
+            max_pixels=max_pixels,
+            mask_colors=mask_colors,
+        )
         if region not in ("exact", "whole"):
             raise ValueError(f"decode/image: region {region!r}, expected exact or whole")
         self.region = region

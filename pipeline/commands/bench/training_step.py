@@ -6,7 +6,13 @@ from typing import Any
 
 import torch
 
-from pipeline.build import build_model, build_optimizer, build_settings, build_task
+from pipeline.build import (
+    build_model,
+    build_optimizer,
+    build_settings,
+    build_task,
+    task_field,
+)
 from pipeline.training.loop import precision_of
 from pipeline.training.losses import total_loss
 
@@ -28,7 +34,7 @@ class TrainingStep:
 
     def __init__(self, config: Any, loader: Any, batch: Any, device: torch.device) -> None:
         settings = build_settings(config["trainer"])
-        class_names = loader.class_names
+        class_names = loader.classes_of(task_field(config))
         self.made_up = not class_names
         self._no_label = "label" not in batch
         if class_names is None and not self._no_label:
