@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.config.allowed import resolve_class, resolve_function, resolve_target
 from pipeline.config.discovery import load_all
+from pipeline.config.places import TARGETS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -154,8 +155,10 @@ def build_transform(config: Config, split: Split) -> Transform:
     """The augmentation stack of a split: ``augment.train`` or ``augment.eval``."""
     from transforms.cpu.stack import build_stack
 
-    steps = config["augment"]["train" if split == "train" else "eval"]
-    return build_stack(steps or {}, build_step=build)
+    augment = config["augment"]
+    steps = augment["train" if split == "train" else "eval"]
+    targets = {name: build(augment[name]) for name in TARGETS if augment.get(name)}
+    return build_stack(steps or {}, build_step=build, **targets)
 
 
 def build_loader(
@@ -212,6 +215,7 @@ def build_loader(
             "pixels": {
                 "decode": {k: v for k, v in config["dataset"].items() if k not in _NOT_PIXELS},
                 "augment": augment["train" if split == "train" else "eval"],
+                **{name: augment[name] for name in TARGETS if augment.get(name)},
                 "collate": config["collate"],
             },
         },

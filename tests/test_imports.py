@@ -88,7 +88,7 @@ SHARED_BY_LEAVES = {
         "transforms.formats.opencv_pixels",
     },
     "transforms.device": {"transforms.batch_rows"},
-    "transforms.cpu": {"transforms.albumentations_stage"},
+    "transforms.cpu": {"transforms.albumentations_stage", "transforms.sample_targets"},
 }
 HEAVY = tuple(
     "torch albumentations cv2 pyarrow lmdb simplejpeg torchmetrics rich matplotlib".split()

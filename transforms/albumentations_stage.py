@@ -10,6 +10,7 @@ from datasets.pending_image import DamagedImageError, PendingImage
 from datasets.sample import Sample
 from transforms.compiled_head import CompiledHead, compile_head
 from transforms.resized_head import ResizedHead, compile_resized_head
+from transforms.sample_targets import Targets
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,11 +26,17 @@ class AlbumentationsStage:
     ``image`` and ``mask`` go through as they are; ``boxes`` are clipped to the image and those
     that leave it are dropped, together with their rows of every ``box_*`` field; ``keypoints``
     that leave it get visibility 0 and stay, so that their number does not change.
+
+    Args:
+        steps: Config nodes by step name.
+        build_step: Makes the transform of a node.
+        targets: What happens to boxes and keypoints beyond that.
     """
 
-    def __init__(self, steps: Mapping[str, Node], build_step: BuildStep) -> None:
+    def __init__(self, steps: Mapping[str, Node], build_step: BuildStep, targets: Targets) -> None:
         self._steps = steps
         self._build_step = build_step
+        self._targets = targets
         self._composes: dict[tuple[bool, bool], tuple[Any, dict[int, str]]] = {}
         self._rng: np.random.Generator | None = None
         compose, _ = self._compose_for(False, False)
@@ -60,16 +67,16 @@ class AlbumentationsStage:
 
             given |= {"bboxes": sample["boxes"], "_rows": np.arange(len(sample["boxes"]))}
         if has_keypoints:
-            given["keypoints"] = sample["keypoints"][:, :2]
+            given["keypoints"] = self._targets.points(sample)
         try:
             result = compose(**given)
         except Exception as error:
             self._note_step(error, names)
             raise
         if has_boxes:
-            _put_boxes(sample, result.pop("bboxes"), result.pop("_rows"))
+            self._targets.put_boxes(sample, result.pop("bboxes"), result.pop("_rows"))
         if has_keypoints:
-            _put_keypoints(sample, result.pop("keypoints"), result["image"].shape)
+            self._targets.put_points(sample, result.pop("keypoints"), result["image"].shape)
         sample.update(result)
         return sample
 
@@ -113,6 +120,7 @@ class AlbumentationsStage:
                     label_fields=["_rows"],
                     clip=True,
                     filter_invalid_bboxes=True,
+                    **self._targets.box_limits,
                 )
                 if has_boxes
                 else None,
@@ -140,27 +148,6 @@ def import_albumentations() -> Any:
     import albumentations
 
     return albumentations
-
-
-def _put_boxes(sample: Sample, boxes: Any, rows: Any) -> None:
-    import numpy as np
-
-    kept = np.asarray(rows, np.int64)
-    count = len(sample["boxes"])
-    sample["boxes"] = np.asarray(boxes, np.float32).reshape(-1, 4)
-    for key in [key for key in sample if key.startswith("box_")]:
-        if len(sample[key]) == count:
-            sample[key] = np.asarray(sample[key])[kept]
-
-
-def _put_keypoints(sample: Sample, points: Any, shape: tuple[int, ...]) -> None:
-    import numpy as np
-
-    keypoints = np.array(sample["keypoints"], np.float32)
-    keypoints[:, :2] = np.asarray(points, np.float32).reshape(-1, 2)
-    x, y = keypoints[:, 0], keypoints[:, 1]
-    keypoints[(x < 0) | (y < 0) | (x >= shape[1]) | (y >= shape[0]), 2] = 0
-    sample["keypoints"] = keypoints
 
 
 def _failed_step(error: Exception, names: Mapping[int, str]) -> str:

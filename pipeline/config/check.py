@@ -9,7 +9,16 @@ from typing import Any
 from pipeline import registry
 from pipeline.config.allowed import family_of
 from pipeline.config.errors import Problem, listing, nearest
-from pipeline.config.places import MAPPINGS, PARTS, PLACES, STACKS, VALUES, Place, top_level_keys
+from pipeline.config.places import (
+    MAPPINGS,
+    PARTS,
+    PLACES,
+    STACKS,
+    TARGETS,
+    VALUES,
+    Place,
+    top_level_keys,
+)
 from pipeline.config.signatures import Argument, Signature, signature_of
 from pipeline.config.slips import instead_of
 from pipeline.config.values import UNRESOLVED, given, mistake, shown
@@ -90,7 +99,7 @@ class _Walk:
         if key == "imports":
             checked[key] = []
         elif key == "augment":
-            checked[key] = {stack: {} for stack in STACKS}
+            checked[key] = {**dict.fromkeys(TARGETS), **{stack: {} for stack in STACKS}}
         elif key in MAPPINGS or (key in places and places[key].nullable):
             checked[key] = {} if key in MAPPINGS else None
         else:
@@ -116,21 +125,28 @@ class _Walk:
             self.report(key, wrong)
 
     def augment(self, value: Any) -> dict[str, Any]:
-        """The three stacks."""
+        """The three stacks, and what they do with targets."""
         if not isinstance(value, dict):
             self.report("augment", f"{given(value)} given; type augment=none or augment=light")
             return {}
         for name in value:
             # A file's own variable stays one when the steps that refer to it are taken away.
             of_file = f"augment.{name}" not in self.typed and not _holds_component(value[name])
-            if name not in STACKS and not of_file and not self.is_variable(name, value[name]):
-                known = [f"augment.{stack}" for stack in STACKS]
-                self.unknown(f"augment.{name}", value[name], known, "accepts train, eval, device")
+            ours = name in STACKS or name in TARGETS
+            if not ours and not of_file and not self.is_variable(name, value[name]):
+                known = [f"augment.{part}" for part in (*STACKS, *TARGETS)]
+                accepted = f"accepts {listing([*STACKS, *TARGETS])}"
+                self.unknown(f"augment.{name}", value[name], known, accepted)
         stacks = {
             stack: self.mapping(value.get(stack), f"augment.{stack}", MAPPINGS[f"augment.{stack}"])
             for stack in STACKS
         }
-        return {**{name: value[name] for name in value if name not in STACKS}, **stacks}
+        targets = {
+            name: self.component(value.get(name), f"augment.{name}", place)
+            for name, place in TARGETS.items()
+        }
+        variables = {k: v for k, v in value.items() if k not in STACKS and k not in TARGETS}
+        return {**variables, **targets, **stacks}
 
     def mapping(self, value: Any, key: str, place: Place) -> dict[str, Any]:
         """Components by name, such as the steps of a stack."""

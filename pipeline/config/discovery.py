@@ -36,6 +36,7 @@ LEAF_MODULES = (
     "datasets.torch_dataset",
     "pipeline.loader.settings",
     "pipeline.training.settings",
+    "transforms.target_settings",
 )
 
 

@@ -62,6 +62,12 @@ VALUES: dict[str, Any] = {
 }
 """Top-level keys that hold a value."""
 
+TARGETS: dict[str, Place] = {
+    "boxes": Place(("settings",), nullable=True, only="settings/boxes"),
+    "keypoints": Place(("settings",), nullable=True, only="settings/keypoints"),
+}
+"""Keys of `augment` beside its stacks: what happens to targets of these kinds."""
+
 STACKS = ("train", "eval", "device")
 PRESETS = ("experiment", "debug")
 """Groups whose options write to the whole config and leave no key of their own."""

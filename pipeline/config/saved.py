@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from pipeline.config.errors import ConfigError, Problem
 from pipeline.config.overrides import Parsed
-from pipeline.config.places import STACKS, top_level_keys
+from pipeline.config.places import STACKS, TARGETS, top_level_keys
 
 SAVED = "config.yaml"
 KEY = "trainer.resume"
@@ -73,7 +73,7 @@ def variables_of(config: DictConfig) -> frozenset[str]:
     top = {str(name) for name in config} - set(top_level_keys())
     augment = config.get("augment")
     inner = {str(name) for name in augment} if isinstance(augment, DictConfig) else set()
-    return frozenset(top | inner - set(STACKS))
+    return frozenset(top | inner - {*STACKS, *TARGETS})
 
 
 def _delete(config: DictConfig, key: str) -> Problem:

@@ -11,15 +11,23 @@ from datasets.pending_image import PendingImage
 from datasets.sample import Sample
 from pipeline.registry import find
 from transforms.albumentations_stage import AlbumentationsStage, BuildStep, Node
+from transforms.sample_targets import Targets
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from datasets.protocols import Transform
+    from transforms.target_settings import BoxSettings, KeypointSettings
 
 
-def build_stack(steps: Mapping[str, Node | None], *, build_step: BuildStep) -> Stack:
+def build_stack(
+    steps: Mapping[str, Node | None],
+    *,
+    build_step: BuildStep,
+    boxes: BoxSettings | None = None,
+    keypoints: KeypointSettings | None = None,
+) -> Stack:
     """Make one transform of a mapping of steps.
 
     Args:
@@ -28,6 +36,8 @@ def build_stack(steps: Mapping[str, Node | None], *, build_step: BuildStep) -> S
         build_step: Makes the object of one node: an albumentations transform, or a callable
             ``(sample, rng) -> sample``. It is pickled with the stack, so it is a function of a
             module.
+        boxes: Which boxes are dropped; None: those that leave the image.
+        keypoints: What mirroring means for keypoints; None: nothing.
 
     Returns:
         The stack.
@@ -35,7 +45,7 @@ def build_stack(steps: Mapping[str, Node | None], *, build_step: BuildStep) -> S
     Raises:
         ValueError: An ``_after_`` names no step, or the steps wait for one another.
     """
-    return Stack(ordered_steps(steps), build_step)
+    return Stack(ordered_steps(steps), build_step, Targets(boxes, keypoints))
 
 
 def ordered_steps(steps: Mapping[str, Node | None]) -> dict[str, Node]:
@@ -83,9 +93,12 @@ class Stack:
 
     fills_rows = True
 
-    def __init__(self, steps: Mapping[str, Node], build_step: BuildStep) -> None:
+    def __init__(
+        self, steps: Mapping[str, Node], build_step: BuildStep, targets: Targets | None = None
+    ) -> None:
         self._steps = dict(steps)
         self._build_step = build_step
+        self._targets = targets or Targets()
         self._local = threading.local()
         self.global_random = any(_is_global_random(node) for node in self._steps.values())
         # A step that cannot be built stops the program here, not in a worker.
@@ -151,11 +164,11 @@ class Stack:
         """Whether there are no steps, so that every sample stays as it is."""
         return not self._steps
 
-    def __getstate__(self) -> tuple[dict[str, Node], BuildStep]:
-        return self._steps, self._build_step
+    def __getstate__(self) -> tuple[dict[str, Node], BuildStep, Targets]:
+        return self._steps, self._build_step, self._targets
 
-    def __setstate__(self, state: tuple[dict[str, Node], BuildStep]) -> None:
-        self._steps, self._build_step = state
+    def __setstate__(self, state: tuple[dict[str, Node], BuildStep, Targets]) -> None:
+        self._steps, self._build_step, self._targets = state
         self._local = threading.local()
         self.global_random = any(_is_global_random(node) for node in self._steps.values())
 
@@ -169,7 +182,8 @@ class Stack:
             stages = []
             for foreign, group in groupby(self._steps.items(), lambda item: _is_foreign(item[1])):
                 if foreign:
-                    stages.append(AlbumentationsStage(dict(group), self._build_step))
+                    stage = AlbumentationsStage(dict(group), self._build_step, self._targets)
+                    stages.append(stage)
                 else:
                     stages += [_OwnStage(name, node, self._build_step) for name, node in group]
             self._local.stages = stages

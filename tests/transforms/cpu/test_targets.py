@@ -1,0 +1,105 @@
+"""Boxes that are too small or hidden, and keypoints of a mirrored image."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pipeline.build import build
+from pipeline.rng import KeyedRng, Stream
+from transforms.cpu.stack import build_stack
+from transforms.target_settings import BoxSettings, KeypointSettings
+
+FLIP = {"_target_": "albumentations.HorizontalFlip", "p": 0.5}
+CROP = {"_target_": "albumentations.Crop", "x_min": 10, "y_min": 0, "x_max": 60, "y_max": 40}
+
+
+def rng(position: int):
+    return KeyedRng().at(0, 0, position, Stream.AUGMENT)
+
+
+def sample(**fields):
+    return {"image": np.zeros((60, 80, 3), np.uint8), "key": "k", **fields}
+
+
+def boxes_after(settings: BoxSettings | None) -> list[int]:
+    boxes = [[12, 2, 40, 30], [0, 0, 12, 10], [30, 30, 33, 60], [20, 20, 21, 39], [62, 1, 70, 9]]
+    given = sample(
+        boxes=np.array(boxes, np.float32), box_labels=np.arange(5), box_id=np.arange(5) + 9
+    )
+    stack = build_stack({"crop": CROP}, build_step=build, boxes=settings)
+    result = stack(given, rng(0))
+    assert (result["box_id"] == result["box_labels"] + 9).all(), "the fields keep in step"
+    assert len(result["boxes"]) == len(result["box_labels"])
+    return result["box_labels"].tolist()
+
+
+def test_each_limit_drops_what_it_says():
+    assert boxes_after(None) == [0, 1, 2, 3], "one is cut off wholly"
+    assert boxes_after(BoxSettings(min_visibility=0.3)) == [0, 2, 3], "a sixth of box 1 is left"
+    assert boxes_after(BoxSettings(min_visibility=0.4)) == [0, 3]
+    assert boxes_after(BoxSettings(min_area=25)) == [0, 2]
+    assert boxes_after(BoxSettings(min_width=2.5)) == [0, 2]
+    assert boxes_after(BoxSettings(min_height=15)) == [0, 3]
+
+
+POINTS = np.array([[40, 20, 2], [10, 5, 2], [60, 6, 1]], np.float32)
+
+
+def test_left_and_right_change_places_when_mirrored():
+    stack = build_stack(
+        {"flip": FLIP}, build_step=build, keypoints=KeypointSettings(swaps=[[1, 2]])
+    )
+    seen = set()
+    for position in range(16):
+        points = stack(sample(keypoints=POINTS), rng(position))["keypoints"]
+        mirrored = points[0, 0] != 40
+        seen.add(bool(mirrored))
+        if mirrored:
+            assert points.tolist() == [[39, 20, 2], [19, 6, 1], [69, 5, 2]]
+        else:
+            assert (points == POINTS).all()
+    assert seen == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("steps", "swapped"),
+    [
+        (["HorizontalFlip", "HorizontalFlip"], False),
+        (["VerticalFlip"], True),
+        (["HorizontalFlip", "VerticalFlip"], False),  # that is a turn by 180 degrees
+        (["Transpose"], True),
+        (["RandomRotate90"], False),
+    ],
+)
+def test_what_mirrors(steps, swapped):
+    nodes = {f"s{i}": {"_target_": f"albumentations.{n}", "p": 1.0} for i, n in enumerate(steps)}
+    stack = build_stack(nodes, build_step=build, keypoints=KeypointSettings(swaps=[[1, 2]]))
+    plain = build_stack(nodes, build_step=build)
+    for position in range(8):
+        moved = plain(sample(keypoints=POINTS), rng(position))["keypoints"]
+        points = stack(sample(keypoints=POINTS), rng(position))["keypoints"]
+        assert (points == (moved[[0, 2, 1]] if swapped else moved)).all()
+
+
+def test_several_objects_swap_each_their_own():
+    settings = KeypointSettings(swaps=[[0, 2]], per_object=3)
+    flip = {"flip": {**FLIP, "p": 1.0}}
+    two = np.concatenate([POINTS, POINTS + np.array([1, 1, 0])]).astype(np.float32)
+    points = build_stack(flip, build_step=build, keypoints=settings)(sample(keypoints=two), rng(0))[
+        "keypoints"
+    ]
+    plain = build_stack(flip, build_step=build)(sample(keypoints=two), rng(0))["keypoints"]
+    assert (points == plain[[2, 1, 0, 5, 4, 3]]).all()
+    with pytest.raises(ValueError, match="has 4 keypoints, which are no multiple of"):
+        build_stack(flip, build_step=build, keypoints=settings)(sample(keypoints=two[:4]), rng(0))
+    empty = build_stack(flip, build_step=build, keypoints=settings)(
+        sample(keypoints=two[:0]), rng(0)
+    )
+    assert empty["keypoints"].shape == (0, 3)
+
+
+@pytest.mark.parametrize("swaps", [[[1]], [[1, 1]], [[0, -1]], [[0, 1], [1, 2]], [[0, 7]]])
+def test_pairs_that_are_none(swaps):
+    with pytest.raises(ValueError, match=r"augment\.keypoints\.swaps"):
+        KeypointSettings(swaps=swaps, per_object=5)
