@@ -41,9 +41,10 @@ def _records(folder: Storage) -> list[tuple[str, bytes, int]]:
 
 
 def _write_lmdb(path: Path, folder: Storage) -> None:
-    from datasets.formats.lmdb_writer import write_lmdb
+    from datasets.writers.lmdb import LmdbWriter
+    from datasets.writing import write_storage
 
-    write_lmdb(path, folder)
+    write_storage(LmdbWriter(), path, folder)
 
 
 def _hub_table(folder: Storage) -> Any:

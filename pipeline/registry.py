@@ -54,6 +54,7 @@ GROUPS: dict[str, Group] = {
         _group("decode", "bytes to arrays", option="dataset/decode"),
         _group("cache", "keeps what was read", "storage", option="dataset/cache"),
         _group("annotations", "label files beside the data", option="dataset/annotations"),
+        _group("writer", "the form that packing writes"),
         _group("task", "losses and metrics", "num_classes class_names"),
         _group("sampler", "which record stands at a position", "n index seed"),
         _group("collate", "samples to a batch", "samples", partial=True),

@@ -20,6 +20,7 @@ from pipeline.build import (
 )
 from pipeline.config.compose import compose
 from pipeline.config.groups import options_by_group
+from pipeline.config.places import CHOSEN_BY
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -47,6 +48,9 @@ NOT_BUILT = {
 SMALL = ["loader=inline", "loader.batch_size=8"]
 
 
+OF_COMMANDS = {group for chosen in CHOSEN_BY.values() for group in chosen.values()}
+
+
 def _options() -> list[tuple[str, str]]:
     """Options that Penstock has; other tests of this process may have registered theirs."""
     groups = options_by_group()
@@ -59,6 +63,7 @@ def _options() -> list[tuple[str, str]]:
         (group, option)
         for group, options in sorted(groups.items())
         for option in options
+        if group not in OF_COMMANDS
         if (group, option) in registered or (ROOT / "conf" / group / f"{option}.yaml").exists()
     ]
 

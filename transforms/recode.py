@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -59,6 +60,11 @@ class Recode:
     raw: float = 0.0
     counts: Counter[str] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """It crosses to another process without its counts."""
+        names = [f.name for f in fields(self) if f.name not in ("counts", "_lock")]
+        return functools.partial(Recode, **{name: getattr(self, name) for name in names}), ()
 
     def __call__(self, record: Record) -> Record:
         """Change a record's image; a record without one passes.

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from datasets.file_reader import MissingFile
 from datasets.formats.lmdb_layouts import Layout, ValueFormat, write_foreign_index
+from datasets.formats.lmdb_packed import INDEX_NAME
 from datasets.formats.lmdb_pages import change_mark, data_file
-from datasets.formats.lmdb_writer import INDEX_NAME
-from datasets.formats.lmdb_writer import write_lmdb as write_lmdb
 from datasets.formats.packed_fields import unpack_fields
 from datasets.index import Index, write_index
 from datasets.index_cache import cached_index
@@ -28,7 +27,7 @@ from pipeline.registry import register
 
 @register("storage", "lmdb")
 class LmdbStorage(IndexedStorage):
-    """An LMDB file: one that `write_lmdb` made, or one in a common layout of others.
+    """An LMDB file: one that packing made, or one in a common layout of others.
 
     The places of the values are in the index, and a value is read from its place, without the
     library, which can end the interpreter when a page is damaged; see
@@ -159,7 +158,7 @@ class LmdbStorage(IndexedStorage):
         return fields
 
     def _open_packed(self, data: str) -> Index:
-        """Open the index beside the data of a file that `write_lmdb` made."""
+        """Open the index beside the data of a file that packing made."""
         beside = os.path.join(os.path.dirname(data), INDEX_NAME)
         if not os.path.exists(beside):
             raise ValueError(

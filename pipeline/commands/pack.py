@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -28,7 +29,7 @@ class PackSettings:
     Args:
         path: The folder to make; it gets ``train`` and ``val``. It must not exist,
             or be empty.
-        to: The storage to write.
+        to: The form to write: a storage's name. ``writer.<argument>`` are its own arguments.
         max_side: Shrink images whose longer side has more pixels to it (area interpolation).
         short_side: The same for the shorter side.
         quality: Encode all images anew at this JPEG quality, 1 .. 100. Null: only those that
@@ -43,7 +44,7 @@ class PackSettings:
     """
 
     path: str
-    to: Literal["lmdb"] = "lmdb"
+    to: str = "lmdb"
     max_side: Annotated[int, Ge(1)] | None = None
     short_side: Annotated[int, Ge(1)] | None = None
     quality: Annotated[int, Ge(1), Le(100)] | None = None
@@ -79,8 +80,9 @@ class PackSettings:
 
 def run(config: dict[str, Any]) -> int:
     """Write both splits of ``dataset.storage`` as ``pack.to`` under ``pack.path``."""
-    from datasets.storages.lmdb import write_lmdb
-    from pipeline.build import build_settings, open_storage
+    from datasets.writing import write_storage
+    from pipeline.build import build, build_settings, open_storage
+    from pipeline.cores import usable_cores
 
     settings: PackSettings = build_settings(config["pack"])
     target = Path(settings.path)
@@ -95,14 +97,17 @@ def run(config: dict[str, Any]) -> int:
         recode = make_recode(config, settings) if settings.changes_images else None
         start = time.perf_counter()
         destination = target / split
-        write_lmdb(destination, storage, recode=recode)
+        summaries = write_storage(
+            build(config["writer"]), destination, storage, recode=recode, threads=usable_cores()
+        )
         seconds = time.perf_counter() - start
         print(
             f"{split}: {len(storage):,} records, {_size(storage)}{_written_bytes(destination)} in "
             f"{seconds:.1f} s ({len(storage) / seconds:,.0f} records/s) -> {destination}"
         )
         if recode is not None:
-            parts = ", ".join(f"{count:,} {what}" for what, count in recode.counts.most_common())
+            counts = sum((Counter(summary.done) for summary in summaries), Counter[str]())
+            parts = ", ".join(f"{count:,} {what}" for what, count in counts.most_common())
             print(f"  images: {parts or 'none'}")
         written.append(destination)
     # A folder of both splits is opened as one; a split alone by its own name.

@@ -12,11 +12,11 @@ from pipeline.config.errors import Problem, listing, nearest
 from pipeline.config.places import (
     MAPPINGS,
     PARTS,
-    PLACES,
     STACKS,
     TARGETS,
     VALUES,
     Place,
+    places_of,
     top_level_keys,
 )
 from pipeline.config.signatures import Argument, Signature, signature_of
@@ -49,9 +49,7 @@ def check(
         The config with the defaults of registered components filled in, and all mistakes.
     """
     walk = _Walk(config, skip, variables, typed)
-    places = dict(PLACES)
-    if command is not None:
-        places[command] = Place(("settings",), only=f"settings/{command}")
+    places = places_of(command)
     known = sorted({*top_level_keys(), *places})
     checked: dict[str, Any] = {}
     for key, value in config.items():

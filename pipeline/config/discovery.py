@@ -19,6 +19,7 @@ LEAF_PACKAGES = (
     "datasets.storages",
     "datasets.annotations",
     "datasets.caches",
+    "datasets.writers",
     "transforms.decode",
     "transforms.cpu",
     "transforms.device",

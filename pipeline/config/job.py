@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -16,7 +16,7 @@ from pipeline.config.composition import Composer, CompositionError
 from pipeline.config.discovery import load_imports
 from pipeline.config.errors import ConfigError, Problem, nearest
 from pipeline.config.overrides import Change, Choice, Parsed, parse, presets
-from pipeline.config.places import PRESETS
+from pipeline.config.places import CHOSEN_BY, PRESETS
 from pipeline.config.resolution import plain, referred_names
 from pipeline.config.saved import apply_to_saved, saved_run, variables_of
 
@@ -56,13 +56,17 @@ def read_job(texts: Sequence[str], composer: Composer, *, command: str | None = 
         checked = _checked(config, parsed, command=command, variables=variables_of(config))
         return Job(checked, tuple(texts))
     wrong = {problem.key for problem in parsed.problems}
+    chosen = CHOSEN_BY.get(command or "", {})
+    wrong |= {group for name, group in chosen.items() if f"{command}.{name}" in wrong}
     if wrong & set(PRESETS):
         # It might have chosen anything, so nothing can be said about the values.
         raise ConfigError(parsed.problems)
     composer = _with_imports(parsed, composer)
+    if command is not None:
+        _choose_defaults(parsed, command, wrong)
     config, accepted = _compose(parsed, composer)
     if command is not None:
-        _add_command(config, command)
+        _add_command(config, command, parsed)
     skip = frozenset(key.replace("/", ".") for key in wrong)
     accepted += _apply(config, parsed, composer, skip)
     return Job(_checked(config, parsed, skip=skip, command=command), tuple(accepted))
@@ -200,7 +204,17 @@ def _command_keys(command: str | None) -> tuple[str, ...]:
     return () if component is None else tuple(registry.option_node(component))[1:]
 
 
-def _add_command(config: DictConfig, command: str) -> None:
+def _choose_defaults(parsed: Parsed, command: str, wrong: Collection[str]) -> None:
+    """Choose what a command's settings choose where nothing is typed."""
+    component = registry.find(f"settings/{command}")
+    for name, group in CHOSEN_BY.get(command, {}).items():
+        typed = [choice for choice in parsed.choices if choice.group == group]
+        if component is not None and not typed and group not in wrong:
+            option = str(registry.option_node(component)[name])
+            parsed.choices.append(Choice(group, (option,), False, f"{group}={option}"))
+
+
+def _add_command(config: DictConfig, command: str, parsed: Parsed) -> None:
     component = registry.find(f"settings/{command}")
     with open_dict(config):
         config[command] = (
@@ -208,6 +222,10 @@ def _add_command(config: DictConfig, command: str) -> None:
             if component is None
             else (registry.option_node(component))
         )
+        for choice in parsed.choices:
+            for name, group in CHOSEN_BY.get(command, {}).items():
+                if choice.group == group and choice.options:
+                    config[command][name] = choice.options[0]
 
 
 def locate(path: str) -> Callable[[dict[str, Any]], Any]:

@@ -16,7 +16,7 @@ from pipeline.config.composition import (
     QuotedString,
 )
 from pipeline.config.errors import Problem, listing, nearest
-from pipeline.config.places import PRESETS, top_level_keys
+from pipeline.config.places import CHOSEN_BY, PRESETS, top_level_keys
 from pipeline.config.slips import CHOICES, INSTEAD, RENAMED
 
 _KEY = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[^=]*?)(?P<equals>=)(?P<value>.*)", re.DOTALL)
@@ -83,8 +83,25 @@ def parse(
         else:
             if command and override.key_or_group in command_keys:
                 override = replace(override, key_or_group=f"{command}.{override.key_or_group}")
+            start, _, name = override.key_or_group.rpartition(".")
+            group = CHOSEN_BY.get(command or "", {}).get(name) if start == command else None
+            if group is not None:
+                choice = _choice(replace(override, key_or_group=group), text, composer)
+                _add_choice(choice, parsed, typed=override.key_or_group)
+                continue
             _add(override, text, composer, parsed)
     return parsed
+
+
+def _add_choice(choice: Choice | Problem, parsed: Parsed, *, typed: str = "") -> None:
+    """Add a choice; one that there is not is reported by the key that was typed for it."""
+    if isinstance(choice, Choice):
+        parsed.choices.append(choice)
+        return
+    if typed:
+        message = choice.message.replace(f"type {choice.key}=", f"type {typed}=")
+        choice = Problem(typed, message)
+    parsed.problems.append(choice)
 
 
 def _add(override: Override, text: str, composer: Composer, parsed: Parsed) -> None:
@@ -93,11 +110,7 @@ def _add(override: Override, text: str, composer: Composer, parsed: Parsed) -> N
         parsed.problems.append(Problem(text, "no key given; an override is key=value"))
         return
     if composer.is_group(key) and not isinstance(value, dict):
-        choice = _choice(override, text, composer)
-        if isinstance(choice, Problem):
-            parsed.problems.append(choice)
-        else:
-            parsed.choices.append(choice)
+        _add_choice(_choice(override, text, composer), parsed)
         return
     problem = _check_key(key, value, override, composer)
     if problem is not None:

@@ -68,6 +68,12 @@ TARGETS: dict[str, Place] = {
 }
 """Keys of `augment` beside its stacks: what happens to targets of these kinds."""
 
+CHOSEN_BY: dict[str, dict[str, str]] = {"pack": {"to": "writer"}}
+"""By command: settings that choose an option of a group, which stands at the top beside them.
+
+``pack.to=lmdb`` chooses ``writer=lmdb``, whose arguments are ``writer.part_records=...``.
+"""
+
 STACKS = ("train", "eval", "device")
 PRESETS = ("experiment", "debug")
 """Groups whose options write to the whole config and leave no key of their own."""
@@ -76,3 +82,11 @@ PRESETS = ("experiment", "debug")
 def top_level_keys() -> list[str]:
     """Every key that a config may have at its top."""
     return sorted({*VALUES, *PLACES, *(key.split(".")[0] for key in MAPPINGS)})
+
+
+def places_of(command: str | None) -> dict[str, Place]:
+    """Top-level keys that hold one component, of a job or of a command."""
+    if command is None:
+        return PLACES
+    chosen = {group: Place((group,)) for group in CHOSEN_BY.get(command, {}).values()}
+    return {**PLACES, command: Place(("settings",), only=f"settings/{command}"), **chosen}

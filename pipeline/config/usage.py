@@ -8,6 +8,7 @@ from typing import Any
 
 from pipeline import registry
 from pipeline.config.notation import words
+from pipeline.config.places import CHOSEN_BY
 from pipeline.config.signatures import Signature, signature_of
 from pipeline.config.values import shown
 
@@ -51,7 +52,8 @@ def print_help(composer: Any, overrides: Sequence[str], *, command: str | None =
         print()
         _print_arguments(f"settings/{command}", f"{command}.")
     print("\ngroups and their options:")
-    for group in sorted(composer.groups()):
+    others = {group for name in CHOSEN_BY if name != command for group in CHOSEN_BY[name].values()}
+    for group in sorted({*composer.groups()} - others):
         _print_group(composer, group)
     print("\nexamples:")
     width = max(len(example) for example, _ in _EXAMPLES)

@@ -92,7 +92,8 @@ def test_help_names_every_group_and_option_in_a_line(tmp_path):
         if component.target.__module__.startswith(("datasets.", "pipeline.", "transforms."))
     }  # other tests of this process may have registered more
     out = run("--help", cwd=tmp_path).stdout
-    for group in composer.groups():
+    assert "\n  writer" not in out, "which is for a command alone"
+    for group in set(composer.groups()) - {"writer"}:
         for option in composer.options(group):
             if (group, option) not in ours and not (ROOT / f"conf/{group}/{option}.yaml").exists():
                 continue
@@ -160,3 +161,29 @@ def test_a_command_has_settings_of_its_own(capsys, monkeypatch):
     assert run_command("fakecommand", ["split=val"], lambda config: 3) == 3
     assert run_command("fakecommand", ["splitt=val"], lambda config: 3) == 2
     assert "type fakecommand.split=val" in capsys.readouterr().err
+
+
+def test_a_setting_of_a_command_chooses_an_option_and_knows_its_arguments(tmp_path):
+    def pack(*words):
+        return subprocess.run(
+            [sys.executable, "-m", "pipeline", "pack", f"path={tmp_path / 'x'}", *words],
+            capture_output=True, text=True, cwd=tmp_path, timeout=120,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+
+    done = pack("pack.to=lmbd")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 2)
+    assert "pack.to: no option 'lmbd'" in done.stderr and "type pack.to=lmdb" in done.stderr
+    assert "writer/lmdb accepts" in pack("to=lmdb", "writer.shard=3").stderr
+    shown = yaml.safe_load(pack("--cfg", "job").stdout)
+    assert (shown["pack"]["to"], shown["writer"]) == ("lmdb", {"_target_": "writer/lmdb"})
+    (tmp_path / "mine.py").write_text(
+        "from pipeline.registry import register\n"
+        "@register('writer', 'mine')\n"
+        "class Mine:\n"
+        "    def __init__(self, *, part_records: int = 7) -> None: ...\n"
+    )
+    mine = pack("imports=[mine.py]", "to=mine", "writer.part_records=9", "--cfg", "job")
+    shown = yaml.safe_load(mine.stdout)
+    assert (shown["pack"]["to"], shown["writer"]["part_records"]) == ("mine", 9)
+    assert "writer: " in run("writer=lmdb", cwd=tmp_path).stderr, "train.py has no use for it"

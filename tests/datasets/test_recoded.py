@@ -13,8 +13,9 @@ import pytest
 
 from datasets.recoded import recoded
 from datasets.sample import BadRecord, Record
-from datasets.storages.lmdb import LmdbStorage, write_lmdb
+from datasets.storages.lmdb import LmdbStorage
 from tests.memory_storage import MemoryStorage
+from tests.packed import write_lmdb
 from tests.photographs import scene
 
 
@@ -28,7 +29,7 @@ def slowly_numbered(record: Record) -> Record:
 def test_order_and_bad_records_are_kept():
     source = MemoryStorage([{"image": b""}] * 99 + ["gone"] + [{"image": b""}] * 50)
     assert [r.index for r in recoded(source)] == list(range(150))
-    records = list(recoded(source, slowly_numbered))
+    records = list(recoded(source, slowly_numbered, threads=2))
     assert [r.index for r in records] == list(range(150))
     bad = [(r.index, r.cause) for r in records if isinstance(r, BadRecord)]
     assert bad == [(5, "a five"), (99, "gone")]
@@ -43,7 +44,7 @@ def test_it_runs_a_few_records_ahead_and_stops_when_it_is_closed():
         return record
 
     before = threading.active_count()
-    records = recoded(MemoryStorage([{}] * 5000), note)
+    records = recoded(MemoryStorage([{}] * 5000), note, threads=2)
     next(records)
     time.sleep(0.05)
     assert len(done) < 1000
@@ -56,7 +57,7 @@ def test_a_failure_that_is_no_damage_comes_out():
         raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
-        list(recoded(MemoryStorage([{}] * 9), fail))
+        list(recoded(MemoryStorage([{}] * 9), fail, threads=2))
 
 
 def test_decoded_and_encoded_images_lie_in_one_file(tmp_path):

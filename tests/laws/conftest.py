@@ -40,8 +40,8 @@ def make_photos(root: Path, classes: Mapping[str, int] = CLASSES) -> None:
 @pytest.fixture(scope="session")
 def packed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same photographs in LMDB."""
-    from datasets.formats.lmdb_writer import write_lmdb
     from datasets.storages.image_folder import ImageFolder
+    from tests.packed import write_lmdb
 
     folder = tmp_path_factory.mktemp("packed") / "photos"
     for split in ("train", "val"):

@@ -22,14 +22,17 @@ def packed_config(
         tiled: Encode the images anew as tiled JPEG.
     """
     from datasets.splits import Subset
-    from datasets.storages.lmdb import write_lmdb
+    from datasets.writers.lmdb import LmdbWriter
+    from datasets.writing import write_storage
     from pipeline.build import open_storage
     from pipeline.commands.pack import PackSettings, make_recode
+    from pipeline.cores import usable_cores
 
     storage: Any = Subset(open_storage(config, split), rows)
     settings = PackSettings(path=str(folder), tiled=tiled)
     recode = make_recode(config, settings) if tiled else None
-    write_lmdb(folder / split, storage, recode=recode)
+    target = folder / split
+    write_storage(LmdbWriter(), target, storage, recode=recode, threads=usable_cores())
     return _reading(config, {"_target_": "storage/lmdb", "path": str(folder / split)})
 
 

@@ -11,14 +11,15 @@ import lmdb
 import numpy as np
 import pytest
 
-from datasets.formats import lmdb_writer
+from datasets.formats import lmdb_packed
 from datasets.formats.lmdb_pages import scan_lmdb
 from datasets.index import Index
 from datasets.memory_index import MemoryIndex
 from datasets.sample import BadRecord, Record
 from datasets.storages.image_folder import ImageFolder
-from datasets.storages.lmdb import LmdbStorage, write_lmdb
+from datasets.storages.lmdb import LmdbStorage
 from tests.contracts.storage import check_storage, summary
+from tests.packed import write_lmdb
 
 rng = np.random.default_rng(0)
 
@@ -104,7 +105,7 @@ def test_all_kinds_of_fields_come_back(tmp_path):
 
 
 def test_the_map_grows(tmp_path, monkeypatch):
-    monkeypatch.setattr(lmdb_writer, "_FIRST_MAP_BYTES", 1 << 16)
+    monkeypatch.setattr(lmdb_packed, "_FIRST_MAP_BYTES", 1 << 16)
     records = images(300)
     write_lmdb(tmp_path / "a", Listed(records))
     storage = LmdbStorage(str(tmp_path / "a"))

@@ -1,0 +1,65 @@
+"""The LMDB files that packing writes: values by their number, appended a part at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+INDEX_NAME = "index.arrow"
+DATA_NAME = "data.mdb"
+# What one transaction writes; its pages are held in memory until then.
+_TRANSACTION_BYTES = 1 << 25
+_FIRST_MAP_BYTES = 1 << 28
+
+
+def append_values(folder: Path, first: int, values: memoryview, sizes: Sequence[int]) -> None:
+    """Append values under the keys ``0000000000``, ``0000000001``, ...; those there are passed.
+
+    Every transaction has an environment of its own: the library fills the unused ends of pages
+    with whatever it wrote before, and so the file is the same byte for byte wherever a process
+    was killed and another went on.
+
+    Args:
+        folder: Of data.mdb.
+        first: Number of the first value.
+        values: All values, one behind the other.
+        sizes: Bytes of each.
+    """
+    start, at = 0, 0
+    while start < len(sizes):
+        stop, end = start, at
+        while stop < len(sizes) and (stop == start or end + sizes[stop] - at <= _TRANSACTION_BYTES):
+            end += sizes[stop]
+            stop += 1
+        _append(folder, first + start, values[at:end], sizes[start:stop])
+        start, at = stop, end
+
+
+def _append(folder: Path, first: int, values: memoryview, sizes: Sequence[int]) -> None:
+    """Write some values in one transaction, in a larger map if they do not fit."""
+    import lmdb
+
+    exists = (folder / DATA_NAME).exists()
+    # One writer in a folder of its own: no lock file. 0: as large a map as the file's own.
+    env = lmdb.open(str(folder), map_size=0 if exists else _FIRST_MAP_BYTES, lock=False, max_dbs=0)
+    try:
+        while True:
+            try:
+                with env.begin(write=True) as transaction:
+                    cursor = transaction.cursor()
+                    if cursor.last() and int(cursor.key()) >= first:
+                        return
+                    cursor.putmulti(_items(first, values, sizes), append=True)
+                return
+            except lmdb.MapFullError:
+                env.set_mapsize(env.info()["map_size"] * 2)
+    finally:
+        env.close()
+
+
+def _items(first: int, values: memoryview, sizes: Sequence[int]) -> Iterator[tuple[bytes, Any]]:
+    at = 0
+    for number, size in enumerate(sizes, first):
+        yield b"%010d" % number, values[at : at + size]
+        at += size

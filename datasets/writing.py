@@ -1,0 +1,245 @@
+"""Writing records by a writer: the plan, one part, and all of a small data set at once."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from datasets.parts import PackPlan, Part, PartSummary, plan_parts
+from datasets.protocols import Storage, Writer
+from datasets.recoded import Recode, recoded
+from datasets.record_checksum import record_checksum
+from datasets.sample import BadRecord, Record
+
+_SAMPLES = 8
+_READ_BYTES = 1 << 20
+
+
+def make_plan(writer: Writer, source: Storage, recode: Recode | None = None) -> PackPlan:
+    """What of `source` is written in which parts."""
+    count = len(source)
+    rows = np.unique(np.linspace(0, count - 1, min(count, _SAMPLES)).astype(np.int64))
+    found = [r for i in rows.tolist() for r in recoded(source, recode, start=i, stop=i + 1)]
+    return PackPlan(
+        index=source.index,
+        parts=plan_parts(
+            source.index, part_records=writer.part_records, part_bytes=writer.part_bytes
+        ),
+        samples=tuple(record for record in found if isinstance(record, Record)),
+        recoded=recode is not None,
+    )
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What passes on its way to the writer."""
+
+    rows: list[int] = field(default_factory=list)
+    checksums: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    labels: list[int] = field(default_factory=list)
+    bad: list[BadRecord] = field(default_factory=list)
+
+
+def write_part(
+    writer: Writer,
+    folder: Path,
+    plan: PackPlan,
+    part: Part,
+    source: Storage,
+    *,
+    recode: Recode | None = None,
+    skip_bad: bool = False,
+    threads: int = 1,
+    progress: Callable[[int, int], None] = lambda records, size_bytes: None,
+) -> PartSummary:
+    """Write one part; all of it is on the disk when this returns.
+
+    Args:
+        writer: How.
+        folder: The folder that becomes the result.
+        plan: What all of it is.
+        part: The part.
+        source: The records.
+        recode: Changes each record before it is written.
+        skip_bad: Leave out records that cannot be read, and list them.
+        threads: How many change records.
+        progress: Is told how many records and bytes have been read since the last call.
+
+    Raises:
+        ValueError: A record cannot be read, or not be held.
+    """
+    seen = _Seen()
+    counts = getattr(recode, "counts", {})
+    before = dict(counts)
+    records = recoded(source, recode, start=part.start, stop=part.stop, threads=threads)
+    with closing(records):
+        good = _watched(records, seen, source, skip_bad, progress)
+        written = writer.write_part(folder, plan, part, good)
+    assert len(seen.rows) + len(seen.bad) == len(part), f"{writer} left records of {part}"
+    return PartSummary(
+        part=part,
+        written=written,
+        first=0,
+        rows=np.array(seen.rows, np.int64),
+        checksums=np.array(seen.checksums, np.uint32),
+        sizes=np.array(seen.sizes, np.int64),
+        labels=_labels(seen, source),
+        marks={name: sync_file(folder / name) for name in (*written.files, *written.spooled)},
+        bad=tuple(seen.bad),
+        done={what: n - before.get(what, 0) for what, n in counts.items() if n != before.get(what)},
+    )
+
+
+def _watched(
+    records: Iterator[Record | BadRecord],
+    seen: _Seen,
+    source: Storage,
+    skip_bad: bool,
+    progress: Callable[[int, int], None],
+) -> Iterator[Record]:
+    """The records that can be read, noted as they pass."""
+    told_records, told_bytes, size_bytes = 0, 0, 0
+    for record in records:
+        if isinstance(record, BadRecord):
+            if not skip_bad:
+                raise ValueError(
+                    f"pack: {source}: {record.key!r} {record.cause}; repair or remove it, or give "
+                    f"pack.on_error=skip"
+                )
+            seen.bad.append(record)
+            continue
+        checksum, size = record_checksum(record.fields, key=record.key)
+        seen.rows.append(record.index)
+        seen.checksums.append(checksum)
+        seen.sizes.append(size)
+        if "label" in record.fields:
+            seen.labels.append(int(record.fields["label"]))
+        size_bytes += size
+        if len(seen.rows) - told_records >= 64:
+            progress(len(seen.rows) - told_records, size_bytes - told_bytes)
+            told_records, told_bytes = len(seen.rows), size_bytes
+        yield record
+    progress(len(seen.rows) - told_records, size_bytes - told_bytes)
+
+
+def _labels(seen: _Seen, source: Storage) -> np.ndarray | None:
+    if not seen.labels:
+        return None
+    if len(seen.labels) != len(seen.rows):
+        raise ValueError(
+            f"pack: {source}: {len(seen.labels)} of {len(seen.rows)} records have a label; all or "
+            f"none"
+        )
+    return np.array(seen.labels, np.int64)
+
+
+def check_labels(source: Storage, summaries: list[PartSummary]) -> None:
+    """Refuse labels that some parts have and others have not."""
+    labelled = sum(len(s) for s in summaries if s.labels is not None)
+    written = sum(map(len, summaries))
+    if labelled not in (0, written):
+        raise ValueError(
+            f"pack: {source}: {labelled} of {written} records have a label; all or none"
+        )
+
+
+def sync_file(path: Path) -> tuple[int, int]:
+    """Bring a file to the disk; its size and CRC-32."""
+    size, crc = 0, 0
+    with open(path, "rb", buffering=0) as file:
+        while chunk := file.read(_READ_BYTES):
+            size, crc = size + len(chunk), zlib.crc32(chunk, crc)
+        os.fsync(file.fileno())
+    return size, crc
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring a folder's names to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def rename_new(folder: Path, path: Path) -> None:
+    """Give a folder its name, never over another one; an empty folder may stand there."""
+    try:
+        os.rename(folder, path)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+        raise ValueError(f"pack: {path} was made by someone else meanwhile") from error
+    sync_folder(path.parent)
+
+
+def write_storage(
+    writer: Writer,
+    path: str | Path,
+    source: Storage,
+    *,
+    recode: Recode | None = None,
+    threads: int = 1,
+) -> list[PartSummary]:
+    """Write all records of `source` in this process, whole or not at all.
+
+    Args:
+        writer: How.
+        path: The folder to make; it appears under this name when it is whole.
+        source: The records.
+        recode: Changes each record before it is written.
+        threads: How many change records.
+
+    Returns:
+        What became of each part.
+
+    Raises:
+        ValueError: Something is at `path`, or a record cannot be read or not be held.
+    """
+    path = Path(path)
+    if os.path.lexists(path):
+        raise ValueError(f"pack: {path} is there already; choose another path or move it away")
+    if not len(source):
+        raise ValueError(f"pack: {source} has no records; nothing to write")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        plan = make_plan(writer, source, recode)
+        writer.begin(folder, plan)
+        summaries: list[PartSummary] = []
+        for part in plan.parts:
+            summary = write_part(writer, folder, plan, part, source, recode=recode, threads=threads)
+            summaries.append(replace(summary, first=sum(map(len, summaries))))
+            join(writer, folder, plan, summaries[-1])
+        check_labels(source, summaries)
+        writer.finish(folder, plan, summaries)
+        folder.chmod(0o777 & ~umask())
+        rename_new(folder, path)
+        return summaries
+    except BaseException:
+        shutil.rmtree(folder)  # made above, by this call
+        raise
+
+
+def join(writer: Writer, folder: Path, plan: PackPlan, summary: PartSummary) -> None:
+    """Join a part, and take away what it spooled."""
+    writer.join_part(folder, plan, summary)
+    for name in summary.written.spooled:
+        (folder / name).unlink(missing_ok=True)
+
+
+def umask() -> int:
+    """The permissions that new files do not get."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,46 @@
+"""From every form into every other one and back: the same records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from datasets.parts import KINDS
+from datasets.writing import write_storage
+from pipeline import registry
+from pipeline.config.discovery import load_builtin
+from tests.contracts.writer import (
+    assert_equal_records,
+    contents,
+    holdable,
+    open_written,
+    records_of,
+)
+
+load_builtin()
+WRITERS = {
+    component.name: component.target
+    for component in registry.components("writer")
+    if component.target.__module__.startswith("datasets.")
+}
+# Pixels of one size: what a form that holds no files may need of what it is given.
+ALIKE = frozenset(KINDS) - {"files", "pixels", "shapes", "missing", "no image", "keys"}
+
+
+@pytest.mark.parametrize("other", WRITERS)
+@pytest.mark.parametrize("one", WRITERS)
+@pytest.mark.parametrize("kinds", [frozenset(KINDS), ALIKE], ids=["any", "alike"])
+def test_there_and_back(one: str, other: str, kinds: frozenset[str], tmp_path: Any):
+    a, b = WRITERS[one](), WRITERS[other]()
+    source = records_of(kinds & holdable(a) & holdable(b))
+    write_storage(a, tmp_path / "1", source)
+    first = open_written(a, tmp_path / "1")
+    write_storage(b, tmp_path / "2", first)
+    second = open_written(b, tmp_path / "2")
+    assert_equal_records(second, source)
+    write_storage(a, tmp_path / "3", second)
+    third = open_written(a, tmp_path / "3")
+    assert_equal_records(third, source)
+    if one == other:
+        assert contents(tmp_path / "1") == contents(tmp_path / "3")
