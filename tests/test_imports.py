@@ -78,6 +78,7 @@ SHARED_BY_LEAVES = {
         "datasets.file_reader",
         "datasets.index",
         "datasets.index_cache",
+    },
     "datasets.writers": {
         "datasets.index",
         "datasets.formats.array_files",
