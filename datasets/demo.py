@@ -27,6 +27,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets.formats.coco_objects import categories, scene_objects
+
 log = logging.getLogger(__name__)
 
 CLASSES = ("circle", "cross", "ring", "square", "star", "triangle")
@@ -147,35 +149,13 @@ def generate(root: Path, counts: dict[str, int] | None = None) -> None:
             (root / "masks" / split / key).with_suffix(".png").write_bytes(png.tobytes())
             height, width = scene.mask.shape
             images.append({"id": number, "file_name": key, "height": height, "width": width})
-            objects += _objects(number, scene, first_id=len(objects) + 1)
-        about = {"images": images, "annotations": objects, "categories": _CATEGORIES}
+            objects += scene_objects(number, scene, first_id=len(objects) + 1)
+        about = {
+            "images": images,
+            "annotations": objects,
+            "categories": categories(CLASSES, KEYPOINTS),
+        }
         (root / "annotations" / f"{split}.json").write_text(json.dumps(about) + "\n")
-
-
-_CATEGORIES = [
-    {"id": 1 + i, "name": name, "supercategory": "shape", "keypoints": KEYPOINTS, "skeleton": []}
-    for i, name in enumerate(CLASSES)
-]
-
-
-def _objects(image_id: int, scene: Scene, *, first_id: int) -> list[dict[str, Any]]:
-    """The shapes of an image as COCO annotations; the first, the largest, has keypoints."""
-    objects: list[dict[str, Any]] = []
-    for number, (box, kind) in enumerate(zip(scene.boxes, scene.box_labels, strict=True)):
-        left, top, right, bottom = box
-        objects.append(
-            {
-                "id": first_id + number,
-                "image_id": image_id,
-                "category_id": 1 + kind,
-                "bbox": [left, top, right - left, bottom - top],
-                "area": int((scene.mask[top:bottom, left:right] == 1 + kind).sum()),
-                "iscrowd": 0,
-            }
-        )
-    points = [value for point in scene.keypoints for value in point]
-    objects[0] |= {"keypoints": points, "num_keypoints": len(scene.keypoints)}
-    return objects
 
 
 def draw_scene(split_id: int, number: int) -> Scene:

@@ -6,8 +6,8 @@ import glob
 import hashlib
 import inspect
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from datasets.annotated_storage import AnnotatedStorage
 from datasets.index import Index
 from datasets.index_cache import cached_selection
-from datasets.memory_index import MemoryIndex
 from datasets.protocols import Annotations, ColumnStorage, Storage
-from datasets.sample import BadRecord, Record
+from datasets.subset import ColumnSubset, Subset
 
 Split = Literal["train", "val"]
 
@@ -39,75 +38,6 @@ class StorageRecipe:
     def open(self, **changes: Any) -> Storage:
         """Make the storage, with some arguments changed."""
         return self.make(**{**self.arguments, **changes})
-
-
-class Subset:
-    """Some records of a storage, as a storage of its own.
-
-    Args:
-        base: The storage.
-        rows: Its records that are in the subset, integer [n], in order.
-    """
-
-    def __init__(self, base: Storage, rows: NDArray[Any]) -> None:
-        self.base = base
-        index = base.index
-        # An Index keeps the rows itself, and pickles long ones as the file they lie in.
-        self._rows = None if isinstance(index, Index) else rows
-        self._index: Index | MemoryIndex = (
-            index if isinstance(index, Index) else MemoryIndex.of(index)
-        ).take(rows)
-
-    def __str__(self) -> str:
-        return str(self.base)
-
-    def __len__(self) -> int:
-        return len(self._index)
-
-    @property
-    def index(self) -> Index | MemoryIndex:
-        """The index of the subset."""
-        return self._index
-
-    def fingerprint(self) -> str:
-        """Hash of the base's fingerprint and the rows."""
-        return self._index.fingerprint()
-
-    def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
-        """Read the records at `indices`, int64 [n], numbered as in this subset."""
-        indices = np.asarray(indices, np.int64)
-        records = self.base.read(self._rows_at(indices))
-        return [
-            replace(record, index=i) for i, record in zip(indices.tolist(), records, strict=True)
-        ]
-
-    def _rows_at(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Rows of the base at `indices`, int64 [n]."""
-        if isinstance(self._index, Index):
-            return self._index.rows(indices)
-        assert self._rows is not None
-        return self._rows[indices].astype(np.int64)
-
-
-class ColumnSubset(Subset):
-    """Some records of a storage that gives columns."""
-
-    base: ColumnStorage
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """Names of the fields of every record."""
-        return self.base.fields
-
-    def take(
-        self,
-        indices: NDArray[np.int64],
-        fields: Collection[str],
-        *,
-        allocate: Callable[[int], Any] | None = None,
-    ) -> dict[str, NDArray[Any]]:
-        """Columns of the records at `indices`, int64 [n], numbered as in this subset."""
-        return self.base.take(self._rows_at(indices), fields, allocate=allocate)
 
 
 def open_split(

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datasets.index import Index
-from datasets.splits import StorageRecipe, Subset, find_parts, is_val, open_split
+from datasets.splits import StorageRecipe, find_parts, is_val, open_split
 from datasets.storages.image_folder import ImageFolder
 from datasets.storages.lmdb import LmdbStorage
+from datasets.subset import Subset
 from tests.contracts.storage import check_storage
 from tests.datasets.storages.test_lmdb import Listed
 from tests.packed import write_lmdb

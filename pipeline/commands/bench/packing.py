@@ -21,7 +21,7 @@ def packed_config(
         folder: Does not exist; is made.
         tiled: Encode the images anew as tiled JPEG.
     """
-    from datasets.splits import Subset
+    from datasets.subset import Subset
     from datasets.writers.lmdb import LmdbWriter
     from datasets.writing import write_storage
     from pipeline.build import open_storage
