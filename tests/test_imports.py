@@ -89,7 +89,12 @@ SHARED_BY_LEAVES = {
     "pipeline.samplers": {"pipeline.permutation", "pipeline.orders", "pipeline.weights"},
     "pipeline.collates": {"pipeline.columns"},
     # The torch modules that registered models are light factories of.
-    "pipeline.models": {"pipeline.networks.small_cnn", "pipeline.networks.fed_module"},
+    "pipeline.models": {
+        "pipeline.networks.box_detector",
+        "pipeline.networks.fed_module",
+        "pipeline.networks.small_cnn",
+    },
+    "pipeline.tasks": {"pipeline.boxes", "pipeline.metrics.box_map"},
     "transforms.decode": {
         "transforms.record_decoder",
         "transforms.formats.image_pixels",

@@ -17,6 +17,7 @@ from pipeline.build import (
     build_scheduler,
     build_settings,
     build_task,
+    task_field,
 )
 from pipeline.config.compose import compose
 from pipeline.config.groups import options_by_group
@@ -34,6 +35,9 @@ REQUIRED = {
     ("dataset/annotations", "voc"): ["collate=list"],
     ("dataset/storage", "memmap"): ["dataset/decode=raw"],
     ("augment", "small"): ["dataset=memmap"],
+    ("augment", "detection"): ["dataset/annotations=coco", "collate=list"],
+    ("model", "box_detector"): ["task=detection"],
+    ("experiment", "bccd"): ["dataset.storage.path=demo"],
     ("experiment", "imagenet"): ["dataset.storage.path=demo"],
     ("model", "module"): [
         "model.module={_target_: torch.nn.Conv2d, in_channels: 3, out_channels: 6, kernel_size: 3}"
@@ -42,6 +46,7 @@ REQUIRED = {
 # Options whose components cannot run on the demo set, and why.
 NOT_BUILT = {
     ("model", "module"): "gives a map, which is no classifier's output",
+    ("experiment", "bccd"): "has its own data",
     ("dataset/annotations", "voc"): "the demo set has no XML",
     ("dataset/decode", "raw"): "leaves the bytes of an image as they are",
 }
@@ -80,7 +85,7 @@ def test_an_option_composes_and_trains_a_step(group: str, option: str, data_dir:
     build_loggers(config, tmp_path)
     with build_loader(config, "train", run_dir=tmp_path) as loader:
         batch = next(iter(loader))
-        names = loader.class_names
+        names = loader.classes_of(task_field(config))
     assert batch["valid"].all()
     assert batch["image"].dtype == torch.uint8
     num_classes = len(names) if names else 2

@@ -1,0 +1,1 @@
+"""Metrics that torchmetrics has not, or not without more libraries."""

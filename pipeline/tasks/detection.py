@@ -1,0 +1,215 @@
+"""Boxes with classes: a focal loss and a loss of overlap, mean average precision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+from annotated_types import Ge, Gt, Le
+
+from pipeline.registry import register
+
+if TYPE_CHECKING:
+    import torch
+
+    from datasets.sample import Batch
+
+_MOST_BEFORE_SUPPRESSION = 1000
+_MOST = 100  # boxes of an image, as COCO evaluates them
+
+
+@register("task", "detection")
+class Detection:
+    """Boxes with classes: a focal loss and a loss of overlap, mean average precision.
+
+    A model gives predictions for every place of a grid (``logits``, ``boxes``, ``points``,
+    ``stride``: see `pipeline.networks.box_detector`), or does it all itself, as detection code
+    bases do: losses by names that begin with ``loss``, and ``detections``, for each image
+    ``boxes`` [N, 4], ``scores`` [N] and ``labels`` [N].
+
+    Args:
+        num_classes: Classes of boxes.
+        class_names: Their names.
+        box_weight: What the loss of overlap weighs beside that of the classes.
+        radius: How near to a box's centre a place must be to predict it, in places.
+        min_score: Boxes with lower scores are not given.
+        max_overlap: Of boxes of one class that overlap by more, the best is given.
+        class_metrics: Also report the average precision of each class.
+    """
+
+    field = "box_labels"
+
+    def __init__(
+        self,
+        *,
+        num_classes: int | None,
+        class_names: tuple[str, ...] | None = None,
+        box_weight: Annotated[float, Ge(0)] = 2.0,
+        radius: Annotated[float, Gt(0)] = 1.5,
+        min_score: Annotated[float, Ge(0), Le(1)] = 0.05,
+        max_overlap: Annotated[float, Ge(0), Le(1)] = 0.6,
+        class_metrics: bool = False,
+    ) -> None:
+        if not num_classes:
+            raise ValueError(
+                "task detection: the data has no boxes; choose dataset/annotations=voc or coco, "
+                "or another task"
+            )
+        self.num_classes = num_classes
+        self.class_names = class_names
+        self.box_weight = box_weight
+        self.radius = radius
+        self.min_score = min_score
+        self.max_overlap = max_overlap
+        self.class_metrics = class_metrics
+
+    def losses(self, outputs: Any, batch: Batch) -> dict[str, torch.Tensor]:
+        """``classes`` and ``overlap``, means over the valid rows; 0, with a gradient, if none is.
+
+        The first is the quality focal loss of Li et al., "Generalized Focal Loss", NeurIPS 2020:
+        the score that is aimed at is the overlap with the true box. The second is 1 - GIoU.
+
+        Args:
+            outputs: What the model gave.
+            batch: ``boxes``, a list of B float tensors [N, 4], xyxy in pixels, or padded
+                [B, N, 4] with ``boxes_mask``; ``box_labels`` likewise; ``valid`` bool [B].
+        """
+        import torch
+
+        logits = _dense(outputs, "logits")
+        rows = [
+            self._row_losses(logits[row], outputs, row, boxes["boxes"], boxes["labels"])
+            for row, boxes in enumerate(true_boxes(batch, self.num_classes))
+        ]
+        by_row = torch.stack([torch.stack(losses) for losses in rows])
+        valid = batch.get("valid")
+        if valid is None:
+            means = by_row.mean(0)
+        else:
+            # `where` and not a product: an infinite loss in padding must not turn into a NaN.
+            means = by_row.where(valid[:, None], by_row.new_zeros(())).sum(0)
+            means = means / valid.sum().clamp(min=1)
+        return {"classes": means[0], "overlap": means[1] * self.box_weight}
+
+    def _row_losses(
+        self,
+        logits: torch.Tensor,
+        outputs: Mapping[str, torch.Tensor],
+        row: int,
+        boxes: torch.Tensor,
+        labels: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        import torch
+        from torch.nn import functional
+
+        from pipeline.boxes import assigned, paired_overlaps
+
+        points = outputs["points"]
+        owner = assigned(points, boxes, radius=self.radius * float(outputs["stride"]))
+        places = (owner >= 0).nonzero()[:, 0]
+        predicted = outputs["boxes"][row][places]
+        iou, giou = paired_overlaps(predicted, boxes[owner[places]])
+        target = torch.zeros_like(logits)
+        target[places, labels[owner[places]]] = iou.detach().clamp(0, 1)
+        entropy = functional.binary_cross_entropy_with_logits(logits, target, reduction="none")
+        focus = (target - logits.sigmoid()).abs().square().detach()
+        count = max(len(places), 1)
+        return (entropy * focus).sum() / count, (1 - giou).sum() / count
+
+    def metrics(self) -> Any:
+        """``map`` (over IoU 0.50 to 0.95), ``map_50``, ``map_75``, by size, and ``mar_100``."""
+        from torchmetrics import MetricCollection
+
+        from pipeline.metrics.box_map import BoxMap
+
+        names = self.class_names if self.class_metrics else None
+        metrics: Any = {"boxes": BoxMap(self.num_classes, class_names=names)}
+        return MetricCollection(metrics, compute_groups=False)
+
+    def update(self, metrics: Any, outputs: Any, batch: Batch) -> None:
+        """Add the valid rows of a batch to `metrics`."""
+        valid = batch.get("valid")
+        rows = range(len(batch["position"])) if valid is None else valid.nonzero()[:, 0].tolist()
+        found = self.detections(outputs)
+        truth = true_boxes(batch, self.num_classes)
+        if rows:
+            metrics.update(
+                batch["position"][list(rows)],
+                [found[row] for row in rows],
+                [truth[row] for row in rows],
+            )
+
+    def detections(self, outputs: Any) -> list[dict[str, torch.Tensor]]:
+        """The boxes that are found in each image: ``boxes`` [N, 4], ``scores``, ``labels`` [N]."""
+        if isinstance(outputs, Mapping) and "detections" in outputs:
+            return list(outputs["detections"])
+        logits = _dense(outputs, "logits")
+        return [
+            self._best(row.detach().sigmoid(), boxes.detach())
+            for row, boxes in zip(logits, outputs["boxes"], strict=True)
+        ]
+
+    def _best(self, scores: torch.Tensor, boxes: torch.Tensor) -> dict[str, torch.Tensor]:
+        from pipeline.boxes import suppressed
+
+        flat = scores.flatten()
+        best, places = flat.topk(min(_MOST_BEFORE_SUPPRESSION, flat.numel()))
+        places = places[best >= self.min_score]
+        best = best[best >= self.min_score]
+        labels, boxes = places % scores.shape[1], boxes[places // scores.shape[1]]
+        kept = suppressed(boxes, best, labels, iou=self.max_overlap)[:_MOST]
+        return {"boxes": boxes[kept], "scores": best[kept], "labels": labels[kept]}
+
+
+def true_boxes(batch: Batch, num_classes: int) -> list[dict[str, torch.Tensor]]:
+    """The true boxes of each image, from lists or padded tensors.
+
+    Returns:
+        For each row ``boxes`` float [N, 4] and ``labels`` int64 [N]; ``crowd`` int64 [N] where
+        the data has it.
+
+    Raises:
+        ValueError: The batch has no boxes, or a label is no class.
+    """
+    for name in ("boxes", "box_labels"):
+        if name not in batch:
+            raise ValueError(
+                f"task detection: the batch has no {name!r}, only {', '.join(sorted(batch))}; "
+                f"choose dataset/annotations=voc or coco, and collate=list or collate=pad"
+            )
+    fields = {"boxes": "boxes", "box_labels": "labels", "box_crowd": "crowd"}
+    columns = {
+        short: _ragged(batch, name) for name, short in fields.items() if name in batch
+    }  # fmt: skip
+    rows = [
+        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+    ]
+    for row, boxes in enumerate(rows):
+        labels = boxes["labels"]
+        if labels.device.type == "cpu" and len(labels):
+            low, high = int(labels.min()), int(labels.max())
+            if low < 0 or high >= num_classes:
+                raise ValueError(
+                    f"task detection: {batch['key'][row]!r} has a box of class "
+                    f"{low if low < 0 else high}, expected 0 to {num_classes - 1}; correct the "
+                    f"label or the classes"
+                )
+    return rows
+
+
+def _ragged(batch: Batch, name: str) -> list[Any]:
+    """Rows of their own lengths, of a list or of a padded tensor with its mask."""
+    values, mask = batch[name], batch.get(f"{name}_mask")
+    if mask is None:
+        return list(values)
+    return [row[there] for row, there in zip(values, mask, strict=True)]
+
+
+def _dense(outputs: Any, name: str) -> torch.Tensor:
+    if not isinstance(outputs, Mapping) or name not in outputs:
+        given = ", ".join(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
+        raise ValueError(
+            f"task detection: the model gave {given}; expected logits, boxes, points and stride, "
+            f"or losses and detections; choose model=box_detector"
+        )
+    return outputs[name]
