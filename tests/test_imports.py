@@ -92,9 +92,14 @@ SHARED_BY_LEAVES = {
     "pipeline.models": {
         "pipeline.networks.box_detector",
         "pipeline.networks.fed_module",
+        "pipeline.networks.segmenter",
         "pipeline.networks.small_cnn",
     },
-    "pipeline.tasks": {"pipeline.boxes", "pipeline.metrics.box_map"},
+    "pipeline.tasks": {
+        "pipeline.boxes",
+        "pipeline.metrics.box_map",
+        "pipeline.metrics.mask_iou",
+    },
     "transforms.decode": {
         "transforms.record_decoder",
         "transforms.formats.image_pixels",

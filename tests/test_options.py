@@ -36,6 +36,9 @@ REQUIRED = {
     ("dataset/storage", "memmap"): ["dataset/decode=raw"],
     ("augment", "small"): ["dataset=memmap"],
     ("augment", "detection"): ["dataset/annotations=coco", "collate=list"],
+    ("augment", "segmentation"): ["dataset/annotations=mask_folder"],
+    ("experiment", "camvid"): ["dataset.storage.path=demo"],
+    ("model", "segmenter"): ["task=segmentation"],
     ("model", "box_detector"): ["task=detection"],
     ("experiment", "bccd"): ["dataset.storage.path=demo"],
     ("experiment", "imagenet"): ["dataset.storage.path=demo"],
@@ -47,6 +50,7 @@ REQUIRED = {
 NOT_BUILT = {
     ("model", "module"): "gives a map, which is no classifier's output",
     ("experiment", "bccd"): "has its own data",
+    ("experiment", "camvid"): "has its own data",
     ("dataset/annotations", "voc"): "the demo set has no XML",
     ("dataset/decode", "raw"): "leaves the bytes of an image as they are",
 }

@@ -26,7 +26,7 @@ class MaskFolder:
     Args:
         path: The folder, in the data's or beside it; ``{part}`` is train or val. A key finds its
             mask by its name, in the same folders here or without them.
-        classes: Names of the classes by id, for figures and pictures.
+        classes: Names of the classes by id, or how many there are.
         ending: Ending of the mask files.
         suffix: What the masks' names have more than the images', as in ``street_mask.png``.
     """
@@ -35,12 +35,13 @@ class MaskFolder:
         self,
         path: str = "masks/{part}",
         *,
-        classes: list[str] | None = None,
+        classes: list[str] | int | None = None,
         ending: str = "png",
         suffix: str = "",
     ) -> None:
         self.path = path
-        self.classes = None if classes is None else tuple(classes)
+        names = map(str, range(classes)) if isinstance(classes, int) else classes
+        self.classes = None if names is None else tuple(names)
         self.ending = ending
         self.suffix = suffix
 

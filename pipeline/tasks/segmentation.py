@@ -1,0 +1,135 @@
+"""A class for every pixel: cross-entropy, intersection over union."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+from annotated_types import Ge
+
+from pipeline.registry import register
+
+if TYPE_CHECKING:
+    import torch
+
+    from datasets.sample import Batch
+
+_IGNORED = -100
+
+
+@register("task", "segmentation")
+class Segmentation:
+    """A class for every pixel: cross-entropy, mean intersection over union, pixel accuracy.
+
+    Args:
+        num_classes: Classes of the data's masks, the ignored one among them if it has a name.
+        class_names: Their names.
+        ignore: Class ids of pixels that are neither trained on nor counted, such as void.
+        class_metrics: Also report the intersection over union of each class.
+    """
+
+    field = "mask"
+
+    def __init__(
+        self,
+        *,
+        num_classes: int | None,
+        class_names: tuple[str, ...] | None = None,
+        ignore: list[Annotated[int, Ge(0)]] = [],  # noqa: B006 - never changed
+        class_metrics: bool = False,
+    ) -> None:
+        if not num_classes:
+            raise ValueError(
+                "task segmentation: how many classes the masks have is not known; choose "
+                "dataset/annotations=mask_folder and set dataset.annotations.classes"
+            )
+        self.num_classes = num_classes
+        self.class_names = class_names
+        self.ignore = tuple(ignore)
+        self.class_metrics = class_metrics
+
+    def losses(self, outputs: Any, batch: Batch) -> dict[str, torch.Tensor]:
+        """``cross_entropy``: the mean over valid rows of each row's mean over its pixels.
+
+        Ignored pixels count nowhere; a row that has no others has a loss of 0.
+
+        Args:
+            outputs: Logits, float [B, num_classes, H, W], or a dict that has them as ``logits``.
+            batch: ``mask`` integer [B, H, W] and ``valid`` bool [B].
+        """
+        from torch.nn import functional
+
+        logits = _logits(outputs)
+        mask = self._mask(batch)
+        pixels = functional.cross_entropy(
+            logits.float(), mask, reduction="none", ignore_index=_IGNORED
+        )
+        counted = (mask != _IGNORED).sum(dim=(1, 2))
+        by_row = pixels.sum(dim=(1, 2)) / counted.clamp(min=1)
+        valid = batch.get("valid")
+        if valid is None:
+            return {"cross_entropy": by_row.mean()}
+        # `where` and not a product: an infinite loss in padding must not turn into a NaN.
+        by_row = by_row.where(valid, by_row.new_zeros(()))
+        return {"cross_entropy": by_row.sum() / valid.sum().clamp(min=1)}
+
+    def metrics(self) -> Any:
+        """``miou``, over the classes that occur in truth or prediction, and ``pixel_accuracy``."""
+        from torchmetrics import MetricCollection
+
+        from pipeline.metrics.mask_iou import MaskIou
+
+        names = self.class_names if self.class_metrics else None
+        metrics: Any = {
+            "masks": MaskIou(
+                self.num_classes, ignore=self.ignore, ignored_id=_IGNORED, class_names=names
+            )
+        }
+        return MetricCollection(metrics, compute_groups=False)
+
+    def update(self, metrics: Any, outputs: Any, batch: Batch) -> None:
+        """Add the valid rows of a batch to `metrics`."""
+        predicted, mask, valid = _logits(outputs).argmax(1), self._mask(batch), batch.get("valid")
+        if valid is not None:
+            predicted, mask = predicted[valid], mask[valid]
+        if len(mask):
+            metrics.update(predicted, mask)
+
+    def _mask(self, batch: Batch) -> torch.Tensor:
+        """Class ids int64 [B, H, W]; ignored pixels are `_IGNORED`.
+
+        Raises:
+            ValueError: There is no mask, or it holds what is no class.
+        """
+        import torch
+
+        if "mask" not in batch:
+            raise ValueError(
+                f"task segmentation: the batch has no 'mask', only {', '.join(sorted(batch))}; "
+                f"choose dataset/annotations=mask_folder"
+            )
+        mask: torch.Tensor = batch["mask"].long()
+        ignored = torch.zeros_like(mask, dtype=torch.bool)
+        for number in self.ignore:
+            ignored |= mask == number
+        wrong = ((mask < 0) | (mask >= self.num_classes)) & ~ignored
+        if mask.device.type == "cpu" and wrong.any():
+            row, y, x = wrong.nonzero()[0].tolist()
+            raise ValueError(
+                f"task segmentation: the mask of {batch['key'][row]!r} has the value "
+                f"{int(mask[row, y, x])} at {x}, {y}, expected 0 to {self.num_classes - 1}; name "
+                f"it in dataset.annotations.classes, or in task.ignore"
+            )
+        return mask.masked_fill(ignored, _IGNORED)
+
+
+def _logits(outputs: Any) -> torch.Tensor:
+    if not isinstance(outputs, Mapping):
+        return outputs
+    if "logits" not in outputs:
+        raise ValueError(
+            f"task segmentation: the model gave a dict of {', '.join(sorted(outputs))}; "
+            f"expected logits, or a dict that has them as 'logits'"
+        )
+    logits: torch.Tensor = outputs["logits"]
+    return logits
