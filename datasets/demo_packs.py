@@ -137,12 +137,32 @@ def _write_zip(path: Path, folder: Storage) -> None:
     write_whole(path, write)
 
 
+def _write_webdataset(path: Path, folder: Storage) -> None:
+    import io
+    import tarfile
+
+    def write(file: Any) -> None:
+        with tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as shard:
+            for key, image, label in _records(folder):
+                stem, _, ending = key.rpartition(".")
+                for name, content in (("cls", str(label).encode()), (ending, image)):
+                    info = tarfile.TarInfo(f"{stem}.{name}")
+                    info.size = len(content)
+                    shard.addfile(info, io.BytesIO(content))
+
+    assert folder.index.class_names is not None
+    names = "\n".join(folder.index.class_names).encode()
+    write_whole(path.parent / "classes.txt", lambda file: file.write(names))
+    write_whole(path, write)
+
+
 FORMS: dict[str, tuple[str, Callable[[Path, Storage], None]]] = {
     "arrow": (".arrow", _write_arrow),
     "csv": (".csv", _write_csv),
     "lmdb": ("", _write_lmdb),
     "memmap": ("", _write_memmap),
     "parquet": (".parquet", _write_parquet),
+    "webdataset": (".tar", _write_webdataset),
     "zip": (".zip", _write_zip),
 }
 """Ending of a split's name and how it is written, by the storage that reads it."""

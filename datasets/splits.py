@@ -25,6 +25,8 @@ Split = Literal["train", "val"]
 # Selections longer than this are mapped from a file rather than sent to every worker.
 _MAPPED_ROWS = 1 << 16
 _CONTRACT = ("__len__", "read", "index", "fingerprint")
+# Of shards, by part and ending.
+_SHARD_NAMES = ("{}-*-of-*{}", "*{}[-_][0-9]*.tar")
 _OTHER_NAMES = ("valid", "validation", "test", "testing", "dev")
 
 
@@ -50,7 +52,7 @@ def open_split(
     """Open the training or the validation part of a data set.
 
     Where `path` holds both ``train`` and ``val`` (folders, or files such as ``train.lmdb`` and
-    ``val.lmdb``; shards of the public hubs, such as ``validation-00000-of-00002.parquet``), these
+    ``val.lmdb``; shards such as ``validation-00000-of-00002.parquet`` or ``val-000000.tar``), these
     are the parts. Otherwise a record belongs to validation if the hash of
     its key says so: adding a record moves no other.
 
@@ -118,23 +120,25 @@ def find_parts(path: Any) -> dict[str, str] | None:
 def _hub_parts(folder: Path) -> dict[str, str] | None:
     """The parts of a folder laid out as the public hubs do: by shards, or by their own folders.
 
-    Shards are named ``train-00000-of-00004.parquet``; in a folder with a ``dataset_dict.json``,
-    every part is a folder.
+    Shards are named ``train-00000-of-00004.parquet`` or ``imagenet-train-000000.tar``; in a folder
+    with a ``dataset_dict.json``, every part is a folder.
     """
     val_names = ("val", *_OTHER_NAMES)
     if (folder / "dataset_dict.json").is_file():
         parts = {name: str(folder / name) for name in ("train", *val_names)
                  if (folder / name).is_dir()}  # fmt: skip
     else:
-        shards = (shard for top in (folder, folder / "data") for shard in top.glob("train-*-of-*"))
-        shard = next(shards, None)
-        if shard is None:
-            return None
-        top = shard.parent
+        found = (
+            (top, names, shard.suffix)
+            for names in _SHARD_NAMES
+            for top in (folder, folder / "data")
+            for shard in top.glob(names.format("train", ""))
+        )
+        top, names, suffix = next(found, (folder, "", ""))
         parts = {
-            name: str(Path(glob.escape(str(top)), f"{name}-*-of-*{shard.suffix}"))
+            name: str(Path(glob.escape(str(top)), names.format(name, suffix)))
             for name in ("train", *val_names)
-            if next(top.glob(f"{name}-*-of-*{shard.suffix}"), None)
+            if names and next(top.glob(names.format(name, suffix)), None)
         }
     for name in ("val", "valid", "validation"):
         if "train" in parts and name in parts:

@@ -46,6 +46,7 @@ SHARED_BY_LEAVES = {
         "datasets.index_cache",
         "datasets.indexed_storage",
         "datasets.file_reader",
+        "datasets.file_runs",
         "datasets.scan",
         "datasets.annotations.file_labels",
         "datasets.annotations.label_columns",
@@ -70,6 +71,9 @@ SHARED_BY_LEAVES = {
         "datasets.formats.packed_fields",
         "datasets.formats.parquet_files",
         "datasets.formats.saved_folder",
+        "datasets.formats.tar_headers",
+        "datasets.formats.tar_samples",
+        "datasets.formats.tar_shards",
         "datasets.formats.zip_members",
     },
     "datasets.annotations": {

@@ -1,0 +1,208 @@
+"""Samples in tar shards on a disk: found by the headers alone, and read from their places."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.data_files import DataFiles
+from datasets.file_reader import MissingFile
+from datasets.formats.tar_headers import (
+    BLOCK_BYTES,
+    BadTar,
+    TarHeaders,
+    iter_members,
+    shown,
+    stored_bytes,
+)
+from datasets.formats.tar_samples import SampleFields, iter_samples
+from datasets.shared_file import OpenFiles, SharedFile
+
+# Where headers stand closer than this, reading what lies between costs less than another read.
+_NEAR_BYTES = 1 << 16
+_FEW_HEADERS = 16  # too few to tell
+_LARGE_READ = 1 << 20
+_SMALL_READ = 1 << 12
+_COMPRESSED = {
+    b"\x1f\x8b": "gzip", b"(\xb5/\xfd": "zstd", b"\xfd7zXZ": "xz", b"BZh": "bzip2",
+    b"\x04\"M\x18": "lz4",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ShardScan:
+    """The samples of a shard, in order.
+
+    Attributes:
+        keys: Their keys, [n].
+        labels: Class ids or names, [n]; None for a sample without one.
+        offset: Where the first member of each begins, with its header, int64 [n].
+        span_bytes: From there to the end of the last member; others may lie between, int64 [n].
+        size_bytes: The content of the members alone, int64 [n].
+    """
+
+    keys: list[bytes]
+    labels: list[int | str | None]
+    offset: NDArray[np.int64]
+    span_bytes: NDArray[np.int64]
+    size_bytes: NDArray[np.int64]
+
+
+class _Place(NamedTuple):
+    """Where a member begins, where its content does, and how long this is."""
+
+    start: int
+    content: int
+    size_bytes: int
+
+
+def scan_shards(files: DataFiles, fields: SampleFields, *, where: str) -> list[ShardScan]:
+    """Find the samples of all shards; see `scan_shard`.
+
+    Raises:
+        ValueError: A shard is damaged, or gone; one line.
+    """
+    opened = OpenFiles(files.root)
+    scans = []
+    for name, (size_bytes, _) in zip(files.names, files.marks, strict=True):
+        try:
+            scans.append(scan_shard(opened[name], size_bytes, fields))
+        except (BadTar, MissingFile) as error:
+            raise ValueError(f"{where}: {name}: {error}") from error
+    return scans
+
+
+def scan_shard(file: SharedFile, size_bytes: int, fields: SampleFields) -> ShardScan:
+    """Find the samples of a shard; of their content, only labels are read.
+
+    Args:
+        file: The shard.
+        size_bytes: Its length.
+        fields: Which members count.
+
+    Raises:
+        BadTar: It is damaged, compressed or cut short, or holds what is no plain file.
+        datasets.file_reader.MissingFile: It is gone, or may not be read.
+        OSError: Trouble that did not pass.
+    """
+    window = _Window(file)
+    start = window.read(0, 6)
+    for mark, method in _COMPRESSED.items():
+        if start.startswith(mark):
+            raise BadTar(
+                f"it is compressed ({method}), and no sample of it can be read without those "
+                f"before; decompress it, or read it as a stream"
+            )
+    keys: list[bytes] = []
+    labels: list[int | str | None] = []
+    places: list[tuple[int, int, int]] = []
+    json_labels = True
+    for key, members in iter_samples(_places(window, size_bytes)):
+        taken = [place for name, place in members.items() if fields.takes(name)]
+        taken = taken or list(members.values())
+        label = None
+        source = fields.label_source(members)
+        if source is not None and (source != "json" or json_labels):
+            place = members[source]
+            try:
+                label = fields.label(source, window.read(place.content, place.size_bytes))
+            except ValueError as error:
+                raise BadTar(f"sample {shown(key)}: {error}") from error
+            # Where the first one has none, the others are not read for nothing.
+            json_labels = label is not None or bool(keys)
+        keys.append(key)
+        labels.append(label)
+        offset, last = taken[0].start, taken[-1]
+        span = last.content + last.size_bytes - offset
+        places.append((offset, span, sum(place.size_bytes for place in taken)))
+    columns = np.array(places, np.int64).reshape(-1, 3).T
+    return ShardScan(keys, labels, *columns)
+
+
+def _places(window: _Window, size_bytes: int) -> Iterator[tuple[bytes, _Place]]:
+    """The files in a shard, in order; archives that were put one behind the other are all read."""
+    headers, at, start, ended = TarHeaders(), 0, None, False
+    while at < size_bytes:
+        header = headers.parse(window.header(at))
+        if start is None:
+            start = at
+        at += BLOCK_BYTES
+        ended = header.kind == "end"
+        if header.size_bytes > size_bytes - at:
+            raise BadTar(
+                f"the member {shown(header.name)} should have {header.size_bytes:,} bytes, and "
+                f"{max(size_bytes - at, 0):,} are left in the file; copy it again"
+            )
+        if header.kind == "extension":
+            headers.extend(window.read(at, header.size_bytes))
+        elif header.kind == "file":
+            yield header.name, _Place(start, at, header.size_bytes)
+        if header.kind != "extension":
+            start = None
+        at += stored_bytes(header.size_bytes)
+    headers.finish()
+    if not ended:
+        raise BadTar(
+            "it is empty; copy it again" if not size_bytes else
+            "it has no end mark, and so may be cut short; copy it again, or, if it is whole, add "
+            "the mark: truncate -s +1024"
+        )  # fmt: skip
+
+
+class _Window:
+    """A file read piece by piece: small pieces around headers, large ones where these are near."""
+
+    def __init__(self, file: SharedFile) -> None:
+        self._file = file
+        self._data = b""
+        self._start = 0
+        self._headers = 0
+
+    def header(self, offset: int) -> bytes:
+        """The block at a place."""
+        self._headers += 1
+        return self.read(offset, BLOCK_BYTES)
+
+    def read(self, offset: int, size_bytes: int) -> bytes:
+        """The bytes at a place, as many of them as there are."""
+        start = offset - self._start
+        if start < 0 or start + size_bytes > len(self._data):
+            near = self._headers > _FEW_HEADERS and offset < self._headers * _NEAR_BYTES
+            piece = _LARGE_READ if near else _SMALL_READ
+            self._data = self._file.read_upto(offset, max(size_bytes, piece))
+            self._start, start = offset, 0
+        return self._data[start : start + size_bytes]
+
+
+def read_sample(
+    data: memoryview, key: bytes, fields: SampleFields, *, checksums: bool
+) -> dict[str, Any]:
+    """The fields of a sample.
+
+    Args:
+        data: Its span.
+        key: Its key.
+        fields: Which members become which fields.
+        checksums: Compare members with their checksums, where the shard has any.
+
+    Raises:
+        ValueError: It is damaged, or another sample.
+    """
+    samples = list(iter_samples(_contents(data, fields, checksums=checksums)))
+    if len(samples) != 1 or samples[0][0] != key:
+        raise BadTar("it is not what it was when the index was made")
+    return fields.read(samples[0][1])
+
+
+def _contents(
+    data: memoryview, fields: SampleFields, *, checksums: bool
+) -> Iterator[tuple[bytes, memoryview]]:
+    for header, content in iter_members(data):
+        if checksums and header.crc32 is not None and zlib.crc32(content) != header.crc32:
+            raise BadTar(f"the bytes of {shown(header.name)} are not those that were packed")
+        yield header.name, content
