@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 from pipeline.config.errors import Problem
+
+_PATTERN = re.compile(r"[*?\[{]|://")
 
 Rule = Callable[[dict[str, Any]], Iterator[Problem]]
 
@@ -33,10 +36,10 @@ def _touches(key: str, wrong: str) -> bool:
 
 
 def missing_data(config: dict[str, Any]) -> Iterator[Problem]:
-    """A path to the user's data that does not exist; `demo` is generated."""
+    """A path to the user's data that does not exist; `demo` is generated, a pattern is no path."""
     storage = config["dataset"].get("storage") or {}
     path = storage.get("path")
-    if isinstance(path, str) and path != "demo" and "://" not in path:
+    if isinstance(path, str) and path != "demo" and not _PATTERN.search(path):
         if not Path(path).expanduser().exists():
             parent = Path(path).expanduser().absolute()
             while not parent.exists():

@@ -247,6 +247,10 @@ def _quoted(value: str, composer: Composer) -> str:
         return value
     if inner.startswith("[") and inner.endswith("]"):
         return "[" + ",".join(_quoted_parts(inner[1:-1], composer)) + "]"
+    if inner.startswith("{") and inner.endswith("}"):
+        items = [part.partition(":") for part in _split(inner[1:-1])]
+        if all(colon and key.strip().isidentifier() for key, colon, _ in items):
+            return "{" + ",".join(f"{k}:{_quoted(v.strip(), composer)}" for k, _, v in items) + "}"
     return str(QuotedString(value, Quote.single).with_quotes())
 
 

@@ -35,6 +35,11 @@ def test_elements_of_a_list_are_quoted_one_by_one(composer):
     assert change.override.value() == ["фото/я.py", "my_parts", "a(1).py"]
 
 
+def test_values_of_a_mapping_are_quoted_one_by_one(composer):
+    [change] = parse(["x.fields={image: jpg;png, label: cls,n: [a(1)]}"], composer).changes
+    assert change.override.value() == {"image": "jpg;png", "label": "cls", "n": ["a(1)"]}
+
+
 def test_values_of_a_sweep_are_quoted_one_by_one(composer):
     text = quote("dataset.storage.path=фото/я,b,a(1)", composer, sweep=True)
     override = composer.parse(text)

@@ -17,6 +17,7 @@ from datasets.formats.npy_bytes import write_npy
 from datasets.sample import BadRecord, Record
 from datasets.splits import StorageRecipe, open_split
 from datasets.storages.webdataset import WebDatasetStorage
+from pipeline import compose
 from tests.contracts.storage import check_storage, summary
 
 rng = np.random.default_rng(0)
@@ -287,6 +288,16 @@ def test_paths(tmp_path):
     with pytest.raises(ValueError, match="path is an empty list"):
         WebDatasetStorage([])
     assert str(WebDatasetStorage(["/a.tar", "/b.tar"])) == "webdataset /a.tar and 1 more"
+
+
+@pytest.mark.parametrize(
+    "path", ["/no/s-{000..099}.tar", "/no/*.tar", "[/no/s-{0..9}.tar,/no/a.tar]", "/no/{a,b}.tar"]
+)
+def test_patterns_can_be_typed(path):
+    typed = [f"dataset.storage.path={path}", "dataset.storage.fields={image: jpg;png, label: cls}"]
+    node = compose(["dataset=webdataset", *typed])["dataset"]["storage"]
+    assert node["path"] == (path[1:-1].split(",") if path[0] == "[" else path)
+    assert node["fields"] == {"image": "jpg;png", "label": "cls"}
 
 
 @pytest.mark.parametrize("names", ["{}-{:06d}.tar", "data/photos-{}_{:02d}.tar"])
