@@ -196,10 +196,10 @@ def _check(block: bytes, checksum: bytes) -> None:
     Adler-32 holds the sum of the bytes and one (RFC 1950), modulo a prime, in its lower half: a
     twentieth of the time that `sum` takes.
     """
-    text = checksum.partition(b"\0")[0].strip(b" ")
-    if not text.isdigit():
-        raise BadTar("there is no header where one should be; copy it again")
-    stored = int(text, 8) if not text.strip(b"01234567") else -1
+    try:
+        stored = int(checksum.partition(b"\0")[0], 8)
+    except ValueError:
+        raise BadTar("there is no header where one should be; copy it again") from None
     found = (zlib.adler32(block) & 0xFFFF) - 1 - sum(checksum) + _BLANK_SUM
     if (stored - found) % _ADLER:
         # Some old programs add signed bytes.
@@ -210,20 +210,24 @@ def _check(block: bytes, checksum: bytes) -> None:
 
 def _crc32_of(group: bytes) -> int | None:
     """The checksum that `crc32_group` wrote."""
-    digits = group.rstrip(b"\0").removeprefix(_CRC32)
-    if not group.startswith(_CRC32) or len(digits) != 8 or digits.strip(b"0123456789abcdef"):
+    if not group.startswith(_CRC32):
         return None
-    return int(digits, 16)
+    digits = group.rstrip(b"\0")[len(_CRC32) :]
+    whole = len(digits) == 8 and not digits.strip(b"0123456789abcdef")
+    return int(digits, 16) if whole else None
 
 
 def _number(field: bytes) -> int:
     """A number of octal digits, or GNU's large ones to base 256."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
-    text = field.partition(b"\0")[0].strip(b" ")
-    if text.strip(b"01234567"):
+    try:
+        number = int(field.partition(b"\0")[0].strip() or b"0", 8)
+    except ValueError:
+        number = -1
+    if number < 0:
         raise BadTar(f"a header has the size {shown(field)}, expected octal digits; copy it again")
-    return int(text or b"0", 8)
+    return number
 
 
 def _decimal(text: bytes) -> int:
@@ -251,7 +255,7 @@ def _pax_records(content: bytes) -> dict[bytes, bytes]:
 def _check_name(name: bytes) -> None:
     if not name:
         raise BadTar("a member has no name; copy it again")
-    leads_out = name[:1] == b"/" or (b".." in name and b".." in name.split(b"/"))
+    leads_out = name[0] == ord("/") or (b".." in name and b".." in name.split(b"/"))
     if leads_out or b"\0" in name:
         raise BadTar(
             f"the member {shown(name)} has a name that leads elsewhere; do not trust this "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from datasets.formats.npy_bytes import read_npy
@@ -36,7 +37,7 @@ def split_name(name: bytes) -> tuple[bytes, bytes] | None:
     stem, dot, extension = last.partition(b".")
     if not stem or not dot or not extension:
         return None
-    if name[:2] == b"__" and name.partition(b"/")[0].endswith(b"__"):
+    if name.startswith(b"__") and name.partition(b"/")[0].endswith(b"__"):
         return None
     return folder + slash + stem, extension
 
@@ -73,6 +74,7 @@ def iter_samples(
         yield current, sample
 
 
+@lru_cache(1024)
 def extension_text(extension: bytes) -> str:
     """An extension as text, in small letters."""
     return extension.decode("utf-8", "backslashreplace").lower()
@@ -116,8 +118,10 @@ class SampleFields:
         """The extension of the member that a sample's label is in, if it has one."""
         if self._chosen is not None:
             return next((e for e in self._chosen.get("label", ()) if e in extensions), None)
-        named = (extension for extension in extensions if _field_name(extension) == "label")
-        return next(named, "json" if "json" in extensions else None)
+        for extension in extensions:
+            if _field_name(extension) == "label":
+                return extension
+        return "json" if "json" in extensions else None
 
     def label(self, extension: str, content: Any) -> int | str | None:
         """The label in the member that `label_source` named; None: its JSON has none.
@@ -186,6 +190,7 @@ class SampleFields:
         )
 
 
+@lru_cache(1024)
 def _field_name(extension: str) -> str:
     name, _, kind = extension.rpartition(".")
     if name and (kind in _IMAGES or kind in _PLAIN or kind == "bin"):
