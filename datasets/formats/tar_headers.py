@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 BLOCK_BYTES = 512
 MOST_EXTENSION_BYTES = 1 << 20
@@ -17,8 +17,10 @@ MOST_EXTENSION_BYTES = 1 << 20
 Kind = Literal["file", "folder", "extension", "end"]
 
 _ZEROS = bytes(BLOCK_BYTES)
-# Name, size, checksum, type, magic, group, prefix.
-_HEADER = struct.Struct("<100s24x12s12x8sc100x6s2x32x32s16x155s12x")
+# Name, size, checksum, type, magic, owner, group, prefix.
+_HEADER = struct.Struct("<100s24x12s12x8sc100x6s2x32s32s16x155s12x")
+# All fields up to the group, of which mode, owner, group and time are the same for every member.
+_WRITTEN = struct.Struct("<100s8s8s8s12s12s8sc100s8s32s32s183x")
 _CHECKSUM = slice(148, 156)
 _BLANK_SUM = 8 * ord(" ")
 _ADLER = 65521
@@ -46,26 +48,23 @@ class Header(NamedTuple):
             ``end``: a block of zeros, after which nothing comes.
         name: The path of a file or folder, as its bytes.
         size_bytes: Length of the content, which follows the header.
-        crc32: Checksum of the content, where the archive has one; see `crc32_group`.
+        crc32: Checksum of the content, where the archive has one, as those of `write_header`.
+        owner: The name of the owner.
     """
 
     kind: Kind
     name: bytes
     size_bytes: int
     crc32: int | None
+    owner: bytes
 
 
-_END = Header("end", b"", 0, None)
+_END = Header("end", b"", 0, None, b"")
 
 
 def stored_bytes(size_bytes: int) -> int:
     """How much room content takes: whole blocks."""
     return (size_bytes + BLOCK_BYTES - 1) & -BLOCK_BYTES
-
-
-def crc32_group(crc32: int) -> str:
-    """The name of the owning group that tells a file's checksum, which tar itself has none of."""
-    return f"crc32:{crc32:08x}"
 
 
 class TarHeaders:
@@ -100,7 +99,7 @@ class TarHeaders:
         if not block[0] and block == _ZEROS:
             self.finish()
             return _END
-        name, size, checksum, kind, magic, group, prefix = _HEADER.unpack(block)
+        name, size, checksum, kind, magic, owner, group, prefix = _HEADER.unpack(block)
         _check(block, checksum)
         size_bytes = _number(size)
         assert not self._extension, "the content of an extension was not given to extend"
@@ -111,7 +110,7 @@ class TarHeaders:
                     f"an extended header of {size_bytes:,} bytes, expected at most "
                     f"{MOST_EXTENSION_BYTES:,}; copy it again, or write it without"
                 )
-            return Header("extension", b"", size_bytes, None)
+            return Header("extension", b"", size_bytes, None, b"")
         name = name.partition(b"\0")[0]
         if prefix[0] and magic == b"ustar\0":
             name = b"%s/%s" % (prefix.partition(b"\0")[0], name)
@@ -121,11 +120,11 @@ class TarHeaders:
             size_bytes, self._size = self._size, None
         _check_name(name)
         if kind == b"5" or (kind in b"0\0" and name.endswith(b"/")):
-            return Header("folder", name, 0, None)
+            return Header("folder", name, 0, None, b"")
         if kind not in b"0\x007":
             what = _REFUSED.get(kind, f"of the unknown type {kind!r}; copy it again")
             raise BadTar(f"the member {shown(name)} is {what}")
-        return Header("file", name, size_bytes, _crc32_of(group))
+        return Header("file", name, size_bytes, _crc32_of(group), owner.rstrip(b"\0"))
 
     def extend(self, content: bytes) -> None:
         """Take the content of an extension, as long as its header said.
@@ -156,6 +155,47 @@ class TarHeaders:
         """
         if self._path is not None or self._size is not None or self._extension:
             raise BadTar("it ends after an extended header, before its member; copy it again")
+
+
+def write_header(name: bytes, size_bytes: int, *, owner: bytes = b"", crc32: int) -> bytes:
+    """A file's header, the same for the same arguments; a long name has one of its own before it.
+
+    Args:
+        name: The path, any length.
+        size_bytes: Length of the content that is to follow, with zeros up to a whole block.
+        owner: The name of the owner, at most 31 bytes.
+        crc32: Checksum of the content. Tar has none, so it is the name of the group:
+            ``crc32:89abcdef``.
+    """
+    group = b"%s%08x" % (_CRC32, crc32)
+    block = _block(name[:100], size_bytes, b"0", owner, group)
+    if len(name) <= 100:
+        return block
+    path = name + b"\0"
+    padding = bytes(stored_bytes(len(path)) - len(path))
+    return _block(b"././@LongLink", len(path), b"L", b"", b"") + path + padding + block
+
+
+def _block(name: bytes, size_bytes: int, kind: bytes, owner: bytes, group: bytes) -> bytes:
+    assert len(owner) < 32
+    size = b"%011o\0" % size_bytes
+    if size_bytes >= 8**11:
+        size = b"\x80" + size_bytes.to_bytes(11, "big")
+    zero, time = b"0000000\0", b"00000000000\0"
+    fields: list[Any] = [
+        name,
+        b"0000644\0",
+        zero,
+        zero,
+        size,
+        time,
+        b" " * 8,
+        kind,
+        b"",
+        b"ustar  \0",
+    ]
+    fields[6] = b"%06o\0 " % sum(_WRITTEN.pack(*fields, owner, group))
+    return _WRITTEN.pack(*fields, owner, group)
 
 
 def iter_members(data: bytes | memoryview) -> Iterator[tuple[Header, memoryview]]:

@@ -8,11 +8,14 @@ have one key are a sample.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from datasets.formats.npy_bytes import read_npy
+import numpy as np
+
+from datasets.formats.npy_bytes import read_npy, write_npy
 from datasets.formats.tar_headers import BadTar, shown
 
 T = TypeVar("T")
@@ -23,6 +26,8 @@ _TEXTS = frozenset(("txt", "text", "transcript"))
 # Fields of extensions without a name of their own; that of a JSON object are its items.
 _PLAIN = {"cls": "label", "npy": "array", "json": "json"} | dict.fromkeys(_TEXTS, "text")
 _NAMES = {"seg": "mask"}
+_ODD_NAME = re.compile(r"[^a-z0-9_-]")
+_HEX = re.compile("((?:%[0-9a-f]{2})+)")
 
 
 def split_name(name: bytes) -> tuple[bytes, bytes] | None:
@@ -78,6 +83,11 @@ def iter_samples(
 def extension_text(extension: bytes) -> str:
     """An extension as text, in small letters."""
     return extension.decode("utf-8", "backslashreplace").lower()
+
+
+def is_image_extension(extension: str) -> bool:
+    """Whether files of this extension are the field ``image``."""
+    return extension.lower() in _IMAGES
 
 
 class SampleFields:
@@ -190,11 +200,63 @@ class SampleFields:
         )
 
 
+def pack_members(fields: Mapping[str, Any], *, image: str, key: str) -> dict[str, bytes]:
+    """The members of a sample, from which `SampleFields.read` gives its fields.
+
+    Args:
+        fields: The fields of a record.
+        image: The extension of an image file.
+        key: The record's key, for messages.
+
+    Returns:
+        Content by extension: byte strings and arrays each by itself, everything else as JSON.
+
+    Raises:
+        ValueError: A field cannot be held.
+    """
+    members: dict[str, bytes] = {}
+    items: dict[str, Any] = {}
+    for name, value in fields.items():
+        if name in _RESERVED or not name:
+            raise ValueError(
+                f"pack: {key!r}: a field is called {name!r}, which shards cannot hold; rename or "
+                f"drop it with dataset.keys"
+            )
+        if name == "label":
+            members["cls"] = b"%d" % value
+        elif isinstance(value, np.ndarray):
+            members[_extension(name, "npy")] = write_npy(value)
+        elif isinstance(value, bytes | bytearray | memoryview):
+            extension = image if name == "image" else _extension(name, "bin")
+            members[extension] = bytes(value)
+        else:
+            items[name] = value.item() if isinstance(value, np.generic) else value
+    if items or not members:
+        try:
+            members["json"] = json.dumps(items).encode()
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"pack: {key!r}: one of the fields {', '.join(items)} is no JSON ({error}); "
+                f"convert or drop it"
+            ) from error
+    return members
+
+
+def _extension(name: str, kind: str) -> str:
+    """An extension that gives the field `name`, whatever characters it has."""
+    plain = name not in _NAMES and not _ODD_NAME.search(name)
+    return f"{name if plain else ''.join(f'%{byte:02x}' for byte in name.encode())}.{kind}"
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return bytes.fromhex(found[1].replace("%", "")).decode("utf-8", "backslashreplace")
+
+
 @lru_cache(1024)
 def _field_name(extension: str) -> str:
     name, _, kind = extension.rpartition(".")
     if name and (kind in _IMAGES or kind in _PLAIN or kind == "bin"):
-        return _NAMES.get(name, name)
+        return _NAMES.get(name) or _HEX.sub(_unescaped, name)
     if extension in _IMAGES:
         return "image"
     return _PLAIN.get(extension, extension)

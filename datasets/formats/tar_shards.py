@@ -20,6 +20,7 @@ from datasets.formats.tar_headers import (
     shown,
     stored_bytes,
 )
+from datasets.formats.tar_keys import unpack_key
 from datasets.formats.tar_samples import SampleFields, iter_samples
 from datasets.shared_file import OpenFiles, SharedFile
 
@@ -59,6 +60,7 @@ class _Place(NamedTuple):
     start: int
     content: int
     size_bytes: int
+    owner: bytes
 
 
 def scan_shards(files: DataFiles, fields: SampleFields, *, where: str) -> list[ShardScan]:
@@ -102,7 +104,8 @@ def scan_shard(file: SharedFile, size_bytes: int, fields: SampleFields) -> Shard
     labels: list[int | str | None] = []
     places: list[tuple[int, int, int]] = []
     json_labels = True
-    for key, members in iter_samples(_places(window, size_bytes)):
+    for stem, members in iter_samples(_places(window, size_bytes)):
+        key = unpack_key(stem, next(iter(members.values())).owner)
         taken = [place for name, place in members.items() if fields.takes(name)]
         taken = taken or list(members.values())
         label = None
@@ -141,7 +144,7 @@ def _places(window: _Window, size_bytes: int) -> Iterator[tuple[bytes, _Place]]:
         if header.kind == "extension":
             headers.extend(window.read(at, header.size_bytes))
         elif header.kind == "file":
-            yield header.name, _Place(start, at, header.size_bytes)
+            yield header.name, _Place(start, at, header.size_bytes, header.owner)
         if header.kind != "extension":
             start = None
         at += stored_bytes(header.size_bytes)
@@ -193,16 +196,17 @@ def read_sample(
     Raises:
         ValueError: It is damaged, or another sample.
     """
-    samples = list(iter_samples(_contents(data, fields, checksums=checksums)))
-    if len(samples) != 1 or samples[0][0] != key:
+    owner = b""
+
+    def contents() -> Iterator[tuple[bytes, memoryview]]:
+        nonlocal owner
+        for header, content in iter_members(data):
+            if checksums and header.crc32 is not None and zlib.crc32(content) != header.crc32:
+                raise BadTar(f"the bytes of {shown(header.name)} are not those that were packed")
+            owner = header.owner
+            yield header.name, content
+
+    samples = list(iter_samples(contents()))
+    if len(samples) != 1 or unpack_key(samples[0][0], owner) != key:
         raise BadTar("it is not what it was when the index was made")
     return fields.read(samples[0][1])
-
-
-def _contents(
-    data: memoryview, fields: SampleFields, *, checksums: bool
-) -> Iterator[tuple[bytes, memoryview]]:
-    for header, content in iter_members(data):
-        if checksums and header.crc32 is not None and zlib.crc32(content) != header.crc32:
-            raise BadTar(f"the bytes of {shown(header.name)} are not those that were packed")
-        yield header.name, content

@@ -1,6 +1,7 @@
 """Headers of tar archives: what the standard library and others write, and damage anywhere."""
 
 import io
+import os
 import struct
 import tarfile
 
@@ -10,9 +11,9 @@ import pytest
 from datasets.formats.tar_headers import (
     BadTar,
     TarHeaders,
-    crc32_group,
     iter_members,
     stored_bytes,
+    write_header,
 )
 
 LONG = "deep/" * 30 + "x" * 120 + ".jpg"
@@ -92,9 +93,28 @@ def test_an_extension_may_give_the_size():
     assert (header.size_bytes, bytes(content)) == (5, b"12345")
 
 
-def test_a_checksum_in_the_name_of_the_group():
-    data = archive([("a.jpg", b"1")], gname=crc32_group(0x8000_ABCD))
-    assert TarHeaders().parse(data[:512]).crc32 == 0x8000_ABCD
+def test_headers_that_we_write_are_read_by_us_and_by_the_library():
+    names = [b"a.jpg", LONG.encode(), b"x" * 100, b"x" * 101, "ünï".encode(), b"\xff.jpg"]
+    data = b""
+    for n, name in enumerate(names):
+        content = bytes(n * 200)
+        data += write_header(name, len(content), owner=b"key:%d" % n, crc32=0x8000_ABCD)
+        data += content.ljust(stored_bytes(len(content)), b"\0")
+    ours = [header for header, _ in iter_members(data)]
+    assert [header.name for header in ours] == names
+    assert [header.owner for header in ours] == [b"key:%d" % n for n in range(6)]
+    assert {header.crc32 for header in ours} == {0x8000_ABCD}
+    with tarfile.open(fileobj=io.BytesIO(data + bytes(1024))) as tar:
+        theirs = tar.getmembers()
+    assert [os.fsencode(info.name) for info in theirs] == names
+    assert [(info.size, info.uname, info.gname, info.mtime) for info in theirs] == [
+        (n * 200, f"key:{n}", "crc32:8000abcd", 0) for n in range(6)
+    ]
+    large = TarHeaders().parse(write_header(b"a", 8**11, crc32=0))
+    assert large.size_bytes == 8**11
+
+
+def test_other_names_of_groups_are_no_checksums():
     for other in ("crc32:8000", "crc32:-000abcd", "crc32", "users"):
         assert TarHeaders().parse(archive([("a", b"")], gname=other)[:512]).crc32 is None
 
