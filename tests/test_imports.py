@@ -93,6 +93,7 @@ SHARED_BY_LEAVES = {
         "datasets.formats.tar_headers",
         "datasets.formats.tar_keys",
         "datasets.formats.tar_samples",
+        "datasets.formats.tar_writing",
     },
     "pipeline.samplers": {"pipeline.permutation", "pipeline.orders", "pipeline.weights"},
     "pipeline.collates": {"pipeline.columns"},

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 BLOCK_BYTES = 512
 MOST_EXTENSION_BYTES = 1 << 20
@@ -19,12 +18,10 @@ Kind = Literal["file", "folder", "extension", "end"]
 _ZEROS = bytes(BLOCK_BYTES)
 # Name, size, checksum, type, magic, owner, group, prefix.
 _HEADER = struct.Struct("<100s24x12s12x8sc100x6s2x32s32s16x155s12x")
-# All fields up to the group, of which mode, owner, group and time are the same for every member.
-_WRITTEN = struct.Struct("<100s8s8s8s12s12s8sc100s8s32s32s183x")
 _CHECKSUM = slice(148, 156)
 _BLANK_SUM = 8 * ord(" ")
 _ADLER = 65521
-_CRC32 = b"crc32:"
+CRC32_MARK = b"crc32:"
 _REFUSED = {
     b"1": "a hard link; write the archive with tar's --hard-dereference",
     b"2": "a symbolic link; write the archive with tar's --dereference",
@@ -48,7 +45,7 @@ class Header(NamedTuple):
             ``end``: a block of zeros, after which nothing comes.
         name: The path of a file or folder, as its bytes.
         size_bytes: Length of the content, which follows the header.
-        crc32: Checksum of the content, where the archive has one, as those of `write_header`.
+        crc32: Checksum of the content, where the archive has one, in the name of the group.
         owner: The name of the owner.
     """
 
@@ -157,74 +154,6 @@ class TarHeaders:
             raise BadTar("it ends after an extended header, before its member; copy it again")
 
 
-def write_header(name: bytes, size_bytes: int, *, owner: bytes = b"", crc32: int) -> bytes:
-    """A file's header, the same for the same arguments; a long name has one of its own before it.
-
-    Args:
-        name: The path, any length.
-        size_bytes: Length of the content that is to follow, with zeros up to a whole block.
-        owner: The name of the owner, at most 31 bytes.
-        crc32: Checksum of the content. Tar has none, so it is the name of the group:
-            ``crc32:89abcdef``.
-    """
-    group = b"%s%08x" % (_CRC32, crc32)
-    block = _block(name[:100], size_bytes, b"0", owner, group)
-    if len(name) <= 100:
-        return block
-    path = name + b"\0"
-    padding = bytes(stored_bytes(len(path)) - len(path))
-    return _block(b"././@LongLink", len(path), b"L", b"", b"") + path + padding + block
-
-
-def _block(name: bytes, size_bytes: int, kind: bytes, owner: bytes, group: bytes) -> bytes:
-    assert len(owner) < 32
-    size = b"%011o\0" % size_bytes
-    if size_bytes >= 8**11:
-        size = b"\x80" + size_bytes.to_bytes(11, "big")
-    zero, time = b"0000000\0", b"00000000000\0"
-    fields: list[Any] = [
-        name,
-        b"0000644\0",
-        zero,
-        zero,
-        size,
-        time,
-        b" " * 8,
-        kind,
-        b"",
-        b"ustar  \0",
-    ]
-    fields[6] = b"%06o\0 " % sum(_WRITTEN.pack(*fields, owner, group))
-    return _WRITTEN.pack(*fields, owner, group)
-
-
-def iter_members(data: bytes | memoryview) -> Iterator[tuple[Header, memoryview]]:
-    """The files in bytes that begin with a header, each with its content.
-
-    Args:
-        data: Whole members, with or without an end mark.
-
-    Raises:
-        BadTar: They are damaged or end too early.
-    """
-    view, headers, at = memoryview(data), TarHeaders(), 0
-    while at < len(view):
-        header = headers.parse(bytes(view[at : at + BLOCK_BYTES]))
-        if header.kind == "end":
-            return
-        at += BLOCK_BYTES
-        content = view[at : at + header.size_bytes]
-        if len(content) != header.size_bytes:
-            missing = header.size_bytes - len(content)
-            raise BadTar(f"{missing:,} bytes of a member are missing; copy it again")
-        at += stored_bytes(header.size_bytes)
-        if header.kind == "extension":
-            headers.extend(bytes(content))
-        elif header.kind == "file":
-            yield header, content
-    headers.finish()
-
-
 def shown(name: bytes) -> str:
     """A name for a message."""
     return repr(name.decode("utf-8", "backslashreplace"))
@@ -249,10 +178,10 @@ def _check(block: bytes, checksum: bytes) -> None:
 
 
 def _crc32_of(group: bytes) -> int | None:
-    """The checksum that `crc32_group` wrote."""
-    if not group.startswith(_CRC32):
+    """The checksum in the name of a group: ``crc32:89abcdef``."""
+    if not group.startswith(CRC32_MARK):
         return None
-    digits = group.rstrip(b"\0")[len(_CRC32) :]
+    digits = group.rstrip(b"\0")[len(CRC32_MARK) :]
     whole = len(digits) == 8 and not digits.strip(b"0123456789abcdef")
     return int(digits, 16) if whole else None
 

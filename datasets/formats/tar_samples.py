@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-
-from datasets.formats.npy_bytes import read_npy, write_npy
+from datasets.formats.npy_bytes import read_npy
 from datasets.formats.tar_headers import BadTar, shown
 
 T = TypeVar("T")
 
-_RESERVED = frozenset(("index", "key", "position", "epoch", "valid"))
+RESERVED = frozenset(("index", "key", "position", "epoch", "valid"))
 _IMAGES = frozenset("jpg jpeg jpe jfif png webp bmp dib tif tiff pgm ppm pnm".split())
 _TEXTS = frozenset(("txt", "text", "transcript"))
 # Fields of extensions without a name of their own; that of a JSON object are its items.
 _PLAIN = {"cls": "label", "npy": "array", "json": "json"} | dict.fromkeys(_TEXTS, "text")
-_NAMES = {"seg": "mask"}
-_ODD_NAME = re.compile(r"[^a-z0-9_-]")
+FIELD_NAMES = {"seg": "mask"}
+_MOST_LAYOUTS = 1024
 _HEX = re.compile("((?:%[0-9a-f]{2})+)")
 
 
@@ -90,6 +88,24 @@ def is_image_extension(extension: str) -> bool:
     return extension.lower() in _IMAGES
 
 
+class SampleLayout(NamedTuple):
+    """What becomes of the members of a sample.
+
+    Attributes:
+        fields: Extension and field of each, but the label.
+        content: Extensions of the members that these are in, in the order of the archive.
+        label: The extension of the member that the label is in, if there is one.
+        object: The items of ``json`` are fields.
+        absent: Chosen fields that have no member.
+    """
+
+    fields: tuple[tuple[str, str], ...]
+    content: tuple[str, ...]
+    label: str | None
+    object: bool
+    absent: tuple[str, ...]
+
+
 class SampleFields:
     """Turns the members of a sample into the fields of a record.
 
@@ -109,32 +125,38 @@ class SampleFields:
 
     def __init__(self, fields: Mapping[str, str] | None = None) -> None:
         self._chosen: dict[str, tuple[str, ...]] | None = None
+        self._layouts: dict[tuple[str, ...], SampleLayout] = {}
         if fields is not None:
             self._chosen = {
                 name: tuple(part.strip().lstrip(".").lower() for part in extensions.split(";"))
                 for name, extensions in fields.items()
             }
             for name in self._chosen:
-                if name in _RESERVED:
+                if name in RESERVED:
                     raise ValueError(f"fields: {name!r} is the framework's own; choose another")
 
     def takes(self, extension: str) -> bool:
         """Whether members with this extension become fields."""
         if self._chosen is not None:
             return any(extension in extensions for extensions in self._chosen.values())
-        return _field_name(extension) not in _RESERVED
+        return _field_name(extension) not in RESERVED
 
-    def label_source(self, extensions: Collection[str]) -> str | None:
-        """The extension of the member that a sample's label is in, if it has one."""
-        if self._chosen is not None:
-            return next((e for e in self._chosen.get("label", ()) if e in extensions), None)
-        for extension in extensions:
-            if _field_name(extension) == "label":
-                return extension
-        return "json" if "json" in extensions else None
+    def layout(self, extensions: tuple[str, ...]) -> SampleLayout:
+        """What becomes of samples with these members.
+
+        Raises:
+            ValueError: Two would be one field.
+        """
+        layout = self._layouts.get(extensions)
+        if layout is None:
+            if len(self._layouts) >= _MOST_LAYOUTS:
+                self._layouts.clear()
+            made = self._usual if self._chosen is None else self._of_chosen
+            layout = self._layouts[extensions] = made(extensions)
+        return layout
 
     def label(self, extension: str, content: Any) -> int | str | None:
-        """The label in the member that `label_source` named; None: its JSON has none.
+        """The label in the member that a layout names; None: its JSON has none.
 
         Raises:
             ValueError: It is damaged, or no label.
@@ -144,13 +166,17 @@ class SampleFields:
             if "label" not in value:
                 return None
             value = value["label"]
+        elif extension == "json" and self._chosen is None:
+            return None
         return _label(value)
 
-    def read(self, members: Mapping[str, Any]) -> dict[str, Any]:
+    def read(self, members: Mapping[str, Any], *, label: bool = True) -> dict[str, Any]:
         """The fields of a sample.
 
         Args:
             members: Content by extension, as bytes or a view of them.
+            label: Read the label too. Otherwise its member may be left out, and one that an
+                object holds comes as it is.
 
         Returns:
             Fields: numbers, text, bytes, arrays, and what JSON holds. A label is an int or a name.
@@ -158,94 +184,60 @@ class SampleFields:
         Raises:
             ValueError: A member is damaged, a chosen one is not there, or two would be one field.
         """
-        if self._chosen is not None:
-            return {name: self._first(name, members) for name in self._chosen}
-        fields: dict[str, Any] = {}
+        layout = self.layout(tuple(members))
+        if layout.absent and (label or layout.absent != ("label",)):
+            assert self._chosen is not None
+            name = next(name for name in layout.absent if label or name != "label")
+            raise ValueError(
+                f"it has no {' or '.join(self._chosen[name])} for the field {name!r}, only "
+                f"{', '.join(members)}"
+            )
+        fields = {
+            name: _decoded(extension, members[extension]) for extension, name in layout.fields
+        }
+        if layout.object:
+            value = _decoded("json", members["json"])
+            for name, item in (value if isinstance(value, dict) else {"json": value}).items():
+                if name not in RESERVED:
+                    fields.setdefault(name, item)
+        if label and layout.label is not None:
+            found = self.label(layout.label, members[layout.label])
+            if found is not None:
+                fields["label"] = found
+            elif self._chosen is not None:
+                raise ValueError(f"its {layout.label} has no label")
+        return fields
+
+    def _usual(self, extensions: tuple[str, ...]) -> SampleLayout:
         sources: dict[str, str] = {}
-        items: dict[str, Any] = {}
-        for extension, content in members.items():
+        for extension in extensions:
             name = _field_name(extension)
-            if name in _RESERVED:
+            if name in RESERVED or extension == "json":
                 continue
-            value = _decoded(extension, content)
-            if extension == "json" and isinstance(value, dict):
-                items = value
-                continue
-            if name in fields:
+            if name in sources:
                 raise ValueError(
                     f"{sources[name]} and {extension} are both the field {name!r}; say which is: "
                     f"fields={{{name}: {sources[name]}}}"
                 )
-            fields[name], sources[name] = value, extension
-        for name, value in items.items():
-            if name not in _RESERVED:
-                fields.setdefault(name, value)
-        if "label" in fields:
-            fields["label"] = _label(fields["label"])
-        return fields
+            sources[name] = extension
+        has_object = "json" in extensions
+        label = sources.pop("label", "json" if has_object else None)
+        fields = tuple((extension, name) for name, extension in sources.items())
+        content = {*sources.values(), *(["json"] if has_object else [])}
+        in_order = tuple(extension for extension in extensions if extension in content)
+        return SampleLayout(fields, in_order, label, has_object, ())
 
-    def _first(self, name: str, members: Mapping[str, Any]) -> Any:
+    def _of_chosen(self, extensions: tuple[str, ...]) -> SampleLayout:
         assert self._chosen is not None
-        for extension in self._chosen[name]:
-            if extension in members:
-                if name != "label":
-                    return _decoded(extension, members[extension])
-                label = self.label(extension, members[extension])
-                if label is None:
-                    raise ValueError(f"its {extension} has no label")
-                return label
-        raise ValueError(
-            f"it has no {' or '.join(self._chosen[name])} for the field {name!r}, only "
-            f"{', '.join(members)}"
-        )
-
-
-def pack_members(fields: Mapping[str, Any], *, image: str, key: str) -> dict[str, bytes]:
-    """The members of a sample, from which `SampleFields.read` gives its fields.
-
-    Args:
-        fields: The fields of a record.
-        image: The extension of an image file.
-        key: The record's key, for messages.
-
-    Returns:
-        Content by extension: byte strings and arrays each by itself, everything else as JSON.
-
-    Raises:
-        ValueError: A field cannot be held.
-    """
-    members: dict[str, bytes] = {}
-    items: dict[str, Any] = {}
-    for name, value in fields.items():
-        if name in _RESERVED or not name:
-            raise ValueError(
-                f"pack: {key!r}: a field is called {name!r}, which shards cannot hold; rename or "
-                f"drop it with dataset.keys"
-            )
-        if name == "label":
-            members["cls"] = b"%d" % value
-        elif isinstance(value, np.ndarray):
-            members[_extension(name, "npy")] = write_npy(value)
-        elif isinstance(value, bytes | bytearray | memoryview):
-            extension = image if name == "image" else _extension(name, "bin")
-            members[extension] = bytes(value)
-        else:
-            items[name] = value.item() if isinstance(value, np.generic) else value
-    if items or not members:
-        try:
-            members["json"] = json.dumps(items).encode()
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"pack: {key!r}: one of the fields {', '.join(items)} is no JSON ({error}); "
-                f"convert or drop it"
-            ) from error
-    return members
-
-
-def _extension(name: str, kind: str) -> str:
-    """An extension that gives the field `name`, whatever characters it has."""
-    plain = name not in _NAMES and not _ODD_NAME.search(name)
-    return f"{name if plain else ''.join(f'%{byte:02x}' for byte in name.encode())}.{kind}"
+        first = {
+            name: next((one for one in several if one in extensions), None)
+            for name, several in self._chosen.items()
+        }
+        absent = tuple(name for name, extension in first.items() if extension is None)
+        label = first.pop("label", None)
+        fields = tuple((extension, name) for name, extension in first.items() if extension)
+        in_order = tuple(one for one in extensions if one in first.values())
+        return SampleLayout(fields, in_order, label, False, absent)
 
 
 def _unescaped(found: re.Match[str]) -> str:
@@ -256,7 +248,7 @@ def _unescaped(found: re.Match[str]) -> str:
 def _field_name(extension: str) -> str:
     name, _, kind = extension.rpartition(".")
     if name and (kind in _IMAGES or kind in _PLAIN or kind == "bin"):
-        return _NAMES.get(name) or _HEX.sub(_unescaped, name)
+        return FIELD_NAMES.get(name) or _HEX.sub(_unescaped, name)
     if extension in _IMAGES:
         return "image"
     return _PLAIN.get(extension, extension)
@@ -264,13 +256,16 @@ def _field_name(extension: str) -> str:
 
 def _decoded(extension: str, content: Any) -> Any:
     """A member's value, by the last part of its extension."""
-    kind = extension.rpartition(".")[2]
-    decode = _DECODERS.get(kind, bytes)
     try:
-        return decode(content)
+        return _decoder(extension)(content)
     except (ValueError, RecursionError) as error:
         said = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise ValueError(f"its {extension}: {' '.join(said.split())}") from None
+
+
+@lru_cache(1024)
+def _decoder(extension: str) -> Callable[[Any], Any]:
+    return _DECODERS.get(extension.rpartition(".")[2], bytes)
 
 
 def _class(content: Any) -> int | str:

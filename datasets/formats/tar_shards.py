@@ -16,12 +16,17 @@ from datasets.formats.tar_headers import (
     BLOCK_BYTES,
     BadTar,
     TarHeaders,
-    iter_members,
     shown,
     stored_bytes,
 )
 from datasets.formats.tar_keys import unpack_key
-from datasets.formats.tar_samples import SampleFields, iter_samples
+from datasets.formats.tar_samples import (
+    SampleFields,
+    SampleLayout,
+    extension_text,
+    iter_samples,
+    split_name,
+)
 from datasets.shared_file import OpenFiles, SharedFile
 
 # Where headers stand closer than this, reading what lies between costs less than another read.
@@ -61,6 +66,7 @@ class _Place(NamedTuple):
     content: int
     size_bytes: int
     owner: bytes
+    crc32: int | None
 
 
 def scan_shards(files: DataFiles, fields: SampleFields, *, where: str) -> list[ShardScan]:
@@ -106,25 +112,37 @@ def scan_shard(file: SharedFile, size_bytes: int, fields: SampleFields) -> Shard
     json_labels = True
     for stem, members in iter_samples(_places(window, size_bytes)):
         key = unpack_key(stem, next(iter(members.values())).owner)
-        taken = [place for name, place in members.items() if fields.takes(name)]
-        taken = taken or list(members.values())
         label = None
-        source = fields.label_source(members)
-        if source is not None and (source != "json" or json_labels):
-            place = members[source]
-            try:
-                label = fields.label(source, window.read(place.content, place.size_bytes))
-            except ValueError as error:
-                raise BadTar(f"sample {shown(key)}: {error}") from error
-            # Where the first one has none, the others are not read for nothing.
-            json_labels = label is not None or bool(keys)
+        try:
+            layout = fields.layout(tuple(members))
+            if layout.label is not None and (layout.label != "json" or json_labels):
+                place = members[layout.label]
+                content = window.read(place.content, place.size_bytes)
+                if place.crc32 is not None and zlib.crc32(content) != place.crc32:
+                    raise ValueError("its label is not what was packed; copy the shard again")
+                label = fields.label(layout.label, content)
+                # Where the first one has none, the others are not read for nothing.
+                json_labels = label is not None or bool(keys)
+        except ValueError as error:
+            raise BadTar(f"sample {shown(key)}: {error}") from error
         keys.append(key)
         labels.append(label)
-        offset, last = taken[0].start, taken[-1]
-        span = last.content + last.size_bytes - offset
-        places.append((offset, span, sum(place.size_bytes for place in taken)))
+        places.append(_span(members, layout))
     columns = np.array(places, np.int64).reshape(-1, 3).T
     return ShardScan(keys, labels, *columns)
+
+
+def _span(members: dict[str, _Place], layout: SampleLayout) -> tuple[int, int, int]:
+    """Where the members of a sample begin that are read again, how far they go; and its size.
+
+    The label is kept in the index: a member that holds nothing else is not read again.
+    """
+    content = layout.content or tuple(members)
+    offset, last = members[content[0]].start, members[content[-1]]
+    size = sum([members[extension].size_bytes for extension in layout.content])
+    if layout.label is not None and layout.label not in layout.content:
+        size += members[layout.label].size_bytes
+    return offset, last.content + last.size_bytes - offset, size
 
 
 def _places(window: _Window, size_bytes: int) -> Iterator[tuple[bytes, _Place]]:
@@ -144,7 +162,7 @@ def _places(window: _Window, size_bytes: int) -> Iterator[tuple[bytes, _Place]]:
         if header.kind == "extension":
             headers.extend(window.read(at, header.size_bytes))
         elif header.kind == "file":
-            yield header.name, _Place(start, at, header.size_bytes, header.owner)
+            yield header.name, _Place(start, at, header.size_bytes, header.owner, header.crc32)
         if header.kind != "extension":
             start = None
         at += stored_bytes(header.size_bytes)
@@ -183,12 +201,14 @@ class _Window:
 
 
 def read_sample(
-    data: memoryview, key: bytes, fields: SampleFields, *, checksums: bool
+    data: bytes, start: int, stop: int, key: bytes, fields: SampleFields, *, checksums: bool
 ) -> dict[str, Any]:
-    """The fields of a sample.
+    """The fields of a sample, but its label, if that has a member of its own.
 
     Args:
-        data: Its span.
+        data: Bytes of the shard that hold its span.
+        start: Where in them it begins.
+        stop: Where it ends.
         key: Its key.
         fields: Which members become which fields.
         checksums: Compare members with their checksums, where the shard has any.
@@ -196,17 +216,23 @@ def read_sample(
     Raises:
         ValueError: It is damaged, or another sample.
     """
-    owner = b""
-
-    def contents() -> Iterator[tuple[bytes, memoryview]]:
-        nonlocal owner
-        for header, content in iter_members(data):
-            if checksums and header.crc32 is not None and zlib.crc32(content) != header.crc32:
-                raise BadTar(f"the bytes of {shown(header.name)} are not those that were packed")
-            owner = header.owner
-            yield header.name, content
-
-    samples = list(iter_samples(contents()))
-    if len(samples) != 1 or unpack_key(samples[0][0], owner) != key:
-        raise BadTar("it is not what it was when the index was made")
-    return fields.read(samples[0][1])
+    headers = TarHeaders()
+    members: dict[str, bytes] = {}
+    while start < stop:
+        header = headers.parse(data[start : start + BLOCK_BYTES])
+        start += BLOCK_BYTES
+        content = data[start : start + header.size_bytes]
+        start += stored_bytes(header.size_bytes)
+        if header.kind == "extension":
+            headers.extend(content)
+        parts = split_name(header.name) if header.kind == "file" else None
+        if parts is None:
+            continue
+        extension = extension_text(parts[1])
+        if unpack_key(parts[0], header.owner) != key or extension in members:
+            raise BadTar("it is not what it was when the index was made")
+        if checksums and header.crc32 is not None and zlib.crc32(content) != header.crc32:
+            raise BadTar(f"the bytes of {shown(header.name)} are not those that were packed")
+        members[extension] = content
+    headers.finish()
+    return fields.read(members, label=False)

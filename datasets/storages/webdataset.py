@@ -100,38 +100,38 @@ class WebDatasetStorage(IndexedStorage):
         keys, raw_keys = index.keys(indices), index.raw_keys(indices)
         records: list[Any] = [None] * len(indices)
         for run in find_runs(columns["shard"], columns["offset"], columns["span_bytes"]):
-            name, span = self._read_run(run)
+            name, data = self._read_run(run)
+            prefix = self._prefix(name)
             for n, start, stop in run.parts:
                 try:
-                    if isinstance(span, str):
-                        raise BadTar(span)
-                    if len(span) < stop:
+                    if isinstance(data, str):
+                        raise BadTar(data)
+                    if len(data) < stop:
                         raise BadTar("its shard has become shorter; copy it again")
-                    raw_key = raw_keys[n].removeprefix(self._prefix(name))
+                    raw_key = raw_keys[n].removeprefix(prefix)
                     fields = read_sample(
-                        span[start:stop], raw_key, self._fields, checksums=self.checksums
+                        data, start, stop, raw_key, self._fields, checksums=self.checksums
                     )
-                    if ("label" in fields) != (labels is not None):
-                        raise BadTar("it has a label, or none, unlike the first ones")
+                    if labels is not None:
+                        fields["label"] = labels[n]
+                    elif "label" in fields:
+                        raise BadTar("its json has a label, and that of the first sample had none")
+                    records[n] = Record(int(indices[n]), keys[n], fields)
                 except ValueError as error:
                     records[n] = BadRecord(int(indices[n]), keys[n], f"{name}: {error}")
-                    continue
-                if labels is not None:
-                    fields["label"] = labels[n]
-                records[n] = Record(int(indices[n]), keys[n], fields)
         return records
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_index": self.index, "_files": self._files, "_opened": None}
 
-    def _read_run(self, run: Run) -> tuple[str, memoryview | str]:
+    def _read_run(self, run: Run) -> tuple[str, bytes | str]:
         """The shard of a run, and the run's bytes, or why they cannot be had."""
         assert self._files is not None
         if self._opened is None:
             self._opened = OpenFiles(self._files.root)
         name = self._files.names[run.file]
         try:
-            return name, memoryview(self._opened[name].read_upto(run.offset, run.size_bytes))
+            return name, self._opened[name].read_upto(run.offset, run.size_bytes)
         except MissingFile as error:
             return name, str(error)
 

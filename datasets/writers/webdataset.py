@@ -10,9 +10,10 @@ from typing import Annotated, Any
 import numpy as np
 from annotated_types import Ge
 
-from datasets.formats.tar_headers import BLOCK_BYTES, stored_bytes, write_header
+from datasets.formats.tar_headers import BLOCK_BYTES, stored_bytes
 from datasets.formats.tar_keys import pack_key
-from datasets.formats.tar_samples import is_image_extension, pack_members
+from datasets.formats.tar_samples import is_image_extension
+from datasets.formats.tar_writing import pack_members, write_header
 from datasets.parts import PackPlan, Part, PartSummary, Written, raw_keys
 from datasets.sample import Record
 from pipeline.registry import register

@@ -11,10 +11,9 @@ import pytest
 from datasets.formats.tar_headers import (
     BadTar,
     TarHeaders,
-    iter_members,
     stored_bytes,
-    write_header,
 )
+from datasets.formats.tar_writing import write_header
 
 LONG = "deep/" * 30 + "x" * 120 + ".jpg"
 NAMES = ["a.jpg", "dir/b.cls", "ünï 日本.txt", LONG, "d" * 95 + ".json", "p" * 90 + "/" + "q" * 90]
@@ -31,6 +30,22 @@ def archive(members, kind=tarfile.GNU_FORMAT, **options):
                 setattr(info, option, value)
             tar.addfile(info, io.BytesIO(content))
     return file.getvalue()
+
+
+def iter_members(data):
+    """Header and content of every file."""
+    headers, at = TarHeaders(), 0
+    while at < len(data):
+        header = headers.parse(bytes(data[at : at + 512]))
+        content = bytes(data[at + 512 : at + 512 + header.size_bytes])
+        if len(content) < header.size_bytes:
+            raise BadTar("too short; copy it again")
+        at += 512 + stored_bytes(header.size_bytes)
+        if header.kind == "extension":
+            headers.extend(content)
+        elif header.kind == "file":
+            yield header, content
+    headers.finish()
 
 
 def found(data):

@@ -85,12 +85,15 @@ def test_chosen_extensions():
 
 def test_where_labels_come_from():
     fields = SampleFields()
-    assert fields.label_source(["json", "cls"]) == "cls"
-    assert fields.label_source(["json", "jpg"]) == "json"
-    assert fields.label_source(["jpg", "x.json"]) is None
+    assert fields.layout(("json", "cls")).label == "cls"
+    assert fields.layout(("json", "jpg")).label == "json"
+    assert fields.layout(("jpg", "x.json")).label is None
     assert fields.label("json", b'{"a": 1}') is None
     assert fields.label("json", b'{"label": "cat"}') == "cat"
-    assert SampleFields({"label": "x;y"}).label_source(["y"]) == "y"
+    assert fields.read({"json": b'{"label": [1]}', "cls": b"?"}, label=False) == {"label": [1]}
+    chosen = SampleFields({"label": "x;y", "image": "jpg"})
+    assert chosen.layout(("y",)).label == "y"
+    assert chosen.read({"jpg": b"1"}, label=False) == {"image": b"1"}
 
 
 @pytest.mark.parametrize(

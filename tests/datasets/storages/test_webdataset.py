@@ -165,7 +165,7 @@ def test_labels_that_are_not_there(tmp_path):
     late = put(tmp_path / "b.tar", [("1", {"json": b"{}"}), ("2", {"json": b'{"label": 3}'})])
     good, bad = read(WebDatasetStorage(late))
     assert good.fields == {}
-    assert "it has a label, or none, unlike the first ones" in bad.cause
+    assert "its json has a label, and that of the first sample had none" in bad.cause
     with pytest.raises(ValueError, match=r"b.tar: sample '1': its json: Expecting"):
         len(WebDatasetStorage(put(tmp_path / "b.tar", [("1", {"json": b"{"})])))
     with pytest.raises(ValueError, match=r"sample '1': its label is \[1, 2\], expected a class id"):
@@ -177,7 +177,7 @@ def test_chosen_fields_and_samples_without_them(tmp_path):
                ("3", {"mp4": b"m"})]  # fmt: skip
     path = put(tmp_path / "a.tar", content)
     storage = WebDatasetStorage(path, fields={"image": "jpg;png"})
-    assert storage.index.column("size_bytes").tolist() == [1, 1, 1]
+    assert storage.index.column("size_bytes").tolist() == [1, 1, 0]
     *good, bad = read(storage)
     assert [record.fields for record in good] == [{"image": b"j"}, {"image": b"p"}]
     assert bad.cause == "a.tar: it has no jpg or png for the field 'image', only mp4"
@@ -404,7 +404,8 @@ def test_a_bit_flipped_behind_the_index_spoils_one_sample(tmp_path):
     storage = WebDatasetStorage(path)
     headers = [at for at in range(0, os.path.getsize(path), 512)]
     whole = open(path, "rb").read()
-    headers = [at for at in headers if whole[at + 257 : at + 262] == b"ustar"]
+    # The label is in the index: what holds nothing else is not looked at again.
+    headers = [at for at in headers if b".jpg" in whole[at : at + 100]]
     wanted = [fields for _, fields in expected(content)]
     bad = 0
     assert len(storage) == 12
