@@ -72,7 +72,7 @@ SHARED_BY_LEAVES = {
         "datasets.formats.parquet_files",
         "datasets.formats.saved_folder",
         "datasets.formats.tar_headers",
-        "datasets.formats.tar_keys",
+        "datasets.formats.tar_indexing",
         "datasets.formats.tar_samples",
         "datasets.formats.tar_shards",
         "datasets.formats.zip_members",

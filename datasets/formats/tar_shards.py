@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.data_files import DataFiles
-from datasets.file_reader import MissingFile
 from datasets.formats.tar_headers import (
     BLOCK_BYTES,
     BadTar,
@@ -27,7 +25,7 @@ from datasets.formats.tar_samples import (
     iter_samples,
     split_name,
 )
-from datasets.shared_file import OpenFiles, SharedFile
+from datasets.shared_file import SharedFile
 
 # Where headers stand closer than this, reading what lies between costs less than another read.
 _NEAR_BYTES = 1 << 16
@@ -67,22 +65,6 @@ class _Place(NamedTuple):
     size_bytes: int
     owner: bytes
     crc32: int | None
-
-
-def scan_shards(files: DataFiles, fields: SampleFields, *, where: str) -> list[ShardScan]:
-    """Find the samples of all shards; see `scan_shard`.
-
-    Raises:
-        ValueError: A shard is damaged, or gone; one line.
-    """
-    opened = OpenFiles(files.root)
-    scans = []
-    for name, (size_bytes, _) in zip(files.names, files.marks, strict=True):
-        try:
-            scans.append(scan_shard(opened[name], size_bytes, fields))
-        except (BadTar, MissingFile) as error:
-            raise ValueError(f"{where}: {name}: {error}") from error
-    return scans
 
 
 def scan_shard(file: SharedFile, size_bytes: int, fields: SampleFields) -> ShardScan:

@@ -14,8 +14,9 @@ from datasets.data_files import DataFiles, find_data_files
 from datasets.file_reader import MissingFile
 from datasets.file_runs import Run, find_runs
 from datasets.formats.tar_headers import BadTar, shown
+from datasets.formats.tar_indexing import scan_shards
 from datasets.formats.tar_samples import SampleFields
-from datasets.formats.tar_shards import read_sample, scan_shards
+from datasets.formats.tar_shards import read_sample
 from datasets.index import Index, write_index
 from datasets.index_cache import cached_index
 from datasets.indexed_storage import IndexedStorage

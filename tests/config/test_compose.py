@@ -149,6 +149,16 @@ def test_it_works_inside_of_hydra_and_leaves_its_state_alone(tmp_path):
     version.VersionBase.instance().version_base = base
 
 
+@pytest.mark.parametrize(
+    "path", ["/no/s-{000..099}.tar", "/no/*.tar", "[/no/s-{0..9}.tar,/no/a.tar]", "/no/{a,b}.tar"]
+)
+def test_patterns_of_data_can_be_typed(path: str):
+    typed = [f"dataset.storage.path={path}", "dataset.storage.fields={image: jpg;png, label: cls}"]
+    node = compose(["dataset=webdataset", *typed])["dataset"]["storage"]
+    assert node["path"] == (path[1:-1].split(",") if path[0] == "[" else path)
+    assert node["fields"] == {"image": "jpg;png", "label": "cls"}
+
+
 def test_options_of_ones_own_come_from_a_folder(tmp_path):
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "mine.yaml").write_text(

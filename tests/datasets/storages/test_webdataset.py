@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 import webdataset
 
-from datasets.formats import tar_shards
+from datasets.formats import tar_indexing, tar_shards
 from datasets.formats.npy_bytes import write_npy
 from datasets.sample import BadRecord, Record
 from datasets.splits import StorageRecipe, open_split
 from datasets.storages.webdataset import WebDatasetStorage
-from pipeline import compose
 from tests.contracts.storage import check_storage, summary
 
 rng = np.random.default_rng(0)
@@ -290,16 +289,6 @@ def test_paths(tmp_path):
     assert str(WebDatasetStorage(["/a.tar", "/b.tar"])) == "webdataset /a.tar and 1 more"
 
 
-@pytest.mark.parametrize(
-    "path", ["/no/s-{000..099}.tar", "/no/*.tar", "[/no/s-{0..9}.tar,/no/a.tar]", "/no/{a,b}.tar"]
-)
-def test_patterns_can_be_typed(path):
-    typed = [f"dataset.storage.path={path}", "dataset.storage.fields={image: jpg;png, label: cls}"]
-    node = compose(["dataset=webdataset", *typed])["dataset"]["storage"]
-    assert node["path"] == (path[1:-1].split(",") if path[0] == "[" else path)
-    assert node["fields"] == {"image": "jpg;png", "label": "cls"}
-
-
 @pytest.mark.parametrize("names", ["{}-{:06d}.tar", "data/photos-{}_{:02d}.tar"])
 def test_shards_by_part_are_training_and_validation(tmp_path, names):
     for n in range(2):
@@ -372,6 +361,33 @@ def test_only_headers_and_labels_are_read_of_large_samples(tmp_path, monkeypatch
     )  # fmt: skip
     assert len(WebDatasetStorage(path)) == 20
     assert sum(sizes) < 1_000_000 < os.path.getsize(path)
+
+
+def test_other_processes_find_the_same(tmp_path, monkeypatch, cache):
+    for n in range(5):
+        put(tmp_path / f"s-{n}.tar", samples(4, start=n * 4))
+    alone = WebDatasetStorage(str(tmp_path)).fingerprint()
+    monkeypatch.setattr(tar_indexing, "_WORTH_S", 0)
+    monkeypatch.setattr(tar_indexing, "usable_cores", lambda: 2)
+    scan, here = tar_indexing.scan_shard, []
+    monkeypatch.setattr(tar_indexing, "scan_shard", lambda *a: here.append(a) or scan(*a))
+    shutil.rmtree(cache)
+    storage = WebDatasetStorage(str(tmp_path))
+    assert storage.fingerprint() == alone
+    assert len(here) == 1, "the first shard, by which the time is estimated"
+    assert [record.fields for record in read(storage)] == [f for _, f in expected(samples(20))]
+    os.truncate(tmp_path / "s-3.tar", 700)
+    with pytest.raises(ValueError, match=r"webdataset .*: s-3.tar: .*copy it again"):
+        len(WebDatasetStorage(str(tmp_path)))
+
+
+def test_where_another_process_fails_it_is_done_here(tmp_path, monkeypatch):
+    for n in range(4):
+        put(tmp_path / f"s-{n}.tar", samples(4, start=n * 4))
+    monkeypatch.setattr(tar_indexing, "_WORTH_S", 0)
+    monkeypatch.setattr(tar_indexing, "usable_cores", lambda: 2)
+    monkeypatch.setattr(tar_indexing.sys, "executable", shutil.which("false"))
+    assert keys(WebDatasetStorage(str(tmp_path))) == [key for key, _ in samples(16)]
 
 
 def test_a_flipped_bit_anywhere_is_an_error_or_spoils_one_sample(tmp_path):
