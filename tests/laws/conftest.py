@@ -39,11 +39,16 @@ def make_photos(root: Path, classes: Mapping[str, int] = CLASSES) -> None:
 
 @pytest.fixture(scope="session")
 def packed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same photographs in LMDB."""
+    """The same photographs in LMDB and in tar shards, each in a folder of the storage's name."""
     from datasets.storages.image_folder import ImageFolder
-    from tests.packed import write_lmdb
+    from datasets.writers.lmdb import LmdbWriter
+    from datasets.writers.webdataset import WebDatasetWriter
+    from datasets.writing import write_storage
 
-    folder = tmp_path_factory.mktemp("packed") / "photos"
+    folder = tmp_path_factory.mktemp("packed")
     for split in ("train", "val"):
-        write_lmdb(folder / split, ImageFolder(str(photos / split)))
+        source = ImageFolder(str(photos / split))
+        write_storage(LmdbWriter(), folder / "lmdb" / split, source)
+        shards = WebDatasetWriter(shard_records=9)
+        write_storage(shards, folder / "webdataset" / split, source)
     return folder

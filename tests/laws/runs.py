@@ -9,7 +9,7 @@ from typing import Any
 from pipeline import build_loader
 from pipeline.digest import batch_digest, row_digests
 
-DATASETS = ("image_folder", "lmdb", "eager", "torch")
+DATASETS = ("image_folder", "lmdb", "webdataset", "eager", "torch")
 SAMPLERS = {
     "sequential": ["sampler=sequential"],
     "random": ["sampler=random"],
@@ -49,7 +49,7 @@ def overrides(
         data = ["dataset=torch", "dataset.target=tests.laws.components.Photos"]
         data += [f"dataset.args={{root: {photos}/train}}", "dataset.val_fraction=0"]
     else:
-        path = packed if dataset == "lmdb" else photos
+        path = packed / dataset if packed and dataset in ("lmdb", "webdataset") else photos
         data = [f"dataset={dataset}", f"dataset.storage.path={path}"]
     return [IMPORTS, *data, *SAMPLERS[sampler], *COLLATES[collate], *AUGMENTS[augment], *LOADER]
 

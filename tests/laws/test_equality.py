@@ -83,7 +83,7 @@ def test_evaluation_too_and_again_and_again(dataset, expected, photos, packed):
     assert digests(config, **changes, engine="torch", num_workers=2) == [first] * 3
 
 
-@pytest.mark.parametrize("dataset", ["image_folder", "eager", "lmdb"])
+@pytest.mark.parametrize("dataset", ["image_folder", "eager", "lmdb", "webdataset"])
 def test_datasets_that_hold_the_same_photographs_give_the_same_pixels(dataset, expected):
     def content(name: str) -> tuple[tuple[str, str], ...]:
         return tuple({"dataset": name, "sampler": "weighted", "augment": "strong"}.items())
