@@ -162,7 +162,7 @@ def open_eager(
     Args:
         storage: How to open the storage.
         decode: Record to sample.
-        cache: Wraps the storage, if given.
+        cache: Wraps the storage, if given; is told `decode` and `keys`.
         annotations: Label files beside the data: boxes, masks, keypoints.
         val_fraction: Share of the records that validate, where the data has no split.
         keys: New field names by field name; null drops, ``"*": null`` drops all others.
@@ -177,7 +177,7 @@ def open_eager(
 
     opened = open_split(storage, split=split, val_fraction=val_fraction, annotations=annotations)
     if cache is not None:
-        opened = cache(storage=opened)
+        opened = cache(storage=opened, decode=decode, keys=keys)
     return EagerDataset(opened, decode=decode, transform=transform, seed=seed, keys=keys)
 
 

@@ -212,7 +212,9 @@ class Writer(Protocol):
 class Decoder(Protocol):
     """Turns a record into a sample; ValueError (one line) for a record that is damaged.
 
-    One that passes every field on as it is has an attribute ``unchanged`` that is True.
+    One that passes every field on as it is has an attribute ``unchanged`` that is True. One whose
+    samples are the same if their image was decoded before, whole, by its method ``decode``, has
+    an attribute ``parts_are_exact`` that is True.
     """
 
     def __call__(self, record: Record) -> Sample: ...

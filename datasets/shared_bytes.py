@@ -25,12 +25,7 @@ class SharedBytes:
     """
 
     def __init__(self) -> None:
-        self._path: str | None = None
-        if hasattr(os, "memfd_create"):
-            self._descriptor = os.memfd_create("penstock")
-        else:
-            self._descriptor, self._path = tempfile.mkstemp(prefix="penstock-")
-            weakref.finalize(self, _remove, self._path, os.getpid())
+        self._descriptor, self._path = anonymous_file(self)
         self.size_bytes = 0
         self._array: NDArray[np.uint8] | None = None
         weakref.finalize(self, os.close, self._descriptor)
@@ -67,17 +62,46 @@ class SharedBytes:
         path, device, inode, self.size_bytes = state
         self._path = None if path.startswith("/proc/") else path
         self._array = None
-        try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise RuntimeError(
-                f"shared memory {path} cannot be opened ({error.strerror}): the process that "
-                f"made it has ended, or runs on another machine or as another user"
-            ) from error
+        self._descriptor = reopened_file(path, (device, inode), os.O_RDONLY)
         weakref.finalize(self, os.close, self._descriptor)
-        status = os.fstat(self._descriptor)
-        if (status.st_dev, status.st_ino) != (device, inode):
-            raise RuntimeError(f"shared memory {path} is gone: the process that made it has ended")
+
+
+def anonymous_file(owner: object) -> tuple[int, str | None]:
+    """A new, empty file in memory: its descriptor, and its path where it has one.
+
+    Args:
+        owner: A file with a path is removed when this ends.
+    """
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("penstock"), None
+    descriptor, path = tempfile.mkstemp(prefix="penstock-")
+    weakref.finalize(owner, _remove, path, os.getpid())
+    return descriptor, path
+
+
+def reopened_file(path: str, place: tuple[int, int], flags: int) -> int:
+    """A descriptor of a file of `anonymous_file`, in another process.
+
+    Args:
+        path: Its path, or its entry in /proc.
+        place: Its device and inode.
+        flags: How it is opened.
+
+    Raises:
+        RuntimeError: The process that made it has ended.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_CLOEXEC)
+    except OSError as error:
+        raise RuntimeError(
+            f"shared memory {path} cannot be opened ({error.strerror}): the process that "
+            f"made it has ended, or runs on another machine or as another user"
+        ) from error
+    status = os.fstat(descriptor)
+    if (status.st_dev, status.st_ino) != place:
+        os.close(descriptor)
+        raise RuntimeError(f"shared memory {path} is gone: the process that made it has ended")
+    return descriptor
 
 
 def _remove(path: str, maker: int) -> None:

@@ -1,8 +1,29 @@
-"""How long the stages of a batch took."""
+"""How long the stages of a batch took, and what a cache had of it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
+
+
+class CountedRecords(list[Any]):
+    """Records that were read through a cache.
+
+    Args:
+        records: The records.
+        hits: How many of them the cache had.
+        misses: How many it had not.
+        damaged: How many of those it dropped because they were damaged.
+        decode_s: Seconds that it decoded what it keeps.
+    """
+
+    def __init__(
+        self, records: Iterable[Any], *, hits: int, misses: int, damaged: int, decode_s: float
+    ) -> None:
+        super().__init__(records)
+        self.hits, self.misses, self.damaged = hits, misses, damaged
+        self.decode_s = decode_s
 
 
 @dataclass(slots=True)
@@ -14,12 +35,27 @@ class StageTimes:
         decode: Bytes to arrays, also where that waits for the crop to be drawn.
         transform: The augmentation, without the decoding that it waits for.
         collate: Samples to a batch.
+        hits: Records that a cache had.
+        misses: Records that it had not; 0, like `hits`, without one.
+        damaged: Entries of a cache that were damaged, and dropped.
     """
 
     read: float = 0.0
     decode: float = 0.0
     transform: float = 0.0
     collate: float = 0.0
+    hits: int = 0
+    misses: int = 0
+    damaged: int = 0
+
+    def count(self, records: Sequence[Any] | None) -> None:
+        """Add what a cache said of records whose reading has been added as a whole."""
+        if isinstance(records, CountedRecords):
+            self.read -= records.decode_s
+            self.decode += records.decode_s
+            self.hits += records.hits
+            self.misses += records.misses
+            self.damaged += records.damaged
 
     def add(self, other: StageTimes) -> None:
         """Add the times of another batch."""

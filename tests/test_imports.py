@@ -95,6 +95,17 @@ SHARED_BY_LEAVES = {
         "datasets.formats.tar_samples",
         "datasets.formats.tar_writing",
     },
+    "datasets.caches": {
+        "datasets.available_memory",
+        "datasets.index_cache",
+        "datasets.caching.byte_limits",
+        "datasets.caching.cached_storage",
+        "datasets.caching.disk_store",
+        "datasets.caching.keep_store",
+        "datasets.caching.policies",
+        "datasets.caching.pool_store",
+        "datasets.caching.whole_images",
+    },
     "pipeline.samplers": {"pipeline.permutation", "pipeline.orders", "pipeline.weights"},
     "pipeline.collates": {"pipeline.columns"},
     # The torch modules that registered models are light factories of.

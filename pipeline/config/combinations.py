@@ -96,6 +96,26 @@ def empty_run(config: dict[str, Any]) -> Iterator[Problem]:
                       "dataset/decode=image")  # fmt: skip
 
 
+def caches(config: dict[str, Any]) -> Iterator[Problem]:
+    """A cache of what is held in memory anyway, and amounts that are none."""
+    from datasets.caching.byte_limits import parse_bytes
+
+    dataset = config["dataset"]
+    cache = dataset.get("cache")
+    if not isinstance(cache, dict):
+        return
+    in_memory = cache.get("_target_") == "cache/ram"
+    if in_memory and dataset["_target_"] == "dataset/eager":
+        yield Problem("dataset/cache", "ram given, but dataset=eager decodes everything into "
+                      "memory once and reads nothing again; type dataset/cache=none")  # fmt: skip
+    if in_memory or cache.get("_target_") == "cache/disk":
+        try:
+            parse_bytes(cache.get("max_bytes", 1), whole=1 << 40 if in_memory else None)
+        except ValueError as error:
+            text = str(error).partition(": ")[2]
+            yield Problem("dataset.cache.max_bytes", f"{text}; type dataset.cache.max_bytes=4GB")
+
+
 def plateau_by_steps(config: dict[str, Any]) -> Iterator[Problem]:
     """A schedule that waits for evaluations, counted in steps, which have none."""
     target = (config["scheduler"] or {}).get("_target_")
@@ -110,5 +130,6 @@ RULES: dict[Rule, tuple[str, ...]] = {
     torch_dataset: ("dataset", "dataset.target", "sampler"),
     plateau_by_steps: ("scheduler", "trainer.scheduler_interval"),
     empty_run: ("dataset", "dataset.decode"),
+    caches: ("dataset", "dataset.cache", "dataset.cache.max_bytes"),
 }
 """The rules, and the keys that must be right for them to make sense."""

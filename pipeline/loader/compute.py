@@ -235,6 +235,7 @@ class BatchComputer:
             start = time.perf_counter()
             records = self.dataset.read(task.indices[rows])
             work.times.read += time.perf_counter() - start
+            work.times.count(records)
         # Rows of the batch that are held back leave a gap, and then the images are collated.
         images = work.images if work.images is not None and len(work.images) == len(rows) else None
         if work.spread is not None and len(rows) > PIECE_ROWS:

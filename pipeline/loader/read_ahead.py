@@ -102,7 +102,9 @@ class ReadAhead:
         records = self._read(task)
         if records is None:
             return {}
-        return {"records": records, "times": StageTimes(read=time.perf_counter() - start)}
+        times = StageTimes(read=time.perf_counter() - start)
+        times.count(records)
+        return {"records": records, "times": times}
 
 
 def reads_ahead(compute: Any, depth: int) -> bool:

@@ -27,6 +27,9 @@ class LoaderTimes(NamedTuple):
         copy: Seconds that the device spent on copies of batches, beside all the others.
         consumer: Seconds that the consumer took for itself, between a batch and its asking for
             the next one.
+        hits: Records that the data set's cache had.
+        misses: Records that it had not.
+        damaged: Entries of the cache that were damaged, dropped, and read from the data again.
     """
 
     batches: int = 0
@@ -38,6 +41,9 @@ class LoaderTimes(NamedTuple):
     wait: float = 0.0
     copy: float = 0.0
     consumer: float = 0.0
+    hits: int = 0
+    misses: int = 0
+    damaged: int = 0
 
     def __sub__(self, earlier: LoaderTimes) -> LoaderTimes:
         differences = (a - b for a, b in zip(self, earlier, strict=True))
@@ -55,9 +61,20 @@ class LoaderTimes(NamedTuple):
             return {}
         return {name: getattr(self, name) / self.samples * 1e6 for name in STAGES}
 
+    @property
+    def hit_rate(self) -> float | None:
+        """Share of the records read that the cache had, 0 to 1; None: there is no cache."""
+        lookups = self.hits + self.misses
+        return self.hits / lookups if lookups else None
+
     def as_dict(self) -> dict[str, float]:
-        """The attributes, ``wait_share``, and ``<stage>_us`` and ``<stage>_ms_per_batch``."""
+        """The attributes, ``wait_share``, and ``<stage>_us`` and ``<stage>_ms_per_batch``.
+
+        Where there is a cache, ``hit_rate`` too.
+        """
         figures: dict[str, float] = {**self._asdict(), "wait_share": self.wait_share}
+        if self.hit_rate is not None:
+            figures["hit_rate"] = self.hit_rate
         for name in (*STAGES, "wait", "copy", "consumer"):
             seconds = getattr(self, name)
             figures[f"{name}_us"] = seconds / max(self.samples, 1) * 1e6
@@ -72,6 +89,9 @@ class LoaderTimes(NamedTuple):
             each, batch = figures[f"{name}_us"], figures[f"{name}_ms_per_batch"]
             lines.append(f"{name:<10}{each:>12,.1f}{batch:>12,.2f}{getattr(self, name):>10,.2f}")
         lines.append(f"waiting for data: {self.wait_share:.0%} of the consumer's time")
+        if self.hit_rate is not None:
+            damaged = f", {self.damaged:,} damaged" if self.damaged else ""
+            lines.append(f"cache: {self.hit_rate:.0%} of {self.hits + self.misses:,} hit{damaged}")
         return "\n".join(lines)
 
 
@@ -100,6 +120,9 @@ class LoaderStats:
     _collate_s: float = 0.0
     _wait_s: float = 0.0
     _consumer_s: float = 0.0
+    _hits: int = 0
+    _misses: int = 0
+    _damaged: int = 0
     _since_s: float = 0.0
     _marks: deque[LoaderTimes] = field(
         default_factory=lambda: deque([LoaderTimes()], maxlen=RECENT_BATCHES + 1)
@@ -119,6 +142,7 @@ class LoaderStats:
         return LoaderTimes(
             self.batches, self.samples, self._read_s, self._decode_s, self._transform_s,
             self._collate_s, self._wait_s, self.copy_s, self._consumer_s,
+            self._hits, self._misses, self._damaged,
         )  # fmt: skip
 
     @property
@@ -153,6 +177,9 @@ class LoaderStats:
         self._decode_s += stages.decode
         self._transform_s += stages.transform
         self._collate_s += stages.collate
+        self._hits += stages.hits
+        self._misses += stages.misses
+        self._damaged += stages.damaged
         self._marks.append(self.times)
 
     def asked(self) -> None:

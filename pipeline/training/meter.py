@@ -52,6 +52,8 @@ class Meter:
         if stages is not None:
             passed = stages if self._lap_stages is None else stages - self._lap_stages
             figures |= {f"{name}_us": value for name, value in passed.stages_us.items()}
+            if passed.hit_rate is not None:
+                figures["cache_hits"] = passed.hit_rate
         figures["copy_us"] = self._lap.copy_s / max(self._lap.samples, 1) * 1e6
         self._lap, self._lap_stages = _Count(), stages
         return figures
@@ -67,7 +69,8 @@ class Meter:
             ``seconds``, ``samples_per_s``; ``data_wait`` and ``compute``, shares of the time that
             make up 1; ``copy``, the share in which the device copied, beside these;
             ``read_us``, ``decode_us``, ``transform_us`` and ``collate_us``, microseconds a sample
-            in the loader's threads, where it times them.
+            in the loader's threads, where it times them; ``cache_hits``, the share of records
+            that a cache had, where there is one.
         """
         if not self._total.samples:
             return {}
@@ -80,6 +83,7 @@ class Meter:
             "copy": copied,
             "compute": 1 - figures["data_wait"],
             **{f"{k}_us": v for k, v in (stages.stages_us if stages else {}).items()},
+            **({"cache_hits": stages.hit_rate} if stages and stages.hit_rate is not None else {}),
         }
 
     def _now(self) -> _Count:

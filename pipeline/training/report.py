@@ -112,4 +112,7 @@ def _speeds(times: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
             parts = [f"{k} {v:,.0f} us ({v / total:.0%})" for k, v in stages.items()]
             loader = "loader" if split == "train" else "val loader"
             lines[loader] = f"a sample in its threads: {', '.join(parts)}"
+        if "cache_hits" in figures:
+            cache = "cache" if split == "train" else "val cache"
+            lines[cache] = f"had {figures['cache_hits']:.0%} of the records"
     return lines or {"speed": "no step was made"}

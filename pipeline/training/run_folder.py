@@ -21,6 +21,7 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 # What says how and how fast a run is computed, not what: runs that differ in these alone are
 # equal, and either can go on with the other.
 _EXECUTION = {
+    "dataset": ["cache"],
     "loader": (
         "engine num_workers prefetch_factor pin_memory persistent_workers timeout_s "
         "multiprocessing_context processes read_ahead"

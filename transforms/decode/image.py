@@ -39,6 +39,8 @@ class ImageDecoder(RecordDecoder):
         mask_colors: Where masks are RGB pictures: their colours, [r, g, b] by class id.
     """
 
+    parts_are_exact = True
+
     def __init__(
         self,
         *,
