@@ -138,7 +138,7 @@ def open_file(
     key = os.path.join(os.path.realpath(folder), name)
     with _opening:
         file = _open_files.get(key)
-        if file is None:
+        if file is None or not _is_same(folder / f"{name}{ENDINGS[0]}", file.table):
             _being_opened.add(name)
             try:
                 file = DiskFile(DiskFolder(folder, max_bytes=max_bytes), name, identity, count)

@@ -67,10 +67,10 @@ class DiskFolder:
         Raises:
             OSError: The system refuses.
         """
-        wanted = max(least, min(1 << 26, max(1 << 20, self.max_bytes // 64)))
+        wanted = max(least, min(1 << 26, max(1 << 16, self.max_bytes // 64)))
         with self._lock:
             room = self.max_bytes - self._total()
-            while room < wanted and self._drop_oldest(keep):
+            while room < least and self._drop_oldest(keep):
                 room = self.max_bytes - self._total()
             if room < least:
                 return size_bytes

@@ -43,7 +43,7 @@ class Adaptive:
     It keeps what it has, like `keep`, up to a limit of its own. After every quarter of an epoch
     of lookups it looks at two figures. *Returns* are misses of records that were asked for within
     the last two epochs: hits that more memory would have given. If they are 2 % of the lookups or
-    more, and the limit is reached, it doubles. And entries that nobody asked for in two epochs
+    more, and something was refused, the limit doubles. And entries that nobody asked for in two epochs
     are dropped, their memory goes back to the system, and a limit more than twice of what is
     used is halved. So what is read once takes a sixteenth, a hot part takes its own size, and
     shuffled epochs take all there is.
@@ -66,7 +66,7 @@ class Adaptive:
             pool.reclaim()
         used = pool.num_blocks - pool.free_blocks
         fits = used + blocks <= pool.words[_LIMIT]
-        pool.words[_IS_FULL] = not fits
+        pool.words[_IS_FULL] |= not fits
         return fits
 
     def note(self, pool: PoolStore, lookups: int, returns: int) -> None:
@@ -81,7 +81,7 @@ class Adaptive:
         if cold.size:
             pool.give_back(pool.evict(cold))
         used, limit = pool.num_blocks - pool.free_blocks, words[_LIMIT]
-        if words[_RETURNS] >= self.worth * words[_LOOKUPS] and used >= 0.9 * limit:
+        if words[_RETURNS] >= self.worth * words[_LOOKUPS] and words[_IS_FULL]:
             limit = min(pool.num_blocks, 2 * limit)
         elif 2 * used < limit:
             limit = max(self._least(pool), limit // 2)
