@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,8 @@ CACHES = {
     "keep encoded": [RAM],
     "keep decoded": [RAM, "dataset.cache.what=decoded"],
     "lru decoded, a part": [
-        RAM, "dataset.cache.policy=lru", "dataset.cache.what=decoded", "dataset.cache.max_bytes=400KB",
+        RAM, "dataset.cache.policy=lru", "dataset.cache.what=decoded",
+        "dataset.cache.max_bytes=400KB",
     ],
     "adaptive encoded": [RAM, "dataset.cache.policy=adaptive", "dataset.cache.max_bytes=300KB"],
     "keep encoded, a part": [RAM, "dataset.cache.max_bytes=16KB"],
@@ -94,9 +97,6 @@ def test_a_run_resumes_with_another_cache_or_none(photos, tmp_path):
 
 
 def test_a_worker_that_is_killed_harms_no_batch_of_the_others(photos, tmp_path, expected):
-    import os
-    import signal
-
     config = _config(photos, tmp_path, "keep decoded", augment="imagenet")
     with loader_of(config, engine="ring", num_workers=2, processes=2) as loader:
         given = []

@@ -127,14 +127,17 @@ class Bench:
         if candidate.how == "eager":
             return self._present, stack.enter_context(Subject(eager_config(config), split))
         assert self._rows is not None
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-")))
         length = max(len(self._present.loader.dataset), len(self._rows))
+        sampler = Among(self._rows, length=length)
+        if self._among is None:
+            self._among = self._stack.enter_context(Subject(config, split, sampler=sampler))
+        if candidate.how == "cached":
+            cached = self._points.config_with(*candidate.overrides)
+            return self._among, stack.enter_context(Subject(cached, split, sampler=sampler))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-")))
         tiled = candidate.how == "tiled"
         packed = packed_config(config, split, self._rows, folder / "packed", tiled=tiled)
         packed_rows = Among(np.arange(len(self._rows)), length=length)
-        if self._among is None:
-            sampler = Among(self._rows, length=length)
-            self._among = self._stack.enter_context(Subject(config, split, sampler=sampler))
         return self._among, stack.enter_context(Subject(packed, split, sampler=packed_rows))
 
     def _ratios(self, present: Subject, other: Subject) -> tuple[float, ...]:

@@ -10,6 +10,8 @@ from pipeline.commands.bench.decoding import Decoding
 from pipeline.cores import usable_cores
 
 PIXELS = "changes the pixels, which are encoded anew at quality 95"
+_MUCH_READING = 0.15
+"""Share of a sample's time from which on holding what was read is tried."""
 ROUNDING = "changes the rounding of the weights"
 
 
@@ -22,13 +24,13 @@ class Candidate:
         overrides: The same as overrides; empty where `how` says what is done.
         how: ``typed``: the overrides are composed; ``lmdb`` and ``tiled``: some records are
             packed, and compared with the same records as they lie; ``eager``: decoded samples
-            are held in memory.
+            are held in memory; ``cached``: the overrides are composed, for some records.
         changes: What it changes beside the speed, or "".
     """
 
     typed: str
     overrides: tuple[str, ...] = ()
-    how: Literal["typed", "lmdb", "tiled", "eager"] = "typed"
+    how: Literal["typed", "lmdb", "tiled", "eager", "cached"] = "typed"
     changes: str = ""
 
 
@@ -43,6 +45,7 @@ class Facts:
         engines: The engines there are.
         holds: Whether all decoded samples fit into memory and take no time to speak of.
         cuda: Whether the device is CUDA.
+        reading: Share of a sample's time in the loader that is reading, 0 to 1.
     """
 
     limit: Literal["loader", "model"]
@@ -51,6 +54,7 @@ class Facts:
     engines: tuple[str, ...]
     holds: bool
     cuda: bool
+    reading: float = 0.0
 
 
 def candidates(config: dict[str, Any], facts: Facts) -> Iterator[Candidate]:
@@ -92,6 +96,8 @@ def _of_data(config: dict[str, Any], facts: Facts) -> Iterator[Candidate]:
         yield Candidate("pack, then dataset=lmdb", how="lmdb")
     if decoding.crops_first and decoding.parts is not None and decoding.tiled < 0.5:
         yield Candidate("pack.tiled=true, then dataset=lmdb", how="tiled", changes=PIXELS)
+    if facts.reading >= _MUCH_READING and dataset.get("cache") is None:
+        yield Candidate("dataset/cache=ram", ("dataset/cache=ram",), how="cached")
     if facts.holds:
         typed = "dataset=eager dataset/storage=lmdb" if in_lmdb else "dataset=eager"
         yield Candidate(typed, how="eager")

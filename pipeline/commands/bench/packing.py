@@ -38,7 +38,8 @@ def packed_config(
 
 def eager_config(config: dict[str, Any]) -> dict[str, Any]:
     """The config that holds decoded samples in memory."""
-    return {**config, "dataset": {**config["dataset"], "_target_": "dataset/eager"}}
+    held = {"_target_": "dataset/eager", "cache": None}
+    return {**config, "dataset": {**config["dataset"], **held}}
 
 
 def _reading(config: dict[str, Any], storage: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pipeline.commands.bench.candidates import Facts, candidates
 from pipeline.commands.bench.decoding import Decoding, look_at, some_records
 from pipeline.commands.bench.floor import Floor, floor_of
 from pipeline.commands.bench.report import print_figures, print_loader, verdict
-from pipeline.commands.bench.screen import clear, doing, rate_of, say
+from pipeline.commands.bench.screen import clear, doing, rate_of, say, times_of
 from pipeline.cores import usable_cores
 
 if TYPE_CHECKING:
@@ -141,7 +141,14 @@ def _facts(
         engines=tuple(component.name for component in components("engine")),
         holds=_holds(subject, figures),
         cuda=subject.device.type == "cuda",
+        reading=_reading(figures),
     )
+
+
+def _reading(figures: Figures) -> float:
+    """Share of a sample's time in the loader's threads that is reading."""
+    stages = times_of(figures.rounds["loader"]).stages_us if figures.rounds.get("loader") else {}
+    return stages["read"] / max(sum(stages.values()), 1e-9) if stages else 0.0
 
 
 def _holds(subject: Subject, figures: Figures) -> bool:

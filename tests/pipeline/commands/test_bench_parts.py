@@ -223,3 +223,12 @@ def png_size(figure, tmp_path: Path) -> tuple[int, int]:
 def test_a_plot_is_a_png(path):
     with pytest.raises(ValueError, match=r"bench.plot: .* expected a file \*\.png"):
         sweep.plot_path(BenchSettings(plot=path), Path("outputs"))
+
+
+def test_a_cache_is_tried_where_much_of_the_time_is_reading():
+    config = config_of()
+    tried = {c.typed: c for c in candidates(config, facts(reading=0.3))}
+    assert tried["dataset/cache=ram"].how == "cached"
+    assert "dataset/cache=ram" not in [c.typed for c in candidates(config, facts(reading=0.1))]
+    config["dataset"]["cache"] = {"_target_": "cache/ram"}
+    assert "dataset/cache=ram" not in [c.typed for c in candidates(config, facts(reading=0.3))]
