@@ -227,8 +227,8 @@ def test_a_plot_is_a_png(path):
 
 def test_a_cache_is_tried_where_much_of_the_time_is_reading():
     config = config_of()
-    tried = {c.typed: c for c in candidates(config, facts(reading=0.3))}
+    tried = {c.typed: c for c in candidates.candidates(config, facts(reading=0.3))}
     assert tried["dataset/cache=ram"].how == "cached"
-    assert "dataset/cache=ram" not in [c.typed for c in candidates(config, facts(reading=0.1))]
+    assert "dataset/cache=ram" not in [c.typed for c in candidates.candidates(config, facts(reading=0.1))]
     config["dataset"]["cache"] = {"_target_": "cache/ram"}
-    assert "dataset/cache=ram" not in [c.typed for c in candidates(config, facts(reading=0.3))]
+    assert "dataset/cache=ram" not in [c.typed for c in candidates.candidates(config, facts(reading=0.3))]
