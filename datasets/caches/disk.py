@@ -75,9 +75,18 @@ def _identity(storage: Storage, prepare: WholeImages | None) -> dict[str, Any]:
         storage.fingerprint(),
         str(storage),
         len(storage),
-        getattr(storage.index, "metadata", None),
+        _notes(storage),
         prepare.recipe if prepare is not None else None,
     ]
     text = json.dumps(recipe, sort_keys=True, default=os.fspath)
     name = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
     return {"name": name, "data": str(storage)[:300], "records": len(storage)}
+
+
+def _notes(storage: Any) -> list[Any]:
+    """What the indexes of a storage and of what it wraps note: times of files among it."""
+    notes = []
+    while storage is not None:
+        notes.append(getattr(storage.index, "metadata", None))
+        storage = getattr(storage, "base", None)
+    return notes

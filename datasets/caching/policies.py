@@ -43,9 +43,9 @@ class Adaptive:
     It keeps what it has, like `keep`, up to a limit of its own. After every quarter of an epoch
     of lookups it looks at two figures. *Returns* are misses of records that were asked for within
     the last two epochs: hits that more memory would have given. If they are 2 % of the lookups or
-    more, and something was refused, the limit doubles. And entries that nobody asked for in two epochs
-    are dropped, their memory goes back to the system, and a limit more than twice of what is
-    used is halved. So what is read once takes a sixteenth, a hot part takes its own size, and
+    more, and something was refused, the limit doubles. And entries that nobody asked for in two
+    epochs are dropped, their memory goes back to the system, and a limit more than twice of what
+    is used is halved. So what is read once takes a sixteenth, a hot part takes its own size, and
     shuffled epochs take all there is.
     """
 

@@ -84,7 +84,7 @@ def _print_stages(subject: Subject, figures: Figures) -> None:
     for name, each in stages.items():
         write(f"  {name:<13}{each:>10,.1f} us a sample {each / total:>5.0%}")
     write(f"  {'together':<13}{total:>10,.1f} us a sample")
-    if (hit_rate := times_of(rounds).hit_rate) is not None:
+    if rounds and (hit_rate := times_of(rounds).hit_rate) is not None:
         write(f"  the cache had {hit_rate:.0%} of the records")
 
 

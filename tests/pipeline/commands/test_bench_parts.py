@@ -226,9 +226,11 @@ def test_a_plot_is_a_png(path):
 
 
 def test_a_cache_is_tried_where_much_of_the_time_is_reading():
+    def tried(**known) -> dict[str, Candidate]:
+        return {c.typed: c for c in candidates.candidates(config, facts(**known))}
+
     config = config_of()
-    tried = {c.typed: c for c in candidates.candidates(config, facts(reading=0.3))}
-    assert tried["dataset/cache=ram"].how == "cached"
-    assert "dataset/cache=ram" not in [c.typed for c in candidates.candidates(config, facts(reading=0.1))]
+    assert tried(reading=0.3)["dataset/cache=ram"].how == "cached"
+    assert "dataset/cache=ram" not in tried(reading=0.1)
     config["dataset"]["cache"] = {"_target_": "cache/ram"}
-    assert "dataset/cache=ram" not in [c.typed for c in candidates.candidates(config, facts(reading=0.3))]
+    assert "dataset/cache=ram" not in tried(reading=0.3)
