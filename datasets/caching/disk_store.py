@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.caching.disk_file import DiskFile, open_file
-from datasets.caching.entries import Buffer, Entry
+from datasets.caching.entries import Entry, write_parts
 
 _log = logging.getLogger(__name__)
 
@@ -22,7 +22,6 @@ _MARK = 0x4B4E5450
 _UNIT = 64
 _SIZE_BITS = 24
 _MOST_UNITS = (1 << _SIZE_BITS) - 1
-_MOST_PARTS = 64
 
 
 class DiskStore:
@@ -133,7 +132,7 @@ class DiskStore:
             checksum = zlib.crc32(part, checksum)
         head = _PREFIX.pack(_MARK, checksum, index, entry.size_bytes, 0)
         gap = bytes(room - _PREFIX.size - entry.size_bytes)
-        _write(file.data, [head, *entry.parts, gap], room, at)
+        write_parts(file.data, [head, *entry.parts, gap], room, at)
         with file.lock:
             if file.place(index):
                 return False
@@ -150,12 +149,3 @@ class DiskStore:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_opened": None, "damaged": 0}
-
-
-def _write(descriptor: int, parts: list[Buffer], size_bytes: int, at: int) -> None:
-    done = os.pwritev(descriptor, parts, at) if len(parts) <= _MOST_PARTS else 0
-    if done < size_bytes:
-        rest = memoryview(b"".join(parts))[done:]
-        while rest:
-            written = os.pwrite(descriptor, rest, at + size_bytes - len(rest))
-            rest = rest[written:]

@@ -7,6 +7,7 @@ buffers of byte strings and arrays, each at a multiple of 16 bytes. Nothing of i
 from __future__ import annotations
 
 import json
+import os
 import struct
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from datasets.sample import Record
 Buffer = bytes | memoryview
 _LENGTH = struct.Struct("<I")
 _ALIGNMENT = 16
+_MOST_PARTS = 64
 _PLAIN = frozenset((type(None), bool, int, float, str))
 _KINDS = "biufcSUMm"
 
@@ -84,6 +86,23 @@ def unpack(payload: NDArray[np.uint8], index: int, *, is_private: bool) -> Recor
             for name, value in fields.items()
         },
     )
+
+
+def write_parts(descriptor: int, parts: list[Buffer], size_bytes: int, at: int) -> None:
+    """Write parts one behind the other to a place in a file.
+
+    Memory behind a file takes this better than stores to where it is mapped, each page of which
+    would be asked for and zeroed first.
+
+    Raises:
+        OSError: There is no room; some of it may be written.
+    """
+    done = os.pwritev(descriptor, parts, at) if len(parts) <= _MOST_PARTS else 0
+    if done < size_bytes:
+        rest = memoryview(b"".join(parts))[done:]
+        while rest:
+            written = os.pwrite(descriptor, rest, at + size_bytes - len(rest))
+            rest = rest[written:]
 
 
 def _encoded(value: Any, buffers: list[memoryview], name: str) -> Any:

@@ -8,21 +8,26 @@ of the time, one that evicts what was used longest ago 15 % of the time (1/2 - l
 
 from __future__ import annotations
 
+import logging
+import struct
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.caching.entries import Entry
+from datasets.caching.entries import Entry, write_parts
 from datasets.caching.process_lock import ProcessLock
 from datasets.caching.shared_area import SharedArea
 
 _HEADER_BYTES = 4096
-_PREFIX_BYTES = 16
 _ALIGNMENT = 64
-_END, _IS_FULL = 0, 1
-# With less than this share left, an entry that does not fit ends the admission.
+_END, _IS_FULL, _REFUSALS = range(3)
+# An entry that does not fit ends the admission if less than this share is left, and so do many.
 _REST = 1 / 16
+_MOST_REFUSALS = 64
+_PREFIX = struct.Struct("<qq")  # size, record
+
+_log = logging.getLogger(__name__)
 
 
 class KeepStore:
@@ -77,22 +82,30 @@ class KeepStore:
             return None
         size, number = self._all[at // 8], self._all[at // 8 + 1]
         assert number == index, "a place holds what its table says"
-        return self._area.memory[at + _PREFIX_BYTES : at + _PREFIX_BYTES + size]
+        return self._area.memory[at + _PREFIX.size : at + _PREFIX.size + size]
 
     def put(self, index: int, entry: Entry) -> bool:
         """Keep an entry, if there is room; whether it was admitted."""
-        needed = _aligned(_PREFIX_BYTES + entry.size_bytes)
+        needed = _aligned(_PREFIX.size + entry.size_bytes)
         size_bytes = len(self._area.memory)
         with self._lock:
             at = self._words[_END]
             if self._table[index]:
                 return False
             if at + needed > size_bytes:
-                self._words[_IS_FULL] |= size_bytes - at < _REST * size_bytes
+                self._words[_REFUSALS] += 1
+                little = size_bytes - at < _REST * size_bytes
+                self._words[_IS_FULL] |= little or self._words[_REFUSALS] >= _MOST_REFUSALS
                 return False
             self._words[_END] = at + needed
-        self._all[at // 8], self._all[at // 8 + 1] = entry.size_bytes, index
-        fill(self._area.memory[at + _PREFIX_BYTES :], entry)
+        head = _PREFIX.pack(entry.size_bytes, index)
+        try:
+            parts = [head, *entry.parts]
+            write_parts(self._area.descriptor, parts, len(head) + entry.size_bytes, at)
+        except OSError as error:  # the system has no memory left, whatever the limit says
+            _log.warning("dataset.cache: nothing more is admitted: %s", error.strerror)
+            self._words[_IS_FULL] = 1
+            return False
         # The lock orders the stores, also on processors that would not.
         with self._lock:
             if self._table[index]:  # another process was faster: what was written here is a hole
@@ -106,16 +119,6 @@ class KeepStore:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._count = state["_count"]
         self._attach(state["_area"])
-
-
-def fill(memory: NDArray[np.uint8], entry: Entry) -> None:
-    """Write an entry to the beginning of `memory`, uint8 [size_bytes or more]."""
-    at = 0
-    for part in entry.parts:
-        size = len(part)
-        # NumPy copies without the interpreter's lock.
-        memory[at : at + size] = np.frombuffer(part, np.uint8) if size else ()
-        at += size
 
 
 def _aligned(size_bytes: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -10,13 +11,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.caching.entries import Entry
-from datasets.caching.keep_store import fill
+from datasets.caching.entries import Buffer, Entry, write_parts
 from datasets.caching.process_lock import ProcessLock
 from datasets.caching.shared_area import SharedArea
 
 _HEADER_BYTES = 4096
-_PREFIX_BYTES = 16
+_PREFIX = struct.Struct("<qq")  # size, record
 _PAGE = 4096
 _FREE, _CLOCK, _VERSION, _IS_DIRTY = range(4)
 POLICY_WORDS = 8
@@ -154,7 +154,7 @@ class PoolStore:
         word = block * self._block_bytes // 8
         size, number = self._prefixes[word], self._prefixes[word + 1]
         blocks = [block]
-        while len(blocks) * self._block_bytes < _PREFIX_BYTES + size:
+        while len(blocks) * self._block_bytes < _PREFIX.size + size:
             block = self._next[block]
             if not 0 <= block < self.num_blocks or len(blocks) >= self.num_blocks:
                 return None  # another entry's chain by now
@@ -166,11 +166,11 @@ class PoolStore:
             pass
         if self._table[index] != place:
             return None
-        return copy[_PREFIX_BYTES : _PREFIX_BYTES + size]
+        return copy[_PREFIX.size : _PREFIX.size + size]
 
     def put(self, index: int, entry: Entry) -> bool:
         """Keep an entry, if room is made for it; whether it was admitted."""
-        length = -(-(_PREFIX_BYTES + entry.size_bytes) // self._block_bytes)
+        length = -(-(_PREFIX.size + entry.size_bytes) // self._block_bytes)
         if length > self.num_blocks // 2:
             return False
         with self._changing():
@@ -178,13 +178,12 @@ class PoolStore:
                 return False
             blocks = self._take(length)
         try:
-            padded = np.empty(length * self._block_bytes, np.uint8)
-            padded[:_PREFIX_BYTES] = np.array([entry.size_bytes, index]).view(np.uint8)
-            fill(padded[_PREFIX_BYTES:], entry)
-            self._data[blocks] = padded.reshape(length, self._block_bytes)
-        except BaseException:
+            self._write(blocks, [_PREFIX.pack(entry.size_bytes, index), *entry.parts])
+        except BaseException as error:
             with self._changing():
                 self._release(blocks)
+            if isinstance(error, OSError):  # the system has no memory left, whatever the limit says
+                return False
             raise
         with self._changing():
             if self._table[index]:  # another process was faster
@@ -195,6 +194,19 @@ class PoolStore:
             self._table[index] = version << 32 | int(blocks[0]) + 1
             self._writers[blocks] = 0
         return True
+
+    def _write(self, blocks: NDArray[np.int64], parts: list[Buffer]) -> None:
+        """Write parts one behind the other to blocks, a run of neighbours at a time."""
+        runs = np.split(blocks, np.flatnonzero(np.diff(blocks) != 1) + 1)
+        if len(runs) > 1:
+            parts = [b"".join(parts)]
+        left = memoryview(parts[0])
+        for run in runs:
+            at = self._data_at + int(run[0]) * self._block_bytes
+            if len(runs) > 1:
+                room = run.size * self._block_bytes
+                parts, left = [left[:room]], left[room:]
+            write_parts(self._area.descriptor, parts, sum(map(len, parts)), at)
 
     def evict(self, records: NDArray[np.int64]) -> NDArray[np.int64]:
         """Drop entries; under the lock. Returns their blocks, int64 [n], which are free now."""
@@ -212,13 +224,10 @@ class PoolStore:
                 start = self._data_at + int(run[0]) * self._block_bytes
                 self._area.give_back(start, run.size * self._block_bytes)
 
-    def reclaim(self) -> bool:
-        """Free the blocks of writers that were killed; under the lock. Whether there were any."""
-        pids = np.unique(self._writers[self._writers > 0])
-        dead = [pid for pid in pids.tolist() if not _is_alive(pid)]
-        if dead:
+    def reclaim(self) -> None:
+        """Free the blocks of writers that were killed; under the lock."""
+        if self._writers.any():
             self._rebuild()
-        return bool(dead)
 
     def _take(self, length: int) -> NDArray[np.int64]:
         end = self._words[_FREE]

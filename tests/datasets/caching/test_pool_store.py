@@ -96,14 +96,14 @@ def test_a_writer_that_is_killed_leaves_no_entry_no_lock_and_no_lost_block(
     def die(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def fill_half(memory, entry) -> None:
-        memory[: len(entry.parts[0])] = np.frombuffer(entry.parts[0], np.uint8)
+    def write_half(descriptor, parts, size_bytes, at) -> None:
+        os.pwrite(descriptor, b"".join(parts)[: size_bytes // 2], at)
         die()
 
     def victim() -> None:
         if where == "writing":
-            monkeypatch.setattr(keep_store, "fill", fill_half)
-            monkeypatch.setattr(pool_store, "fill", fill_half)
+            monkeypatch.setattr(keep_store, "write_parts", write_half)
+            monkeypatch.setattr(pool_store, "write_parts", write_half)
         elif isinstance(store, PoolStore):
             store._release = store._take = die  # under the lock, the mark set
         else:
