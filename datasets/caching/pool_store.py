@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.caching.entries import Buffer, Entry, write_parts
+from datasets.caching.process_life import is_alive
 from datasets.caching.process_lock import ProcessLock
 from datasets.caching.shared_area import SharedArea
 
@@ -256,7 +257,7 @@ class PoolStore:
     def _rebuild(self) -> None:
         """Make the list of free blocks from what is published, and what living writers have."""
         pids = np.unique(self._writers[self._writers > 0])
-        alive = [pid for pid in pids.tolist() if _is_alive(pid)]
+        alive = [pid for pid in pids.tolist() if is_alive(pid)]
         is_taken = np.isin(self._writers, alive)
         places = self._places[self._places != 0]
         is_taken[self._reached((places & 0xFFFFFFFF) - 1)] = True
@@ -281,22 +282,3 @@ class PoolStore:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._attach(state["_area"])
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return not _is_zombie(pid)
-
-
-def _is_zombie(pid: int) -> bool:
-    """Whether a process has ended, and only its parent has not asked for how."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] == b"Z"
-    except (OSError, IndexError):  # no Linux, or gone meanwhile
-        return False
