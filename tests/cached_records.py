@@ -52,3 +52,24 @@ class Records(MemoryStorage):
 
 EXPECTED = [(MemoryStorage._key(i), None if isinstance(f, str) else f)
             for i, f in enumerate(fields())]  # fmt: skip
+
+
+class Numbered(MemoryStorage):
+    """Twenty records of 60,000 bytes, other ones for each number."""
+
+    def __init__(self, number: int) -> None:
+        rng = np.random.default_rng(number)
+        super().__init__([{"image": rng.bytes(60_000)} for _ in range(20)])
+        self.number = number
+
+    def __str__(self) -> str:
+        return f"memory {self.number}"
+
+
+def hits_of_another(folder: str, answer: Any) -> None:
+    """In another process: what a second cache in a folder comes to hold."""
+    from datasets.caches.disk import open_disk_cache
+
+    cache = open_disk_cache(Numbered(1), path=folder, max_bytes="2MB")
+    cache.read(np.arange(20))
+    answer.send(cache.read(np.arange(20)).hits)

@@ -17,7 +17,7 @@ import pytest
 from datasets.caches.disk import open_disk_cache
 from datasets.caching import disk_store
 from datasets.caching.disk_folder import DiskFolder
-from tests.cached_records import BAD, EXPECTED, Records
+from tests.cached_records import BAD, EXPECTED, Numbered, Records, hits_of_another
 from tests.contracts.storage import check_storage, summary
 from tests.memory_storage import MemoryStorage
 from tests.photographs import photograph
@@ -156,7 +156,13 @@ def test_two_files_that_do_not_fit_together_give_misses(folder, tmp_path):
     data = file_of(folder, ".data")
     content = data.read_bytes()
     data.write_bytes(content[64:] + content[:64])
-    assert same_as_source(open_disk_cache(Records(), path=str(folder)))
+    cache = open_disk_cache(Records(), path=str(folder))
+    assert same_as_source(cache)
+    assert cache.read(EVERY).hits == 11
+    file = cache.store._file
+    for index in (0, 1):
+        file.set_place(index, file.place(index + 1))
+    assert same_as_source(cache), "whole entries, of other records"
 
 
 def test_a_full_disk_ends_admission_with_one_warning(folder, monkeypatch, caplog):
@@ -222,21 +228,12 @@ def test_foreign_files_are_left_alone(folder):
     assert (folder / "notes.txt").read_text() == "mine"
 
 
-def _storage_of(number: int, n: int = 20, size: int = 60_000) -> MemoryStorage:
-    class Numbered(MemoryStorage):
-        def __str__(self) -> str:
-            return f"memory {number}"
-
-    rng = np.random.default_rng(number)
-    return Numbered([{"image": rng.bytes(size)} for _ in range(n)])
-
-
 def test_the_limit_holds_for_the_folder_and_old_caches_make_room(folder):
     folder.mkdir()
     (folder / "notes.txt").write_bytes(bytes(100))
     kept = []
     for number in range(6):
-        storage = _storage_of(number)
+        storage = Numbered(number)
         cache = open_disk_cache(storage, path=str(folder), max_bytes="3MB")
         assert summary(cache.read(np.arange(20))) == summary(storage.read(np.arange(20)))
         assert cache.read(np.arange(20)).hits == 20, "an older one made room"
@@ -249,20 +246,16 @@ def test_the_limit_holds_for_the_folder_and_old_caches_make_room(folder):
 
 
 def test_what_is_in_use_makes_no_room(folder):
-    first = _storage_of(0)
+    first = Numbered(0)
     used = open_disk_cache(first, path=str(folder), max_bytes="2MB")
     assert used.read(np.arange(20)).misses == 20
 
-    def elsewhere(answer) -> None:
-        cache = open_disk_cache(_storage_of(1), path=str(folder), max_bytes="2MB")
-        cache.read(np.arange(20))
-        answer.send(cache.read(np.arange(20)).hits)
-
-    ours, theirs = FORK.Pipe()
-    # Not forked from here: a forked process has what its parent has open, and knows it.
-    process = FORK.Process(target=elsewhere, args=(theirs,))
+    # Not forked from here: a forked process knows what its parent has open.
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe()
+    process = spawn.Process(target=hits_of_another, args=(str(folder), theirs))
     process.start()
-    assert ours.poll(30)
+    assert ours.poll(60)
     assert ours.recv() < 20
     process.join()
     assert used.read(np.arange(20)).hits == 20
@@ -271,8 +264,8 @@ def test_what_is_in_use_makes_no_room(folder):
 
 def test_a_limit_too_small_for_anything(folder):
     with pytest.raises(ValueError, match="allow more"):
-        open_disk_cache(_storage_of(0), path=str(folder), max_bytes=100)
-    cache = open_disk_cache(_storage_of(0), path=str(folder), max_bytes=20_000)
+        open_disk_cache(Numbered(0), path=str(folder), max_bytes=100)
+    cache = open_disk_cache(Numbered(0), path=str(folder), max_bytes=20_000)
     for _ in range(2):
         assert cache.read(np.arange(20)).hits == 0
 

@@ -105,7 +105,9 @@ def test_a_writer_that_is_killed_leaves_no_entry_no_lock_and_no_lost_block(
             monkeypatch.setattr(keep_store, "write_parts", write_half)
             monkeypatch.setattr(pool_store, "write_parts", write_half)
         elif isinstance(store, PoolStore):
-            store._release = store._take = die  # under the lock, the mark set
+            store._writers = store._writers.view(
+                _DeadlyArray
+            )  # blocks are off the list, and nobody's yet
         else:
             store._words = _Deadly(store._words)
         put(store, 2, 9000)
@@ -125,8 +127,15 @@ def test_a_writer_that_is_killed_leaves_no_entry_no_lock_and_no_lost_block(
         assert blocks_add_up(store)
 
 
+class _DeadlyArray(np.ndarray):
+    """The same for an array."""
+
+    def __setitem__(self, at, value) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 class _Deadly:
-    """Words that kill whoever changes them."""
+    """Memory that kills whoever changes it."""
 
     def __init__(self, words) -> None:
         self._words = words
