@@ -87,6 +87,27 @@ def test_a_mistake_is_one_line_that_says_what_to_type(override: str, key: str, s
     assert "\n" not in found[key]
 
 
+@pytest.mark.parametrize(
+    "overrides, key, said",
+    [
+        (["dataset/cache=ram", "dataset.cache.max_bytes=2XB"], "dataset.cache.max_bytes",
+         "such as 4GB or 500MB, or a share"),
+        (["dataset/cache=ram", "dataset.cache.policy=mru"], "dataset.cache.policy",
+         "keep or lru or adaptive"),
+        (["dataset/cache=ram", "dataset.cache.what=pixels"], "dataset.cache.what", "decoded"),
+        (["dataset/cache=disk", "dataset.cache.max_bytes=40%"], "dataset.cache.max_bytes",
+         "dataset.cache.max_bytes=4GB"),
+        (["dataset/cache=disk", "dataset.cache.policy=lru"], "dataset.cache.policy", ""),
+        (["dataset=eager", "dataset/cache=ram"], "dataset/cache", "type dataset/cache=none"),
+        (["dataset/cache=rom"], "dataset/cache", "disk, none, ram"),
+    ],
+)  # fmt: skip
+def test_a_cache_that_cannot_be_is_said_in_a_line(overrides, key, said):
+    found = lines(*overrides)
+    assert list(found) == [key]
+    assert said in found[key]
+
+
 def test_settings_check_themselves():
     assert "expected at least 1" in str(list(lines("trainer.max_epochs=0").items()))
 

@@ -122,3 +122,18 @@ def test_hits_and_misses_are_in_the_stats_and_only_where_there_is_a_cache(photos
         assert loader.stats.times.hit_rate is None
         assert "hit_rate" not in loader.stats.as_dict()
         assert "cache" not in str(loader.stats)
+
+
+def test_an_eager_data_set_can_be_read_from_a_cache_on_disk(photos, tmp_path):
+    plain = digests(compose(overrides(photos, dataset="eager")), **INLINE)
+    config = _config(photos, tmp_path, "disk encoded", dataset="eager")
+    for _ in range(2):
+        assert digests(config, **INLINE) == plain
+
+
+def test_runs_that_differ_in_their_cache_are_equal_runs():
+    from pipeline.training.run_folder import comparable
+
+    first, second = compose([]), compose(["dataset/cache=ram", "dataset.cache.max_bytes=1MB"])
+    assert comparable(first) == comparable(second)
+    assert comparable(first) != comparable(compose(["seed=9"]))

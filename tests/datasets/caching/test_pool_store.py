@@ -107,7 +107,7 @@ def test_a_writer_that_is_killed_leaves_no_entry_no_lock_and_no_lost_block(
         elif isinstance(store, PoolStore):
             store._writers = store._writers.view(
                 _DeadlyArray
-            )  # blocks are off the list, and nobody's yet
+            )
         else:
             store._words = _Deadly(store._words)
         put(store, 2, 9000)

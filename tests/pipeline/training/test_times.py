@@ -12,7 +12,9 @@ from pipeline import compose
 from pipeline.training.job import train
 
 STAGES = ("read", "decode", "transform", "collate")
-LAPS = {f"time/{name}_us" for name in (*STAGES, "copy")} | {"time/samples_per_s", "time/data_wait"}
+LAPS = {f"time/{name}_us" for name in (*STAGES, "copy")} | {
+    "time/samples_per_s", "time/data_wait", "time/cache_hits",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +23,8 @@ def run_dir(tmp_path_factory, data_dir) -> Path:
     overrides = [
         f"data_dir={data_dir}", f"outputs={outputs}", "logger=[csv,tensorboard]", "loader=inline",
         "loader.batch_size=16", "trainer.max_steps=6", "trainer.log_every=2",
-        "trainer.limit_val_batches=2", "trainer.progress=off",
+        "trainer.limit_val_batches=2", "trainer.progress=off", "dataset/cache=ram",
+        "dataset.cache.max_bytes=8MB",
     ]  # fmt: skip
     return Path(train(compose(overrides))["run_dir"])
 
@@ -69,5 +72,7 @@ def test_the_summary_tells_where_the_time_went(run_dir):
         assert times[split]["seconds"] > 0
         assert all(times[split][f"{stage}_us"] >= 0 for stage in STAGES)
         assert times[split]["decode_us"] > 0
+        assert 0 <= times[split]["cache_hits"] <= 1
     log = (run_dir / "log.txt").read_text()
     assert "waiting for data" in log and "decode" in log
+    assert "of the records" in log
