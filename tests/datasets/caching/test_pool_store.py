@@ -105,9 +105,7 @@ def test_a_writer_that_is_killed_leaves_no_entry_no_lock_and_no_lost_block(
             monkeypatch.setattr(keep_store, "write_parts", write_half)
             monkeypatch.setattr(pool_store, "write_parts", write_half)
         elif isinstance(store, PoolStore):
-            store._writers = store._writers.view(
-                _DeadlyArray
-            )
+            store._writers = store._writers.view(_DeadlyArray)
         else:
             store._words = _Deadly(store._words)
         put(store, 2, 9000)
