@@ -6,9 +6,7 @@ import errno
 import logging
 import multiprocessing
 import os
-import pickle
 import shutil
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +14,7 @@ import pytest
 
 from datasets.caches.disk import open_disk_cache
 from datasets.caching import disk_store
-from datasets.caching.disk_folder import DiskFolder
-from tests.cached_records import BAD, EXPECTED, Numbered, Records, hits_of_another
+from tests.cached_records import BAD, EXPECTED, Records
 from tests.contracts.storage import check_storage, summary
 from tests.memory_storage import MemoryStorage
 from tests.photographs import photograph
@@ -226,132 +223,3 @@ def test_foreign_files_are_left_alone(folder):
         open_disk_cache(Records(), path=str(folder))
     assert table.read_bytes() == b"somebody's own " * 1000
     assert (folder / "notes.txt").read_text() == "mine"
-
-
-def test_the_limit_holds_for_the_folder_and_old_caches_make_room(folder):
-    folder.mkdir()
-    (folder / "notes.txt").write_bytes(bytes(100))
-    kept = []
-    for number in range(6):
-        storage = Numbered(number)
-        cache = open_disk_cache(storage, path=str(folder), max_bytes="3MB")
-        assert summary(cache.read(np.arange(20))) == summary(storage.read(np.arange(20)))
-        assert cache.read(np.arange(20)).hits == 20, "an older one made room"
-        sizes = [path.stat().st_size for path in folder.glob("*") if path.suffix != ".txt"]
-        assert sum(sizes) <= 3_000_000
-        kept.append(cache.store._arguments["name"])
-        closed(cache)
-    assert {path.stem for path in folder.glob("*.table")} == set(kept[-2:])
-    assert (folder / "notes.txt").exists()
-
-
-def test_what_is_in_use_makes_no_room(folder):
-    first = Numbered(0)
-    used = open_disk_cache(first, path=str(folder), max_bytes="2MB")
-    assert used.read(np.arange(20)).misses == 20
-
-    # Not forked from here: a forked process knows what its parent has open.
-    spawn = multiprocessing.get_context("spawn")
-    ours, theirs = spawn.Pipe()
-    process = spawn.Process(target=hits_of_another, args=(str(folder), theirs))
-    process.start()
-    assert ours.poll(60)
-    assert ours.recv() < 20
-    process.join()
-    assert used.read(np.arange(20)).hits == 20
-    assert sum(path.stat().st_size for path in folder.glob("*.data")) <= 2_000_000
-
-
-def test_a_limit_too_small_for_anything(folder):
-    with pytest.raises(ValueError, match="allow more"):
-        open_disk_cache(Numbered(0), path=str(folder), max_bytes=100)
-    cache = open_disk_cache(Numbered(0), path=str(folder), max_bytes=20_000)
-    for _ in range(2):
-        assert cache.read(np.arange(20)).hits == 0
-
-
-def test_a_cache_that_was_deleted_by_hand_is_made_again(folder):
-    cache = filled(folder)
-    shutil.rmtree(folder)
-    assert same_as_source(cache)
-    other = filled(folder)
-    assert other.read(EVERY).hits == 11
-    assert file_of(folder, ".data").stat().st_size > 50_000
-
-
-def _work(folder: Path, seed: int) -> None:
-    storage = Records()
-    cache = open_disk_cache(storage, path=str(folder))
-    expected = summary(storage.read(EVERY))
-    rng = np.random.default_rng(seed)
-    while True:
-        order = rng.permutation(12)
-        records = cache.read(order)
-        if summary(records) != [expected[i] for i in order.tolist()] or records.damaged:
-            os._exit(3)
-        with cache.store._file.lock:  # so that there is always something to be written
-            cache.store._file.set_place(int(rng.integers(12)), 0)
-
-
-def test_processes_that_are_killed_at_any_moment_harm_nobody(folder):
-    witness = FORK.Process(target=_work, args=(folder, 0), daemon=True)
-    witness.start()
-    rng = np.random.default_rng(1)
-    for round_ in range(25):
-        process = FORK.Process(target=_work, args=(folder, round_ + 1), daemon=True)
-        process.start()
-        process.join(float(rng.uniform(0.001, 0.04)))
-        process.kill()
-        process.join()
-        assert process.exitcode == -signal.SIGKILL, "it saw a damaged entry"
-    assert witness.exitcode is None, "it saw a damaged entry"
-    witness.kill()
-    witness.join()
-    cache = open_disk_cache(Records(), path=str(folder))
-    records = cache.read(EVERY)
-    assert records.damaged == 0
-    assert same_as_source(cache)
-    assert cache.read(EVERY).hits == 11
-    assert {path.suffix for path in folder.iterdir()} <= {".table", ".data", ".lock"}
-
-
-def test_a_writer_killed_in_the_middle_of_an_entry_leaves_a_hole(folder, monkeypatch):
-    cache = open_disk_cache(Records(), path=str(folder))
-
-    def victim() -> None:
-        def half(descriptor, parts, at) -> int:
-            os.pwrite(descriptor, b"".join(parts)[:100], at)
-            os.kill(os.getpid(), signal.SIGKILL)
-            return 0
-
-        monkeypatch.setattr(disk_store.os, "pwritev", half)
-        cache.read(EVERY)
-
-    process = FORK.Process(target=victim)
-    process.start()
-    process.join(20)
-    assert process.exitcode == -signal.SIGKILL
-    records = cache.read(EVERY)
-    assert (records.hits, records.damaged) == (0, 0)
-    assert cache.read(EVERY).hits == 11
-    assert same_as_source(cache)
-
-
-def test_a_process_has_one_object_for_a_cache_and_gives_it_up(folder):
-    cache = filled(folder)
-    copy = pickle.loads(pickle.dumps(cache))
-    assert copy.read(EVERY).hits == 11
-    assert copy.store._file is cache.store._file
-    before = len(os.listdir("/proc/self/fd"))
-    closed(copy)
-    closed(cache)
-    assert len(os.listdir("/proc/self/fd")) == before - 3
-
-
-def test_a_file_system_without_locks_is_said(folder, monkeypatch):
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr("datasets.caching.process_lock.fcntl.lockf", refuse)
-    with pytest.raises(ValueError, match="cannot be locked"):
-        DiskFolder(folder, max_bytes=1)
