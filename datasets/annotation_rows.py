@@ -22,6 +22,9 @@ BadBoxes = Literal["drop", "record"]
 _BOX = ("x0", "y0", "x1", "y1")
 _POINT = ("x", "y", "visibility")
 
+Names = Mapping[str, Sequence[str]]
+"""What annotated numbers are called, by field."""
+
 
 @dataclass(slots=True)
 class Objects:
@@ -54,8 +57,9 @@ class ObjectRows:
         self._index = index
         self._count = count
         self._bad = {int(record): cause for record, cause in index.metadata["bad"].items()}
+        field = "box_labels" if _BOX[0] in index.columns else "keypoints"
         names = index.class_names
-        self.classes = {} if names is None else {"box_labels": names}
+        self.classes = {field: names} if names else {}
         self._starts: NDArray[np.int64] | None = None
         self._arrays: dict[str, NDArray[Any]] = {}
 
@@ -106,7 +110,7 @@ def cached_objects(
     *,
     keys: Sequence[str],
     marks: Any,
-    read: Callable[[], tuple[list[Objects | str], Sequence[str] | None]],
+    read: Callable[[], tuple[list[Objects | str], Names]],
     classes: Sequence[str] | None,
     bad_boxes: BadBoxes,
     where: str,
@@ -117,8 +121,8 @@ def cached_objects(
         recipe: What they are made from: JSON.
         keys: Keys of the records.
         marks: State of the label files (sizes, times): JSON.
-        read: Reads them: the objects of each record, or what is wrong with it; and names of
-            classes by id where the files say them.
+        read: Reads them: the objects of each record, or what is wrong with it; and what the
+            files name by number: ``box_labels``, ``keypoints``.
         classes: Names of the classes by id; None: those found, sorted (numbers by their value).
         bad_boxes: Whether a box without area in its image is left out, or makes its record bad.
         where: The storage and the label files, for messages.
@@ -131,9 +135,9 @@ def cached_objects(
     """
 
     @cache
-    def objects() -> tuple[list[Objects | str], Sequence[str] | None]:
+    def objects() -> tuple[list[Objects | str], Names]:
         found, names = read()
-        return _checked(found, keys, bad_boxes, where), classes or names
+        return _checked(found, keys, bad_boxes, where), names
 
     def opened(kind: str, write: Callable[[Path], None]) -> Index:
         return cached_index(
@@ -142,8 +146,15 @@ def cached_objects(
             is_current=lambda index: index.metadata["marks"] == marks,
         )
 
-    boxes = opened("boxes", lambda path: _write_boxes(path, *objects(), marks, where))
-    points = opened("keypoints", lambda path: _write_points(path, objects()[0], marks))
+    def write_boxes(path: Path) -> None:
+        found, names = objects()
+        _write_boxes(path, found, classes or names.get("box_labels"), marks, where)
+
+    def write_points(path: Path) -> None:
+        found, names = objects()
+        _write_points(path, found, names.get("keypoints"), marks)
+
+    boxes, points = opened("boxes", write_boxes), opened("keypoints", write_points)
     return [ObjectRows(index, len(keys)) for index in (boxes, *([points] if len(points) else []))]
 
 
@@ -222,7 +233,9 @@ def _write_boxes(
     _write(path, columns, objects, class_names, marks)
 
 
-def _write_points(path: Path, objects: list[Objects | str], marks: Any) -> None:
+def _write_points(
+    path: Path, objects: list[Objects | str], names: Sequence[str] | None, marks: Any
+) -> None:
     known = [(i, one) for i, one in enumerate(objects) if isinstance(one, Objects)]
     counts = [len(one.keypoints) for _, one in known]
     points = np.array([p for _, one in known for p in one.keypoints], np.float32).reshape(-1, 3)
@@ -230,7 +243,7 @@ def _write_points(path: Path, objects: list[Objects | str], marks: Any) -> None:
         "record": np.repeat(np.array([i for i, _ in known], np.int32), counts),
         **{name: points[:, k] for k, name in enumerate(_POINT)},
     }
-    _write(path, columns, objects, None, marks)
+    _write(path, columns, objects, names, marks)
 
 
 def _write(

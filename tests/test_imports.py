@@ -112,6 +112,7 @@ SHARED_BY_LEAVES = {
     "pipeline.models": {
         "pipeline.networks.box_detector",
         "pipeline.networks.fed_module",
+        "pipeline.networks.keypoint_net",
         "pipeline.networks.segmenter",
         "pipeline.networks.small_cnn",
     },

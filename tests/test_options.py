@@ -38,6 +38,8 @@ REQUIRED = {
     ("augment", "detection"): ["dataset/annotations=coco", "collate=list"],
     ("augment", "segmentation"): ["dataset/annotations=mask_folder"],
     ("experiment", "camvid"): ["dataset.storage.path=demo"],
+    ("augment", "keypoints"): ["dataset/annotations=coco", "collate=list"],
+    ("model", "keypoint_net"): ["task=keypoints"],
     ("model", "segmenter"): ["task=segmentation"],
     ("model", "box_detector"): ["task=detection"],
     ("experiment", "bccd"): ["dataset.storage.path=demo"],

@@ -80,7 +80,7 @@ class Targets:
                 f"augment.keypoints.per_object={per_object}"
             )
         by_object = keypoints.reshape(-1, per_object, 3).copy()
-        for a, b in self.keypoints.swaps:
+        for a, b in self.keypoints.swaps or ():
             if max(a, b) >= per_object:
                 raise ValueError(
                     f"augment.keypoints.swaps names keypoint {max(a, b)}, {key!r} has {per_object}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import Ge, Le
@@ -43,13 +43,13 @@ class KeypointSettings:
             after the other; null: all are of one object.
     """
 
-    swaps: list[list[int]] = field(default_factory=list)
+    swaps: list[list[int]] | None = None
     per_object: Annotated[int, Ge(1)] | None = None
 
     def __post_init__(self) -> None:
         """Refuse pairs that are none."""
-        numbers = [number for pair in self.swaps for number in pair]
-        for pair in self.swaps:
+        numbers = [number for pair in self.swaps or () for number in pair]
+        for pair in self.swaps or ():
             if len(pair) != 2 or pair[0] == pair[1] or min(pair) < 0:
                 raise ValueError(
                     f"augment.keypoints.swaps: {pair} is no pair of two keypoints' numbers, from "

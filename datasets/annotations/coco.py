@@ -72,12 +72,14 @@ class CocoAnnotations:
 
     def _read(
         self, path: str, keys: Sequence[str], where: str
-    ) -> tuple[list[Objects | str], list[str]]:
+    ) -> tuple[list[Objects | str], dict[str, list[str]]]:
         try:
             with open(path, "rb") as file:
                 content = json.load(file)
             images, annotations = _listed(content, "images"), _listed(content, "annotations")
-            names = {int(c["id"]): str(c["name"]) for c in _listed(content, "categories")}
+            categories = {int(c["id"]): c for c in _listed(content, "categories")}
+            names = {number: str(c["name"]) for number, c in categories.items()}
+            points = [list(map(str, c.get("keypoints") or ())) for c in categories.values()]
             found, by_id = self._images(images)
         except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
             raise ValueError(f"{where}: cannot be read as JSON: {error}") from error
@@ -91,7 +93,11 @@ class CocoAnnotations:
         for number, annotation in enumerate(annotations):
             self._add(annotation, number, by_id, names, where)
         objects = [Objects() if row is None else by_id[row] for row in rows]
-        return objects, [names[number] for number in sorted(names)]
+        called = {"box_labels": [names[number] for number in sorted(names)]}
+        # Where classes have keypoints of their own, a number alone has no name.
+        if points and points[0] and all(one == points[0] for one in points):
+            called["keypoints"] = points[0]
+        return objects, called
 
     @staticmethod
     def _images(images: Sequence[Any]) -> tuple[dict[str, int], dict[int, Objects | str]]:

@@ -68,11 +68,11 @@ class VocAnnotations:
         if self.missing == "error":
             strays([k for k, f in zip(keys, files, strict=True) if f is None], keys, where, "XML")
 
-        def read() -> tuple[list[Objects | str], None]:
+        def read() -> tuple[list[Objects | str], dict[str, list[str]]]:
             return [
                 Objects() if file is None else self._parse(file, key)
                 for key, file in zip(keys, files, strict=True)
-            ], None
+            ], {}
 
         return cached_objects(
             {"annotations": "voc", **vars(self), "folder": folder, "data": storage.fingerprint()},

@@ -1,0 +1,136 @@
+"""Keypoints of one object: heatmaps and distances, the share that is found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+from annotated_types import Gt
+
+from pipeline.registry import register
+
+if TYPE_CHECKING:
+    import torch
+
+    from datasets.sample import Batch
+
+
+@register("task", "keypoints")
+class Keypoints:
+    """Keypoints of one object in an image: heatmaps and distances, the share that is found.
+
+    Only visible keypoints (visibility 1 or 2) inside of the image are trained on and counted.
+
+    Args:
+        num_classes: Keypoints of an object.
+        class_names: Their names.
+        near: How far a keypoint that counts as found may be from its place, as a share of the
+            image's longer side.
+        distance_weight: What the loss of distance weighs beside that of the heatmaps.
+    """
+
+    field = "keypoints"
+
+    def __init__(
+        self,
+        *,
+        num_classes: int | None,
+        class_names: tuple[str, ...] | None = None,
+        near: Annotated[float, Gt(0)] = 0.05,
+        distance_weight: float = 1.0,
+    ) -> None:
+        if not num_classes:
+            raise ValueError(
+                "task keypoints: the data names no keypoints; choose dataset/annotations=coco "
+                "with keypoints, or another task"
+            )
+        self.num_keypoints = num_classes
+        self.class_names = class_names
+        self.near = near
+        self.distance_weight = distance_weight
+
+    def losses(self, outputs: Any, batch: Batch) -> dict[str, torch.Tensor]:
+        """``distance``, in shares of the image's longer side, and ``heatmaps``, where given.
+
+        Each is the mean over valid rows of the row's mean over its visible keypoints; 0, with a
+        gradient, if there are none.
+
+        Args:
+            outputs: ``keypoints`` float [B, K, 2], x and y in pixels; and ``heatmaps`` float
+                [B, K, H, W] before their softmax, if the model makes some.
+            batch: ``keypoints`` float [B, K, 3], ``image`` and ``valid`` bool [B].
+        """
+        from torch.nn import functional
+
+        found = _found(outputs)
+        truth, counted = self._truth(batch)
+        side = max(_size(batch["image"]))
+        by_point = (found - truth).abs().sum(-1) / side
+        losses = {"distance": self._mean(by_point, counted, batch) * self.distance_weight}
+        if (maps := outputs.get("heatmaps")) is not None:
+            height, width = maps.shape[2:]
+            x = truth[..., 0].round().clamp(0, width - 1).long()
+            y = truth[..., 1].round().clamp(0, height - 1).long()
+            by_point = functional.cross_entropy(
+                maps.flatten(2).flatten(0, 1), (y * width + x).flatten(), reduction="none"
+            )
+            losses["heatmaps"] = self._mean(by_point.view_as(counted), counted, batch)
+        return losses
+
+    def metrics(self) -> Any:
+        """``pck``, the share of keypoints that are found, and ``error``, the mean distance."""
+        from torchmetrics import MeanMetric, MetricCollection
+
+        return MetricCollection({"pck": MeanMetric(), "error": MeanMetric()}, compute_groups=False)
+
+    def update(self, metrics: Any, outputs: Any, batch: Batch) -> None:
+        """Add the valid rows of a batch to `metrics`; ``error`` is in pixels."""
+        truth, counted = self._truth(batch)
+        if (valid := batch.get("valid")) is not None:
+            counted = counted & valid[:, None]
+        distances = (_found(outputs).detach() - truth).square().sum(-1).sqrt()[counted]
+        if len(distances):
+            metrics["error"].update(distances)
+            metrics["pck"].update((distances <= self.near * max(_size(batch["image"]))).float())
+
+    def _truth(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Places float [B, K, 2] and whether each counts, bool [B, K]."""
+        points: Any = batch.get("keypoints")
+        if not hasattr(points, "shape"):
+            has = "lists" if points is not None else f"only {', '.join(sorted(batch))}"
+            raise ValueError(
+                f"task keypoints: expected 'keypoints' [B, {self.num_keypoints}, 3] in the batch, "
+                f"got {has}; choose dataset/annotations=coco and collate=stack"
+            )
+        if points.shape[1:] != (self.num_keypoints, 3):
+            raise ValueError(
+                f"task keypoints: keypoints are {list(points.shape)}, expected "
+                f"[B, {self.num_keypoints}, 3]: images of one object with {self.num_keypoints}"
+            )
+        return points[..., :2], points[..., 2] > 0
+
+    def _mean(self, by_point: torch.Tensor, counted: torch.Tensor, batch: Batch) -> torch.Tensor:
+        # `where` and not a product: an infinite loss in padding must not turn into a NaN.
+        zero = by_point.new_zeros(())
+        by_row = by_point.where(counted, zero).sum(1) / counted.sum(1).clamp(min=1)
+        valid = batch.get("valid")
+        if valid is None:
+            return by_row.mean()
+        return by_row.where(valid, zero).sum() / valid.sum().clamp(min=1)
+
+
+def _found(outputs: Any) -> torch.Tensor:
+    if not isinstance(outputs, Mapping) or "keypoints" not in outputs:
+        given = ", ".join(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
+        raise ValueError(
+            f"task keypoints: the model gave {given}; expected a dict with keypoints [B, K, 2], "
+            f"such as model=keypoint_net gives"
+        )
+    found: torch.Tensor = outputs["keypoints"]
+    return found
+
+
+def _size(image: torch.Tensor) -> tuple[int, int]:
+    """Height and width of images [B, C, H, W], or uint8 [B, H, W, C]."""
+    height, width = image.shape[2:] if image.is_floating_point() else image.shape[1:3]
+    return height, width
