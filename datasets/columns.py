@@ -45,6 +45,8 @@ class ColumnStage:
         if not names:
             return None
         taken = self._storage.take(indices, set(names.values()), allocate=allocate)
+        if taken is None:
+            return None
         return {
             **{new: taken[name] for new, name in names.items()},
             "index": indices,

@@ -126,6 +126,22 @@ def _write_memmap(path: Path, folder: Storage) -> None:
         raise
 
 
+def _write_hdf5(path: Path, folder: Storage) -> None:
+    import io
+
+    import h5py
+
+    keys, images, labels = zip(*_records(folder), strict=True)
+    whole = io.BytesIO()
+    with h5py.File(whole, "w") as file:
+        file["keys"], file["labels"] = list(keys), list(labels)
+        file.attrs["class_names"] = list(folder.index.class_names or ())
+        lists = file.create_dataset("images", len(images), h5py.vlen_dtype(np.uint8))
+        for row, image in enumerate(images):
+            lists[row] = np.frombuffer(image, np.uint8)
+    write_whole(path, lambda file: file.write(whole.getvalue()))
+
+
 def _write_zip(path: Path, folder: Storage) -> None:
     import zipfile
 
@@ -159,6 +175,7 @@ def _write_webdataset(path: Path, folder: Storage) -> None:
 FORMS: dict[str, tuple[str, Callable[[Path, Storage], None]]] = {
     "arrow": (".arrow", _write_arrow),
     "csv": (".csv", _write_csv),
+    "hdf5": (".h5", _write_hdf5),
     "lmdb": ("", _write_lmdb),
     "memmap": ("", _write_memmap),
     "parquet": (".parquet", _write_parquet),

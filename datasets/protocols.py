@@ -81,9 +81,10 @@ class ColumnStorage(Storage, Protocol):
         fields: Collection[str],
         *,
         allocate: Callable[[int], Any] | None = None,
-    ) -> dict[str, NDArray[Any]]:
+    ) -> dict[str, NDArray[Any]] | None:
         """The given fields of the records at `indices`, int64 [n], as new arrays [n, ...].
 
+        None where one of the records is bad: ``read`` says which, and why.
         Row i holds what ``read`` gives for ``indices[i]``; numbers are bool, integers or floats.
         `allocate` gives writable memory of so many bytes, for the largest of the arrays.
         """

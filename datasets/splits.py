@@ -71,7 +71,7 @@ def open_split(
         )
     if split not in ("train", "val"):
         raise ValueError(f"split: got {split!r}, expected 'train' or 'val'")
-    parts = find_parts(recipe.arguments.get("path"))
+    parts = find_parts(recipe.arguments.get("path")) or _parts_inside(recipe)
     if parts is None:
         whole = _annotated(_opened(recipe), recipe, annotations)
         if val_fraction == 0 and split == "train":
@@ -115,6 +115,14 @@ def find_parts(path: Any) -> dict[str, str] | None:
                 f"to split that by dataset.val_fraction, or put a folder val beside it"
             )
     return None
+
+
+def _parts_inside(recipe: StorageRecipe) -> dict[str, str] | None:
+    """The parts that a storage finds in a file, if it looks for any: see `Hdf5Storage`."""
+    find: Callable[[str], dict[str, str] | None] | None
+    find = getattr(recipe.make, "parts_inside", None)
+    path = recipe.arguments.get("path")
+    return find(path) if find is not None and isinstance(path, str) else None
 
 
 def _hub_parts(folder: Path) -> dict[str, str] | None:

@@ -79,6 +79,6 @@ class ColumnSubset(Subset):
         fields: Collection[str],
         *,
         allocate: Callable[[int], Any] | None = None,
-    ) -> dict[str, NDArray[Any]]:
+    ) -> dict[str, NDArray[Any]] | None:
         """Columns of the records at `indices`, int64 [n], numbered as in this subset."""
         return self.base.take(self._rows_at(indices), fields, allocate=allocate)

@@ -65,6 +65,12 @@ SHARED_BY_LEAVES = {
         "datasets.formats.csv_rows",
         "datasets.formats.csv_table",
         "datasets.formats.array_files",
+        "datasets.formats.hdf5_arrays",
+        "datasets.formats.hdf5_found",
+        "datasets.formats.hdf5_process",
+        "datasets.formats.hdf5_rows",
+        "datasets.formats.hdf5_samples",
+        "datasets.formats.hdf5_tables",
         "datasets.formats.lmdb_layouts",
         "datasets.formats.lmdb_pages",
         "datasets.formats.lmdb_packed",
@@ -131,7 +137,7 @@ SHARED_BY_LEAVES = {
     "transforms.cpu": {"transforms.albumentations_stage", "transforms.sample_targets"},
 }
 HEAVY = tuple(
-    "torch albumentations cv2 pyarrow lmdb simplejpeg torchmetrics rich matplotlib".split()
+    "torch albumentations cv2 pyarrow lmdb simplejpeg torchmetrics rich matplotlib h5py".split()
 )
 
 

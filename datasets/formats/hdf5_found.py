@@ -69,6 +69,7 @@ def write_places(
     places: list[NDArray[np.int64]] = [np.zeros((0, 3), np.int64)]
     types: list[list[Any]] = []
     count = 0
+    shown = where
     try:
         with Scanner() as scanner:
             for name, file, (size, _) in zip(files.names, files.paths, files.marks, strict=True):

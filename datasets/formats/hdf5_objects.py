@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 CLASS_NAMES = ("class_names", "classes", "label_names")
+KEY_NAMES = ("keys", "key")
+SHAPE_ENDING = ".shape"
 _MOST_ATTRIBUTE_BYTES = 1 << 24
 
 

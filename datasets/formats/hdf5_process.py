@@ -69,9 +69,20 @@ class Scanner:
         Raises:
             ScanError: It is damaged, or holds what is not read.
         """
+        return self._ask({"look": True, "path": path, "group": group, "fields": fields})
+
+    def groups(self, path: str, group: str) -> list[str]:
+        """Names of the first groups in a group of a file.
+
+        Raises:
+            ScanError: It cannot be opened.
+        """
+        answers = self._ask({"look": False, "path": path, "group": group})
+        return [name for message, _ in answers for name in message["names"]]
+
+    def _ask(self, request: dict[str, Any]) -> Iterator[tuple[dict[str, Any], NDArray[np.int64]]]:
         process = self._process or self._start()
         assert process.stdin is not None and process.stdout is not None
-        request = {"path": path, "group": group, "fields": fields}
         try:
             process.stdin.write(json.dumps(request).encode() + b"\n")
             process.stdin.flush()

@@ -17,13 +17,11 @@ from datasets.annotations.label_columns import column_ids
 from datasets.formats.hdf5_arrays import Array, ArrayReader, OpenedFile
 from datasets.formats.hdf5_filters import DamagedChunk
 from datasets.formats.hdf5_found import FoundArray, FoundFile
+from datasets.formats.hdf5_objects import CLASS_NAMES, KEY_NAMES, SHAPE_ENDING
 from datasets.formats.hdf5_tables import Column, holds_of
 from datasets.index import write_index
 
 FIELD_NAMES = {"images": "image", "labels": "label", "masks": "mask"}
-KEY_NAMES = ("keys", "key")
-CLASS_NAMES = ("class_names", "classes", "label_names")
-SHAPE_ENDING = ".shape"
 _RESERVED = ("index", "key", "position", "epoch", "valid")
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BLOCK_ROWS = 1 << 16

@@ -21,6 +21,8 @@ import numpy as np
 
 from datasets.formats.hdf5_objects import (
     CLASS_NAMES,
+    KEY_NAMES,
+    SHAPE_ENDING,
     Refused,
     class_names,
     exists,
@@ -33,6 +35,7 @@ from datasets.formats.hdf5_objects import (
 
 HEADER = struct.Struct("<II")  # bytes of JSON, bytes of places
 _MEMORY_BYTES = 4 << 30
+_MOST_NAMES = 1000
 # Before 2.0 the places of chunks behind a user block were given without it.
 _USER_BLOCK_VERSION = (2, 0, 0)
 
@@ -63,9 +66,13 @@ class _Scan:
         self._file_bytes = 0
 
     def answer(self, request: dict[str, Any]) -> None:
+        """Send what a request asks for, or why it cannot be had."""
         self._alive()
         try:
-            self._look(**request)
+            if request.pop("look"):
+                self._look(**request)
+            else:
+                self._list(**request)
             self._send({"kind": "done"})
         except Refused as error:
             self._send({"kind": "refused", "cause": str(error)})
@@ -78,6 +85,17 @@ class _Scan:
                 self._send({"kind": "refused", "cause": cause})
             else:
                 self._send({"kind": "damaged", "cause": text or type(error).__name__})
+
+    def _list(self, path: str, group: str) -> None:
+        """Send the names of the groups in a group."""
+        import h5py
+
+        self._file_bytes = os.path.getsize(path)
+        with h5py.File(path, "r") as file:
+            top = follow(file.id, group)
+            members = self._members(top) if isinstance(top, h5py.h5g.GroupID) else ()
+            names = [name for name, kind in members if kind == "group"]
+            self._send({"kind": "groups", "names": names[:_MOST_NAMES]})
 
     def _look(self, path: str, group: str, fields: list[str] | None) -> None:
         import h5py
@@ -98,7 +116,9 @@ class _Scan:
                 self._send({"kind": "file", **about})
                 for name in fields:
                     self._send_dataset(follow(top, name), None, name)
-                self._send_class_names(top, members, fields)
+                for name, kind in members:
+                    if kind == "dataset" and name not in fields and self._is_beside(name, fields):
+                        self._send_dataset(follow(top, name), None, name)
             elif any(kind == "dataset" for _, kind in members) and fields is None:
                 about["layout"] = "arrays"
                 self._send({"kind": "file", **about})
@@ -162,10 +182,10 @@ class _Scan:
             if fields is None or exists(group, field):
                 self._send_dataset(follow(group, field), name, field)
 
-    def _send_class_names(self, top: Any, members: list[tuple[str, str]], sent: list[str]) -> None:
-        for name, kind in members:
-            if name in CLASS_NAMES and kind == "dataset" and name not in sent:
-                self._send_dataset(follow(top, name), None, name)
+    def _is_beside(self, name: str, fields: list[str]) -> bool:
+        """Whether a dataset tells more of the fields: keys, names of classes, shapes."""
+        beside = name.endswith(SHAPE_ENDING) and name.removesuffix(SHAPE_ENDING) in fields
+        return beside or name in CLASS_NAMES or name in KEY_NAMES
 
     def _send_dataset(self, dataset: Any, sample: str | None, name: str) -> None:
         import h5py

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from datasets.data_files import DataFiles, find_data_files
 from datasets.formats.hdf5_arrays import ArrayReader, OpenedFile, Places
 from datasets.formats.hdf5_found import ENDINGS, FoundFile, data_path, read_found, write_places
+from datasets.formats.hdf5_process import ScanError, Scanner
 from datasets.formats.hdf5_rows import field_columns, key_array, named_classes, write_row_index
 from datasets.formats.hdf5_samples import write_sample_index
 from datasets.formats.hdf5_tables import Column, RowTable, SampleTable
@@ -25,6 +26,7 @@ from datasets.sample import BadRecord, Record
 from datasets.shared_file import OpenFiles
 from pipeline.registry import register
 
+_VAL_NAMES = ("val", "valid", "validation")
 CLASSES_NAME = "classes.txt"
 
 
@@ -47,7 +49,7 @@ class Hdf5Storage(IndexedStorage):
 
     Args:
         path: A file, a folder of ``.h5`` files, or a pattern such as ``data/part-*.h5``; a group
-            in them stands behind: ``data.h5/train``.
+            in them stands behind: ``data.h5/train``. Groups train and val of one file are parts.
         fields: Paths of datasets below the group, or that of a sample, by field:
             ``{image: camera/rgb}``; None: all there are.
         classes: Class names by id; None: those of the files, or those found.
@@ -70,6 +72,22 @@ class Hdf5Storage(IndexedStorage):
         self.cache_bytes = cache_bytes
         self._state: _Known | None = None
         self._opened: _Opened | None = None
+
+    @staticmethod
+    def parts_inside(path: str) -> dict[str, str] | None:
+        """The groups ``train`` and ``val`` of a file, as paths, if it has both."""
+        file, group = data_path(os.path.abspath(path))
+        if not os.path.isfile(file):
+            return None
+        try:
+            with Scanner() as scanner:
+                names = scanner.groups(file, group)
+        except ScanError:  # who opens the file says it
+            return None
+        found = [name for name in ("train", *_VAL_NAMES) if name in names]
+        if len(found) < 2 or found[0] != "train":
+            return None
+        return {"train": os.path.join(path, "train"), "val": os.path.join(path, found[1])}
 
     @property
     def index(self) -> Index:
