@@ -68,6 +68,7 @@ SHARED_BY_LEAVES = {
         "datasets.formats.hdf5_arrays",
         "datasets.formats.hdf5_found",
         "datasets.formats.hdf5_process",
+        "datasets.formats.hdf5_reader",
         "datasets.formats.hdf5_rows",
         "datasets.formats.hdf5_samples",
         "datasets.formats.hdf5_tables",

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.annotations.label_columns import column_ids
-from datasets.formats.hdf5_arrays import Array, ArrayReader, OpenedFile
+from datasets.formats.hdf5_arrays import Array, OpenedFile
 from datasets.formats.hdf5_filters import DamagedChunk
 from datasets.formats.hdf5_found import FoundArray, FoundFile
 from datasets.formats.hdf5_objects import CLASS_NAMES, KEY_NAMES, SHAPE_ENDING
+from datasets.formats.hdf5_reader import ArrayReader
 from datasets.formats.hdf5_tables import Column, holds_of
 from datasets.index import write_index
 

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.annotations.label_columns import column_ids
-from datasets.formats.hdf5_arrays import DAMAGE, Array, ArrayReader, ArrayType
+from datasets.formats.hdf5_arrays import DAMAGE, Array, ArrayType
 from datasets.formats.hdf5_found import FoundFile
+from datasets.formats.hdf5_reader import ArrayReader
 from datasets.formats.hdf5_rows import (
     FIELD_NAMES,
     Opened,

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from datasets.formats.hdf5_arrays import (
     DAMAGE,
     Array,
-    ArrayReader,
     ArrayType,
     OpenedFile,
     fixed_columns,
     native,
 )
 from datasets.formats.hdf5_filters import DamagedChunk
+from datasets.formats.hdf5_reader import ArrayReader
 from datasets.index import Index
 
 Fields = dict[str, Any]

@@ -13,9 +13,10 @@ from annotated_types import Ge
 from numpy.typing import NDArray
 
 from datasets.data_files import DataFiles, find_data_files
-from datasets.formats.hdf5_arrays import ArrayReader, OpenedFile, Places
+from datasets.formats.hdf5_arrays import OpenedFile, Places
 from datasets.formats.hdf5_found import ENDINGS, FoundFile, data_path, read_found, write_places
 from datasets.formats.hdf5_process import ScanError, Scanner
+from datasets.formats.hdf5_reader import ArrayReader
 from datasets.formats.hdf5_rows import field_columns, key_array, named_classes, write_row_index
 from datasets.formats.hdf5_samples import write_sample_index
 from datasets.formats.hdf5_tables import Column, RowTable, SampleTable
