@@ -93,6 +93,8 @@ SHARED_BY_LEAVES = {
     },
     "datasets.writers": {
         "datasets.index",
+        "datasets.formats.hdf5_fields",
+        "datasets.formats.hdf5_objects",
         "datasets.formats.array_files",
         "datasets.formats.lmdb_packed",
         "datasets.formats.lmdb_pages",

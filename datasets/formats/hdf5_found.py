@@ -46,6 +46,7 @@ class FoundFile:
         layout: ``arrays`` (a row is a sample) or ``groups`` (a group is a sample).
         base: Bytes before the address 0.
         class_names: Names of classes in attributes of the group or the file.
+        packed: It was packed here: names are those of fields, and files may lack some.
         arrays: Its arrays.
         samples: Its samples and their labels, where these are attributes, in order.
     """
@@ -53,6 +54,7 @@ class FoundFile:
     layout: str
     base: int
     class_names: list[str] | None
+    packed: bool
     arrays: list[FoundArray] = field(default_factory=list)
     samples: list[tuple[str, int | str | None]] = field(default_factory=list)
 
@@ -78,11 +80,12 @@ def write_places(
                 for message, pieces in scanner.scan(file, group, list(fields) if fields else None):
                     kind = message.pop("kind")
                     if kind == "file":
-                        entry = [message["layout"], message["base"], message["class_names"], [], []]
+                        names, packed = message["class_names"], message["packed"] is not None
+                        entry = [message["layout"], message["base"], names, packed, [], []]
                     elif kind == "sample":
-                        entry[4].append([message["name"], message["label"]])
+                        entry[5].append([message["name"], message["label"]])
                     else:
-                        entry[3].append(_entry(message, pieces, count, types, size))
+                        entry[4].append(_entry(message, pieces, count, types, size))
                         places.append(pieces)
                         count += len(pieces)
                 found.append(entry)
@@ -110,8 +113,8 @@ def read_found(index: Index) -> tuple[list[FoundFile], list[ArrayType]]:
         for kind, dtype, filters in index.metadata["types"]
     ]
     files = []
-    for layout, base, class_names, arrays, samples in index.metadata["found"]:
-        files.append(FoundFile(layout, base, class_names))
+    for layout, base, class_names, packed_here, arrays, samples in index.metadata["found"]:
+        files.append(FoundFile(layout, base, class_names, packed_here))
         files[-1].samples = [(name, label) for name, label in samples]
         for sample, name, number, shape, chunks, first, names, packed in arrays:
             array = Array(

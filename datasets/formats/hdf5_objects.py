@@ -8,7 +8,9 @@ import numpy as np
 
 CLASS_NAMES = ("class_names", "classes", "label_names")
 KEY_NAMES = ("keys", "key")
-SHAPE_ENDING = ".shape"
+SHAPE_ENDING, MISSING_ENDING = ".shape", ".missing"
+BESIDE_ENDINGS = (SHAPE_ENDING, MISSING_ENDING)
+PACKED = "penstock"  # the attribute in which a packer says more
 _MOST_ATTRIBUTE_BYTES = 1 << 24
 
 

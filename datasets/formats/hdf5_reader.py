@@ -86,14 +86,16 @@ class ArrayReader:
                 block = f"{error} (rows {first} to {first + plan.height - 1})"
             yield part, rows[part] - number * plan.height, block
 
-    def values(self, opened: OpenedFile, array: Array, elements: NDArray[Any]) -> list[Any]:
-        """Elements that are no numbers, [n], as text or bytes.
+    def values(
+        self, opened: OpenedFile, array: Array, elements: NDArray[Any], *, raw: bool = False
+    ) -> list[Any]:
+        """Elements that are no numbers, [n], as text or bytes; `raw`: text as its bytes too.
 
         Lists are the bytes of their items; one that is damaged is a `DamagedChunk`.
         """
         kind = array.type.kind
         if kind == "text":
-            return [_text(value) for value in elements.tolist()]
+            return [_text(value, raw) for value in elements.tolist()]
         if kind == "bytes":
             return [value.tobytes() for value in elements]
         dtype = np.dtype(array.type.dtype)
@@ -110,7 +112,7 @@ class ArrayReader:
             except DAMAGE as error:
                 found.append(DamagedChunk(str(error)))
                 continue
-            found.append(_text(value) if kind == "long_text" else value)
+            found.append(_text(value, raw) if kind == "long_text" else value)
         return found
 
     def _mapped(self, opened: OpenedFile, array: Array) -> NDArray[Any]:
@@ -219,8 +221,9 @@ class _ChunkPlan:
         )
 
 
-def _text(value: bytes) -> str | DamagedChunk:
+def _text(value: bytes, raw: bool) -> str | bytes | DamagedChunk:
+    value = value.rstrip(b"\0")
     try:
-        return value.rstrip(b"\0").decode()
+        return value if raw else value.decode()
     except UnicodeDecodeError:
         return DamagedChunk("a text is not UTF-8")

@@ -17,7 +17,12 @@ from datasets.annotations.label_columns import column_ids
 from datasets.formats.hdf5_arrays import Array, OpenedFile
 from datasets.formats.hdf5_filters import DamagedChunk
 from datasets.formats.hdf5_found import FoundArray, FoundFile
-from datasets.formats.hdf5_objects import CLASS_NAMES, KEY_NAMES, SHAPE_ENDING
+from datasets.formats.hdf5_objects import (
+    BESIDE_ENDINGS,
+    CLASS_NAMES,
+    KEY_NAMES,
+    SHAPE_ENDING,
+)
 from datasets.formats.hdf5_reader import ArrayReader
 from datasets.formats.hdf5_tables import Column, holds_of
 from datasets.index import write_index
@@ -25,7 +30,6 @@ from datasets.index import write_index
 FIELD_NAMES = {"images": "image", "labels": "label", "masks": "mask"}
 _RESERVED = ("index", "key", "position", "epoch", "valid")
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_BLOCK_ROWS = 1 << 16
 Opened = Callable[[int], OpenedFile]
 
 
@@ -44,9 +48,8 @@ def field_columns(
     """
     arrays = {found.name: found for found in file.arrays}
     if fields is None:
-        named = {
-            FIELD_NAMES.get(name, name): name for name in arrays if not _is_beside(name, arrays)
-        }
+        many = {} if file.packed else FIELD_NAMES
+        named = {many.get(name, name): name for name in arrays if not _is_beside(name, arrays)}
         if len(named) < sum(not _is_beside(name, arrays) for name in arrays):
             raise ValueError(
                 f"{where}: two datasets would be one field, among {', '.join(arrays)}; name those "
@@ -58,9 +61,16 @@ def field_columns(
     for field in sorted(named, key=place_of):
         found = arrays[named[field]]
         check_name(field, found.name, where)
-        beside = arrays.get(f"{found.name}{SHAPE_ENDING}")
+        shapes, missing = (arrays.get(f"{found.name}{ending}") for ending in BESIDE_ENDINGS)
         holds = _packed(found).get("holds") or holds_of(field, found.array)
-        columns[field] = Column(found.array, holds, None if beside is None else beside.array)
+        columns[field] = Column(
+            found.array,
+            holds,
+            None if shapes is None else shapes.array,
+            None if missing is None else missing.array,
+        )
+    if file.packed:
+        return columns
     if not columns:
         raise ValueError(f"{where}: no dataset in there is a field, among {', '.join(arrays)}")
     _check_lengths(columns, where)
@@ -69,14 +79,14 @@ def field_columns(
 
 def key_array(file: FoundFile, columns: Mapping[str, Column], *, where: str) -> Array | None:
     """The array of the keys, if the file has one."""
-    count = next(iter(columns.values())).array.shape[0]
+    count = next((column.array.shape[0] for column in columns.values()), None)
     for found in file.arrays:
         if found.name in KEY_NAMES:
             keys = found.array
             is_number = keys.type.kind == "number" and keys.type.native.kind in "iu"
             if len(keys.shape) != 1 or not (is_number or keys.type.kind in ("text", "long_text")):
                 raise ValueError(f"{where}: {found.name!r} holds no keys, expected text or numbers")
-            if keys.shape[0] != count:
+            if count is not None and keys.shape[0] != count:
                 raise ValueError(
                     f"{where}: {found.name} has {keys.shape[0]:,} rows and the fields have "
                     f"{count:,}, expected the same number"
@@ -106,6 +116,7 @@ def write_row_index(
     path: Path,
     columns: Sequence[Mapping[str, Column]],
     keys: Sequence[Array | None],
+    counts: Sequence[int],
     reader: ArrayReader,
     opened: Opened,
     *,
@@ -120,6 +131,7 @@ def write_row_index(
         path: The index to write.
         columns: Columns by field of each file.
         keys: The keys of each file; None: row numbers.
+        counts: Rows of each file.
         reader: Reads arrays.
         opened: Gives a file by number.
         class_names: Names of the classes that the files say.
@@ -130,13 +142,15 @@ def write_row_index(
     Raises:
         ValueError: Labels or keys cannot be used.
     """
-    counts = [next(iter(each.values())).array.shape[0] for each in columns]
     count = sum(counts)
     if count == 0:
         raise ValueError(f"{where}: the datasets have no rows, expected one per sample")
     index: dict[str, NDArray[Any]] = {
         "size_bytes": np.concatenate(
-            [_sizes(each, reader, opened(n), where) for n, each in enumerate(columns)]
+            [
+                _sizes(each, rows, reader, opened(n), where)
+                for n, (each, rows) in enumerate(zip(columns, counts, strict=True))
+            ]
         )
     }
     names = None
@@ -155,10 +169,10 @@ def write_row_index(
             index[name] = np.repeat(np.array(lengths, np.int32), counts)
     named: dict[str, Any] = {"key_pattern": "{}", "count": count}
     if keys[0] is not None:
-        texts: list[str] = []
+        texts: list[Any] = []
         for number, array in enumerate(keys):
             assert array is not None
-            texts += texts_of(reader, opened(number), array, where=f"{where}: keys")
+            texts += texts_of(reader, opened(number), array, where=f"{where}: keys", raw=True)
         refuse_twice(texts, where=where)
         named = {"keys": texts}
     about = [[n, c.array.type.dtype, c.array.shape[1:]] for n, c in columns[0].items()]
@@ -167,32 +181,38 @@ def write_row_index(
     )
 
 
-def texts_of(reader: ArrayReader, file: OpenedFile, array: Array, *, where: str) -> list[str]:
-    """An array of texts or numbers as texts."""
+def texts_of(
+    reader: ArrayReader, file: OpenedFile, array: Array, *, where: str, raw: bool = False
+) -> list[Any]:
+    """An array of texts or numbers as texts, or as their bytes."""
     try:
         whole = reader.whole(file, array).reshape(-1)
     except DamagedChunk as error:
         raise ValueError(f"{where}: {error}; copy the file again") from None
     if array.type.kind == "number":
         return list(map(str, whole.tolist()))
-    texts = reader.values(file, array, whole)
+    texts = reader.values(file, array, whole, raw=raw)
     for row, text in enumerate(texts):
-        if not isinstance(text, str):
+        if isinstance(text, DamagedChunk):
             raise ValueError(f"{where}: row {row}: {text}, expected text")
     return texts
 
 
-def refuse_twice(keys: Sequence[str], *, where: str) -> None:
+def refuse_twice(keys: Sequence[str | bytes], *, where: str) -> None:
     """Raise ValueError for a key that stands twice."""
     if len(set(keys)) == len(keys):
         return
-    seen: dict[str, int] = {}
+    seen: dict[str | bytes, int] = {}
     for row, key in enumerate(keys):
         if seen.setdefault(key, row) != row:
             raise ValueError(
-                f"{where}: key {key!r} stands twice, in records {seen[key]} and {row}; write them "
-                f"anew, each with a key of its own"
+                f"{where}: key {_shown(key)!r} stands twice, in records {seen[key]} and {row}; "
+                f"write them anew, each with a key of its own"
             )
+
+
+def _shown(key: str | bytes) -> str:
+    return key if isinstance(key, str) else key.decode("utf-8", "backslashreplace")
 
 
 def _labels(column: Column, reader: ArrayReader, file: OpenedFile, *, where: str) -> Any:
@@ -213,11 +233,10 @@ def _labels(column: Column, reader: ArrayReader, file: OpenedFile, *, where: str
 
 
 def _sizes(
-    columns: Mapping[str, Column], reader: ArrayReader, file: OpenedFile, where: str
+    columns: Mapping[str, Column], count: int, reader: ArrayReader, file: OpenedFile, where: str
 ) -> NDArray[np.int64]:
     """Bytes of each row's values."""
-    first = next(iter(columns.values())).array
-    sizes = np.zeros(first.shape[0], np.int64)
+    sizes = np.zeros(count, np.int64)
     for name, column in columns.items():
         array = column.array
         if array.type.kind not in ("list", "long_text"):
@@ -285,7 +304,8 @@ def _is_beside(name: str, arrays: Mapping[str, FoundArray]) -> bool:
         return True
     if name in CLASS_NAMES:
         return arrays[name].array.type.kind in ("text", "long_text")
-    return name.endswith(SHAPE_ENDING) and name.removesuffix(SHAPE_ENDING) in arrays
+    stem, dot, ending = name.rpartition(".")
+    return stem in arrays and dot + ending in BESIDE_ENDINGS
 
 
 def _packed(found: FoundArray) -> dict[str, Any]:

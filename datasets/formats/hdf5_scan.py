@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 
 from datasets.formats.hdf5_objects import (
+    BESIDE_ENDINGS,
     CLASS_NAMES,
     KEY_NAMES,
-    SHAPE_ENDING,
+    PACKED,
     Refused,
     class_names,
     exists,
@@ -109,7 +110,7 @@ class _Scan:
                 raise Refused(f"{group!r} is a dataset, expected a group that holds datasets")
             about = {"base": self._base, "sizes": list(creation.get_sizes())}
             about["class_names"] = class_names(top) or class_names(file.id)
-            about["packed"] = text_attribute(file.id, "penstock")
+            about["packed"] = text_attribute(file.id, PACKED)
             members = list(self._members(top))
             if fields is not None and exists(top, fields[0]):
                 about["layout"] = "arrays"
@@ -184,7 +185,8 @@ class _Scan:
 
     def _is_beside(self, name: str, fields: list[str]) -> bool:
         """Whether a dataset tells more of the fields: keys, names of classes, shapes."""
-        beside = name.endswith(SHAPE_ENDING) and name.removesuffix(SHAPE_ENDING) in fields
+        stem, dot, ending = name.rpartition(".")
+        beside = stem in fields and dot + ending in BESIDE_ENDINGS
         return beside or name in CLASS_NAMES or name in KEY_NAMES
 
     def _send_dataset(self, dataset: Any, sample: str | None, name: str) -> None:
@@ -229,7 +231,7 @@ class _Scan:
                 for code, _, values, text in filters
             ],
             "class_names": class_names(dataset),
-            "packed": text_attribute(dataset, "penstock"),
+            "packed": text_attribute(dataset, PACKED),
         }
         self._send(message, places)
 

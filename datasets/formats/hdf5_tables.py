@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
@@ -20,10 +21,12 @@ from datasets.formats.hdf5_arrays import (
 )
 from datasets.formats.hdf5_filters import DamagedChunk
 from datasets.formats.hdf5_reader import ArrayReader
+from datasets.formats.packed_fields import unpack_fields
 from datasets.index import Index
 
 Fields = dict[str, Any]
 _BYTES = ("image", "mask")
+_MISSING = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +35,16 @@ class Column:
 
     Attributes:
         array: Its values.
-        holds: What a list of bytes is: ``array``, ``bytes``, ``text`` or ``json``.
+        holds: What a list of bytes is: ``array``, ``bytes``, ``text``, ``json``, or ``any`` (see
+            `datasets.formats.packed_fields`).
         shapes: The shape of every value, integer [N, axes]; None: one axis.
+        missing: Whether a row lacks the field, bool [N]; None: none does.
     """
 
     array: Array
     holds: str
     shapes: Array | None = None
+    missing: Array | None = None
 
 
 class RowTable:
@@ -46,21 +52,25 @@ class RowTable:
 
     Args:
         files: Columns by field of each file, in order; labels are in the index.
+        counts: Rows of each file.
     """
 
-    def __init__(self, files: list[dict[str, Column]]) -> None:
+    def __init__(self, files: list[dict[str, Column]], counts: list[int]) -> None:
         self._files = [{n: c for n, c in each.items() if n != "label"} for each in files]
-        counts = [next(iter(columns.values())).array.shape[0] for columns in files]
         self._ends = np.cumsum(np.array(counts, np.int64))
+        self._names = tuple({name: None for columns in self._files for name in columns})
         self._fixed = all(
-            fixed_columns([columns[name].array for columns in self._files])
-            for name in self._files[0]
+            columns.keys() == self._files[0].keys()
+            and all(column.missing is None for column in columns.values())
+            for columns in self._files
+        ) and all(
+            fixed_columns([columns[name].array for columns in self._files]) for name in self._names
         )
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the fields."""
-        return tuple(self._files[0])
+        return self._names
 
     @property
     def gives_columns(self) -> bool:
@@ -82,7 +92,7 @@ class RowTable:
                 values = _column_values(reader, file, name, column, inside)
                 for place, value in zip(places.tolist(), values, strict=True):
                     fields = found[place]
-                    if isinstance(fields, str):
+                    if isinstance(fields, str) or value is _MISSING:
                         continue
                     if isinstance(value, DamagedChunk):
                         found[place] = f"{name}: {value}"
@@ -124,6 +134,8 @@ class RowTable:
                         ordered = np.empty_like(local)
                         ordered[at] = local
                         np.take(block, ordered, axis=0, out=out, mode="clip")
+                    elif len(at) == 1:
+                        out[places[at[0]]] = block[local[0]]
                     else:
                         out[places[at]] = block[local]
         return columns
@@ -232,6 +244,9 @@ def _column_values(
     shapes: list[Any] = [None] * len(rows)
     if column.shapes is not None:
         shapes = _column_values(reader, file, name, Column(column.shapes, "array"), rows)
+    missing: list[Any] = [False] * len(rows)
+    if column.missing is not None:
+        missing = _column_values(reader, file, name, Column(column.missing, "array"), rows)
     for places, inside, block in reader.blocks(file, column.array, rows):
         values: list[Any]
         if isinstance(block, str):
@@ -246,7 +261,7 @@ def _column_values(
         for place, value in zip(places.tolist(), values, strict=True):
             if column.array.type.kind != "number":
                 value = _held(value, column.holds, column.array, shapes[place])
-            found[place] = value
+            found[place] = _MISSING if missing[place] is True else value
     return found
 
 
@@ -265,6 +280,8 @@ def _held(value: Any, holds: str, array: Array, shape: Any) -> Any:
     try:
         if holds == "text" and isinstance(value, bytes):
             return value.decode()
+        if holds == "any":
+            return unpack_fields(value, 0)["value"]
         return json.loads(value) if holds == "json" else value
-    except ValueError:
-        return DamagedChunk(f"its {holds} cannot be read")
+    except (ValueError, KeyError, TypeError, IndexError, struct.error):
+        return DamagedChunk(f"its {holds} value cannot be read")

@@ -218,8 +218,12 @@ class Hdf5Storage(IndexedStorage):
             key_array(file, each, where=str(self))
             for file, each in zip(found, columns, strict=True)
         ]
-        index = index_of(lambda p: write_row_index(p, columns, keys, **options))
-        return _Known(files, bases, places, index, RowTable(columns))
+        counts = [
+            next((column.array.shape[0] for column in each.values()), key.shape[0] if key else 0)
+            for each, key in zip(columns, keys, strict=True)
+        ]
+        index = index_of(lambda p: write_row_index(p, columns, keys, counts, **options))
+        return _Known(files, bases, places, index, RowTable(columns, counts))
 
     def _columns(self, files: DataFiles, found: list[FoundFile]) -> list[dict[str, Column]]:
         """Columns by field of every file; all have the same fields."""
@@ -227,7 +231,7 @@ class Hdf5Storage(IndexedStorage):
         for name, file in zip(files.names, found, strict=True):
             where = f"{self}: {name}" if len(found) > 1 else str(self)
             columns.append(field_columns(file, self.field_paths, where=where))
-            if columns[-1].keys() != columns[0].keys():
+            if columns[-1].keys() != columns[0].keys() and not file.packed:
                 raise ValueError(
                     f"{where}: has the fields {', '.join(columns[-1])}, and {files.names[0]} has "
                     f"{', '.join(columns[0])}; write all files with the same datasets, or name "
