@@ -72,6 +72,7 @@ SHARED_BY_LEAVES = {
         "datasets.formats.hdf5_rows",
         "datasets.formats.hdf5_samples",
         "datasets.formats.hdf5_tables",
+        "datasets.formats.hdf5_texts",
         "datasets.formats.lmdb_layouts",
         "datasets.formats.lmdb_pages",
         "datasets.formats.lmdb_packed",

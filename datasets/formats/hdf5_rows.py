@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.annotations.label_columns import column_ids
-from datasets.formats.hdf5_arrays import Array, OpenedFile
-from datasets.formats.hdf5_filters import DamagedChunk
+from datasets.formats.hdf5_arrays import DAMAGE, Array, OpenedFile
 from datasets.formats.hdf5_found import FoundArray, FoundFile
 from datasets.formats.hdf5_objects import (
     BESIDE_ENDINGS,
@@ -25,12 +24,12 @@ from datasets.formats.hdf5_objects import (
 )
 from datasets.formats.hdf5_reader import ArrayReader
 from datasets.formats.hdf5_tables import Column, holds_of
+from datasets.formats.hdf5_texts import Opened, refuse_twice, texts_of
 from datasets.index import write_index
 
 FIELD_NAMES = {"images": "image", "labels": "label", "masks": "mask"}
 _RESERVED = ("index", "key", "position", "epoch", "valid")
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-Opened = Callable[[int], OpenedFile]
 
 
 def field_columns(
@@ -92,23 +91,6 @@ def key_array(file: FoundFile, columns: Mapping[str, Column], *, where: str) -> 
                     f"{count:,}, expected the same number"
                 )
             return keys
-    return None
-
-
-def named_classes(
-    files: Sequence[FoundFile], reader: ArrayReader, opened: Opened, *, where: str
-) -> tuple[str, ...] | None:
-    """The names of the classes, in attributes or in a dataset of the files."""
-    for number, file in enumerate(files):
-        for found in file.arrays:
-            if found.name in CLASS_NAMES and found.sample is None:
-                texts = texts_of(
-                    reader, opened(number), found.array, where=f"{where}: {found.name}"
-                )
-                return tuple(texts)
-        names = next((f.class_names for f in file.arrays if f.class_names), file.class_names)
-        if names:
-            return tuple(names)
     return None
 
 
@@ -181,40 +163,6 @@ def write_row_index(
     )
 
 
-def texts_of(
-    reader: ArrayReader, file: OpenedFile, array: Array, *, where: str, raw: bool = False
-) -> list[Any]:
-    """An array of texts or numbers as texts, or as their bytes."""
-    try:
-        whole = reader.whole(file, array).reshape(-1)
-    except DamagedChunk as error:
-        raise ValueError(f"{where}: {error}; copy the file again") from None
-    if array.type.kind == "number":
-        return list(map(str, whole.tolist()))
-    texts = reader.values(file, array, whole, raw=raw)
-    for row, text in enumerate(texts):
-        if isinstance(text, DamagedChunk):
-            raise ValueError(f"{where}: row {row}: {text}, expected text")
-    return texts
-
-
-def refuse_twice(keys: Sequence[str | bytes], *, where: str) -> None:
-    """Raise ValueError for a key that stands twice."""
-    if len(set(keys)) == len(keys):
-        return
-    seen: dict[str | bytes, int] = {}
-    for row, key in enumerate(keys):
-        if seen.setdefault(key, row) != row:
-            raise ValueError(
-                f"{where}: key {_shown(key)!r} stands twice, in records {seen[key]} and {row}; "
-                f"write them anew, each with a key of its own"
-            )
-
-
-def _shown(key: str | bytes) -> str:
-    return key if isinstance(key, str) else key.decode("utf-8", "backslashreplace")
-
-
 def _labels(column: Column, reader: ArrayReader, file: OpenedFile, *, where: str) -> Any:
     """Labels of a file: integers [N], or names."""
     array = column.array
@@ -228,7 +176,7 @@ def _labels(column: Column, reader: ArrayReader, file: OpenedFile, *, where: str
         )
     try:
         return reader.whole(file, array)
-    except DamagedChunk as error:
+    except DAMAGE as error:
         raise ValueError(f"{where}: {error}; copy the file again") from None
 
 
@@ -244,7 +192,7 @@ def _sizes(
             continue
         try:
             elements = reader.whole(file, array)
-        except DamagedChunk as error:
+        except DAMAGE as error:
             raise ValueError(f"{where}: {name}: {error}; copy the file again") from None
         sizes += elements["f0"].astype(np.int64) * np.dtype(array.type.dtype).itemsize
     return sizes

@@ -15,13 +15,12 @@ from datasets.formats.hdf5_found import FoundFile
 from datasets.formats.hdf5_reader import ArrayReader
 from datasets.formats.hdf5_rows import (
     FIELD_NAMES,
-    Opened,
     check_name,
     element_bytes,
     place_of,
-    refuse_twice,
 )
 from datasets.formats.hdf5_tables import value_of
+from datasets.formats.hdf5_texts import Opened, refuse_twice
 from datasets.index import write_index
 
 _PARTS = frozenset(("train", "val", "valid", "validation", "test"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,9 +18,10 @@ from datasets.formats.hdf5_arrays import OpenedFile, Places
 from datasets.formats.hdf5_found import ENDINGS, FoundFile, data_path, read_found, write_places
 from datasets.formats.hdf5_process import ScanError, Scanner
 from datasets.formats.hdf5_reader import ArrayReader
-from datasets.formats.hdf5_rows import field_columns, key_array, named_classes, write_row_index
+from datasets.formats.hdf5_rows import field_columns, key_array, write_row_index
 from datasets.formats.hdf5_samples import write_sample_index
 from datasets.formats.hdf5_tables import Column, RowTable, SampleTable
+from datasets.formats.hdf5_texts import named_classes
 from datasets.index import Index
 from datasets.index_cache import cached_index
 from datasets.indexed_storage import IndexedStorage
@@ -80,11 +82,7 @@ class Hdf5Storage(IndexedStorage):
         file, group = data_path(os.path.abspath(path))
         if not os.path.isfile(file):
             return None
-        try:
-            with Scanner() as scanner:
-                names = scanner.groups(file, group)
-        except ScanError:  # who opens the file says it
-            return None
+        names = _groups(file, group, os.stat(file).st_mtime_ns)
         found = [name for name in ("train", *_VAL_NAMES) if name in names]
         if len(found) < 2 or found[0] != "train":
             return None
@@ -242,6 +240,16 @@ class Hdf5Storage(IndexedStorage):
     def _names_beside(self, files: DataFiles) -> list[str] | None:
         beside = Path(files.root, CLASSES_NAME)
         return beside.read_text(encoding="utf-8").splitlines() if beside.is_file() else None
+
+
+@lru_cache(maxsize=64)
+def _groups(file: str, group: str, mtime_ns: int) -> list[str]:
+    """Names of the groups in a group of a file; none where it cannot be opened."""
+    try:
+        with Scanner() as scanner:
+            return scanner.groups(file, group)
+    except ScanError:  # who opens the file says it
+        return []
 
 
 @dataclass(frozen=True, slots=True)
