@@ -51,6 +51,7 @@ class Scanner:
         trace: TracebackType | None,
     ) -> None:
         if self._process is not None:
+            self._process.kill()  # it waits for the next file, or is in one that nobody wants
             self._end(self._process)
 
     def scan(
@@ -134,7 +135,7 @@ class Scanner:
                 except BrokenPipeError:
                     pass
         try:
-            return process.wait(1)  # it ends by itself where its input does
+            return process.wait(1)
         except subprocess.TimeoutExpired:
             process.kill()
             return process.wait()

@@ -280,6 +280,6 @@ class _Scan:
         text = json.dumps(message).encode()
         blob = b"" if places is None else places.tobytes()
         self._answers.write(HEADER.pack(len(text), len(blob)) + text + blob)
-        if message["kind"] != "array":
+        if message["kind"] not in ("array", "sample"):
             self._answers.flush()
         self._alive()
