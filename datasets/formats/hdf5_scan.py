@@ -105,10 +105,12 @@ class _Scan:
         with h5py.File(path, "r") as file:
             creation = file.id.get_create_plist()
             self._base = int(creation.get_userblock())
+            if creation.get_sizes()[0] != 8:
+                raise Refused("its addresses have not 8 bytes; copy it with h5py into a new file")
             top = follow(file.id, group)
             if not isinstance(top, h5py.h5g.GroupID):
                 raise Refused(f"{group!r} is a dataset, expected a group that holds datasets")
-            about = {"base": self._base, "sizes": list(creation.get_sizes())}
+            about: dict[str, Any] = {"base": self._base}
             about["class_names"] = class_names(top) or class_names(file.id)
             about["packed"] = text_attribute(file.id, PACKED)
             members = list(self._members(top))

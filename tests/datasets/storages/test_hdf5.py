@@ -569,6 +569,15 @@ def test_files_that_are_not_there_or_do_not_fit(tmp_path):
     assert "chunks, in a smaller file" in message(tmp_path / "c.h5")
 
 
+def test_addresses_of_another_size_are_refused(tmp_path):
+    creation = h5py.h5p.create(h5py.h5p.FILE_CREATE)
+    creation.set_sizes(4, 4)
+    path = tmp_path / "a.h5"
+    with h5py.File(h5py.h5f.create(str(path).encode(), fcpl=creation)) as file:
+        file["images"] = IMAGES
+    assert "addresses have not 8 bytes" in message(path)
+
+
 def test_the_checksum_is_that_of_the_library(tmp_path):
     for count in (1, 2, 359, 720, 721, 1 << 18, (1 << 18) + 3):
         for data in (rng.integers(0, 256, count, np.uint8), np.full(count, 255, np.uint8)):
