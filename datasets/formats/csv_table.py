@@ -5,32 +5,12 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+from datasets.formats.column_roles import ColumnRoles, find_roles
 from datasets.formats.csv_rows import ColumnGuess, ColumnType, CsvRow, convert, iter_rows
 from datasets.inside import refuse_escape
-
-_IMAGE_COLUMNS = ("image", "file_name", "filename", "path")
-_RESERVED = ("index", "key", "position")
-
-
-@dataclass(frozen=True, slots=True)
-class CsvRoles:
-    """What the columns of a file become.
-
-    Attributes:
-        places: The place of every column in a row, by name.
-        image: The column of the images' paths, or None.
-        label: The column of the labels, or None.
-        key: The column of the keys, or None.
-        fields: The columns that become fields of their names.
-    """
-
-    places: dict[str, int]
-    image: str | None
-    label: str | None
-    key: str | None
-    fields: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -56,16 +36,13 @@ class CsvScan:
     content: str = ""
 
 
-def find_roles(
-    header: Sequence[str],
-    *,
-    image_column: str | None,
-    label_column: str | None,
-    key_column: str | None,
-    columns: Sequence[str] | None,
-    where: str,
-) -> CsvRoles:
-    """The roles of the columns that a header names; see `datasets.storages.csv.CsvStorage`.
+def find_csv_roles(header: Sequence[str], *, where: str, **columns: Any) -> ColumnRoles:
+    """The roles of the columns that a header names; images' paths are keys where no column is.
+
+    Args:
+        header: The names in the first line.
+        where: The storage, for messages.
+        columns: See `find_roles`.
 
     Raises:
         ValueError: A column that is not there or stands twice, or a name that is not free.
@@ -73,26 +50,13 @@ def find_roles(
     for name in header:
         if list(header).count(name) > 1:
             raise ValueError(f"{where}: line 1: column {name!r} stands twice; rename one")
-    for wanted in (image_column, label_column, key_column, *(columns or ())):
-        if wanted is not None and wanted not in header:
-            raise ValueError(f"{where}: no column {wanted!r}; columns: {', '.join(header)}")
-    image = image_column or next((name for name in _IMAGE_COLUMNS if name in header), None)
-    label = label_column or ("label" if "label" in header else None)
-    names = header if columns is None else columns
-    fields = tuple(name for name in names if name not in (image, label, key_column))
-    for name in fields:
-        if name in _RESERVED or (name == "image" and image) or (name == "label" and label):
-            raise ValueError(
-                f"{where}: column {name!r} has a name that samples use for something else; leave "
-                f"it out by columns, or say what it is, as in key_column={name}"
-            )
-    places = {name: place for place, name in enumerate(header)}
-    return CsvRoles(places, image, label, key_column or image, fields)
+    roles = find_roles(header, where=where, **columns)
+    return replace(roles, key=roles.key or roles.image)
 
 
 def scan_csv(
     path: str,
-    roles: CsvRoles,
+    roles: ColumnRoles,
     *,
     delimiter: str,
     types: Mapping[str, ColumnType],
@@ -145,7 +109,7 @@ def scan_csv(
     return scan
 
 
-def _look_at(row: CsvRow, roles: CsvRoles, scan: CsvScan, missing: frozenset[str]) -> None:
+def _look_at(row: CsvRow, roles: ColumnRoles, scan: CsvScan, missing: frozenset[str]) -> None:
     """Take a row's key and label, and look where its image leads."""
     if roles.image is not None:
         refuse_escape(row.values[roles.places[roles.image]])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from datasets.annotations.label_columns import column_ids
 from datasets.file_reader import MissingFile, read_file
 from datasets.formats.csv_rows import convert, iter_rows, parse_row
-from datasets.formats.csv_table import find_roles, scan_csv
+from datasets.formats.csv_table import find_csv_roles, scan_csv
 from datasets.index import Index, write_index
 from datasets.index_cache import cached_index
 from datasets.indexed_storage import IndexedStorage
@@ -150,7 +150,7 @@ class CsvStorage(IndexedStorage):
         first = next(iter_rows(self.path, delimiter=self.delimiter, where=str(self)), None)
         if first is None:
             raise ValueError(f"{self}: it is empty; write a first line with the columns' names")
-        roles = find_roles(
+        roles = find_csv_roles(
             first.values,
             image_column=self.image_column,
             label_column=self.label_column,
