@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -142,6 +143,20 @@ def _write_hdf5(path: Path, folder: Storage) -> None:
     write_whole(path, lambda file: file.write(whole.getvalue()))
 
 
+def _write_sqlite(path: Path, folder: Storage) -> None:
+    import sqlite3
+
+    assert folder.index.class_names is not None
+    names = folder.index.class_names
+    temporary = path.with_name(f".{path.name}-unfinished")
+    temporary.unlink(missing_ok=True)
+    with contextlib.closing(sqlite3.connect(temporary)) as database, database:
+        database.execute("CREATE TABLE samples (key TEXT UNIQUE, label TEXT, image BLOB)")
+        rows = ((key, names[label], image) for key, image, label in _records(folder))
+        database.executemany("INSERT INTO samples VALUES (?, ?, ?)", rows)
+    os.replace(temporary, path)
+
+
 def _write_zip(path: Path, folder: Storage) -> None:
     import zipfile
 
@@ -179,6 +194,7 @@ FORMS: dict[str, tuple[str, Callable[[Path, Storage], None]]] = {
     "lmdb": ("", _write_lmdb),
     "memmap": ("", _write_memmap),
     "parquet": (".parquet", _write_parquet),
+    "sqlite": (".sqlite", _write_sqlite),
     "webdataset": (".tar", _write_webdataset),
     "zip": (".zip", _write_zip),
 }

@@ -54,13 +54,15 @@ def find_roles(
         image_column: The image; None: ``image``, or the only column of images.
         label_column: The labels; None: ``label``, or the only one that the hub's metadata calls
             class labels, if these are whole numbers or text.
-        key_column: The keys, or None.
+        key_column: The keys; None: ``key``, if there is one.
         columns: The columns that are read at all; None: all.
         where: The storage, for messages.
 
     Raises:
         ValueError: A column that is not there, or cannot be what it is said to be.
     """
+    if key_column is None and "key" in schema.names:
+        key_column = "key"
     asked = [c for c in (image_column, label_column, key_column) if c is not None]
     for name in (*asked, *(columns or ())):
         if name not in schema.names:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.annotations.label_columns import column_ids
+from datasets.annotations.unique_keys import refuse_twice
 from datasets.formats.arrow_roles import Roles
 
 Row = dict[str, Any] | str
@@ -154,19 +155,6 @@ def key_texts(column: Any, *, where: str) -> list[bytes]:
         raise ValueError(f"{where} is {column.type}, expected text, bytes or whole numbers")
     refuse_twice(keys, where=where)
     return keys
-
-
-def refuse_twice(keys: Sequence[bytes], *, where: str) -> None:
-    """Raise ValueError if a key stands twice."""
-    if len(set(keys)) == len(keys):
-        return
-    seen: dict[bytes, int] = {}
-    for row, key in enumerate(keys):
-        if (first := seen.setdefault(key, row)) != row:
-            raise ValueError(
-                f"{where}: key {key.decode(errors='backslashreplace')!r} stands twice, in the "
-                f"records {first} and {row}; take a column whose values differ"
-            )
 
 
 def _refuse_nulls(column: Any, what: str, *, where: str) -> None:

@@ -44,7 +44,7 @@ def find_roles(
         image_column: The images; None: ``image``, ``file_name``, ``filename`` or ``path``,
             whichever there is first.
         label_column: The labels; None: ``label``, if there is one.
-        key_column: The keys, or None.
+        key_column: The keys; None: ``key``, if there is one.
         columns: The other columns that are taken; None: all.
         where: The storage, for messages.
 
@@ -56,8 +56,9 @@ def find_roles(
             raise ValueError(f"{where}: no column {wanted!r}; columns: {', '.join(names)}")
     image = image_column or next((name for name in _IMAGE_COLUMNS if name in names), None)
     label = label_column or ("label" if "label" in names else None)
+    key = key_column or ("key" if "key" in names else None)
     taken = names if columns is None else columns
-    fields = tuple(name for name in taken if name not in (image, label, key_column))
+    fields = tuple(name for name in taken if name not in (image, label, key))
     for name in fields:
         if name in _RESERVED or (name == "image" and image) or (name == "label" and label):
             raise ValueError(
@@ -65,4 +66,4 @@ def find_roles(
                 f"it out by columns, or say what it is, as in key_column={name}"
             )
     places = {name: place for place, name in enumerate(names)}
-    return ColumnRoles(places, image, label, key_column, fields)
+    return ColumnRoles(places, image, label, key, fields)

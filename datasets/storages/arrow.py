@@ -35,7 +35,8 @@ class ArrowStorage(TableStorage):
             images.
         label_column: The column of the field ``label``: class ids or names; None: ``label``, or
             the only one that the hub's metadata calls class labels.
-        key_column: The column of the keys; None: keys are row numbers, over all files in order.
+        key_column: The column of the keys; None: ``key``, or without one the numbers of the rows,
+            over all files in the order of their names.
         columns: The columns that are read; None: all.
         classes: Class names by id; None: those of the metadata, or those found.
         cache_bytes: How much of compressed record batches is kept, for each process.

@@ -35,8 +35,8 @@ class CsvStorage(IndexedStorage):
         image_column: The column of the images' paths, read into the field ``image``; None:
             ``image``, ``file_name``, ``filename`` or ``path``, whichever there is first.
         label_column: The column of the field ``label``: class ids or names; None: ``label``.
-        key_column: The column of the keys; None: the images' paths, or without these the numbers
-            of the rows.
+        key_column: The column of the keys; None: ``key``, else the images' paths, or without these
+            the numbers of the rows.
         columns: The other columns that are read; None: all.
         types: ``int``, ``float`` or ``str`` by column; None: the narrowest that holds all values.
         missing: Texts that stand for a missing value, which is NaN among numbers (whole ones are

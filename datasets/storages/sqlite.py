@@ -1,0 +1,244 @@
+"""Records in the rows of an SQLite file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.file_reader import MissingFile, read_file
+from datasets.formats.column_roles import find_roles
+from datasets.formats.sqlite_files import BadQuery, BadText, DamagedDatabase, Database, change_mark
+from datasets.formats.sqlite_table import READ_LIMIT_S, find_source, quoted, scan
+from datasets.formats.sqlite_values import FieldType, convert, key_bytes, key_value, label_ids
+from datasets.index import Index, write_index
+from datasets.index_cache import cached_index
+from datasets.indexed_storage import IndexedStorage
+from datasets.inside import inside
+from datasets.sample import BadRecord, Record
+from pipeline.registry import register
+
+_BATCH_ROWS = 256
+
+
+@register("storage", "sqlite")
+class SqliteStorage(IndexedStorage):
+    """A table, view or query of an SQLite file: every row is a record, every column a field.
+
+    The index is made without a look at the images, and rows are found by their numbers, or by
+    their keys where they have none: in a view, a query, a table WITHOUT ROWID. A key should then
+    be an indexed column, else every batch looks through all rows. Columns of large blobs belong
+    behind the others, because SQLite walks through them to reach what follows.
+
+    The file is opened for reading only. A program may write to it meanwhile: a row that is gone is
+    a bad record, and the next start makes the index anew. A write-ahead log is taken into account.
+
+    Args:
+        path: The file; with ``train.sqlite`` and ``val.sqlite``, their folder.
+        table: A table or view; None: the only one.
+        query: One SELECT in place of `table`.
+        image_column: The column of the field ``image``: its bytes, or the path of a file; None:
+            ``image``, ``file_name``, ``filename`` or ``path``, whichever there is first.
+        label_column: The column of the field ``label``: class ids or names; None: ``label``.
+        key_column: The column of the keys; None: ``key``, or without one the numbers of the rows
+            (``rowid``).
+        columns: The other columns that are read; None: all.
+        types: ``array`` for columns of ``.npy`` files' bytes, ``json`` for texts that are JSON.
+        root: The folder that the paths of images are relative to, and may not leave; None: the
+            file's own.
+        follow_symlinks: Read images that lie elsewhere by a link.
+        classes: Class names by id; None: those found, sorted (numbers are ids already).
+    """
+
+    name = "sqlite"
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        table: str | None = None,
+        query: str | None = None,
+        image_column: str | None = None,
+        label_column: str | None = None,
+        key_column: str | None = None,
+        columns: list[str] | None = None,
+        types: dict[str, FieldType] | None = None,
+        root: str | None = None,
+        follow_symlinks: bool = False,
+        classes: list[str] | None = None,
+    ) -> None:
+        self.path = os.path.abspath(path)
+        self.table = table
+        self.query = query
+        self.image_column = image_column
+        self.label_column = label_column
+        self.key_column = key_column
+        self.columns = None if columns is None else tuple(columns)
+        self.types = dict(types or {})
+        self.root = os.path.abspath(root or os.path.dirname(self.path))
+        self.follow_symlinks = follow_symlinks
+        self.classes = None if classes is None else tuple(classes)
+        if table is not None and query is not None:
+            raise ValueError(f"{self}: table and query, expected one of them; leave one out")
+        self._database = Database(self.path)
+        self._layout: dict[str, Any] = {}
+        self._index: Index | None = None
+
+    @property
+    def index(self) -> Index:
+        """Key, label and number of every row, and size_bytes where images lie in the file."""
+        if self._index is None:
+            if not os.path.isfile(self.path):
+                what = "a folder" if os.path.isdir(self.path) else "nothing there"
+                raise ValueError(
+                    f"{self}: expected an SQLite file, got {what}; set dataset.storage.path to a "
+                    f"file, or to a folder with train.sqlite and val.sqlite"
+                )
+            mark = change_mark(self.path)
+            index = cached_index(
+                self._recipe("root", "follow_symlinks"),
+                build=lambda path: self._build(path, mark),
+                is_current=lambda index: index.metadata["mark"] == mark,
+            )
+            self._layout = index.metadata["layout"]
+            self._index = index
+        return self._index
+
+    def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
+        """Read rows and their images; one that is damaged or gone is a bad record.
+
+        Raises:
+            OSError: The disk has trouble that did not pass.
+        """
+        index, indices = self.index, np.asarray(indices, np.int64)
+        labels = index.values("label", indices).tolist() if "label" in index.columns else None
+        places = self._places(indices)
+        found: dict[Any, Any] = {}
+        wanted = sorted(set(places))
+        for start in range(0, len(wanted), _BATCH_ROWS):
+            self._fetch(wanted[start : start + _BATCH_ROWS], found)
+        records: list[Record | BadRecord] = []
+        for n, (i, key) in enumerate(zip(indices.tolist(), index.keys(indices), strict=True)):
+            try:
+                fields = self._fields(found.get(places[n]))
+            except (ValueError, MissingFile) as error:
+                records.append(BadRecord(i, key, str(error)))
+                continue
+            if labels is not None:
+                fields["label"] = labels[n]
+            records.append(Record(i, key, fields))
+        return records
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_index": self.index, "_layout": self._layout}
+
+    def _places(self, indices: NDArray[np.int64]) -> list[Any]:
+        """What each row is found by: its number, or its key and the key's type."""
+        assert self._index is not None
+        if "row" in self._index.columns:
+            return self._index.values("row", indices).tolist()
+        types = self._index.values("key_type", indices).tolist()
+        return list(zip(self._index.raw_keys(indices), types, strict=True))
+
+    def _fetch(self, places: list[Any], found: dict[Any, Any]) -> None:
+        """Read rows, which are put into `found` by their places; or the cause for one by itself."""
+        layout = self._layout
+        by_rowid = layout["by_rowid"]
+        given = [("?", place) if by_rowid else key_value(*place) for place in places]
+        sql = (
+            f"SELECT {', '.join([layout['place'], *map(quoted, layout['columns'])])} "
+            f"FROM {layout['source']} WHERE {layout['place']} IN "
+            f"({', '.join(mark for mark, _ in given)})"
+        )
+        try:
+            rows = self._database.rows(sql, [value for _, value in given], limit_s=READ_LIMIT_S)
+        except (BadQuery, DamagedDatabase, MissingFile) as error:
+            if len(places) == 1:
+                found[places[0]] = str(error)
+            else:
+                for place in places:
+                    self._fetch([place], found)
+            return
+        for place, *values in rows:
+            found[place if by_rowid else key_bytes(place)] = values
+
+    def _fields(self, row: list[Any] | str | None) -> dict[str, Any]:
+        """The fields of a row that was read."""
+        if not isinstance(row, list):
+            raise ValueError(row or "its row is gone")
+        fields: dict[str, Any] = {}
+        values = iter(row)
+        if self._layout["has_image"]:
+            fields["image"] = self._image(next(values))
+        for (name, kind), value in zip(self._layout["fields"].items(), values, strict=True):
+            try:
+                fields[name] = convert(value, kind)
+            except ValueError as error:
+                raise ValueError(f"column {name!r} {error}") from None
+        return fields
+
+    def _image(self, value: Any) -> bytes:
+        if isinstance(value, bytes) and not isinstance(value, BadText):
+            return value
+        if not isinstance(value, str):
+            what = "has no image" if value is None else f"has {value!r:.50} for an image"
+            raise ValueError(f"its row {what}, expected its bytes, or the path of a file")
+        return read_file(
+            inside(self.root, value, follow_symlinks=self.follow_symlinks), root=self.root
+        )
+
+    def _build(self, path: Path, mark: list[int]) -> None:
+        """Look at all rows: numbers, keys, labels, and what the columns hold."""
+        where = str(self)
+        try:
+            source = find_source(
+                self._database, self.table, self.query, self.key_column, where=where
+            )
+            roles = find_roles(
+                source.columns,
+                image_column=self.image_column,
+                label_column=self.label_column,
+                key_column=self.key_column or source.key,
+                columns=self.columns,
+                where=where,
+            )
+            size = sum(mark[::2])
+            found = scan(self._database, source, roles, self.types, size_bytes=size, where=where)
+        except (DamagedDatabase, MissingFile) as error:
+            raise ValueError(
+                f"{self}: damaged or no SQLite file: {error}; copy it again, or restore it"
+            ) from error
+        except BadQuery as error:
+            raise ValueError(
+                f"{self}: SQLite says: {error}; only one SELECT is run, from table or query"
+            ) from error
+        columns: dict[str, NDArray[Any]] = {"key_type": np.array(found.key_types, np.uint8)}
+        if source.by_rowid:
+            columns = {"row": np.array(found.places, np.int64)}
+        if None not in found.image_bytes:
+            columns["size_bytes"] = np.array(found.image_bytes, np.int64)
+        class_names = None
+        if roles.label is not None:
+            columns["label"], class_names = label_ids(
+                found.labels, self.classes, where=f"{self}: column {roles.label!r}"
+            )
+        image = [] if roles.image is None else [roles.image]
+        layout = {
+            "source": source.sql,
+            "place": source.place,
+            "by_rowid": source.by_rowid,
+            "has_image": bool(image),
+            "columns": [*image, *found.kinds],
+            "fields": found.kinds,
+        }
+        write_index(
+            path,
+            keys=found.keys,
+            columns=columns,
+            class_names=class_names,
+            content=repr(sorted(found.kinds.items())),
+            metadata={"mark": mark, "layout": layout},
+        )
