@@ -114,7 +114,7 @@ class TableStorage(IndexedStorage):
         opened = self._opened
         if opened is None or opened.pid != os.getpid():
             opened = self._opened = _Opened(
-                table, self._open_file, self.group_name, self.cache_bytes
+                table, self._open_file, self.group_name, self.cache_bytes, self.columns
             )
         found: list[Row] = [""] * len(indices)
         for group in table.groups.wanted(table.index.rows(indices)):
@@ -189,11 +189,13 @@ class _Opened:
         open_file: Callable[[OpenFiles, str, int], TableFile],
         group_name: str,
         cache_bytes: int,
+        columns: Sequence[str] | None,
     ) -> None:
         self.pid = os.getpid()
         self._table = table
         self._open_file = open_file
         self._group_name = group_name
+        self._columns = columns
         self._handles = OpenFiles(table.files.root)
         self._files = GroupCache(_OPEN_FILES_BYTES)
         self._groups = GroupCache(cache_bytes)
@@ -211,7 +213,7 @@ class _Opened:
         for batch in batches:
             inside = (group.rows >= start) & (group.rows < start + len(batch))
             rows = (group.rows[inside] - start).tolist()
-            found += read_rows(batch, rows, self._table.roles)
+            found += read_rows(batch, rows, self._table.roles, self._columns)
             start += len(batch)
         return found
 

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+PACKED = b"penstock"
+"""The key of the metadata that says what the columns of a packed table hold."""
 
 _RESERVED = ("index", "key", "position")
 
@@ -24,6 +27,7 @@ class Roles:
         label: The column of labels, or None.
         class_names: Class names by number, where the schema says them.
         key: The column of keys, or None.
+        kinds: What the columns of a packed table hold, by name; empty for a table of others.
     """
 
     fields: dict[str, str]
@@ -31,6 +35,7 @@ class Roles:
     label: str | None
     class_names: tuple[str, ...] | None
     key: str | None
+    kinds: dict[str, str] = field(default_factory=dict)
 
     @property
     def leaves(self) -> list[str]:
@@ -70,7 +75,9 @@ def find_roles(
                 f"{where}: no column {name!r}; columns: {', '.join(schema.names) or 'none'}"
             )
     features = hub_features(schema)
-    taken = set(schema.names if columns is None else [*columns, *asked])
+    kinds = packed_kinds(schema)
+    always = [name for name, kind in kinds.items() if kind == "rest"]
+    taken = set(schema.names if columns is None else [*columns, *asked, *always])
     names = [name for name in schema.names if name in taken]
     for name in names:
         if schema.get_field_index(name) < 0:  # so the library says it of both
@@ -109,7 +116,16 @@ def find_roles(
             )
     class_names = features.get(label, {}).get("names") if label in marked else None
     return Roles(fields, images, label, None if class_names is None else tuple(class_names),
-                 key_column)  # fmt: skip
+                 key_column, kinds)  # fmt: skip
+
+
+def packed_kinds(schema: Any) -> dict[str, str]:
+    """What the columns of a packed table hold, by name; empty for a table of others."""
+    try:
+        kinds = json.loads((schema.metadata or {})[PACKED])["kinds"]
+        return {str(name): str(kinds[name]) for name in schema.names}
+    except (KeyError, ValueError, TypeError, RecursionError):
+        return {}
 
 
 def hub_features(schema: Any) -> dict[str, dict[str, Any]]:

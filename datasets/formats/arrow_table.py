@@ -38,7 +38,7 @@ class ArrowTable:
     def of(cls, index: Index, files: DataFiles) -> ArrowTable:
         """The table that `write_table_index` wrote the index of."""
         about = index.metadata
-        roles = Roles(about["fields"], frozenset(about["images"]), None, None, None)
+        roles = Roles(about["fields"], frozenset(about["images"]), None, None, None, about["kinds"])
         return cls(index, files, RowGroups(about["groups"]), roles)
 
     def records(self, indices: NDArray[np.int64], rows: list[Row]) -> list[Record | BadRecord]:
@@ -130,5 +130,6 @@ def write_table_index(
             "groups": found.groups,
             "fields": roles.fields,
             "images": sorted(roles.images),
+            "kinds": roles.kinds,
         },
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,18 +11,22 @@ from numpy.typing import NDArray
 from datasets.annotations.label_columns import column_ids
 from datasets.annotations.unique_keys import refuse_twice
 from datasets.formats.arrow_roles import Roles
+from datasets.formats.record_columns import restore, restore_rest
 
 Row = dict[str, Any] | str
 """The fields of a record, or why it has none."""
 
 
-def read_rows(batch: Any, rows: Sequence[int], roles: Roles) -> list[Row]:
+def read_rows(
+    batch: Any, rows: Sequence[int], roles: Roles, wanted: Collection[str] | None = None
+) -> list[Row]:
     """The fields of some rows.
 
     Args:
         batch: A ``pyarrow.RecordBatch`` whose arrays have been validated.
         rows: Row numbers, [n].
         roles: What the columns become.
+        wanted: Names of the fields that are given, of those without a column; None: all.
 
     Returns:
         The fields of each row, copied out of the batch; or the cause, where it has no image.
@@ -31,12 +35,17 @@ def read_rows(batch: Any, rows: Sequence[int], roles: Roles) -> list[Row]:
     for column, name in roles.fields.items():
         array = batch.column(batch.schema.get_field_index(column))
         value_of = _reader(array, is_image=column in roles.images)
+        kind: Any = roles.kinds.get(column)
         for n, row in enumerate(rows):
             fields = found[n]
-            if isinstance(fields, str):
-                continue
+            if isinstance(fields, str) or (kind is not None and not array[row].is_valid):
+                continue  # in a packed table, what is null is a field that the record lacks
             try:
-                fields[name] = value_of(row)
+                value = value_of(row)
+                if kind == "rest":
+                    fields.update(restore_rest(value, wanted))
+                else:
+                    fields[name] = value if kind is None else restore(value, kind)
             except ValueError as error:
                 found[n] = f"column {column!r}: {error}"
     return found
