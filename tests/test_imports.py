@@ -97,6 +97,7 @@ SHARED_BY_LEAVES = {
         "datasets.index_cache",
     },
     "datasets.writers": {
+        "datasets.formats.arrow_records",
         "datasets.index",
         "datasets.formats.hdf5_fields",
         "datasets.formats.hdf5_objects",

@@ -1,10 +1,93 @@
-"""Parquet as it is written in parts."""
+"""Parquet as it is written in parts, and as other programs see it."""
 
 from __future__ import annotations
 
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from datasets.sample import BadRecord
+from datasets.storages.parquet import ParquetStorage
 from datasets.writers.parquet import ParquetWriter
-from tests.contracts.writer import check_writer
+from datasets.writing import write_storage
+from tests.contracts.writer import ListedRecords, assert_equal_records, check_writer
 
 
 def test_contract(tmp_path):
     check_writer(lambda: ParquetWriter(group_rows=3, part_records=5), tmp_path)
+
+
+def records(count):
+    return {
+        f"k{i}": {
+            "image": b"jpeg %d" % i,
+            "label": i % 2,
+            "boxes": np.full((i % 3, 4), i, np.float32),
+            "mask": np.full((2 + i % 2, 3 + i % 2), i, np.uint8),
+            "caption": f"ü {i}",
+            "tags": ["a", {"b": i}],
+            "width": i,
+        }
+        for i in range(count)
+    }
+
+
+def test_others_see_plain_columns(tmp_path):
+    source = ListedRecords(records(25), ("cat", "dog"))
+    write_storage(ParquetWriter(group_rows=4, part_records=10), tmp_path / "p", source)
+    names = sorted(file.name for file in (tmp_path / "p").iterdir())
+    assert names == [f"part-0000{i}-of-00003.parquet" for i in range(3)]
+    footer = pq.read_metadata(tmp_path / "p" / names[0])
+    assert [footer.row_group(i).num_rows for i in range(footer.num_row_groups)] == [4, 4, 2]
+    table = pa.concat_tables(pq.read_table(tmp_path / "p" / name) for name in names)
+    assert (
+        str(table.schema.field("boxes").type) == "list<element: fixed_size_list<element: float>[4]>"
+    )
+    assert table.column("boxes")[5].as_py() == [[5.0] * 4] * 2
+    assert table.column("image")[7].as_py() == {"bytes": b"jpeg 7", "path": "k7"}
+    assert table.column("key").to_pylist() == list(source.records)
+    assert table.column("width").to_pylist() == list(range(25))
+    assert json.loads(table.column("tags")[3].as_py()) == ["a", {"b": 3}]
+    assert table.column("penstock_rest").null_count == 25
+    features = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]
+    assert features["label"] == {"names": ["cat", "dog"], "_type": "ClassLabel"}
+    few = ParquetStorage(str(tmp_path / "p"), columns=["label", "caption"]).read(np.array([3]))
+    assert few[0].fields == {"label": 1, "caption": "ü 3"}
+
+
+def test_what_the_samples_did_not_show_comes_back_too(tmp_path):
+    found = records(100)
+    found["k37"] |= {"boxes": np.zeros((1, 5), np.float16), "caption": None, "new": b"x",
+                     "width": 1 << 70, "a/b": 1.5}  # fmt: skip
+    del found["k38"]["mask"], found["k38"]["image"]
+    found["k39"]["image"] = np.zeros((2, 2, 3), np.uint8)
+    source = ListedRecords(found, ("cat", "dog"))
+    write_storage(ParquetWriter(), tmp_path / "p", source)
+    assert_equal_records(ParquetStorage(str(tmp_path / "p")), source)
+    few = ParquetStorage(str(tmp_path / "p"), columns=["mask", "boxes"]).read(np.array([37]))
+    assert sorted(few[0].fields) == ["boxes", "mask"]
+
+
+def test_a_damaged_column_of_bytes_is_a_bad_record(tmp_path):
+    found = records(40)
+    found["k37"]["new"] = b"x"
+    write_storage(ParquetWriter(), tmp_path / "p", ListedRecords(found))
+    file = next((tmp_path / "p").iterdir())
+    table = pq.read_table(file)
+    at = table.schema.get_field_index("penstock_rest")
+    values = table.column(at).to_pylist()
+    whole = values[37]
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        value = bytearray(whole)
+        value[rng.integers(len(value))] ^= 1 << int(rng.integers(8))
+        for damaged in (bytes(value), whole[: rng.integers(len(whole))]):
+            values[37] = damaged
+            changed = table.set_column(at, table.schema.field(at), pa.array(values, pa.binary()))
+            pq.write_table(changed, file)
+            storage = ParquetStorage(str(tmp_path / "p"))
+            good, bad = storage.read(np.array([36, 37]))
+            assert good.fields["width"] == 36
+            assert not isinstance(bad, BadRecord) or "penstock_rest': is damaged" in bad.cause
