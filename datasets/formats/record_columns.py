@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -38,12 +38,14 @@ class FieldColumn:
             (any array, as the bytes of a .npy file) or ``json``.
         dtype: The type of an ``array``, as NumPy writes it.
         inner: Lengths of all its axes but the first.
+        nan: Whether a ``float`` may be no number.
     """
 
     name: str
     kind: Kind
     dtype: str = ""
     inner: tuple[int, ...] = ()
+    nan: bool = True
 
     def fits(self, value: Any) -> bool:
         """Whether a value can stand in this column."""
@@ -51,6 +53,8 @@ class FieldColumn:
             kind = _kind_of(self.name, value)
             if self.kind == "array":
                 return kind == "npy" and _array_type(value) == (self.dtype, self.inner)
+            if kind == "float" and not self.nan and value != value:
+                return False
             return kind == self.kind and (kind != "int" or value in _INT64)
         return not isinstance(value, np.ndarray | bytes | bytearray | memoryview)
 
@@ -61,12 +65,15 @@ class FieldColumn:
         return write_npy(value) if self.kind == "npy" else value
 
 
-def plan_columns(samples: Sequence[Record], *, arrays: bool) -> tuple[FieldColumn, ...]:
+def plan_columns(
+    samples: Sequence[Record], *, arrays: bool, nan: bool = True
+) -> tuple[FieldColumn, ...]:
     """Columns for the fields that the samples have, but for keys and labels.
 
     Args:
         samples: Some records.
         arrays: Whether the table has a type for arrays of numbers.
+        nan: Whether it tells a float that is no number from a missing one.
     """
     values: dict[str, list[Any]] = {}
     for record in samples:
@@ -79,7 +86,7 @@ def plan_columns(samples: Sequence[Record], *, arrays: bool) -> tuple[FieldColum
         if name.lower() in taken or not _NAME.fullmatch(name):
             continue
         taken.add(name.lower())
-        columns.append(_column(name, found, arrays))
+        columns.append(replace(_column(name, found, arrays), nan=nan))
     return tuple(columns)
 
 

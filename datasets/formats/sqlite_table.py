@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,12 +10,14 @@ from typing import Any
 from datasets.annotations.unique_keys import refuse_twice
 from datasets.formats.column_roles import ColumnRoles
 from datasets.formats.sqlite_files import BadQuery, Database
-from datasets.formats.sqlite_values import FieldType, Kind, find_kind, key_bytes
+from datasets.formats.sqlite_values import Kind, find_kind, key_bytes
 from datasets.inside import refuse_escape
 
 # Processor time that a look at a whole file may take, and the reading of some rows.
 READ_LIMIT_S = 60.0
 _BYTES_PER_S = 10_000_000
+LAYOUT = "penstock"
+"""The table of a packed file that says what its records are."""
 _ROWID_NAMES = ("rowid", "_rowid_", "oid")
 
 
@@ -62,6 +65,44 @@ class Scan:
     kinds: dict[str, Kind] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class PackedLayout:
+    """What a packed file says of its records.
+
+    Attributes:
+        kinds: What every column holds, by name; see `datasets.formats.record_columns`.
+        class_names: Class names by id, or None.
+    """
+
+    kinds: dict[str, Any]
+    class_names: tuple[str, ...] | None
+
+    @property
+    def roles(self) -> ColumnRoles:
+        """The roles of its columns."""
+        names = tuple(self.kinds)
+        image = "image" if self.kinds.get("image") == "file" else None
+        fields = tuple(name for name in names if name not in ("key", "label", image))
+        places = {name: place for place, name in enumerate(names)}
+        return ColumnRoles(places, image, "label" if "label" in names else None, "key", fields)
+
+
+def read_layout(database: Database) -> PackedLayout | None:
+    """What a packed file says of its records; None for a file of others.
+
+    Raises:
+        DamagedDatabase: See `Database.iterate`.
+    """
+    try:
+        sql = f"SELECT value FROM {LAYOUT} WHERE name = 'layout'"
+        [(text,)] = database.rows(sql, limit_s=READ_LIMIT_S)
+        about = json.loads(text)
+        classes = about["classes"]
+        return PackedLayout(dict(about["kinds"]), None if classes is None else tuple(classes))
+    except (BadQuery, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
 def quoted(name: str) -> str:
     """A name as SQL writes it."""
     return '"' + name.replace('"', '""') + '"'
@@ -89,9 +130,9 @@ def find_source(
         return _by_key(sql, database.columns(sql), key, "a query", where=where)
     about = (
         "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE "
-        "'sqlite\\_%' ESCAPE '\\' ORDER BY name"
+        "'sqlite\\_%' ESCAPE '\\' AND name <> ? ORDER BY name"
     )
-    names = [name for (name,) in database.rows(about, limit_s=READ_LIMIT_S)]
+    names = [name for (name,) in database.rows(about, (LAYOUT,), limit_s=READ_LIMIT_S)]
     known = ", ".join(map(repr, names)) or "none"
     if table is None and len(names) != 1:
         raise ValueError(f"{where}: tables: {known}; name one: dataset.storage.table")
@@ -142,7 +183,7 @@ def scan(
     database: Database,
     source: Source,
     roles: ColumnRoles,
-    types: Mapping[str, FieldType],
+    types: Mapping[str, Kind],
     *,
     size_bytes: int,
     where: str,
@@ -153,7 +194,7 @@ def scan(
         database: The file.
         source: What is read.
         roles: What its columns become.
-        types: Columns that hold more than numbers, texts and bytes.
+        types: What columns hold of which that is known.
         size_bytes: The size of the file.
         where: The storage, for messages.
 
@@ -161,16 +202,12 @@ def scan(
         ValueError: No row, a key that is none or stands twice, or a path that leads out of its
             folder.
     """
-    for name in types:
-        if name not in roles.fields:
-            known = ", ".join(roles.fields) or "none"
-            raise ValueError(f"{where}: types: no field {name!r}; fields: {known}")
     wanted = [
         source.place,
         source.place if roles.key is None else quoted(roles.key),
         "NULL" if roles.label is None else quoted(roles.label),
         *_image_columns(roles.image),
-        *(f"typeof({quoted(name)})" for name in roles.fields),
+        *("NULL" if name in types else f"typeof({quoted(name)})" for name in roles.fields),
     ]
     order = f" ORDER BY {source.place}" if source.by_rowid else ""
     sql = f"SELECT {', '.join(wanted)} FROM {source.sql}{order}"

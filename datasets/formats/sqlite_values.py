@@ -82,9 +82,13 @@ def key_value(key: bytes, kind: int) -> tuple[str, Any]:
 
 
 def label_ids(
-    labels: Sequence[Any], classes: Sequence[str] | None, *, where: str
+    labels: Sequence[Any],
+    classes: Sequence[str] | None,
+    *,
+    names: Sequence[str] | None = None,
+    where: str,
 ) -> tuple[NDArray[np.int32], tuple[str, ...]]:
-    """Class ids of a column's values: whole numbers or texts.
+    """Class ids of a column's values: whole numbers or texts; see `column_ids`.
 
     Raises:
         ValueError: One is missing, or of another type than the first.
@@ -97,7 +101,8 @@ def label_ids(
                 f"{where}: the label of record {n} is {what}, expected whole numbers or texts, the "
                 f"same in every row; fill it in, or leave such rows out by a query"
             )
-    return column_ids(np.array(labels) if kind is int else labels, classes=classes, where=where)
+    values = np.array(labels) if kind is int else labels
+    return column_ids(values, names=names, classes=classes, where=where)
 
 
 def _read_array(value: Any) -> NDArray[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.file_reader import MissingFile, read_file
-from datasets.formats.column_roles import find_roles
+from datasets.formats.column_roles import ColumnRoles, find_roles
+from datasets.formats.record_columns import REST, restore, restore_rest
 from datasets.formats.sqlite_files import BadQuery, BadText, DamagedDatabase, Database, change_mark
-from datasets.formats.sqlite_table import READ_LIMIT_S, find_source, quoted, scan
+from datasets.formats.sqlite_table import (
+    READ_LIMIT_S,
+    PackedLayout,
+    Scan,
+    Source,
+    find_source,
+    quoted,
+    read_layout,
+    scan,
+)
 from datasets.formats.sqlite_values import FieldType, convert, key_bytes, key_value, label_ids
 from datasets.index import Index, write_index
 from datasets.index_cache import cached_index
@@ -22,6 +33,7 @@ from datasets.sample import BadRecord, Record
 from pipeline.registry import register
 
 _BATCH_ROWS = 256
+_ENDINGS = (".sqlite", ".sqlite3", ".db")
 
 
 @register("storage", "sqlite")
@@ -83,7 +95,7 @@ class SqliteStorage(IndexedStorage):
         self.classes = None if classes is None else tuple(classes)
         if table is not None and query is not None:
             raise ValueError(f"{self}: table and query, expected one of them; leave one out")
-        self._database = Database(self.path)
+        self._database: Database | None = None
         self._layout: dict[str, Any] = {}
         self._index: Index | None = None
 
@@ -91,13 +103,9 @@ class SqliteStorage(IndexedStorage):
     def index(self) -> Index:
         """Key, label and number of every row, and size_bytes where images lie in the file."""
         if self._index is None:
-            if not os.path.isfile(self.path):
-                what = "a folder" if os.path.isdir(self.path) else "nothing there"
-                raise ValueError(
-                    f"{self}: expected an SQLite file, got {what}; set dataset.storage.path to a "
-                    f"file, or to a folder with train.sqlite and val.sqlite"
-                )
-            mark = change_mark(self.path)
+            file = self._find_file()
+            mark = change_mark(file)
+            self._database = Database(file)
             index = cached_index(
                 self._recipe("root", "follow_symlinks"),
                 build=lambda path: self._build(path, mark),
@@ -135,6 +143,21 @@ class SqliteStorage(IndexedStorage):
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_index": self.index, "_layout": self._layout}
 
+    def _find_file(self) -> str:
+        """The file itself, which may be the only one in a folder."""
+        files: tuple[str, ...] = ()
+        what = "nothing there"
+        if os.path.isdir(self.path):
+            names = sorted(os.listdir(self.path))
+            files = tuple(name for name in names if name.endswith(_ENDINGS) and name[0] != ".")
+            what = f"a folder of {len(files)}"
+        if os.path.isfile(self.path) or len(files) == 1:
+            return os.path.join(self.path, *files)
+        raise ValueError(
+            f"{self}: expected an SQLite file, got {what}; set dataset.storage.path to a file, or "
+            f"to a folder with train.sqlite and val.sqlite"
+        )
+
     def _places(self, indices: NDArray[np.int64]) -> list[Any]:
         """What each row is found by: its number, or its key and the key's type."""
         assert self._index is not None
@@ -153,6 +176,7 @@ class SqliteStorage(IndexedStorage):
             f"FROM {layout['source']} WHERE {layout['place']} IN "
             f"({', '.join(mark for mark, _ in given)})"
         )
+        assert self._database is not None
         try:
             rows = self._database.rows(sql, [value for _, value in given], limit_s=READ_LIMIT_S)
         except (BadQuery, DamagedDatabase, MissingFile) as error:
@@ -172,10 +196,17 @@ class SqliteStorage(IndexedStorage):
         fields: dict[str, Any] = {}
         values = iter(row)
         if self._layout["has_image"]:
-            fields["image"] = self._image(next(values))
+            image = next(values)
+            if image is not None or not self._layout["is_packed"]:
+                fields["image"] = self._image(image)
         for (name, kind), value in zip(self._layout["fields"].items(), values, strict=True):
             try:
-                fields[name] = convert(value, kind)
+                if not self._layout["is_packed"]:
+                    fields[name] = convert(value, kind)
+                elif kind == "rest" and value is not None:
+                    fields |= restore_rest(value, self.columns)
+                elif value is not None:
+                    fields[name] = restore(value, kind)
             except ValueError as error:
                 raise ValueError(f"column {name!r} {error}") from None
         return fields
@@ -192,21 +223,9 @@ class SqliteStorage(IndexedStorage):
 
     def _build(self, path: Path, mark: list[int]) -> None:
         """Look at all rows: numbers, keys, labels, and what the columns hold."""
-        where = str(self)
+        assert self._database is not None
         try:
-            source = find_source(
-                self._database, self.table, self.query, self.key_column, where=where
-            )
-            roles = find_roles(
-                source.columns,
-                image_column=self.image_column,
-                label_column=self.label_column,
-                key_column=self.key_column or source.key,
-                columns=self.columns,
-                where=where,
-            )
-            size = sum(mark[::2])
-            found = scan(self._database, source, roles, self.types, size_bytes=size, where=where)
+            found = self._look(self._database, sum(mark[::2]))
         except (DamagedDatabase, MissingFile) as error:
             raise ValueError(
                 f"{self}: damaged or no SQLite file: {error}; copy it again, or restore it"
@@ -215,15 +234,20 @@ class SqliteStorage(IndexedStorage):
             raise ValueError(
                 f"{self}: SQLite says: {error}; only one SELECT is run, from table or query"
             ) from error
-        columns: dict[str, NDArray[Any]] = {"key_type": np.array(found.key_types, np.uint8)}
+        source, roles, packed, rows = found
+        columns: dict[str, NDArray[Any]] = {"key_type": np.array(rows.key_types, np.uint8)}
         if source.by_rowid:
-            columns = {"row": np.array(found.places, np.int64)}
-        if None not in found.image_bytes:
-            columns["size_bytes"] = np.array(found.image_bytes, np.int64)
+            columns = {"row": np.array(rows.places, np.int64)}
+        sizes = [0 if size is None and packed else size for size in rows.image_bytes]
+        if roles.image is not None and None not in sizes:
+            columns["size_bytes"] = np.array(sizes, np.int64)
         class_names = None
         if roles.label is not None:
             columns["label"], class_names = label_ids(
-                found.labels, self.classes, where=f"{self}: column {roles.label!r}"
+                rows.labels,
+                self.classes,
+                names=None if packed is None else packed.class_names,
+                where=f"{self}: column {roles.label!r}",
             )
         image = [] if roles.image is None else [roles.image]
         layout = {
@@ -231,14 +255,47 @@ class SqliteStorage(IndexedStorage):
             "place": source.place,
             "by_rowid": source.by_rowid,
             "has_image": bool(image),
-            "columns": [*image, *found.kinds],
-            "fields": found.kinds,
+            "is_packed": packed is not None,
+            "columns": [*image, *rows.kinds],
+            "fields": rows.kinds,
         }
         write_index(
             path,
-            keys=found.keys,
+            keys=rows.keys,
             columns=columns,
             class_names=class_names,
-            content=repr(sorted(found.kinds.items())),
+            content=repr(sorted(rows.kinds.items())),
             metadata={"mark": mark, "layout": layout},
         )
+
+    def _look(
+        self, database: Database, size_bytes: int
+    ) -> tuple[Source, ColumnRoles, PackedLayout | None, Scan]:
+        """What is read, what its columns become, and what is in its rows."""
+        where = str(self)
+        named = (self.query, self.image_column, self.label_column, self.key_column)
+        packed = None
+        if named == (None,) * 4 and not self.types and self.table in (None, "samples"):
+            packed = read_layout(database)
+        key, table = (self.key_column, self.table) if packed is None else ("key", "samples")
+        source = find_source(database, table, self.query, key, where=where)
+        if packed is not None:
+            roles = packed.roles
+            kept = (*roles.fields,) if self.columns is None else (*self.columns, REST)
+            roles = replace(roles, fields=tuple(name for name in roles.fields if name in kept))
+        else:
+            roles = find_roles(
+                source.columns,
+                image_column=self.image_column,
+                label_column=self.label_column,
+                key_column=key or source.key,
+                columns=self.columns,
+                where=where,
+            )
+        for name in self.types:
+            if name not in roles.fields:
+                known = ", ".join(roles.fields) or "none"
+                raise ValueError(f"{where}: types: no field {name!r}; fields: {known}")
+        types = self.types if packed is None else {n: packed.kinds[n] for n in roles.fields}
+        rows = scan(database, source, roles, types, size_bytes=size_bytes, where=where)
+        return source, roles, packed, rows
