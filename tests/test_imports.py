@@ -51,6 +51,7 @@ SHARED_BY_LEAVES = {
         "datasets.annotations.file_labels",
         "datasets.annotations.label_columns",
         "datasets.annotations.labels",
+        "datasets.annotations.unique_keys",
         "datasets.data_files",
         "datasets.group_cache",
         "datasets.inside",
@@ -89,6 +90,7 @@ SHARED_BY_LEAVES = {
         "datasets.formats.tar_samples",
         "datasets.formats.tar_shards",
         "datasets.formats.zip_members",
+        "datasets.formats.zip_packed",
     },
     "datasets.annotations": {
         "datasets.annotation_files",
@@ -108,6 +110,7 @@ SHARED_BY_LEAVES = {
         "datasets.formats.packed_fields",
         "datasets.formats.record_columns",
         "datasets.formats.sqlite_table",
+        "datasets.formats.zip_packed",
         "datasets.formats.tar_headers",
         "datasets.formats.tar_keys",
         "datasets.formats.tar_samples",

@@ -12,6 +12,9 @@ import struct
 import zipfile
 import zlib
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from datasets.shared_file import EndOfFile, FileView, SharedFile
 
@@ -49,6 +52,19 @@ class Member:
     size_bytes: int
     crc32: int
     method: int
+
+
+# What `read_member` wants to know of one, and as what it stands in an index.
+PLACE: dict[str, Any] = {
+    "offset": np.int64,
+    "header_bytes": np.int32,
+    "stored_bytes": np.int64,
+    "size_bytes": np.int64,
+    "crc32": np.uint32,
+    "method": np.uint8,
+}
+# Of a record without an image.
+NO_MEMBER = Member("", 0, 0, 0, 0, 0, 255)
 
 
 def list_members(view: FileView, *, where: str) -> list[Member]:

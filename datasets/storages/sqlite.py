@@ -225,7 +225,7 @@ class SqliteStorage(IndexedStorage):
         """Look at all rows: numbers, keys, labels, and what the columns hold."""
         assert self._database is not None
         try:
-            found = self._look(self._database, sum(mark[::2]))
+            source, roles, packed, rows = self._look(self._database, sum(mark[::2]))
         except (DamagedDatabase, MissingFile) as error:
             raise ValueError(
                 f"{self}: damaged or no SQLite file: {error}; copy it again, or restore it"
@@ -234,7 +234,6 @@ class SqliteStorage(IndexedStorage):
             raise ValueError(
                 f"{self}: SQLite says: {error}; only one SELECT is run, from table or query"
             ) from error
-        source, roles, packed, rows = found
         columns: dict[str, NDArray[Any]] = {"key_type": np.array(rows.key_types, np.uint8)}
         if source.by_rowid:
             columns = {"row": np.array(rows.places, np.int64)}
@@ -272,9 +271,8 @@ class SqliteStorage(IndexedStorage):
         self, database: Database, size_bytes: int
     ) -> tuple[Source, ColumnRoles, PackedLayout | None, Scan]:
         """What is read, what its columns become, and what is in its rows."""
-        where = str(self)
+        where, packed = str(self), None
         named = (self.query, self.image_column, self.label_column, self.key_column)
-        packed = None
         if named == (None,) * 4 and not self.types and self.table in (None, "samples"):
             packed = read_layout(database)
         key, table = (self.key_column, self.table) if packed is None else ("key", "samples")

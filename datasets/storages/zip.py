@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,24 @@ from datasets.annotations.file_labels import FileLabels
 from datasets.annotations.labels import class_ids
 from datasets.data_files import DataFiles, find_data_files
 from datasets.file_reader import MissingFile
-from datasets.formats.zip_members import DamagedMember, Member, list_members, read_member
+from datasets.formats.arrow_damage import DamagedFile
+from datasets.formats.arrow_values import label_ids
+from datasets.formats.zip_members import (
+    NO_MEMBER,
+    PLACE,
+    DamagedMember,
+    Member,
+    list_members,
+    read_member,
+)
+from datasets.formats.zip_packed import (
+    SIDECAR,
+    PackedArchives,
+    Sidecar,
+    look_at_sidecars,
+    open_sidecar,
+)
+from datasets.group_cache import GroupCache
 from datasets.index import Index, write_index
 from datasets.index_cache import cached_index
 from datasets.indexed_storage import IndexedStorage
@@ -23,6 +42,7 @@ from datasets.scan import IMAGE_ENDINGS
 from datasets.shared_file import EndOfFile, FileView, OpenFiles
 from pipeline.registry import register
 
+_SIDECAR_BYTES = 128 << 20
 _PARTS = frozenset(("train", "val", "valid", "validation", "test"))
 
 
@@ -33,6 +53,9 @@ class ZipStorage(IndexedStorage):
     Records have the fields ``image`` (the member's bytes) and, with labels, ``label``. Their keys
     are the members' names below `folder`, in whichever archive they lie. Nothing is extracted: a
     member is read from its place and compared with its checksum.
+
+    Archives that packing wrote hold keys, labels and all other fields in a hidden member, from
+    which records come back as they were, unless `folder` or `labels` say something else.
 
     Args:
         path: An archive, a folder of ``.zip`` files, or a pattern such as ``part-*.zip``.
@@ -73,6 +96,8 @@ class ZipStorage(IndexedStorage):
         self._index: Index | None = None
         self._files: DataFiles | None = None
         self._opened: OpenFiles | None = None
+        self._sidecars = GroupCache(_SIDECAR_BYTES)
+        self._places: list[dict[str, int]] = []
 
     @property
     def index(self) -> Index:
@@ -87,6 +112,7 @@ class ZipStorage(IndexedStorage):
                     and index.metadata["csv"] == self._file_labels.csv_version()
                 ),
             )
+            self._places = self._index.metadata["sidecars"]
         return self._index
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
@@ -100,40 +126,69 @@ class ZipStorage(IndexedStorage):
         if self._opened is None:
             self._opened = OpenFiles(self._files.root)
         rows = {name: index.values(name, indices) for name in index.columns}
-        found: list[bytes | str] = [""] * len(indices)
+        found: list[bytes | str | None] = [None] * len(indices)
         order = np.lexsort((rows["offset"], rows["archive"]))
         values = {name: column.tolist() for name, column in rows.items()}
         for n in order.tolist():
-            found[n] = self._content({name: column[n] for name, column in values.items()})
+            row = {name: column[n] for name, column in values.items()}
+            if row["method"] != NO_MEMBER.method:
+                found[n] = self._content(row)
+        others: list[Any] = [{}] * len(indices)
+        if "sidecar_row" in rows:
+            others = self._others(rows["archive"], rows["sidecar_row"])
         records: list[Record | BadRecord] = []
         for n, (i, key) in enumerate(zip(indices.tolist(), index.keys(indices), strict=True)):
-            content = found[n]
-            if isinstance(content, str):
-                records.append(BadRecord(i, key, content))
+            content, other = found[n], others[n]
+            if isinstance(content, str) or isinstance(other, str):
+                cause = content if isinstance(content, str) else other
+                records.append(BadRecord(i, key, cause))
                 continue
-            fields: dict[str, Any] = {"image": content}
+            fields: dict[str, Any] = {**other}
+            if content is not None:
+                fields["image"] = content
             if "label" in values:
                 fields["label"] = values["label"][n]
             records.append(Record(i, key, fields))
         return records
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_index": self.index, "_files": self._files, "_opened": None}
+        return {**vars(self), "_index": self.index, "_files": self._files, "_opened": None,
+                "_sidecars": None}  # fmt: skip
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _sidecars=GroupCache(_SIDECAR_BYTES))
+
+    def _others(self, archives: NDArray[Any], rows: NDArray[Any]) -> list[Any]:
+        """What the hidden members hold of some records; or why it cannot be had."""
+        assert self._index is not None and self._files is not None and self._opened is not None
+        found: list[Any] = [{}] * len(rows)
+        for archive in np.unique(archives).tolist():
+            at = np.flatnonzero(archives == archive)
+            try:
+                name = self._files.names[archive]
+                load = partial(self._load, name, self._places[archive])
+                sidecar = self._sidecars.get((os.getpid(), archive), load)
+                values: Sequence[Any] = sidecar.rows(rows[at])
+            except (DamagedFile, DamagedMember, EndOfFile, MissingFile) as error:
+                values = [f"{self._files.names[archive]}, {SIDECAR}: {error}"] * len(at)
+            for n, value in zip(at.tolist(), values, strict=True):
+                found[n] = value
+        return found
+
+    def _load(self, name: str, place: dict[str, int]) -> tuple[Sidecar, int]:
+        """Read an archive's hidden member, and what it costs to keep it."""
+        assert self._opened is not None
+        return open_sidecar(read_member(self._opened[name], **place)), place["size_bytes"]
 
     def _content(self, row: dict[str, Any]) -> bytes | str:
         """A member's bytes, or why they cannot be had."""
         assert self._files is not None and self._opened is not None
         name = self._files.names[row["archive"]]
+        place = {name: row[name] for name in PLACE}
+        if not self.checksums:
+            place["crc32"] = None
         try:
-            return read_member(
-                self._opened[name],
-                offset=row["offset"],
-                header_bytes=row["header_bytes"],
-                stored_bytes=row["stored_bytes"],
-                size_bytes=row["size_bytes"],
-                crc32=row["crc32"] if self.checksums else None,
-                method=row["method"],
-            )
+            return read_member(self._opened[name], **place)
         except (DamagedMember, EndOfFile, MissingFile) as error:
             return f"{name}: {error}"
 
@@ -141,11 +196,19 @@ class ZipStorage(IndexedStorage):
         """Look through the directories of all archives."""
         version = self._file_labels.csv_version()
         opened = OpenFiles(files.root)
+        listed = []
+        for name, (size, _) in zip(files.names, files.marks, strict=True):
+            where = f"{self}: {name}" if len(files.names) > 1 else str(self)
+            listed.append(list_members(FileView(opened[name], size), where=where))
+        hidden = [member for members in listed for member in members if member.name == SIDECAR]
+        if len(hidden) == len(listed) and self.labels == "folder" and not self.folder:
+            packed = look_at_sidecars(files, listed, hidden, opened, where=str(self))
+            self._write(path, files, packed.found, None, packed=packed)
+            return
         found: list[tuple[str, int, Member]] = []
         others: list[str] = []
-        for number, (name, (size, _)) in enumerate(zip(files.names, files.marks, strict=True)):
-            where = f"{self}: {name}" if len(files.names) > 1 else str(self)
-            for member in list_members(FileView(opened[name], size), where=where):
+        for number, members in enumerate(listed):
+            for member in members:
                 key = self._key(member.name)
                 if key is not None:
                     found.append((key, number, member))
@@ -186,20 +249,24 @@ class ZipStorage(IndexedStorage):
         files: DataFiles,
         found: list[tuple[str, int, Member]],
         csv_version: list[int] | None,
+        *,
+        packed: PackedArchives | None = None,
     ) -> None:
         keys = [key for key, _, _ in found]
         members = [member for _, _, member in found]
         columns: dict[str, NDArray[Any]] = {
-            "archive": np.array([number for _, number, _ in found], np.int32),
-            "offset": np.array([member.offset for member in members], np.int64),
-            "header_bytes": np.array([member.header_bytes for member in members], np.int32),
-            "stored_bytes": np.array([member.stored_bytes for member in members], np.int64),
-            "size_bytes": np.array([member.size_bytes for member in members], np.int64),
-            "crc32": np.array([member.crc32 for member in members], np.uint32),
-            "method": np.array([member.method for member in members], np.uint8),
+            "archive": np.array([number for _, number, _ in found], np.int32)
         }
+        for name, dtype in PLACE.items():
+            columns[name] = np.array([getattr(member, name) for member in members], dtype)
         class_names = None
-        if self.labels is not None:
+        if packed is not None:
+            columns["sidecar_row"] = np.array(packed.rows, np.int32)
+            if packed.labels is not None:
+                columns["label"], class_names = label_ids(
+                    packed.labels, packed.roles, self.classes, where=str(self)
+                )
+        elif self.labels is not None:
             names = self._file_labels.names(keys, where=str(self))
             if self.labels == "folder" and len(set(names)) > 1 and set(names) <= _PARTS:
                 raise ValueError(
@@ -213,5 +280,9 @@ class ZipStorage(IndexedStorage):
             keys=keys,
             columns=columns,
             class_names=class_names,
-            metadata={"files": files.recipe, "csv": csv_version},
+            metadata={
+                "files": files.recipe,
+                "csv": csv_version,
+                "sidecars": [] if packed is None else packed.places,
+            },
         )
