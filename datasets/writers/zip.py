@@ -94,8 +94,8 @@ def _named(records: Iterable[Record], plan: PackPlan) -> Iterator[tuple[Record, 
         if isinstance(fields.get("image"), bytes | bytearray | memoryview):
             image = bytes(fields.pop("image"))
             name = _member_name(record, image, plan)
-            if name in taken:
-                name = f"twice/{record.index:08d}"
+            while name in taken:  # keys that differ in what is no part of a name
+                name = f"{record.index:08d}/{name}"
             taken.add(name)
         yield replace(record, fields={**fields, MEMBER: name}), image
 
