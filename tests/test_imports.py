@@ -104,6 +104,7 @@ SHARED_BY_LEAVES = {
         "datasets.index",
         "datasets.formats.hdf5_fields",
         "datasets.formats.hdf5_objects",
+        "datasets.table_writer",
         "datasets.formats.array_files",
         "datasets.formats.lmdb_packed",
         "datasets.formats.lmdb_pages",

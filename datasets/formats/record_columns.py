@@ -123,7 +123,12 @@ def restore(value: Any, kind: Kind) -> Any:
         return read_npy(bytes(value))
     if kind == "bool":
         return bool(value)
-    return json.loads(value) if kind == "json" else value
+    if kind != "json":
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, TypeError, RecursionError):
+        raise ValueError("is no JSON") from None
 
 
 def restore_rest(value: Any, wanted: Collection[str] | None) -> dict[str, Any]:
@@ -137,7 +142,10 @@ def restore_rest(value: Any, wanted: Collection[str] | None) -> dict[str, Any]:
         ValueError: It is damaged.
     """
     try:
-        fields = {name[1:]: field for name, field in unpack_fields(bytes(value), 0).items()}
+        packed = unpack_fields(bytes(value), 0)
+        if not all(name.startswith("/") for name in packed):
+            raise KeyError("image")
+        fields = {name[1:]: field for name, field in packed.items()}
     except Exception as error:  # of many kinds: it is a header, numbers and bytes
         raise ValueError(f"is damaged ({type(error).__name__})") from None
     return {name: field for name, field in fields.items() if wanted is None or name in wanted}

@@ -106,13 +106,16 @@ class Database:
                     cursor.close()
 
     def columns(self, source: str) -> list[str]:
-        """Names of the columns of what can stand behind FROM; raises as `iterate` does."""
-        with self._connection() as connection, _explained(self.path), _FORKS.kept_off():
-            connection.limit(10)
-            with contextlib.closing(
-                connection.raw.execute(f"SELECT * FROM {source} LIMIT 0")
-            ) as cursor:
-                return [column[0] for column in cursor.description]
+        """Names of the columns of what can stand behind FROM; raises as `rows` does."""
+
+        def describe() -> list[str]:
+            with self._connection() as connection, _explained(self.path), _FORKS.kept_off():
+                connection.limit(10)
+                sql = f"SELECT * FROM {source} LIMIT 0"
+                with contextlib.closing(connection.raw.execute(sql)) as cursor:
+                    return [column[0] for column in cursor.description]
+
+        return retried(describe, path=self.path, root=os.path.dirname(self.path))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Database, (self.path,)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from datasets.formats.arrow_records import RecordTable
-from datasets.parts import PackPlan, Part, PartSummary, Written
-from datasets.sample import Record
+from datasets.table_writer import TableWriter
 from pipeline.registry import register
 
 
 @register("writer", "arrow")
-class ArrowWriter:
+class ArrowWriter(TableWriter):
     """A folder of Arrow IPC files, one for each part, with the columns of the Parquet writer.
 
     They are not compressed, so that a record is read from the mapped file by itself.
@@ -25,10 +24,7 @@ class ArrowWriter:
         part_records: The most records of a file.
     """
 
-    version = 1
-    part_bytes = 1 << 28
-    cannot_hold: frozenset[str] = frozenset()
-    storage_arguments: dict[str, Any] = {}  # noqa: RUF012
+    ending = ".arrow"
 
     def __init__(
         self,
@@ -39,32 +35,9 @@ class ArrowWriter:
         self.group_rows = group_rows
         self.part_records = part_records
 
-    def begin(self, folder: Path, plan: PackPlan) -> None:
-        """Look whether the samples can be held."""
-        list(RecordTable(plan).batches(plan.samples, rows=len(plan.samples)))
-
-    def write_part(
-        self, folder: Path, plan: PackPlan, part: Part, records: Iterator[Record]
-    ) -> Written:
-        """Write a file, if any record of the part can be read."""
+    @contextmanager
+    def _open_file(self, path: Path, schema: Any) -> Iterator[Callable[[Any], None]]:
         import pyarrow as pa
 
-        table = RecordTable(plan)
-        name = f"part-{part.number:05d}-of-{len(plan.parts):05d}.arrow"
-        rows = 0
-        with (
-            pa.OSFile(str(folder / name), "wb") as sink,
-            pa.ipc.new_file(sink, table.schema) as file,
-        ):
-            for batch in table.batches(records, rows=self.group_rows):
-                file.write_batch(batch)
-                rows += len(batch)
-        if not rows:
-            (folder / name).unlink()
-        return Written(files=(name,) if rows else ())
-
-    def join_part(self, folder: Path, plan: PackPlan, summary: PartSummary) -> None:
-        """A part is whole as it is."""
-
-    def finish(self, folder: Path, plan: PackPlan, summaries: Sequence[PartSummary]) -> None:
-        """The files are all that there is."""
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as file:
+            yield file.write_batch

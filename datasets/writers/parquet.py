@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from datasets.formats.arrow_records import RecordTable
-from datasets.parts import PackPlan, Part, PartSummary, Written
-from datasets.sample import Record
+from datasets.table_writer import TableWriter
 from pipeline.registry import register
 
 
 @register("writer", "parquet")
-class ParquetWriter:
+class ParquetWriter(TableWriter):
     """A folder of Parquet files in the layout of the public hubs, one for each part.
 
     Images are structs of ``bytes`` and ``path``, class names are in the hub's metadata, arrays are
@@ -28,10 +27,7 @@ class ParquetWriter:
         part_records: The most records of a file.
     """
 
-    version = 1
-    part_bytes = 1 << 28
-    cannot_hold: frozenset[str] = frozenset()
-    storage_arguments: dict[str, Any] = {}  # noqa: RUF012
+    ending = ".parquet"
 
     def __init__(
         self,
@@ -42,36 +38,14 @@ class ParquetWriter:
         self.group_rows = group_rows
         self.part_records = part_records
 
-    def begin(self, folder: Path, plan: PackPlan) -> None:
-        """Look whether the samples can be held."""
-        list(RecordTable(plan).batches(plan.samples, rows=len(plan.samples)))
-
-    def write_part(
-        self, folder: Path, plan: PackPlan, part: Part, records: Iterator[Record]
-    ) -> Written:
-        """Write a file, if any record of the part can be read."""
+    @contextmanager
+    def _open_file(self, path: Path, schema: Any) -> Iterator[Callable[[Any], None]]:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        table = RecordTable(plan)
-        name = f"part-{part.number:05d}-of-{len(plan.parts):05d}.parquet"
-        rows = 0
         with pq.ParquetWriter(
-            folder / name,
-            table.schema,
-            compression="NONE",
-            use_dictionary=False,
-            write_page_checksum=True,
+            path, schema, compression="NONE", use_dictionary=False, write_page_checksum=True
         ) as file:
-            for batch in table.batches(records, rows=self.group_rows):
-                file.write_table(pa.Table.from_batches([batch]), row_group_size=len(batch))
-                rows += len(batch)
-        if not rows:
-            (folder / name).unlink()
-        return Written(files=(name,) if rows else ())
-
-    def join_part(self, folder: Path, plan: PackPlan, summary: PartSummary) -> None:
-        """A part is whole as it is."""
-
-    def finish(self, folder: Path, plan: PackPlan, summaries: Sequence[PartSummary]) -> None:
-        """The files are all that there is."""
+            yield lambda batch: file.write_table(
+                pa.Table.from_batches([batch]), row_group_size=len(batch)
+            )
