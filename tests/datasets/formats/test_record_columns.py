@@ -69,7 +69,7 @@ def test_a_column_is_as_narrow_as_the_samples():
 
 def test_damage_is_one_line():
     for kind, value in (("npy", b"x"), ("json", "{"), ("json", "[" * 100_000)):
-        with pytest.raises(ValueError, match="^is no"):
+        with pytest.raises(ValueError, match=r"^is no"):
             restore(value, kind)
     for value in (b"", b"abc", b"\xff" * 50, json.dumps({"fields": 1}).encode()):
         with pytest.raises(ValueError, match="is damaged"):
