@@ -42,6 +42,22 @@ def test_others_see_image_files_in_class_folders(tmp_path):
     assert len(files) == 8, "as an archive of files"
 
 
+def test_damage_since_the_index_was_made_is_told_of_every_record(tmp_path):
+    found = {str(i): {"image": b"image %d" % i, "n": i} for i in range(3)}
+    write_storage(ZipWriter(), tmp_path / "z", ListedRecords(found))
+    [file] = (tmp_path / "z").iterdir()
+    storage = ZipStorage(str(tmp_path / "z"))
+    assert len(storage) == 3
+    whole = file.read_bytes()
+    file.write_bytes(whole.replace(b"ARROW1", b"ARROW2"))
+    cause = "part-00000-of-00001.zip, .penstock.arrow: its bytes are not those that were packed"
+    assert [record.cause[: len(cause)] for record in storage.read(np.arange(3))] == [cause] * 3
+    file.write_bytes(whole.replace(b"image 1", b"imagE 1"))
+    good, bad, _ = storage.read(np.arange(3))
+    assert good.fields == found["0"]
+    assert bad.cause.startswith("part-00000-of-00001.zip: its bytes are not those")
+
+
 def test_a_flipped_bit_anywhere_is_an_error_or_a_bad_record(tmp_path):
     found = {str(i): {"image": b"image %d" % i, "n": i, "a": np.full(3, i)} for i in range(30)}
     source = ListedRecords(found)
