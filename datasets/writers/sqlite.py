@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import sqlite3
 
 _NAME = "samples.sqlite"
+# Larger than is usual, since a row with its image then seldom leaves most of a page empty.
+_PAGE_BYTES = 16_384
 _TYPES = {"file": "BLOB", "bytes": "BLOB", "npy": "BLOB", "float": "REAL", "int": "INTEGER",
           "bool": "INTEGER"}  # fmt: skip
 
@@ -47,6 +49,7 @@ class SqliteWriter:
         layout = json.dumps({"version": 1, "classes": plan.class_names, "kinds": kinds})
         with _opened(folder / _NAME) as database:
             if database.execute("SELECT 1 FROM sqlite_master").fetchone() is None:
+                database.execute(f"PRAGMA page_size={_PAGE_BYTES}")
                 database.execute("BEGIN")
                 database.execute(_create(plan))
                 database.execute(f"CREATE TABLE {LAYOUT} (name TEXT PRIMARY KEY, value TEXT)")
@@ -73,6 +76,7 @@ class SqliteWriter:
             # What is not whole is written again, so it needs no journal.
             database.execute("PRAGMA journal_mode=OFF")
             database.execute("PRAGMA synchronous=OFF")
+            database.execute(f"PRAGMA page_size={_PAGE_BYTES}")
             database.execute("BEGIN")
             database.execute(_create(plan))
             database.executemany(f"INSERT INTO samples VALUES ({marks})", rows())
