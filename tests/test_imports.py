@@ -49,6 +49,7 @@ SHARED_BY_LEAVES = {
         "datasets.file_runs",
         "datasets.scan",
         "datasets.annotations.file_labels",
+        "datasets.annotations.label_arrays",
         "datasets.annotations.label_columns",
         "datasets.annotations.labels",
         "datasets.annotations.unique_keys",

@@ -8,12 +8,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-# Files are named for many, fields for one.
 _FIELDS = {"images": "image", "labels": "label", "masks": "mask"}
 _RESERVED = ("index", "key", "position", "epoch", "valid")
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -86,11 +85,7 @@ def find_array_files(
             f"dataset.storage.shapes.image=[32,32,3]"
         )
     for field, file in files.items():
-        if field in _RESERVED or not _FIELD.fullmatch(field):
-            raise ValueError(
-                f"{where}: {os.path.basename(file)} would be a field {field!r}, expected a name of "
-                f"letters, digits and _ that is none of {', '.join(_RESERVED)}; rename it"
-            )
+        check_field(field, os.path.basename(file), where=where)
         if not os.path.isfile(file):
             what = "a folder" if os.path.isdir(file) else "nothing there"
             raise ValueError(
@@ -102,11 +97,11 @@ def find_array_files(
                 f"{where}: shapes names the field {field!r}, which has no file; fields: "
                 f"{', '.join(files)}"
             )
-    return {field: files[field] for field in sorted(files, key=_place)}
+    return {field: files[field] for field in sorted(files, key=field_place)}
 
 
 def look_at_npy(path: str, *, where: str) -> ArrayFile:
-    """What a `.npy` file holds, as its header says (NumPy's NEP 1). Nothing is unpickled.
+    """What a `.npy` file holds, as its header says. Nothing is unpickled.
 
     Raises:
         ValueError: It is damaged, cut short, or holds what cannot be mapped.
@@ -117,43 +112,72 @@ def look_at_npy(path: str, *, where: str) -> ArrayFile:
         if file.read(4) == _ZIP:
             raise ValueError(
                 f"{where}: {name} is an archive (.npz), which cannot be mapped; unpack it and "
-                f"name one .npy file per field"
+                f"name one .npy file per field, or use dataset=npy_shards"
             )
         file.seek(0)
-        try:
-            shape, fortran, dtype = _npy_header(file)
-        except Exception as error:  # of many kinds: NumPy lets Python's own parser read it
-            raise ValueError(
-                f"{where}: {name} is no .npy file, or a damaged one ({_line(error)}); write it "
-                f"with np.save, or give the shape of a sample in a raw file: "
-                f"dataset.storage.shapes"
-            ) from None
-        offset = file.tell()
+        remedy = "give the shape of a sample in a raw file: dataset.storage.shapes"
+        size = os.path.getsize(path)
+        shape, dtype, offset = look_at_header(file, size, f"{where}: {name}", remedy=remedy)
+    return ArrayFile(path, shape, dtype, offset)
+
+
+def look_at_header(
+    file: IO[bytes],
+    size_bytes: int,
+    where: str,
+    *,
+    remedy: str = "copy it again",
+    kinds: str = "biufc",
+    rows: bool = True,
+) -> tuple[tuple[int, ...], str, int]:
+    """Shape, type and place of the array in a `.npy` file (NumPy's NEP 1). Nothing is unpickled.
+
+    Args:
+        file: Stands at the file's start; at the array's when this returns.
+        size_bytes: Size of the whole file.
+        where: What messages call it.
+        remedy: What else than writing it with NumPy may help where it is no such file.
+        kinds: Kinds of types that are taken, as NumPy names them.
+        rows: Whether it must have an axis of samples, none of whose samples is scattered.
+
+    Returns:
+        The shape, the type as NumPy writes it, and the first byte of the array.
+
+    Raises:
+        ValueError: It is damaged, cut short, or holds what cannot be mapped.
+    """
+    try:
+        shape, fortran, dtype = _npy_header(file)
+    except Exception as error:  # of many kinds: NumPy lets Python's own parser read it
+        raise ValueError(
+            f"{where} is no .npy file, or a damaged one ({_line(error)}); write it "
+            f"with np.save, or {remedy}"
+        ) from None
+    offset = file.tell()
     if dtype.hasobject:
         raise ValueError(
-            f"{where}: {name} holds Python objects (pickled), which are never loaded; save one "
+            f"{where} holds Python objects (pickled), which are never loaded; save one "
             f"array of numbers per field"
         )
-    if dtype.kind not in "biufc" or (dtype.kind == "u" and dtype.itemsize == 8 and len(shape) == 1):
+    if dtype.kind not in kinds or (dtype.kind == "u" and dtype.itemsize == 8 and len(shape) == 1):
         raise ValueError(
-            f"{where}: {name} holds {dtype}, expected numbers that a tensor can hold; save it "
+            f"{where} holds {dtype}, expected numbers that a tensor can hold; save it "
             f"with another type, such as int64"
         )
-    if not shape:
-        raise ValueError(f"{where}: {name} holds one number, expected an axis of samples first")
+    if rows and not shape:
+        raise ValueError(f"{where} holds one number, expected an axis of samples first")
     if fortran and len(shape) > 1:
         raise ValueError(
-            f"{where}: {name} is in Fortran order, in which a sample is scattered over the file; "
+            f"{where} is in Fortran order, in which a sample is scattered over the file; "
             f"save np.ascontiguousarray(array)"
         )
-    found = ArrayFile(path, shape, dtype.str, offset)
-    missing = offset + found.size_bytes - os.path.getsize(path)
+    missing = offset + math.prod(shape) * dtype.itemsize - size_bytes
     if missing > 0:
         raise ValueError(
-            f"{where}: {name} is cut short: {missing:,} bytes of {dtype} {list(shape)} are "
+            f"{where} is cut short: {missing:,} bytes of {dtype} {list(shape)} are "
             f"missing; copy it again"
         )
-    return found
+    return shape, dtype.str, offset
 
 
 def look_at_raw(
@@ -196,12 +220,26 @@ def look_at_raw(
     return ArrayFile(path, ((size - offset) // sample_bytes, *shape), kind.str, offset)
 
 
+def field_name(stem: str) -> str:
+    """The field of a file or an array: these are named for many, such as ``images``."""
+    return _FIELDS.get(stem, stem)
+
+
+def check_field(field: str, named: str, *, where: str) -> None:
+    """Raise ValueError for a name that no field may have; `named` is what would give it."""
+    if field in _RESERVED or not _FIELD.fullmatch(field):
+        raise ValueError(
+            f"{where}: {named} would be a field {field!r}, expected a name of "
+            f"letters, digits and _ that is none of {', '.join(_RESERVED)}; rename it"
+        )
+
+
 def _in_folder(folder: Path, raw: Sequence[str], where: str) -> dict[str, str]:
     files: dict[str, str] = {}
     for file in sorted(folder.iterdir()):
         if file.name.startswith(".") or not file.is_file():
             continue
-        field = _FIELDS.get(file.stem, file.stem)
+        field = field_name(file.stem)
         if (file.suffix == ".npy") == (field in raw):
             continue
         if field in files:
@@ -227,7 +265,8 @@ def _npy_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     return header
 
 
-def _place(field: str) -> tuple[int, str]:
+def field_place(field: str) -> tuple[int, str]:
+    """Where a field stands among others: ``image``, ``label``, then by name."""
     order = ("image", "label")
     return (order.index(field) if field in order else len(order)), field
 

@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets.annotations.label_arrays import check_images, check_labels, class_names
 from datasets.formats.array_files import ArrayFile, find_array_files, look_at_npy, look_at_raw
 from datasets.index import Index, write_index
 from datasets.index_cache import cached_index
 from datasets.sample import BadRecord, Record
 from pipeline.registry import register
-
-CLASSES_NAME = "classes.txt"
-_MOST_CLASSES = 1 << 24
 
 
 @register("storage", "memmap")
@@ -164,7 +162,7 @@ class MemmapStorage:
             if files[first].shape[0] == 0:
                 raise ValueError(f"{self}: the arrays have no rows, expected one per sample")
             if "image" in files:
-                self._check_images(files["image"])
+                check_images(files["image"].shape, files["image"].dtype, where=str(self))
             self._files = files
         return self._files
 
@@ -174,20 +172,6 @@ class MemmapStorage:
         dtype, offset = self.dtypes.get(field, "uint8"), self.offsets.get(field, 0)
         return look_at_raw(path, self.shapes[field], dtype, offset, where=str(self))
 
-    def _check_images(self, file: ArrayFile) -> None:
-        shape = file.shape
-        if file.dtype == "|u1" and len(shape) == 4 and shape[-1] in (1, 3, 4):
-            return
-        remedy = "save them so, or call the field array"
-        if file.dtype == "|u1" and len(shape) == 4 and shape[1] in (1, 3, 4):
-            remedy = "put the channels last: images.transpose(0, 2, 3, 1)"
-        elif file.dtype == "|u1" and len(shape) == 3:
-            remedy = "give them an axis of channels: images[..., None]"
-        raise ValueError(
-            f"{self}: images are {np.dtype(file.dtype)} {list(shape)}, expected uint8 "
-            f"[N, H, W, C] with 1, 3 or 4 channels; {remedy}"
-        )
-
     def _build(self, path: Path) -> None:
         """Write the index."""
         files = self._look()
@@ -196,7 +180,8 @@ class MemmapStorage:
         columns: dict[str, NDArray[Any]] = {"size_bytes": np.full(count, size_bytes)}
         names = None
         if "label" in files:
-            columns["label"], names = self._labels(files["label"])
+            labels = files["label"].map()
+            columns["label"], names = check_labels(labels, self._class_names(), where=str(self))
         if "image" in files:
             for axis, name in ((1, "height"), (2, "width")):
                 columns[name] = np.full(count, files["image"].shape[axis], np.int32)
@@ -209,39 +194,9 @@ class MemmapStorage:
             metadata={"marks": _marks(files)},
         )
 
-    def _labels(self, file: ArrayFile) -> tuple[NDArray[np.int32], tuple[str, ...]]:
-        """Labels, int32 [N], and the names of the classes."""
-        labels = file.map()
-        if labels.ndim != 1 or labels.dtype.kind not in "iu":
-            raise ValueError(
-                f"{self}: label is {labels.dtype} {list(labels.shape)}, expected integers [N], "
-                f"class ids from 0 on; save it so, or give the file another name"
-            )
-        names = self._class_names()
-        most = _MOST_CLASSES if names is None else len(names)
-        wrong = np.flatnonzero((labels < 0) | (labels >= most))
-        if wrong.size:
-            known = "" if names is None else f": there are {most} classes"
-            raise ValueError(
-                f"{self}: label {labels[wrong[0]]} in row {wrong[0]}, expected 0 to {most - 1}"
-                f"{known}; correct it, or leave such rows out"
-            )
-        names = names or tuple(str(i) for i in range(int(labels.max()) + 1))
-        return labels.astype(np.int32), names
-
     def _class_names(self) -> tuple[str, ...] | None:
-        """The names that are given, or those beside the arrays; both must be the same."""
-        beside = Path(self.path, CLASSES_NAME) if isinstance(self.path, str) else None
-        if beside is None or not beside.is_file():
-            return self.classes
-        names = tuple(beside.read_text(encoding="utf-8").split("\n"))
-        names = names[:-1] if names and not names[-1] else names
-        if self.classes is not None and names != self.classes:
-            raise ValueError(
-                f"{self}: {CLASSES_NAME} has other classes than dataset.storage.classes or the "
-                f"training data; give both the same names in the same order"
-            )
-        return names
+        folder = self.path if isinstance(self.path, str) else None
+        return class_names(folder, self.classes, where=str(self))
 
 
 def _marks(files: dict[str, ArrayFile]) -> dict[str, list[int]]:
