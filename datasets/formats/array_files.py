@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-_FIELDS = {"images": "image", "labels": "label", "masks": "mask"}
+_FIELDS = {"images": "image", "labels": "label", "masks": "mask", "keys": "key"}
 _RESERVED = ("index", "key", "position", "epoch", "valid")
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ZIP = b"PK\x03\x04"
@@ -225,12 +225,16 @@ def field_name(stem: str) -> str:
     return _FIELDS.get(stem, stem)
 
 
-def check_field(field: str, named: str, *, where: str) -> None:
-    """Raise ValueError for a name that no field may have; `named` is what would give it."""
-    if field in _RESERVED or not _FIELD.fullmatch(field):
+def check_field(field: str, named: str, *, where: str, taken: Sequence[str] = ()) -> None:
+    """Raise ValueError for a name that no field may have; `named` is what would give it.
+
+    `taken` are names of the framework's own that the storage knows what to do with.
+    """
+    reserved = [name for name in _RESERVED if name not in taken]
+    if field in reserved or not _FIELD.fullmatch(field):
         raise ValueError(
             f"{where}: {named} would be a field {field!r}, expected a name of "
-            f"letters, digits and _ that is none of {', '.join(_RESERVED)}; rename it"
+            f"letters, digits and _ that is none of {', '.join(reserved)}; rename it"
         )
 
 
