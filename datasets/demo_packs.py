@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datasets.index import write_whole
 from datasets.protocols import Storage
 from datasets.storages.image_folder import ImageFolder
 
-MEMMAP_SIDE = 32
+SQUARE_SIDE = 32
+_SHARD_ROWS = 500
 
 
 def pack_demo(root: Path, storage_name: str, split: str, classes: tuple[str, ...]) -> None:
@@ -103,22 +105,27 @@ def _write_csv(path: Path, folder: Storage) -> None:
     write_whole(path, lambda file: file.write(text.getvalue().encode()))
 
 
-def _write_memmap(path: Path, folder: Storage) -> None:
-    """Arrays have rows of one size and the photographs differ: each becomes a square, by area.
+def _squares(folder: Storage) -> NDArray[np.uint8]:
+    """Images of one size, uint8 [N, 32, 32, 3], by area.
 
-    That loses the ratio of their sides and cuts nothing off.
+    Arrays have rows of one size and the photographs differ: each becomes a square. That loses
+    the ratio of their sides and cuts nothing off.
     """
     import cv2
 
-    pixels = np.empty((len(folder), MEMMAP_SIDE, MEMMAP_SIDE, 3), np.uint8)
+    pixels = np.empty((len(folder), SQUARE_SIDE, SQUARE_SIDE, 3), np.uint8)
     for row, record in zip(pixels, folder.read(np.arange(len(folder))), strict=True):
         jpeg = np.frombuffer(record.fields["image"], np.uint8)  # type: ignore[union-attr]
         image = cv2.cvtColor(cv2.imdecode(jpeg, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
-        cv2.resize(image, (MEMMAP_SIDE, MEMMAP_SIDE), dst=row, interpolation=cv2.INTER_AREA)
+        cv2.resize(image, (SQUARE_SIDE, SQUARE_SIDE), dst=row, interpolation=cv2.INTER_AREA)
+    return pixels
+
+
+def _write_arrays(path: Path, folder: Storage, write: Callable[[Path], None]) -> None:
+    """Make a folder whole, with the names of the classes in it."""
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:
-        np.save(temporary / "images.npy", pixels)
-        np.save(temporary / "labels.npy", folder.index.column("label"))
+        write(temporary)
         (temporary / "classes.txt").write_text("\n".join(folder.index.class_names or ()) + "\n")
         temporary.chmod(0o755)
         os.rename(temporary, path)
@@ -157,6 +164,38 @@ def _write_sqlite(path: Path, folder: Storage) -> None:
     os.replace(temporary, path)
 
 
+def _write_memmap(path: Path, folder: Storage) -> None:
+    def write(temporary: Path) -> None:
+        np.save(temporary / "images.npy", _squares(folder))
+        np.save(temporary / "labels.npy", folder.index.column("label"))
+
+    _write_arrays(path, folder, write)
+
+
+def _write_npy_shards(path: Path, folder: Storage) -> None:
+    def write(temporary: Path) -> None:
+        pixels, labels = _squares(folder), folder.index.column("label")
+        for shard, start in enumerate(range(0, len(pixels), _SHARD_ROWS)):
+            rows = slice(start, start + _SHARD_ROWS)
+            np.save(temporary / f"images_{shard:03d}.npy", pixels[rows])
+            np.save(temporary / f"labels_{shard:03d}.npy", labels[rows])
+
+    _write_arrays(path, folder, write)
+
+
+def _write_pt_shards(path: Path, folder: Storage) -> None:
+    import torch
+
+    def write(temporary: Path) -> None:
+        pixels, labels = _squares(folder), folder.index.column("label")
+        for shard, start in enumerate(range(0, len(pixels), _SHARD_ROWS)):
+            rows = slice(start, start + _SHARD_ROWS)
+            tensors = {"images": torch.tensor(pixels[rows]), "labels": torch.tensor(labels[rows])}
+            torch.save(tensors, temporary / f"{shard:03d}.pt")
+
+    _write_arrays(path, folder, write)
+
+
 def _write_zip(path: Path, folder: Storage) -> None:
     import zipfile
 
@@ -193,8 +232,10 @@ FORMS: dict[str, tuple[str, Callable[[Path, Storage], None]]] = {
     "hdf5": (".h5", _write_hdf5),
     "lmdb": ("", _write_lmdb),
     "memmap": ("", _write_memmap),
+    "npy_shards": ("", _write_npy_shards),
     "parquet": (".parquet", _write_parquet),
     "sqlite": (".sqlite", _write_sqlite),
+    "pt_shards": ("", _write_pt_shards),
     "webdataset": (".tar", _write_webdataset),
     "zip": (".zip", _write_zip),
 }

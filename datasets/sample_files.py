@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.annotations.file_labels import FileLabels
+from datasets.annotations.label_arrays import check_labels
 from datasets.annotations.labels import class_ids
 from datasets.file_reader import MissingFile
 from datasets.index import Index, write_index
@@ -30,7 +31,8 @@ class SampleFiles:
         endings: Of the files.
         load: The fields in a file, of its path and the folder's; ValueError where it is damaged,
             `datasets.file_reader.MissingFile` where it is gone.
-        labels: Where their labels come from; those in the files are not used.
+        labels: Where their labels come from; with the source ``file`` from the files' own
+            ``label``, which is not used otherwise.
         classes: Class names by id; None: those found.
     """
 
@@ -100,7 +102,7 @@ class SampleFiles:
             except (MissingFile, ValueError) as error:
                 records.append(BadRecord(i, key, " ".join(str(error).split())))
                 continue
-            fields = {name: _plain(value) for name, value in found.items() if name != "label"}
+            fields = _kept(found)
             if labels is not None:
                 fields["label"] = labels[n]
             records.append(Record(i, key, fields))
@@ -120,7 +122,9 @@ class SampleFiles:
         columns: dict[str, NDArray[Any]] = {"size_bytes": found.size_bytes}
         names = None
         csv_version = self._labels.csv_version()
-        if self._labels.source is not None:
+        if self._labels.source == "file":
+            columns["label"], names = self._labels_inside(found.keys)
+        elif self._labels.source is not None:
             texts = [key.decode("utf-8", "backslashreplace") for key in found.keys]
             given = self._labels.names(texts, where=str(self))
             columns["label"], names = class_ids(given, self.classes, where=str(self))
@@ -131,6 +135,29 @@ class SampleFiles:
             class_names=names,
             metadata={"csv": csv_version, "folders": found.folders},
         )
+
+    def _labels_inside(self, keys: list[bytes]) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+        """Class ids, or the ids of class names, that stand in the files."""
+        found = []
+        for key in keys:
+            name = os.fsdecode(key)
+            try:
+                label = _plain(self._load(os.path.join(self.path, name), self.path).get("label"))
+            except (MissingFile, ValueError) as error:
+                raise ValueError(f"{self}: {name}: {error}; repair or remove it") from error
+            if not isinstance(label, int | str) or isinstance(label, bool):
+                raise ValueError(
+                    f"{self}: {name}: its label is a {type(label).__name__}, expected a class id "
+                    f"or a class name under 'label'; write it so, or set dataset.storage.labels"
+                )
+            found.append(label)
+        if all(isinstance(label, int) for label in found):
+            return check_labels(np.array(found), self.classes, where=str(self))
+        return class_ids([str(label) for label in found], self.classes, where=str(self))
+
+
+def _kept(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: _plain(value) for name, value in fields.items() if name != "label"}
 
 
 def _plain(value: Any) -> Any:

@@ -87,6 +87,7 @@ SHARED_BY_LEAVES = {
         "datasets.formats.packed_fields",
         "datasets.formats.parquet_files",
         "datasets.formats.record_columns",
+        "datasets.formats.pt_files",
         "datasets.formats.saved_folder",
         "datasets.formats.sqlite_files",
         "datasets.formats.sqlite_table",

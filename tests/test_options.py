@@ -34,6 +34,8 @@ REQUIRED = {
     ("dataset/annotations", "coco"): ["collate=list"],
     ("dataset/annotations", "voc"): ["collate=list"],
     ("dataset/storage", "memmap"): ["dataset/decode=raw"],
+    ("dataset/storage", "npy_shards"): ["dataset/decode=raw"],
+    ("dataset/storage", "pt_shards"): ["dataset/decode=raw"],
     ("augment", "small"): ["dataset=memmap"],
     ("augment", "detection"): ["dataset/annotations=coco", "collate=list"],
     ("augment", "segmentation"): ["dataset/annotations=mask_folder"],

@@ -14,7 +14,8 @@ class FileLabels:
     """Where the labels of files come from.
 
     Attributes:
-        source: ``folder``, ``filename``, the absolute path of a CSV, or None for no labels.
+        source: ``folder``, ``filename``, ``file`` (their own), the absolute path of a CSV, or
+            None for no labels.
         pattern: For ``filename``: a regular expression whose group is the label.
     """
 
@@ -22,9 +23,18 @@ class FileLabels:
     pattern: str | None
 
     @classmethod
-    def of(cls, labels: str | None, pattern: str | None, *, folder: str) -> FileLabels:
-        """As a config says it; a CSV's relative path may also lie in the data's `folder`."""
-        if labels not in (None, "folder", "filename"):
+    def of(
+        cls, labels: str | None, pattern: str | None, *, folder: str, own: bool = False
+    ) -> FileLabels:
+        """As a config says it; a CSV's relative path may also lie in the data's `folder`.
+
+        Args:
+            labels: What the config says.
+            pattern: See `FileLabels`.
+            folder: The data's folder.
+            own: Whether the files can hold labels themselves.
+        """
+        if labels not in (None, "folder", "filename") and not (own and labels == "file"):
             inside = os.path.join(folder, labels)
             labels = os.path.abspath(labels if os.path.exists(labels) else inside)
         return cls(labels, pattern)
@@ -45,7 +55,7 @@ class FileLabels:
 
     def csv_version(self) -> list[int] | None:
         """Size and mtime in ns of the CSV, if there is one: whether it is as it was."""
-        if self.source in (None, "folder", "filename"):
+        if self.source in (None, "folder", "filename", "file"):
             return None
         try:
             status = os.stat(self.source)

@@ -49,7 +49,7 @@ def open_npy_shards(
         path: A folder, a file, or a pattern.
         rows: Whether files hold samples along their first axis, or are one sample each.
         labels: Without `rows`: ``folder``, ``filename``, the path of a CSV with the columns key
-            and label, or None.
+            and label, ``file`` (the files hold them; all are read once), or None.
         label_pattern: For ``filename``: a regular expression whose group is the label.
         classes: Class names by id; None: with `rows`, the lines of ``classes.txt``, or the
             numbers; without, those found.
@@ -65,7 +65,7 @@ def open_npy_shards(
             path,
             endings=ENDINGS,
             load=load_sample,
-            labels=FileLabels.of(labels, label_pattern, folder=path),
+            labels=FileLabels.of(labels, label_pattern, folder=path, own=True),
             classes=classes,
         )
     return ShardStorage("npy_shards", path, form=NpyFormat(kinds or {}, checksums), classes=classes)

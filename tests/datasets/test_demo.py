@@ -16,9 +16,10 @@ from datasets.demo_packs import FORMS
 from datasets.splits import StorageRecipe, open_split
 from datasets.storages.image_folder import ImageFolder
 from datasets.storages.lmdb import LmdbStorage
-from datasets.storages.memmap import MemmapStorage
 from pipeline.config.discovery import load_all
 from pipeline.registry import components
+
+AS_ARRAYS = {"memmap", "npy_shards", "pt_shards"}
 
 
 @pytest.fixture
@@ -110,7 +111,7 @@ def test_it_is_made_once_and_packed_once(tmp_path, small):
         ]
 
 
-@pytest.mark.parametrize("storage_name", sorted(FORMS.keys() - {"memmap"}))
+@pytest.mark.parametrize("storage_name", sorted(FORMS.keys() - AS_ARRAYS))
 def test_every_form_holds_the_same_images_and_labels(tmp_path, small, storage_name):
     load_all(())
     folder = demo_path(storage_name, tmp_path)
@@ -125,10 +126,13 @@ def test_every_form_holds_the_same_images_and_labels(tmp_path, small, storage_na
         ]
 
 
-def test_as_arrays_it_is_the_same_in_squares(tmp_path, small):
-    folder = demo_path("memmap", tmp_path)
+@pytest.mark.parametrize("storage_name", sorted(AS_ARRAYS))
+def test_as_arrays_it_is_the_same_in_squares(tmp_path, small, storage_name):
+    load_all(())
+    folder = demo_path(storage_name, tmp_path)
+    make = {c.name: c.target for c in components() if c.group == "storage"}[storage_name]
     for split in ("train", "val"):
-        arrays = MemmapStorage(str(folder / split))
+        arrays = make(str(folder / split))
         files = ImageFolder(str(demo_path("image_folder", tmp_path) / split))
         assert arrays.index.class_names == CLASSES
         rows = np.arange(len(files))
