@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any
 
 from datasets.index import Index
 
@@ -16,7 +16,7 @@ class IndexedStorage(ABC):
         path: Where its data lies, absolute.
     """
 
-    name: ClassVar[str]
+    name: str
     path: str
 
     def __str__(self) -> str:

@@ -16,11 +16,12 @@ from datasets.annotations.labels import class_ids
 from datasets.file_reader import MissingFile
 from datasets.index import Index, write_index
 from datasets.index_cache import cached_index
+from datasets.indexed_storage import IndexedStorage
 from datasets.sample import BadRecord, Record
 from datasets.scan import is_unchanged, scan_files
 
 
-class SampleFiles:
+class SampleFiles(IndexedStorage):
     """Files of arrays below a folder, a sample each. Their keys are paths below it.
 
     Nothing but their names is looked at before they are read, and none stays open.
@@ -54,12 +55,6 @@ class SampleFiles:
         self._labels = labels
         self._index: Index | None = None
 
-    def __str__(self) -> str:
-        return f"{self.name} {self.path}"
-
-    def __len__(self) -> int:
-        return len(self.index)
-
     @property
     def index(self) -> Index:
         """Key, label and size_bytes of every file."""
@@ -71,9 +66,8 @@ class SampleFiles:
                     f"dataset.storage.path"
                 )
             labels = [self._labels.source, self._labels.pattern]
-            recipe = {"path": self.path, "labels": labels, "classes": self.classes}
             self._index = cached_index(
-                {"storage": f"{self.name} files", **recipe},
+                {**self._recipe(), "rows": False, "labels": labels},
                 build=self._build,
                 is_current=lambda index: (
                     index.metadata["csv"] == self._labels.csv_version()
@@ -81,10 +75,6 @@ class SampleFiles:
                 ),
             )
         return self._index
-
-    def fingerprint(self) -> str:
-        """Hash of keys, sizes and labels."""
-        return self.index.fingerprint()
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         """Read files; one that is damaged or gone is a bad record.

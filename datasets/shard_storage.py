@@ -16,6 +16,7 @@ from datasets.data_files import DataFiles, find_data_files
 from datasets.file_reader import MissingFile
 from datasets.index import Index, write_index
 from datasets.index_cache import cached_index
+from datasets.indexed_storage import IndexedStorage
 from datasets.sample import BadRecord, Record
 from datasets.shard_rows import DamagedShard, OpenShard, ShardRows
 from datasets.shards import Form, Shard, check_shards
@@ -33,7 +34,7 @@ class ShardFormat(Protocol):
         """A shard's arrays; `DamagedShard` or MissingFile where they cannot be had."""
 
 
-class ShardStorage:
+class ShardStorage(IndexedStorage):
     """Many files of one or more samples each; satisfies `datasets.protocols.ColumnStorage`.
 
     The key of a record is what the field ``key`` says, or else the number of its row in all.
@@ -51,7 +52,7 @@ class ShardStorage:
     ) -> None:
         self.name = name
         self.path = os.path.abspath(path)
-        self.form = form
+        self._form = form
         self.classes = None if classes is None else tuple(classes)
         self._index: Index | None = None
         self._files: DataFiles | None = None
@@ -59,22 +60,15 @@ class ShardStorage:
         self._common: dict[str, Form] | None = None
         self._rows: ShardRows | None = None
 
-    def __str__(self) -> str:
-        return f"{self.name} {self.path}"
-
-    def __len__(self) -> int:
-        return len(self.index)
-
     @property
     def index(self) -> Index:
         """Key, label, height, width and size_bytes of every record, as far as there are any."""
         if self._index is None:
-            files = find_data_files(self.path, endings=self.form.endings, where=str(self))
+            files = find_data_files(self.path, endings=self._form.endings, where=str(self))
             self._files = files
             names = class_names(self._beside(), self.classes, where=str(self))
-            recipe = {"path": self.path, "classes": names, **vars(self.form)}
             self._index = cached_index(
-                {"storage": self.name, **recipe},
+                {**self._recipe(), "classes": names, **vars(self._form)},
                 build=lambda path: self._build(path, files, names),
                 is_current=lambda index: index.metadata["files"] == files.recipe,
             )
@@ -85,10 +79,6 @@ class ShardStorage:
     def fields(self) -> tuple[str, ...]:
         """Names of the fields, where all records agree in type and shape; else none."""
         return tuple(self._forms())
-
-    def fingerprint(self) -> str:
-        """Hash of keys, sizes and labels."""
-        return self.index.fingerprint()
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         """Read records; those of a damaged shard are bad records.
@@ -151,7 +141,7 @@ class ShardStorage:
 
     def _shard_rows(self, shards: list[Shard], files: DataFiles) -> ShardRows:
         counts = np.array([shard.count for shard in shards], np.int64)
-        return ShardRows(counts, lambda number: self.form.open(shards[number], files))
+        return ShardRows(counts, lambda number: self._form.open(shards[number], files))
 
     def _forms(self) -> dict[str, Form]:
         """Form of every field, if it is the same in all shards; else nothing."""
@@ -171,7 +161,7 @@ class ShardStorage:
 
     def _build(self, path: Path, files: DataFiles, names: tuple[str, ...] | None) -> None:
         """Look at all files and write the index."""
-        shards = self.form.look(files, where=str(self))
+        shards = self._form.look(files, where=str(self))
         check_shards(shards, where=str(self))
         rows = self._shard_rows(shards, files)
         counts = [shard.count for shard in shards]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -77,20 +78,27 @@ def from_numbers(values: list[Any]) -> torch.Tensor | None:
     return None
 
 
-def from_arrays(field: str, values: list[Any], keys: Sequence[str]) -> torch.Tensor:
+def from_arrays(
+    field: str,
+    values: list[Any],
+    keys: Sequence[str],
+    *,
+    allocate: Callable[[int], Any] | None = None,
+) -> torch.Tensor:
     """Arrays of one shape and type in one tensor [B, ...], each copied once.
 
     Args:
         field: The field's name, for the message.
         values: Arrays or tensors.
         keys: Keys of the samples, for the message.
+        allocate: Gives writable memory of so many bytes for the tensor; None: its own.
 
     Raises:
         ValueError: Shapes or types differ.
     """
     import torch
 
-    arrays = [to_array(value) for value in values]
+    arrays = [value if isinstance(value, np.ndarray) else to_array(value) for value in values]
     first = arrays[0]
     for array, key in zip(arrays, keys, strict=True):
         if array.shape != first.shape:
@@ -104,12 +112,22 @@ def from_arrays(field: str, values: list[Any], keys: Sequence[str]) -> torch.Ten
                 f"collate: {field!r} is {first.dtype} in sample {keys[0]!r} and {array.dtype} "
                 f"in {key!r}; let the storage or a transform give one type"
             )
-    stacked = empty((len(arrays), *first.shape), first.dtype)
+    stacked = empty((len(arrays), *first.shape), first.dtype, allocate=allocate)
     rows = stacked.numpy()
     for row, array in zip(rows, arrays, strict=True):
         row[...] = array
     assert isinstance(stacked, torch.Tensor)
     return stacked
+
+
+def largest_arrays(columns: Mapping[str, list[Any]]) -> str | None:
+    """The field whose values are arrays and take the most memory, by its first; None: no field."""
+    sizes = {
+        field: math.prod(values[0].shape) * values[0].itemsize
+        for field, values in columns.items()
+        if all(is_array(value) for value in values)
+    }
+    return max(sizes, key=sizes.__getitem__, default=None)
 
 
 def from_rows(images: list[Any], rows: NDArray[np.uint8]) -> torch.Tensor | None:
@@ -170,16 +188,26 @@ def from_column(values: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(values.astype(wide))
 
 
-def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> torch.Tensor:
-    """An uninitialised tensor of a NumPy type.
+def empty(
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    *,
+    allocate: Callable[[int], Any] | None = None,
+) -> torch.Tensor:
+    """An uninitialised tensor of a NumPy type; `allocate` gives its memory, if it needs any.
 
     Raises:
         ValueError: torch has no such type.
     """
     import torch
 
+    native, count = dtype.newbyteorder("="), math.prod(shape)
     try:
-        return torch.from_numpy(np.empty(shape, dtype.newbyteorder("=")))
+        if allocate is None or not count:
+            return torch.from_numpy(np.empty(shape, native))
+        torch.from_numpy(np.empty(0, native))  # before memory is asked for
+        memory = np.frombuffer(allocate(count * native.itemsize), native, count)
+        return torch.from_numpy(memory.reshape(shape))
     except TypeError:
         raise ValueError(_no_type(dtype)) from None
 

@@ -83,6 +83,7 @@ SHARED_BY_LEAVES = {
         "datasets.formats.lmdb_layouts",
         "datasets.formats.lmdb_pages",
         "datasets.formats.lmdb_packed",
+        "datasets.formats.npy_bytes",
         "datasets.formats.npy_shards",
         "datasets.formats.packed_fields",
         "datasets.formats.parquet_files",
@@ -151,6 +152,7 @@ SHARED_BY_LEAVES = {
         "pipeline.metrics.mask_iou",
     },
     "transforms.decode": {
+        "datasets.formats.npy_bytes",
         "transforms.record_decoder",
         "transforms.formats.image_pixels",
         "transforms.formats.jpeg_pixels",

@@ -16,6 +16,16 @@ def read_npy(data: bytes) -> NDArray[Any]:
     Raises:
         ValueError: It is damaged, or holds Python objects.
     """
+    array = view_npy(data)
+    return array.copy("F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C")
+
+
+def view_npy(data: bytes) -> NDArray[Any]:
+    """The array in a `.npy` file's bytes, in their memory.
+
+    Raises:
+        ValueError: It is damaged, or holds Python objects.
+    """
     file = io.BytesIO(data)
     try:
         version = np.lib.format.read_magic(file)
@@ -35,7 +45,7 @@ def read_npy(data: bytes) -> NDArray[Any]:
         raise ValueError(f"has {found:,} bytes of {dtype} {list(shape)}, expected {wanted:,}")
     content = memoryview(data)[file.tell() :]
     order: Any = "F" if fortran else "C"
-    return np.ndarray(shape, dtype, content, order=order).copy(order)
+    return np.ndarray(shape, dtype, content, order=order)
 
 
 def write_npy(array: NDArray[Any]) -> bytes:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from datasets.data_files import DataFiles
 from datasets.file_reader import retried
 from datasets.formats.array_files import check_field, field_name, field_place, look_at_header
+from datasets.formats.npy_bytes import view_npy
 from datasets.formats.ragged import OFFSETS, SHAPES, Ragged
 from datasets.formats.zip_members import (
     DEFLATED,
@@ -112,19 +113,8 @@ def open_npy_shard(shard: Shard, files: DataFiles, *, checksums: bool) -> OpenSh
     return OpenShard(_fields(shard, arrays), tuple(mapped.items()), size_bytes)
 
 
-def load_npy(content: bytes, where: str) -> NDArray[Any]:
-    """The array in the bytes of a `.npy` file, read-only and without a copy; never unpickled.
-
-    Raises:
-        ValueError: It is damaged, or holds Python objects.
-    """
-    file = io.BytesIO(content)
-    shape, dtype, offset = look_at_header(file, len(content), where, rows=False)
-    return np.frombuffer(content, dtype, math.prod(shape), offset).reshape(shape)
-
-
 def load_npz(path: str, *, root: str, where: str) -> dict[str, NDArray[Any]]:
-    """The arrays in an `.npz` file by name, compared with their checksums; see `load_npy`.
+    """The arrays in an `.npz` file by name, compared with their checksums.
 
     Raises:
         ValueError: It is damaged, or holds Python objects.
@@ -136,10 +126,9 @@ def load_npz(path: str, *, root: str, where: str) -> dict[str, NDArray[Any]]:
     for member in list_members(FileView(file, size), where=where):
         said = f"{where}: {member.name}"
         try:
-            arrays[member.name.removesuffix(".npy")] = load_npy(
-                read_member(file, **_found(member)), said
-            )
-        except (DamagedMember, EndOfFile) as error:
+            content = read_member(file, **_found(member))
+            arrays[member.name.removesuffix(".npy")] = view_npy(content)
+        except (DamagedMember, EndOfFile, ValueError) as error:
             raise ValueError(f"{said}: {error}") from error
     return arrays
 

@@ -8,7 +8,8 @@ from typing import Any
 from datasets.annotations.file_labels import FileLabels
 from datasets.data_files import DataFiles
 from datasets.file_reader import read_file
-from datasets.formats.npy_shards import load_npy, load_npz, look_at_npy_shards, open_npy_shard
+from datasets.formats.npy_bytes import view_npy
+from datasets.formats.npy_shards import load_npz, look_at_npy_shards, open_npy_shard
 from datasets.protocols import Storage
 from datasets.sample_files import SampleFiles
 from datasets.shard_rows import OpenShard
@@ -93,4 +94,4 @@ def load_sample(path: str, root: str) -> dict[str, Any]:
     """The fields of the sample in a file; ValueError where it is damaged."""
     if path.lower().endswith(".npz"):
         return load_npz(path, root=root, where="it")
-    return {"array": load_npy(read_file(path, root=root), "it")}
+    return {"array": view_npy(read_file(path, root=root))}

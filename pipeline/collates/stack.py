@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from datasets.sample import Batch, Sample
@@ -12,6 +13,7 @@ from pipeline.columns import (
     from_numbers,
     from_rows,
     is_array,
+    largest_arrays,
     to_columns,
 )
 from pipeline.registry import register
@@ -35,7 +37,7 @@ def stack(samples: list[Sample]) -> Batch:
     Raises:
         ValueError: A field's shapes or types differ, or it is not in every sample.
     """
-    return _stack(samples, None)
+    return _stack(samples)
 
 
 def stack_rows(samples: list[Sample], rows: NDArray[np.uint8]) -> Batch:
@@ -52,22 +54,51 @@ def stack_rows(samples: list[Sample], rows: NDArray[np.uint8]) -> Batch:
     Raises:
         ValueError: A field's shapes or types differ, or it is not in every sample.
     """
-    return _stack(samples, rows)
+    return _stack(samples, rows=rows)
 
 
 stack.with_rows = stack_rows  # type: ignore[attr-defined]
 
 
-def _stack(samples: list[Sample], rows: NDArray[np.uint8] | None) -> Batch:
+def stack_into(samples: list[Sample], allocate: Callable[[int], Any]) -> Batch:
+    """What `stack` gives, with its largest tensor in memory that is meant for it.
+
+    So arrays of any type, such as slices of a mapped file, are copied once: to where the batch is
+    delivered.
+
+    Args:
+        samples: Samples with the same fields.
+        allocate: Gives writable memory of so many bytes; it is asked once at most.
+
+    Returns:
+        The batch.
+
+    Raises:
+        ValueError: A field's shapes or types differ, or it is not in every sample.
+    """
+    return _stack(samples, allocate=allocate)
+
+
+stack.into = stack_into  # type: ignore[attr-defined]
+
+
+def _stack(
+    samples: list[Sample],
+    *,
+    rows: NDArray[np.uint8] | None = None,
+    allocate: Callable[[int], Any] | None = None,
+) -> Batch:
     columns = to_columns(samples)
     keys = batch_keys(columns, len(samples))
+    largest = None if allocate is None else largest_arrays(columns)
     batch: Batch = {}
     for field, values in columns.items():
         in_rows = from_rows(values, rows) if field == "image" and rows is not None else None
         if in_rows is not None:
             batch[field] = in_rows
         elif all(is_array(value) for value in values):
-            batch[field] = from_arrays(field, values, keys)
+            memory = allocate if field == largest else None
+            batch[field] = from_arrays(field, values, keys, allocate=memory)
         else:
             numbers = from_numbers(values)
             batch[field] = values if numbers is None else numbers

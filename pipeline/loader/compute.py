@@ -101,7 +101,7 @@ class BatchComputer:
         if not rows.samples and not self._fill(rows):
             return Delivery(task.number, None, tuple(rows.faults), int(task.valid.sum()))
         start = time.perf_counter()
-        batch = self._collated(task, rows, work.images)
+        batch = self._collated(task, rows, work.images, allocate)
         work.times.collate += time.perf_counter() - start
         real, padded = getattr(self._collate, "overhead", _no_overhead)(batch)
         return Delivery(
@@ -249,12 +249,21 @@ class BatchComputer:
             return f"item {task.positions[row]}"
         return self.dataset.index.keys(task.indices[row : row + 1])[0]
 
-    def _collated(self, task: BatchTask, rows: Rows, images: NDArray[np.uint8] | None) -> Batch:
+    def _collated(
+        self,
+        task: BatchTask,
+        rows: Rows,
+        images: NDArray[np.uint8] | None,
+        allocate: Callable[[int], Any] | None,
+    ) -> Batch:
+        collate: Any = self._collate
         try:
-            if images is None:
-                batch = self._collate(rows.samples)
+            if images is not None:
+                batch = collate.with_rows(rows.samples, images)
+            elif allocate is not None and hasattr(collate, "into"):
+                batch = collate.into(rows.samples, allocate)
             else:
-                batch = self._collate.with_rows(rows.samples, images)  # type: ignore[attr-defined]
+                batch = collate(rows.samples)
         except Exception as error:
             first, last = task.positions[0], task.positions[-1]
             error.add_note(

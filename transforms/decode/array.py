@@ -1,0 +1,153 @@
+"""Records that are no images: arrays of any type and axes, encoded or as they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from datasets.formats.npy_bytes import view_npy
+from datasets.sample import Record, Sample
+from pipeline.registry import register
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@register("decode", "array")
+class ArrayDecoder:
+    """Volumes, spectra, waveforms: fields that are made arrays, of one type and order of axes.
+
+    A field may be an array already, the bytes of a `.npy` file, or plain numbers in bytes, whose
+    type and shape are then given here; nothing is ever unpickled. Other fields pass unchanged;
+    where no field needs any of this, ``decode=raw`` is all it takes. Unless its type is changed,
+    an array stays where it is, which may be a mapped file, until the collate copies it into the
+    batch.
+
+    Args:
+        fields: The fields that are decoded.
+        stored: For plain numbers in bytes: their type, such as ``int16`` or ``>f4``.
+        shape: For those: the shape; -1 once, for the axis that follows from the length.
+        axes: The stored axes in the order that is wanted, such as ``[2, 0, 1]``.
+        dtype: The type that is wanted; None: as stored.
+    """
+
+    def __init__(
+        self,
+        *,
+        fields: Sequence[str] = ("array",),
+        stored: str | None = None,
+        shape: Sequence[int] | None = None,
+        axes: Sequence[int] | None = None,
+        dtype: str | None = None,
+    ) -> None:
+        self.fields = tuple(fields)
+        self.stored = _type(stored, "stored")
+        self.shape = None if shape is None else tuple(shape)
+        self.axes = None if axes is None else tuple(axes)
+        self.dtype = _type(dtype, "dtype")
+        if (stored is None) != (shape is None):
+            raise ValueError("decode/array: stored and shape belong together; got one of them")
+        if self.shape is not None and (
+            min(self.shape, default=0) < -1 or self.shape.count(-1) > 1 or 0 in self.shape
+        ):
+            raise ValueError(
+                f"decode/array: shape {list(self.shape)}, expected lengths above 0 and -1 at most "
+                f"once"
+            )
+        if self.axes is not None and sorted(self.axes) != list(range(len(self.axes))):
+            raise ValueError(
+                f"decode/array: axes {list(self.axes)}, expected each number from 0 on once, such "
+                f"as [2,0,1]"
+            )
+
+    def __call__(self, record: Record) -> Sample:
+        """Decode a record.
+
+        Args:
+            record: Any record that has the fields.
+
+        Returns:
+            Its fields, those that are decoded as arrays; and ``index`` and ``key``.
+
+        Raises:
+            ValueError: A field is not there or is no such array; one line.
+        """
+        sample = {**record.fields, "index": record.index, "key": record.key}
+        for field in self.fields:
+            if field not in record.fields:
+                names = ", ".join(record.fields) or "none"
+                raise ValueError(
+                    f"no field {field!r} to decode, fields: {names}; set dataset.decode.fields, "
+                    f"or rename one with dataset.keys"
+                )
+            sample[field] = self._decoded(record.fields[field], field)
+        return sample
+
+    def _decoded(self, value: Any, field: str) -> NDArray[Any]:
+        import numpy as np
+
+        array = value if isinstance(value, np.ndarray) else self._array(value, field)
+        if array.dtype.kind not in "biufc":
+            raise ValueError(f"{field!r} holds {array.dtype}, expected numbers")
+        if self.axes is not None:
+            if array.ndim != len(self.axes):
+                raise ValueError(
+                    f"{field!r} is {list(array.shape)}, expected {len(self.axes)} axes as "
+                    f"dataset.decode.axes has"
+                )
+            array = array.transpose(self.axes)
+        if self.dtype is not None and array.dtype != self.dtype:
+            if array.dtype.kind == "c" and self.dtype.kind != "c":
+                raise ValueError(f"{field!r} is {array.dtype}, which {self.dtype} cannot hold")
+            array = array.astype(self.dtype)
+        return array
+
+    def _array(self, value: Any, field: str) -> NDArray[Any]:
+        import numpy as np
+
+        if isinstance(value, bytes | bytearray | memoryview):
+            if self.stored is None or self.shape is None:
+                try:
+                    return view_npy(bytes(value))
+                except ValueError as error:
+                    raise ValueError(
+                        f"{field!r} {error}; for plain numbers set dataset.decode.stored and shape"
+                    ) from None
+            return self._plain(value, self.stored, self.shape, field)
+        array = np.asarray(value) if isinstance(value, bool | int | float | list) else None
+        if array is None or array.dtype.kind not in "biuf":
+            raise ValueError(f"{field!r} is a {type(value).__name__}, expected an array or bytes")
+        return array
+
+    def _plain(
+        self, value: Any, stored: np.dtype[Any], shape: tuple[int, ...], field: str
+    ) -> NDArray[Any]:
+        import numpy as np
+
+        size, fixed = memoryview(value).nbytes, stored.itemsize * abs(math.prod(shape))
+        if size % fixed or (-1 not in shape and size != fixed):
+            raise ValueError(
+                f"{field!r} has {size:,} bytes, expected {fixed:,}"
+                f"{' or a multiple' if -1 in shape else ''} for {stored} {list(shape)}; set "
+                f"dataset.decode.stored and shape"
+            )
+        return np.frombuffer(value, stored).reshape(shape)
+
+
+def _type(name: str | None, argument: str) -> np.dtype[Any] | None:
+    if name is None:
+        return None
+    import numpy as np
+
+    try:
+        kind = np.dtype(name)
+    except TypeError:
+        kind = np.dtype(object)
+    if kind.kind not in "biufc":
+        raise ValueError(
+            f"decode/array: {argument} {name!r}, expected a type of numbers, such as float32, "
+            f"int16 or '>u2'"
+        )
+    return kind
