@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,10 @@ _KEPT_BYTES = 1 << 28
 # Larger rows are views, of which a crop may be all that is needed, or are copied one by one, since
 # gathering several takes memory for all of them.
 _LARGE_ROW_BYTES = 1 << 14
+
+
+ABSENT = object()
+"""The value of a field that a record has not."""
 
 
 class DamagedShard(Exception):
@@ -76,8 +80,7 @@ class ShardRows:
                     found[place] = str(error)
                 continue
             for place, *values in zip(places.tolist(), *columns, strict=True):
-                bad = next((value for value in values if isinstance(value, DamagedShard)), None)
-                found[place] = str(bad) if bad else dict(zip(fields, values, strict=True))
+                found[place] = _record(fields, values)
         return found
 
     def take(
@@ -143,6 +146,14 @@ class ShardRows:
                 name = os.path.basename(path)
                 raise DamagedShard(f"{name}: the file ends {missing:,} bytes too early")
         return opened.fields
+
+
+def _record(names: Iterable[str], values: list[Any]) -> dict[str, Any] | str:
+    """The fields of one record, or why it cannot be had."""
+    for value in values:
+        if isinstance(value, DamagedShard):
+            return str(value)
+    return {name: v for name, v in zip(names, values, strict=True) if v is not ABSENT}
 
 
 def _size(path: str, known: int) -> int:

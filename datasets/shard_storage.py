@@ -19,7 +19,7 @@ from datasets.index_cache import cached_index
 from datasets.indexed_storage import IndexedStorage
 from datasets.sample import BadRecord, Record
 from datasets.shard_rows import DamagedShard, OpenShard, ShardRows
-from datasets.shards import Form, Shard, check_shards
+from datasets.shards import Form, Shard, check_shards, field_names
 
 
 class ShardFormat(Protocol):
@@ -67,9 +67,15 @@ class ShardStorage(IndexedStorage):
             files = find_data_files(self.path, endings=self._form.endings, where=str(self))
             self._files = files
             names = class_names(self._beside(), self.classes, where=str(self))
+            optional = field_names(self._beside())
             self._index = cached_index(
-                {**self._recipe(), "classes": names, **vars(self._form)},
-                build=lambda path: self._build(path, files, names),
+                {
+                    **self._recipe(),
+                    **vars(self._form),
+                    "classes": names,
+                    "optional": sorted(optional),
+                },
+                build=lambda path: self._build(path, files, names, optional),
                 is_current=lambda index: index.metadata["files"] == files.recipe,
             )
             self._shards = [Shard.of(plain) for plain in self._index.metadata["shards"]]
@@ -149,7 +155,9 @@ class ShardStorage(IndexedStorage):
             len(self.index)
             first = {name: form for name, form in self._shards[0].forms.items() if name != "key"}
             agreed = all(
-                shard.forms[name] == form for shard in self._shards for name, form in first.items()
+                shard.forms.keys() == self._shards[0].forms.keys()
+                and all(shard.forms[name] == form for name, form in first.items())
+                for shard in self._shards
             )
             numeric = {n: f for n, f in first.items() if f and np.dtype(f.dtype).kind in "biufc"}
             self._common = numeric if agreed and len(numeric) == len(first) else {}
@@ -159,10 +167,16 @@ class ShardStorage(IndexedStorage):
         """The folder in which class names may lie."""
         return self.path if os.path.isdir(self.path) else os.path.dirname(self.path)
 
-    def _build(self, path: Path, files: DataFiles, names: tuple[str, ...] | None) -> None:
+    def _build(
+        self,
+        path: Path,
+        files: DataFiles,
+        names: tuple[str, ...] | None,
+        optional: frozenset[str],
+    ) -> None:
         """Look at all files and write the index."""
         shards = self._form.look(files, where=str(self))
-        check_shards(shards, where=str(self))
+        check_shards(shards, optional, where=str(self))
         rows = self._shard_rows(shards, files)
         counts = [shard.count for shard in shards]
         sizes = [shard.size_bytes // max(shard.count, 1) for shard in shards]
@@ -173,7 +187,7 @@ class ShardStorage(IndexedStorage):
             columns["label"], names = check_labels(np.concatenate(labels), names, where=str(self))
         else:
             names = None
-        if first.get("image") is not None:
+        if all(_has_sides(shard.forms.get("image")) for shard in shards):
             sides = [self._image_sides(shard) for shard in shards]
             for axis, name in enumerate(("height", "width")):
                 columns[name] = np.repeat([side[axis] for side in sides], counts).astype(np.int32)
@@ -188,8 +202,7 @@ class ShardStorage(IndexedStorage):
 
     def _image_sides(self, shard: Shard) -> tuple[int, ...]:
         form = shard.forms["image"]
-        if form is None or form.dtype.startswith("|S"):
-            return 0, 0
+        assert form is not None
         check_images((shard.count, *form.shape), form.dtype, where=f"{self}: {shard.name}")
         return form.shape[:2]
 
@@ -213,6 +226,10 @@ class ShardStorage(IndexedStorage):
             except (DamagedShard, MissingFile) as error:
                 raise ValueError(f"{self}: {shard.name}: {error}; write it again") from error
         return parts
+
+
+def _has_sides(form: Form | None) -> bool:
+    return form is not None and np.dtype(form.dtype).kind != "S"
 
 
 def _size_bytes(form: Form) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from datasets.formats.array_files import check_field, field_name
 _NUMBERED = re.compile(
     r"(?:(?P<field>[A-Za-z_]\w*?(?:\.[a-z]+)?)[-_.]?)?(?P<number>\d+(?:-of-\d+)?)"
 )
+FIELDS_NAME = "fields.txt"
 UNNAMED = "array"
 """The field of files that are numbered and have no name."""
 
@@ -107,13 +108,27 @@ def group_by_shard(names: Sequence[str], *, where: str) -> dict[str, dict[str, i
     }
 
 
-def check_shards(shards: Sequence[Shard], *, where: str) -> None:
-    """Raise ValueError if the shards do not have the same fields, or no sample at all."""
+def field_names(folder: str) -> frozenset[str]:
+    """Fields that not all shards have: the lines of ``fields.txt`` in the data's folder."""
+    path = os.path.join(folder, FIELDS_NAME)
+    if not os.path.isfile(path):
+        return frozenset()
+    with open(path, encoding="utf-8") as file:
+        return frozenset(file.read().split())
+
+
+def check_shards(shards: Sequence[Shard], optional: Collection[str], *, where: str) -> None:
+    """Raise ValueError if the shards do not have the same fields, or no sample at all.
+
+    `optional` are fields that not all have to have.
+    """
     if not sum(shard.count for shard in shards):
         raise ValueError(f"{where}: the arrays have no rows, expected one per sample")
     first = shards[0]
     for shard in shards:
         for name in first.forms.keys() ^ shard.forms.keys():
+            if name in optional and name not in ("key", "label"):
+                continue
             having, lacking = (first, shard) if name in first.forms else (shard, first)
             raise ValueError(
                 f"{where}: {having.name} has the field {name!r} and {lacking.name} has not; "

@@ -109,6 +109,7 @@ SHARED_BY_LEAVES = {
     },
     "datasets.writers": {
         "datasets.formats.arrow_records",
+        "datasets.shard_writer",
         "datasets.index",
         "datasets.formats.hdf5_fields",
         "datasets.formats.hdf5_objects",

@@ -16,7 +16,7 @@ from datasets.data_files import DataFiles
 from datasets.file_reader import retried
 from datasets.formats.array_files import check_field, field_name, field_place, look_at_header
 from datasets.formats.npy_bytes import view_npy
-from datasets.formats.ragged import OFFSETS, SHAPES, Ragged
+from datasets.formats.ragged import OFFSETS, check_part, join_parts
 from datasets.formats.zip_members import (
     DEFLATED,
     DamagedMember,
@@ -110,7 +110,11 @@ def open_npy_shard(shard: Shard, files: DataFiles, *, checksums: bool) -> OpenSh
             mapped[os.path.join(files.root, name)] = size
         except (DamagedMember, EndOfFile, ValueError) as error:
             raise DamagedShard(f"{name}: {error}") from error
-    return OpenShard(_fields(shard, arrays), tuple(mapped.items()), size_bytes)
+    kinds = {field: place.get("kind", "array") for field, place in shard.places.items()}
+    fields = join_parts({name: arrays[name] for name in shard.places}, kinds)
+    return OpenShard(
+        {name: fields[name] for name in shard.forms}, tuple(mapped.items()), size_bytes
+    )
 
 
 def load_npz(path: str, *, root: str, where: str) -> dict[str, NDArray[Any]]:
@@ -182,13 +186,10 @@ def _shard(
     counts: dict[str, int] = {}
     for field in sorted(places, key=field_place):
         place = places[field]
-        base, _, part = field.partition(".")
-        if part not in ("", OFFSETS, SHAPES) or (part and base not in places):
-            raise ValueError(f"{where}: {name}: {field!r} is no field; rename it")
-        if part:
+        if check_part(field, places, f"{where}: {name}"):
             continue
-        if f"{base}.{OFFSETS}" in places:
-            counts[field] = places[f"{base}.{OFFSETS}"]["shape"][0] - 1
+        if f"{field}.{OFFSETS}" in places:
+            counts[field] = places[f"{field}.{OFFSETS}"]["shape"][0] - 1
             forms[field] = None
             place["kind"] = kinds.get(field, "array")
         else:
@@ -205,16 +206,3 @@ def _shard(
             )
     size = sum(math.prod(p["shape"]) * np.dtype(p["dtype"]).itemsize for p in places.values())
     return Shard(name, counts[first], places, forms, size)
-
-
-def _fields(shard: Shard, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    for field, form in shard.forms.items():
-        array = arrays[field]
-        if form is None:
-            kind = shard.places[field].get("kind", "array")
-            shapes = arrays.get(f"{field}.{SHAPES}")
-            fields[field] = Ragged(array, arrays[f"{field}.{OFFSETS}"], shapes, kind)
-        else:
-            fields[field] = array
-    return fields

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from datasets.data_files import DataFiles
 from datasets.file_reader import retried
 from datasets.formats.array_files import check_field, field_name, field_place
+from datasets.formats.ragged import check_part, join_parts
 from datasets.formats.zip_members import DamagedMember, list_members, read_member
 from datasets.shard_rows import DamagedShard, OpenShard
 from datasets.shards import Form, Shard, group_by_shard
@@ -187,7 +188,13 @@ def _columns(saved: Any, where: str) -> dict[str | None, Any]:
     import torch
 
     if isinstance(saved, Mapping):
-        return {name: _column(value, f"{where}: {name!r}") for name, value in saved.items()}
+        columns = {name: _column(value, f"{where}: {name!r}") for name, value in saved.items()}
+        if any(check_part(str(name), saved, where) for name in saved):
+            try:
+                return {name: column for name, column in join_parts(columns, {}).items()}
+            except (DamagedShard, AttributeError) as error:
+                raise ValueError(f"{where}: {error}; write it again") from error
+        return columns
     if isinstance(saved, torch.Tensor):
         return {None: _column(saved, where)}
     if isinstance(saved, list) and saved:
