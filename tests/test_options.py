@@ -45,6 +45,7 @@ REQUIRED = {
     ("model", "segmenter"): ["task=segmentation"],
     ("model", "box_detector"): ["task=detection"],
     ("experiment", "bccd"): ["dataset.storage.path=demo"],
+    ("transform", "array_crop"): ["augment.train.array_crop={size: [32, 32], fields: [image]}"],
     ("experiment", "imagenet"): ["dataset.storage.path=demo"],
     ("model", "module"): [
         "model.module={_target_: torch.nn.Conv2d, in_channels: 3, out_channels: 6, kernel_size: 3}"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.formats.array_files import check_field, field_name
+from datasets.formats.array_files import check_field, field_name, field_place
 from datasets.formats.ragged import CODES, KINDS, OFFSETS, SHAPES
 from datasets.sample import Record
 from datasets.shard_rows import ABSENT
@@ -35,8 +35,7 @@ def to_arrays(records: Sequence[Record], keys: Sequence[bytes]) -> dict[str, NDA
     """
     arrays = {**_ragged("key", list(keys), records)}
     arrays[f"key.{CODES}"][:] = _CODE["text"]
-    names = list(dict.fromkeys(name for record in records for name in record.fields))
-    for name in names:
+    for name in sorted({name for record in records for name in record.fields}, key=field_place):
         check_field(name, f"the field {name!r}", where="pack")
         if field_name(name) != name:
             raise ValueError(
