@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +14,11 @@ from numpy.typing import NDArray
 from datasets.file_reader import MissingFile
 from datasets.group_cache import GroupCache
 
-# What one process keeps: files that are mapped, each with a descriptor, and arrays that had to be
-# decompressed.
-_OPEN_FILES = 64
+# What one process keeps: arrays that had to be decompressed, and files that are mapped, each with a
+# descriptor; a part of those that it may have, since views keep files open too.
 _KEPT_BYTES = 1 << 28
+_MOST_FILES = 1024
+_PART_OF_DESCRIPTORS = 4
 # Larger rows are views, of which a crop may be all that is needed, or are copied one by one, since
 # gathering several takes memory for all of them.
 _LARGE_ROW_BYTES = 1 << 14
@@ -58,6 +60,10 @@ class ShardRows:
         self._starts = np.concatenate([[0], np.cumsum(counts)])
         self._open = open_shard
         self._opened = GroupCache(_KEPT_BYTES)
+        allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if allowed == resource.RLIM_INFINITY:
+            allowed = _MOST_FILES * _PART_OF_DESCRIPTORS
+        self._most_files = max(1, min(allowed // _PART_OF_DESCRIPTORS, _MOST_FILES))
 
     def read(self, rows: NDArray[np.int64]) -> list[dict[str, Any] | str]:
         """Fields of the given rows, int64 [n], or why there are none.
@@ -70,7 +76,7 @@ class ShardRows:
         """
         found: list[dict[str, Any] | str] = [""] * len(rows)
         groups = list(self._by_shard(rows))
-        copied = len(groups) > _OPEN_FILES
+        copied = len(groups) * 4 > self._most_files
         for shard, places, local in groups:
             try:
                 fields = self._fields(shard)
@@ -135,7 +141,7 @@ class ShardRows:
     def _fields(self, shard: int) -> dict[str, Any]:
         def load() -> tuple[OpenShard, int]:
             opened = self._open(shard)
-            files = len(opened.files) * (_KEPT_BYTES // _OPEN_FILES)
+            files = len(opened.files) * (_KEPT_BYTES // self._most_files)
             return opened, files + opened.size_bytes
 
         opened: OpenShard = self._opened.get(shard, load)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import mmap
 import os
 import struct
 import zlib
@@ -168,14 +169,20 @@ def _found(member: Member) -> dict[str, int]:
 
 
 def _mapped(path: str, place: dict[str, Any], root: str) -> NDArray[Any]:
+    """An array in a file, read-only; `np.memmap` takes three times as long to make one."""
     dtype, shape = np.dtype(place["dtype"]), tuple(place["shape"])
     if not math.prod(shape):
         return np.empty(shape, dtype)
-    return retried(
-        lambda: np.memmap(path, dtype, "r", place["offset"], shape).view(np.ndarray),
-        path=path,
-        root=root,
-    )
+
+    def read() -> mmap.mmap:
+        with open(path, "rb", buffering=0) as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    memory = retried(read, path=path, root=root)
+    missing = place["offset"] + math.prod(shape) * dtype.itemsize - len(memory)
+    if missing > 0:
+        raise EndOfFile(f"the file ends {missing:,} bytes too early")
+    return np.frombuffer(memory, dtype, math.prod(shape), place["offset"]).reshape(shape)
 
 
 def _shard(
