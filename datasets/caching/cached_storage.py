@@ -141,7 +141,7 @@ class CachedColumns(CachedStorage):
         fields: Collection[str],
         *,
         allocate: Callable[[int], Any] | None = None,
-    ) -> dict[str, NDArray[Any]]:
+    ) -> dict[str, NDArray[Any]] | None:
         """Columns of the storage; see `datasets.protocols.ColumnStorage`."""
         return self.base.take(indices, fields, allocate=allocate)
 

@@ -14,6 +14,7 @@ from datasets.storages.npy_shards import open_npy_shards
 from pipeline import compose
 from pipeline.build import build_loader
 from pipeline.collates.stack import stack
+from pipeline.config.discovery import load_builtin
 from pipeline.loader.compute import BatchComputer
 from pipeline.loader.contract import BatchTask
 from pipeline.samplers.sequential import SequentialSampler
@@ -22,6 +23,7 @@ from tests.contracts.equality import assert_same
 from transforms.cpu.stack import build_stack
 from transforms.decode.array import ArrayDecoder
 
+load_builtin()
 N = 24
 rng = np.random.default_rng(0)
 ARRAYS = {
