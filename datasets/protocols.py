@@ -304,7 +304,10 @@ class StreamDataset(Protocol):
     """Items that cannot be indexed: they are read in order and numbered by position."""
 
     def open(self, epoch: int, start: int) -> Iterator[Any]:
-        """Iterate over the epoch's raw items from position `start` on, in order."""
+        """Iterate over the epoch's raw items from position `start` on, in order.
+
+        ``close`` of what comes back, if it has one, ends the reading.
+        """
 
     def fetch_items(
         self, items: Sequence[Any], positions: Int64Array, epoch: int
@@ -312,6 +315,46 @@ class StreamDataset(Protocol):
         """Turn raw items of `open` into samples."""
 
     def fingerprint(self) -> str: ...
+
+
+class ShardReader(Protocol):
+    """The items of one shard, in order.
+
+    An item is a `BadRecord`, of which one may also be the last and say what is lost behind it, or
+    something small with a ``key``, of which the source's `load` makes the record.
+    """
+
+    def __next__(self) -> Any:
+        """The next item; StopIteration at the shard's end."""
+
+    def skip(self, count: int) -> int:
+        """Pass over so many items; how many there were, fewer only at the shard's end."""
+
+    def close(self) -> None:
+        """Let go of files, processes and connections."""
+
+
+class Source(Protocol):
+    """Where a stream comes from: shards, each read from its start to its end.
+
+    A source may have ``class_names``, a tuple of strings by label.
+    """
+
+    @property
+    def reopens(self) -> bool:
+        """Whether a shard can be opened again: for another epoch, another rank, to resume."""
+
+    def shards(self, epoch: int) -> Sequence[Any]:
+        """What `open` takes, hashable, in the source's own order."""
+
+    def open(self, shard: Any) -> ShardReader:
+        """Read a shard. Trouble that is no damage of the data raises, here or while reading."""
+
+    def load(self, item: Any) -> Record | BadRecord:
+        """The record of an item, in any process."""
+
+    def fingerprint(self) -> str:
+        """Hash of what is known of the data without reading it; not of paths or times."""
 
 
 @runtime_checkable

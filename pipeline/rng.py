@@ -25,6 +25,7 @@ class Stream(IntEnum):
     DEVICE = 3
     GLOBAL = 4
     PARTNERS = 5
+    WINDOW = 6
 
 
 class KeyedRng:
