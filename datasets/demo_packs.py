@@ -108,6 +108,26 @@ def _write_csv(path: Path, folder: Storage) -> None:
 def _squares(folder: Storage) -> NDArray[np.uint8]:
     """Images of one size, uint8 [N, 32, 32, 3], by area.
 
+
+def _write_jsonl(path: Path, folder: Storage) -> None:
+    import json
+
+    assert folder.index.class_names is not None
+    lines = []
+    # A stream is read in the order of its lines: no class comes before the others.
+    for key, image, label in sorted(_records(folder), key=lambda row: row[0].rpartition("/")[2]):
+        name = f"images/{path.stem}/{key}"
+        file = path.parent / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(image)
+        lines.append(json.dumps({"image": name, "label": folder.index.class_names[label]}))
+    text = "\n".join(lines) + "\n"
+    write_whole(path, lambda file: file.write(text.encode()))
+
+
+def _write_memmap(path: Path, folder: Storage) -> None:
+    """Arrays have rows of one size and the photographs differ: each becomes a square, by area.
+
     Arrays have rows of one size and the photographs differ: each becomes a square. That loses
     the ratio of their sides and cuts nothing off.
     """
@@ -230,6 +250,7 @@ FORMS: dict[str, tuple[str, Callable[[Path, Storage], None]]] = {
     "arrow": (".arrow", _write_arrow),
     "csv": (".csv", _write_csv),
     "hdf5": (".h5", _write_hdf5),
+    "jsonl": (".jsonl", _write_jsonl),
     "lmdb": ("", _write_lmdb),
     "memmap": ("", _write_memmap),
     "npy_shards": ("", _write_npy_shards),

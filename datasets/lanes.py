@@ -209,9 +209,7 @@ class Lane:
         self.records.close()
 
 
-def window_order(
-    length: int, first: int, *, lane: int, seed: int, epoch: int
-) -> NDArray[np.int64]:
+def window_order(length: int, first: int, *, lane: int, seed: int, epoch: int) -> NDArray[np.int64]:
     """Rows of a window in the order in which they are given out.
 
     Args:

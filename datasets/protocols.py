@@ -309,10 +309,20 @@ class StreamDataset(Protocol):
         ``close`` of what comes back, if it has one, ends the reading.
         """
 
+    @property
+    def row_shape(self) -> tuple[int, int, int] | None:
+        """Height, width and channels of the images, as far as can be told; None: unknown."""
+
     def fetch_items(
-        self, items: Sequence[Any], positions: Int64Array, epoch: int
+        self,
+        items: Sequence[Any],
+        positions: Int64Array,
+        epoch: int,
+        *,
+        rows: NDArray[np.uint8] | None = None,
+        times: StageTimes | None = None,
     ) -> list[Sample | BadSample]:
-        """Turn raw items of `open` into samples."""
+        """Turn raw items of `open` into samples; `rows` and `times` as in `StagedDataset`."""
 
     def fingerprint(self) -> str: ...
 

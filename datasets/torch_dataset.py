@@ -18,6 +18,7 @@ from pipeline.rng import Stream, philox_words
 
 if TYPE_CHECKING:
     from datasets.protocols import Transform
+    from datasets.stage_times import StageTimes
 
 
 @register("dataset", "torch")
@@ -155,6 +156,8 @@ class TorchStreamDataset(_OwnCollate):
         val_fraction: Share of the items that is for evaluation.
     """
 
+    row_shape = None
+
     def __init__(self, source: TorchSource, *, split: str, val_fraction: float) -> None:
         self._source = source
         self.class_names = source.class_names
@@ -172,9 +175,15 @@ class TorchStreamDataset(_OwnCollate):
                     yield item
 
     def fetch_items(
-        self, items: Sequence[Any], positions: NDArray[np.int64], epoch: int
+        self,
+        items: Sequence[Any],
+        positions: NDArray[np.int64],
+        epoch: int,
+        *,
+        rows: NDArray[np.uint8] | None = None,
+        times: StageTimes | None = None,
     ) -> list[Sample | BadSample]:
-        """Turn raw items into samples; `index` is the position."""
+        """Turn raw items into samples; `index` is the position. Arrays stay where they are."""
         return [
             self._source.sample(
                 partial(_same, item), index=position, position=position, epoch=epoch

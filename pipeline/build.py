@@ -44,7 +44,15 @@ _NO_ARGUMENTS = frozenset({"_target_", "_after_"})
 # What a dataset's node says about where samples are held and which there are: the first changes
 # no pixel, the second is in the data's fingerprint.
 _NOT_PIXELS = frozenset(
-    {"_target_", "storage", "cache", "annotations", "val_fraction", "worker_init_fn"}
+    {
+        "_target_",
+        "storage",
+        "source",
+        "cache",
+        "annotations",
+        "val_fraction",
+        "worker_init_fn",
+    }
 )
 
 
@@ -107,7 +115,7 @@ def build_dataset(config: Config, split: Split) -> Dataset | StreamDataset:
         "split": split,
     }
     for key, value in node.items():
-        if key == "storage":
+        if key in ("storage", "source"):
             arguments[key] = _storage_recipe(value, Path(config["data_dir"]))
         elif key == "target":
             arguments[key] = resolve_class(value, bases=("torch.utils.data.Dataset",))
@@ -135,14 +143,17 @@ def open_storage(config: Config, split: Split) -> Storage:
 
 
 def _storage_recipe(node: Config, data_dir: Path) -> Any:
-    """How to open a storage; the demo set is made here, when it is asked for by name."""
-    from datasets.demo import demo_path
+    """How to open a storage or source; the demo set is made here, when it is asked for by name."""
+    from datasets.demo import CLASSES, demo_path
     from datasets.splits import StorageRecipe
 
     target = resolve_target(node["_target_"])
     arguments = {k: _build_nested(v) for k, v in node.items() if k not in _NO_ARGUMENTS}
     if arguments.get("path") == "demo":
         arguments["path"] = str(demo_path(node["_target_"].rpartition("/")[2], data_dir))
+        if node["_target_"].startswith("source/") and arguments.get("classes") is None:
+            # A stream cannot be looked through for its classes.
+            arguments["classes"] = list(CLASSES)
     return StorageRecipe(target.call, arguments)
 
 

@@ -48,9 +48,11 @@ def _group(
 GROUPS: dict[str, Group] = {
     group.name: group
     for group in (
-        _group("dataset", "how samples are held", "storage transform seed split",
+        _group("dataset", "how samples are held", "storage source transform seed split",
                option=None),
         _group("storage", "where records lie", option="dataset/storage"),
+        _group("source", "where a stream comes from", "shard num_shards epoch",
+               option="dataset/source", partial=True),
         _group("decode", "bytes to arrays", option="dataset/decode"),
         _group("cache", "keeps what was read", "storage decode keys",
                option="dataset/cache", partial=True),

@@ -277,10 +277,10 @@ class _Walk:
                 self.value(argument, "???", full)
             elif ours:
                 checked[argument.name] = argument.default
-        if signature.kind == "dataset" and "storage" in signature.injected:
-            asks = registry.find(signature.target)
-            if "storage" not in node and asks is not None and _asks_for(asks.target, "storage"):
-                self.component("???", f"{key}.storage", PARTS["storage"])
+        asks = registry.find(signature.target) if signature.kind == "dataset" else None
+        for part in ("storage", "source"):
+            if asks is not None and part not in node and _asks_for(asks.target, part):
+                self.component("???", f"{key}.{part}", PARTS[part])
 
     def _settings(self, checked: dict[str, Any], key: str, signature: Signature) -> None:
         """Settings check themselves where they are made; they are light enough to be made here."""

@@ -77,6 +77,35 @@ def torch_dataset(config: dict[str, Any]) -> Iterator[Problem]:
                       f"and cannot be shuffled; type sampler=sequential")  # fmt: skip
 
 
+def stream(config: dict[str, Any]) -> Iterator[Problem]:
+    """A stream under a sampler, one that is not there, and one that would be read twice."""
+    dataset = config["dataset"]
+    if dataset["_target_"] != "dataset/stream":
+        return
+    sampler = config["sampler"]["_target_"]
+    if sampler != "sampler/sequential":
+        yield Problem("sampler", f"{sampler} needs a data set with an index, and a stream is read "
+                      f"in its own order; type sampler=sequential, and let it shuffle by "
+                      f"dataset.shuffle and dataset.shuffle_window")  # fmt: skip
+    path = (dataset.get("source") or {}).get("path")
+    if not isinstance(path, str) or path == "demo":
+        return
+    from datasets.byte_shards import missing_path
+    from datasets.formats.byte_streams import is_read_once
+
+    key = "dataset.source.path"
+    try:
+        if missing_path(path):
+            yield Problem(key, f"{path!r} does not exist; type {key}=<file, folder or pattern>, "
+                          f"or demo for the generated set")  # fmt: skip
+    except ValueError as error:
+        yield Problem(key, str(error))
+    epochs = config["trainer"].get("max_epochs")
+    if is_read_once(path) and epochs != 1:
+        yield Problem("trainer.max_epochs", f"{epochs} given, and {path!r} can be read once; type "
+                      f"trainer.max_epochs=1")  # fmt: skip
+
+
 def _arguments(found: type, arguments: Any, key: str) -> Iterator[Problem]:
     """Arguments that the user's class does not take, or lacks."""
     if not isinstance(arguments, dict):
@@ -128,6 +157,7 @@ def plateau_by_steps(config: dict[str, Any]) -> Iterator[Problem]:
 RULES: dict[Rule, tuple[str, ...]] = {
     missing_data: ("dataset", "dataset.storage", "dataset.storage.path"),
     torch_dataset: ("dataset", "dataset.target", "sampler"),
+    stream: ("dataset", "dataset.source", "dataset.source.path", "sampler", "trainer.max_epochs"),
     plateau_by_steps: ("scheduler", "trainer.scheduler_interval"),
     empty_run: ("dataset", "dataset.decode"),
     caches: ("dataset", "dataset.cache", "dataset.cache.max_bytes"),

@@ -19,6 +19,7 @@ LEAF_PACKAGES = (
     "datasets.storages",
     "datasets.annotations",
     "datasets.caches",
+    "datasets.sources",
     "datasets.writers",
     "transforms.decode",
     "transforms.cpu",
@@ -34,6 +35,7 @@ LEAF_PACKAGES = (
 LEAF_MODULES = (
     "datasets.map_dataset",
     "datasets.eager_dataset",
+    "datasets.stream_dataset",
     "datasets.torch_dataset",
     "pipeline.loader.settings",
     "pipeline.training.settings",

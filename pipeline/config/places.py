@@ -48,6 +48,7 @@ MAPPINGS: dict[str, Place] = {
 
 PARTS: dict[str, Place] = {
     "storage": Place(("storage",)),
+    "source": Place(("source",)),
     "decode": Place(("decode",)),
     "cache": Place(("cache",), nullable=True),
     "annotations": Place(("annotations",), nullable=True),

@@ -146,7 +146,8 @@ class BatchComputer:
         self, task: BatchTask, allocate: Callable[[int], Any] | None
     ) -> NDArray[np.uint8] | None:
         """Memory for the images of the batch, uint8 [n, H, W, C], where they can be put into it."""
-        if not self._staged or task.items is not None or not hasattr(self._collate, "with_rows"):
+        placed = self._staged or task.items is not None
+        if not placed or not hasattr(self._collate, "with_rows"):
             return None
         shape = self.dataset.row_shape
         if shape is None:
@@ -224,9 +225,13 @@ class BatchComputer:
 
     def _call(self, task: BatchTask, rows: Any, work: Work) -> list[Sample | BadSample]:
         positions = task.positions[rows]
+        # Rows of the batch that are held back leave a gap, and then the images are collated.
+        images = work.images if work.images is not None and len(work.images) == len(rows) else None
         if task.items is not None:
             items = [task.items[row] for row in rows]
-            return self.dataset.fetch_items(items, positions, task.epoch)
+            return self.dataset.fetch_items(
+                items, positions, task.epoch, rows=images, times=work.times
+            )
         if not self._staged:
             return self.dataset.fetch(task.indices[rows], positions, task.epoch)
         if work.records is not None:
@@ -236,8 +241,6 @@ class BatchComputer:
             records = self.dataset.read(task.indices[rows])
             work.times.read += time.perf_counter() - start
             work.times.count(records)
-        # Rows of the batch that are held back leave a gap, and then the images are collated.
-        images = work.images if work.images is not None and len(work.images) == len(rows) else None
         if work.spread is not None and len(rows) > PIECE_ROWS:
             return finished_together(
                 self.dataset, records, positions, task.epoch, replace(work, images=images)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,37 +89,61 @@ def stream_tasks(
     Every rank reads the stream and keeps its share, so all agree on its end.
     """
     held = {position for at, position in quarantine if at == epoch}
+    head: list[Any] = []
     if start and tail == "pad":
         # Padding repeats the epoch's first items, so they are read even when resuming.
-        head = list(islice(dataset.open(epoch, 0), batch_size))
-    else:
-        head = []
-    items = dataset.open(epoch, start * batch_size)
-    for number in count(start):
-        chunk = list(islice(items, batch_size))
-        if number == 0:
-            head = chunk
-        if not chunk or (tail == "drop" and len(chunk) < batch_size):
-            return
-        first = number * batch_size
-        length = first + len(chunk)
-        positions = np.arange(first, length, dtype=np.int64)
-        valid = np.ones(len(chunk), np.bool_)
-        if tail == "pad" and len(chunk) < batch_size:
-            more = np.arange(length, first + batch_size, dtype=np.int64) % length
-            chunk = chunk + [head[position % len(head)] for position in more.tolist()]
-            positions = np.concatenate([positions, more])
-            valid = np.concatenate([valid, np.zeros(more.size, np.bool_)])
-        rows, valid = _rows_of(len(chunk), world_size, rank, valid)
-        yield BatchTask(
-            epoch=epoch,
-            number=number,
-            positions=positions[rows],
-            valid=valid,
-            indices=np.empty(0, np.int64),
-            items=[chunk[row] for row in rows],
-            quarantined=tuple(held.intersection(positions[rows].tolist())) if held else (),
-            solo=world_size == 1,
+        with _opened(dataset, epoch, 0) as items:
+            head = list(islice(items, batch_size))
+    with _opened(dataset, epoch, start * batch_size) as items:
+        for number in count(start):
+            chunk = list(islice(items, batch_size))
+            if number == 0:
+                head = chunk
+            if not chunk or (tail == "drop" and len(chunk) < batch_size):
+                return
+            first = number * batch_size
+            length = first + len(chunk)
+            positions = np.arange(first, length, dtype=np.int64)
+            valid = np.ones(len(chunk), np.bool_)
+            if tail == "pad" and len(chunk) < batch_size:
+                more = np.arange(length, first + batch_size, dtype=np.int64) % length
+                chunk = chunk + [head[position % len(head)] for position in more.tolist()]
+                positions = np.concatenate([positions, more])
+                valid = np.concatenate([valid, np.zeros(more.size, np.bool_)])
+            rows, valid = _rows_of(len(chunk), world_size, rank, valid)
+            yield BatchTask(
+                epoch=epoch,
+                number=number,
+                positions=positions[rows],
+                valid=valid,
+                indices=np.empty(0, np.int64),
+                items=[chunk[row] for row in rows],
+                quarantined=tuple(held.intersection(positions[rows].tolist())) if held else (),
+                solo=world_size == 1,
+            )
+
+
+@contextmanager
+def _opened(dataset: StreamDataset, epoch: int, start: int) -> Iterator[Iterator[Any]]:
+    """The items of a stream; closed at once when no more of them are wanted."""
+    items = dataset.open(epoch, start)
+    try:
+        yield items
+    finally:
+        if hasattr(items, "close"):
+            items.close()
+
+
+def check_ranks(dataset: StreamDataset, world_size: int) -> None:
+    """Refuse a stream that several ranks would have to read and only one can.
+
+    Raises:
+        ValueError: It is one.
+    """
+    if world_size > 1 and not getattr(dataset, "reopens", True):
+        raise ValueError(
+            f"dataset: {dataset} is read once and by one reader, and {world_size} ranks share "
+            f"each batch; start one rank, or give each rank's data as files or pipe:command"
         )
 
 

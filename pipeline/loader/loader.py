@@ -15,7 +15,7 @@ from pipeline.loader.engines import auto as _auto  # noqa: F401 - registers itse
 from pipeline.loader.engines import inline as _inline  # noqa: F401 - registers itself
 from pipeline.loader.engines import ring as _ring  # noqa: F401 - registers itself
 from pipeline.loader.engines import torch as _torch  # noqa: F401 - registers itself
-from pipeline.loader.feed import indexed_tasks, stream_tasks
+from pipeline.loader.feed import check_ranks, indexed_tasks, stream_tasks
 from pipeline.loader.freed_memory import keep_freed_memory
 from pipeline.loader.plan import BatchPlan
 from pipeline.loader.state import VERSION, check_state, plain
@@ -87,6 +87,7 @@ class Loader:
         self.plan: BatchPlan | None = None
         self._tasks: Callable[..., Iterator[BatchTask]]
         if isinstance(dataset, StreamDataset):
+            check_ranks(dataset, world_size)
             sampler = None
             self._tasks = partial(
                 stream_tasks,

@@ -243,7 +243,7 @@ def _build_loggers(config: Mapping[str, Any], run_dir: Path) -> dict[str, Any]:
 
 
 def _results(parts: Parts, state: RunState, recorder: Recorder, world: World) -> dict[str, Any]:
-    loaders = [parts.train.loader, *([parts.val.loader] if parts.val else [])]
+    loaders = [parts.train.loader, *([parts.val.loader] if parts.val is not None else [])]
     bad = sum(_bad_samples(loader) for loader in loaders)
     speed = recorder.meter.total()
     return {

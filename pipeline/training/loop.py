@@ -125,7 +125,7 @@ def fit(
 
         ended = state.batch == parts.num_batches or not state.steps_reached(settings)
         metrics: dict[str, float] | None = {}
-        if parts.val and _validates(ended, state, settings):
+        if parts.val is not None and _validates(ended, state, settings):
             metrics = validate(
                 parts.model,
                 parts.task,

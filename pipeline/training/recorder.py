@@ -51,7 +51,7 @@ class Recorder:
         progress: Progress,
     ) -> None:
         self.meter = Meter(parts.train)
-        self.val_meter = Meter(parts.val or parts.train)
+        self.val_meter = Meter(parts.train if parts.val is None else parts.val)
         self.run_dir = run_dir
         self.checkpoints = CheckpointFolder(run_dir / "checkpoints")
         self._parts = parts

@@ -29,7 +29,7 @@ def report_start(parts: Parts, world: World, run_dir: Path) -> None:
 
 
 def _data(parts: Parts) -> str:
-    train, val = parts.train.loader, parts.val.loader if parts.val else None
+    train, val = parts.train.loader, parts.val.loader if parts.val is not None else None
     classes = getattr(parts.task, "class_names", None) or getattr(train, "class_names", None)
     texts = [f"train {_size(train)}"]
     texts.append(f"val {_size(val)}" if val is not None else "no validation data")

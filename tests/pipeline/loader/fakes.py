@@ -102,8 +102,10 @@ class FakeStream:
     def open(self, epoch: int, start: int) -> Iterator[int]:
         return iter(range(start, self._n))
 
+    row_shape = None
+
     def fetch_items(
-        self, items: Sequence[Any], positions: np.ndarray, epoch: int
+        self, items: Sequence[Any], positions: np.ndarray, epoch: int, *, rows: Any, times: Any
     ) -> list[Sample | BadSample]:
         return self._data.fetch(np.asarray(items, np.int64), positions, epoch)
 

@@ -1,0 +1,310 @@
+"""Bytes that come from a file, a command, a socket or the standard input, read from start to end.
+
+Whatever may stall is waited for with a deadline. A command that fails, or that ends early, is an
+error and never an end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import os
+import select
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+from datasets.reading_thread import still_wanted
+
+PIPE = "pipe:"
+STDIN = "-"
+_SOCKETS = ("tcp://", "unix:")
+_BUFFER_BYTES = 1 << 18
+_PIPE_BYTES = 1 << 20
+_SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ of Linux
+_TICK_S = 0.2
+_END_S = 2.0
+_GZIP = b"\x1f\x8b"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+
+# Executed in place of itself by the command, which so dies with the thread that started it: also
+# where that was killed and could end nothing. prctl(1, 9): PR_SET_PDEATHSIG, SIGKILL.
+_LEASH = (
+    "import ctypes, os, sys\n"
+    "ctypes.CDLL(None).prctl(1, 9)\n"
+    "if os.getppid() != int(sys.argv[1]): sys.exit(1)\n"
+    "try: os.execvp(sys.argv[2], sys.argv[2:])\n"
+    "except OSError as error: sys.exit(f'{sys.argv[2]}: {error.strerror}')\n"
+)
+
+
+class StreamError(RuntimeError):
+    """A stream that broke off, stalled or cannot be opened; no damage of the data."""
+
+
+class DamagedBytes(ValueError):
+    """Compressed bytes that cannot be unpacked; the message is one line."""
+
+
+def is_file(name: str) -> bool:
+    """Whether a name is that of a file, rather than of a command, a socket or the input."""
+    return name != STDIN and not name.startswith((PIPE, *_SOCKETS))
+
+
+def is_read_once(name: str) -> bool:
+    """Whether what a name stands for can be opened one time only."""
+    return name == STDIN or name.startswith(_SOCKETS)
+
+
+class ByteStream:
+    """A stream and how far it was read.
+
+    Args:
+        name: A path, ``pipe:command``, ``tcp://host:port``, ``unix:/path``, or ``-``. A command
+            is split as a shell would, and run without one.
+        timeout_s: Seconds without a byte after which waiting is given up.
+
+    Attributes:
+        offset: Bytes that were read or passed over.
+        size: Size of a plain file; None where it is not known, or bytes are unpacked.
+        may_break_off: It comes from elsewhere: an end may be that of the connection.
+
+    Raises:
+        StreamError: It cannot be opened.
+    """
+
+    def __init__(self, name: str, *, timeout_s: float) -> None:
+        self.name = name
+        self.offset = 0
+        self.size: int | None = None
+        self.may_break_off = not is_file(name)
+        self._raw: _WaitedBytes | None = None
+        self._file: Any
+        if self.may_break_off:
+            self._raw = _WaitedBytes(name, _connect(name, timeout_s), timeout_s)
+            self._file = io.BufferedReader(self._raw, _BUFFER_BYTES)
+        else:
+            self._file = self._open_file()
+
+    def _open_file(self) -> Any:
+        try:
+            file = io.BufferedReader(io.FileIO(self.name), _BUFFER_BYTES)
+        except OSError as error:
+            raise StreamError(f"{self.name}: cannot be opened: {error.strerror}") from error
+        start = file.peek(4)[:4]
+        if start[:2] == _GZIP:
+            return io.BufferedReader(gzip.GzipFile(fileobj=file), _BUFFER_BYTES)
+        if start == _ZSTD:
+            file.close()
+            raise StreamError(
+                f"{self.name}: is packed by zstd; have it unpacked by a command: "
+                f"path='pipe:zstd -dc {self.name}'"
+            )
+        self.size = os.fstat(file.fileno()).st_size
+        return file
+
+    def read(self, size_bytes: int) -> bytes:
+        """The next bytes, fewer of them only at the end.
+
+        Raises:
+            StreamError: It stalls, broke off, or its command failed.
+            DamagedBytes: They cannot be unpacked.
+        """
+        return self._taken(self._file.read, size_bytes)
+
+    def readline(self, most_bytes: int) -> bytes:
+        """The next line with its end, or as much of it as is allowed; empty at the end.
+
+        Raises: as `read`.
+        """
+        return self._taken(self._file.readline, most_bytes)
+
+    def _taken(self, take: Callable[[int], bytes], size_bytes: int) -> bytes:
+        try:
+            found = take(size_bytes)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise DamagedBytes(f"its compression is damaged or cut off: {error}") from error
+        except OSError as error:
+            raise StreamError(f"{self.name}: cannot be read: {error.strerror}") from error
+        self.offset += len(found)
+        return found
+
+    def skip(self, size_bytes: int) -> int:
+        """Pass over bytes; how many there were. Raises as `read`."""
+        if self.size is not None:
+            found = min(size_bytes, self.size - self.offset)
+            self._file.seek(self.offset + found)
+            self.offset += found
+            return found
+        left = size_bytes
+        while left:
+            found = len(self.read(min(left, _PIPE_BYTES)))
+            if not found:
+                break
+            left -= found
+        return size_bytes - left
+
+    def close(self) -> None:
+        """Let go of it; a command that still runs is ended."""
+        if self._raw is not None:
+            self._raw.end()
+        self._file.close()
+
+
+class _WaitedBytes(io.RawIOBase):
+    """What a descriptor gives, waited for with a deadline.
+
+    Args:
+        name: For messages.
+        opened: Descriptor, and the process or socket that it belongs to.
+        timeout_s: Seconds without a byte.
+    """
+
+    def __init__(self, name: str, opened: tuple[int, Any], timeout_s: float) -> None:
+        self._name = name
+        self._fd, self._owner = opened
+        self._timeout_s = timeout_s
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLIN)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        deadline = time.monotonic() + self._timeout_s
+        while not self._poll.poll(_TICK_S * 1000):
+            still_wanted()
+            if time.monotonic() > deadline:
+                raise StreamError(
+                    f"{self._name}: gave no byte within timeout_s={self._timeout_s:g} s; see what "
+                    f"it waits for, or raise dataset.source.timeout_s"
+                )
+        try:
+            found = os.readv(self._fd, [buffer])
+        except OSError as error:
+            raise StreamError(f"{self._name}: broke off: {error.strerror}") from error
+        if not found and isinstance(self._owner, subprocess.Popen):
+            self._check_exit(self._owner)
+        return found
+
+    def _check_exit(self, process: subprocess.Popen[bytes]) -> None:
+        """A command that closed its output has to end well."""
+        try:
+            code = process.wait(self._timeout_s)
+        except subprocess.TimeoutExpired:
+            raise StreamError(
+                f"{self._name}: closed its output and did not end within timeout_s="
+                f"{self._timeout_s:g} s"
+            ) from None
+        if code:
+            how = f"exit code {code}" if code > 0 else f"signal {-code}"
+            raise StreamError(f"{self._name}: the command failed with {how}; run it by itself")
+
+    def end(self) -> None:
+        """Close the descriptor and end what stands behind it."""
+        owner, self._owner = self._owner, None
+        if isinstance(owner, subprocess.Popen):
+            assert owner.stdout is not None
+            owner.stdout.close()
+            _end(owner)
+        elif owner is not None:
+            owner.close()
+
+
+def _connect(name: str, timeout_s: float) -> tuple[int, Any]:
+    """Descriptor of a command's output, of a socket, or of the standard input."""
+    if name == STDIN:
+        return sys.__stdin__.fileno() if sys.__stdin__ else 0, None
+    if name.startswith(PIPE):
+        process = _start(name)
+        assert process.stdout is not None
+        return process.stdout.fileno(), process
+    try:
+        connection = _connected(name, timeout_s)
+    except OSError as error:
+        said = error.strerror or "no answer"
+        raise StreamError(f"{name}: cannot be connected to: {said}") from error
+    connection.settimeout(None)
+    return connection.fileno(), connection
+
+
+def _connected(name: str, timeout_s: float) -> socket.socket:
+    if name.startswith("unix:"):
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(timeout_s)
+        try:
+            connection.connect(name.removeprefix("unix:"))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+    host, port = socket_address(name)
+    return socket.create_connection((host, port), timeout=timeout_s)
+
+
+def socket_address(name: str) -> tuple[str, int]:
+    """Host and port of ``tcp://host:port``.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        parts = urlsplit(name)
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    if not parts.hostname or port is None or parts.path not in ("", "/"):
+        raise ValueError(f"{name!r} is no address; expected tcp://host:port")
+    return parts.hostname, port
+
+
+def command_of(name: str) -> list[str]:
+    """The words of ``pipe:command``.
+
+    Raises:
+        ValueError: There are none, or a quote is open.
+    """
+    try:
+        words = shlex.split(name.removeprefix(PIPE))
+    except ValueError as error:
+        raise ValueError(f"{name!r}: {error}") from None
+    if not words:
+        raise ValueError(f"{name!r} has no command; expected pipe:command arguments")
+    return words
+
+
+def _start(name: str) -> subprocess.Popen[bytes]:
+    """Run a command, in a session of its own: Ctrl-C is for us, and we end it."""
+    leash = [sys.executable, "-I", "-S", "-c", _LEASH, str(os.getpid())]
+    process = subprocess.Popen(
+        [*leash, *command_of(name)],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, bufsize=0, start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    with contextlib.suppress(OSError):
+        import fcntl
+
+        fcntl.fcntl(process.stdout.fileno(), _SET_PIPE_SIZE, _PIPE_BYTES)
+    return process
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a command that still runs, and all that it started."""
+    if process.poll() is not None:
+        return
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        try:
+            process.wait(_END_S)
+            break
+        except subprocess.TimeoutExpired:
+            continue

@@ -1,0 +1,237 @@
+"""The iterable twin of the lazy dataset: what cannot be indexed is read in lanes, in order."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from annotated_types import Ge, Le
+from numpy.typing import NDArray
+
+from datasets.lanes import Keep, Lane, ShardRecords, close_all, read_lanes
+from datasets.protocols import Decoder, Source, Transform
+from datasets.reading_thread import read_ahead
+from datasets.sample import BadRecord, BadSample, Record, Sample
+from datasets.stage_times import StageTimes
+from datasets.stages import DecodeStage, TransformStage, deferred
+from pipeline.permutation import permute
+from pipeline.registry import register
+
+if TYPE_CHECKING:
+    from datasets.splits import StorageRecipe
+
+log = logging.getLogger(__name__)
+
+_MOST_LANES = 1 << 16
+
+
+class LaneStreamDataset:
+    """Records of a source, numbered by position, decoded and transformed where they are asked for.
+
+    The source is read in `lanes`, see `datasets.lanes`: by one reader per rank, in a thread
+    beside the consumer. Workers get items, and decode those of their own batches.
+
+    Args:
+        source: Shards of records.
+        decode: Record to sample; its ValueErrors make bad samples.
+        transform: Changes the sample, driven by the position's rng alone.
+        seed: The run's seed.
+        keys: Fields renamed, picked or dropped before decoding, see `DecodeStage`.
+        lanes: Shards that are read side by side.
+        shuffle: The shards are in another order in every epoch.
+        shuffle_window: Records of a lane that are shuffled together; 0: none.
+        keep: Which keys belong to the split; None: all.
+
+    Attributes:
+        global_random: The transform draws from global random states and needs a process in
+            which no other thread does.
+        class_names: Names of the classes by label, or None.
+        reopens: The source can be read again: in another epoch, on another rank, to resume.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        decode: Decoder,
+        transform: Transform,
+        seed: int,
+        keys: Mapping[str, str | None] | None = None,
+        lanes: int = 4,
+        shuffle: bool = True,
+        shuffle_window: int = 0,
+        keep: Keep | None = None,
+    ) -> None:
+        if not 1 <= lanes <= _MOST_LANES:
+            raise ValueError(f"dataset.lanes: got {lanes}, expected 1 to {_MOST_LANES:,}")
+        self.source = source
+        self.lanes = lanes
+        self.shuffle = shuffle
+        self.shuffle_window = shuffle_window
+        self.seed = seed
+        self.class_names: tuple[str, ...] | None = getattr(source, "class_names", None)
+        self.reopens = source.reopens
+        self.global_random = bool(getattr(transform, "global_random", False))
+        self._keep = keep
+        self._counts: dict[Any, int] = {}
+        self._decode = DecodeStage(deferred(decode, transform), keys=keys, storage=str(source))
+        self._transform = TransformStage(transform, seed=seed, storage=str(source))
+
+    def __str__(self) -> str:
+        return str(self.source)
+
+    def open(self, epoch: int, start: int) -> Iterator[Any]:
+        """Items of the epoch from position `start` on, read ahead of whoever takes them.
+
+        Raises:
+            ValueError: The source cannot be opened again, and would have to be.
+        """
+        if not self.reopens and (epoch or start):
+            what = f"at position {start} of epoch {epoch}" if start else f"for epoch {epoch}"
+            raise ValueError(
+                f"{self.source}: cannot be opened again, {what}: it is read once, from its "
+                f"beginning; set trainer.max_epochs=1, or put the data into files to repeat or "
+                f"resume it"
+            )
+        return read_ahead(lambda: self._read(epoch, start))
+
+    def _read(self, epoch: int, start: int) -> Iterator[Any]:
+        """Items from position `start` on; closes what it opened."""
+        lanes = self._lanes(epoch)
+        with closing(_Closing(lanes)):
+            items = read_lanes(lanes, start)
+            if start:
+                self._tell(lanes, epoch, start)
+            yield from items
+
+    def _lanes(self, epoch: int) -> list[Lane]:
+        shards = self.source.shards(epoch)
+        if self.shuffle and len(shards) > 1:
+            order = permute(np.arange(len(shards)), length=len(shards), seed=self.seed, epoch=epoch)
+            shards = [shards[row] for row in order.tolist()]
+        return [
+            Lane(
+                ShardRecords(
+                    self.source, shards[n :: self.lanes], keep=self._keep, counts=self._counts
+                ),
+                number=n,
+                lanes=self.lanes,
+                window=self.shuffle_window,
+                seed=self.seed,
+                epoch=epoch,
+            )
+            for n in range(min(self.lanes, len(shards)))
+        ]
+
+    def _tell(self, lanes: Sequence[Lane], epoch: int, start: int) -> None:
+        passed = sum(lane.records.passed for lane in lanes)
+        unopened = sum(lane.records.unopened for lane in lanes)
+        log.info(
+            "%s: goes on at position %d of epoch %d: %s records passed over%s",
+            self.source, start, epoch, f"{passed:,}",
+            f", {unopened:,} more in shards that need not be opened" if unopened else "",
+        )  # fmt: skip
+
+    @property
+    def row_shape(self) -> tuple[int, int, int] | None:
+        """The shape of the last uint8 image, likely that of the next ones; None before."""
+        return self._transform.row_shape
+
+    def fetch_items(
+        self,
+        items: Sequence[Any],
+        positions: NDArray[np.int64],
+        epoch: int,
+        *,
+        rows: NDArray[np.uint8] | None = None,
+        times: StageTimes | None = None,
+    ) -> list[Sample | BadSample]:
+        """Decode and transform items of `open`; ``index`` is the position.
+
+        Raises:
+            RuntimeError: A transform failed, see `TransformStage`.
+        """
+        times = StageTimes() if times is None else times
+        samples = []
+        for row, (item, position) in enumerate(zip(items, positions.tolist(), strict=True)):
+            start = time.perf_counter()
+            record = self._record(item, position)
+            read = time.perf_counter()
+            sample = self._decode(record)
+            times.read += read - start
+            times.decode += time.perf_counter() - read
+            into = None if rows is None else rows[row]
+            samples.append(self._transform(sample, position, epoch, into=into, times=times))
+        return samples
+
+    def _record(self, item: Any, position: int) -> Record | BadRecord:
+        record = item if isinstance(item, BadRecord) else self.source.load(item)
+        return replace(record, index=position)
+
+    def fingerprint(self) -> str:
+        """The source's: what is known of the data without reading it."""
+        return self.source.fingerprint()
+
+
+class _Closing:
+    """Several lanes as one thing that is closed."""
+
+    def __init__(self, lanes: Sequence[Lane]) -> None:
+        self._lanes = lanes
+
+    def close(self) -> None:
+        close_all(self._lanes)
+
+
+@register("dataset", "stream")
+def open_stream(
+    source: StorageRecipe,
+    *,
+    decode: Decoder,
+    lanes: Annotated[int, Ge(1), Le(_MOST_LANES)] = 4,
+    shuffle: bool = True,
+    shuffle_window: Annotated[int, Ge(0)] = 256,
+    val_fraction: Annotated[float, Ge(0), Le(1)] = 0.2,
+    keys: Mapping[str, str | None] | None = None,
+    transform: Transform,
+    seed: int,
+    split: Literal["train", "val"],
+) -> LaneStreamDataset:
+    """Shards that are read in order: pipes, sockets, archives, generators.
+
+    Args:
+        source: How to open the source.
+        decode: Record to sample.
+        lanes: Shards that are read side by side; part of what the order of an epoch is.
+        shuffle: Training reads the shards in another order in every epoch.
+        shuffle_window: Training shuffles so many records of a lane together; 0: none.
+        val_fraction: Share of the records that validate, where the data has no split. A source
+            that can be read only once trains on all of it, and nothing validates.
+        keys: New field names by field name; null drops, ``"*": null`` drops all others.
+        transform: The augmentation of this split.
+        seed: The run's seed.
+        split: ``train`` or ``val``.
+
+    Raises:
+        ValueError: The source cannot be opened.
+    """
+    from datasets.stream_splits import open_split
+
+    opened, keep = open_split(source, split=split, val_fraction=val_fraction, lanes=lanes)
+    train = split == "train"
+    return LaneStreamDataset(
+        opened,
+        decode=decode,
+        transform=transform,
+        seed=seed,
+        keys=keys,
+        lanes=lanes,
+        shuffle=shuffle and train,
+        shuffle_window=shuffle_window if train else 0,
+        keep=keep,
+    )
