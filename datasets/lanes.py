@@ -171,12 +171,13 @@ class Lane:
                 self._first += len(self._block)
                 self._size, self._block = self._window, None
             if self._block is None and left >= self._size:
-                found = self.records.skip(self._size)
+                windows = self._size + (left - self._size) // self._window * self._window
+                found = self.records.skip(windows)
                 left -= found
-                if found < self._size:
+                if found < windows:
                     self._block = []
                     break
-                self._first += self._size
+                self._first += windows
                 self._size = self._window
                 continue
             block = self._loaded()

@@ -127,11 +127,8 @@ class TarShard:
                 yield header.name, member
                 member.content = self._content(header.name, header.size_bytes, header.crc32)
         headers.finish()
-        if stream.may_break_off and not ended:
-            raise StreamError(
-                f"{stream.name}: ended after {stream.offset:,} bytes without the end mark of an "
-                f"archive: it broke off"
-            )
+        if not ended:
+            self._refuse_end(2 * BLOCK_BYTES)
 
     def _parsed(self, headers: TarHeaders, block: bytes) -> Any:
         if len(block) < BLOCK_BYTES:
@@ -147,7 +144,7 @@ class TarShard:
             content = Content(self._read(size_bytes), crc32)
             return content
         place = Place(stream.offset, size_bytes)
-        self._skip(stored_bytes(size_bytes), size_bytes)
+        self._skip(stored_bytes(size_bytes))
         return Content(place, crc32) if wanted else None
 
     def _read(self, size_bytes: int) -> bytes:
@@ -155,19 +152,20 @@ class TarShard:
         content = self._stream.read(size_bytes)
         if len(content) < size_bytes:
             self._refuse_end(size_bytes - len(content))
-        self._skip(stored_bytes(size_bytes) - size_bytes, 0)
+        self._skip(stored_bytes(size_bytes) - size_bytes)
         return content
 
-    def _skip(self, size_bytes: int, needed: int) -> None:
-        """Pass over bytes, of which the first ones have to be there."""
+    def _skip(self, size_bytes: int) -> None:
+        """Pass over bytes that have to be there."""
         found = self._stream.skip(size_bytes)
-        if found < needed or (found < size_bytes and self._stream.may_break_off):
+        if found < size_bytes:
             self._refuse_end(size_bytes - found)
 
     def _refuse_end(self, missing: int) -> None:
+        """Say that the archive was cut off; what a command or socket sends may not even be."""
         if self._stream.may_break_off:
             raise StreamError(
                 f"{self._stream.name}: ended after {self._stream.offset:,} bytes, "
-                f"{missing:,} bytes too early: it broke off"
+                f"at least {missing:,} bytes too early: it broke off"
             )
-        raise BadTar(f"the archive ends {missing:,} bytes too early; copy it again")
+        raise BadTar(f"the archive ends at least {missing:,} bytes too early; copy it again")

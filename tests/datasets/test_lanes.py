@@ -1,0 +1,167 @@
+"""The order of a stream: everything once, the same from wherever it is read on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datasets.generator_source import GeneratedRecords
+from datasets.lanes import Lane, ShardRecords, read_lanes, window_order
+
+SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=9)
+LANES = st.integers(1, 6)
+WINDOW = st.integers(0, 7)
+
+
+class Shards:
+    """Shards of given sizes; says what was opened, read and passed over."""
+
+    reopens = True
+
+    def __init__(self, sizes: list[int]) -> None:
+        self.sizes = sizes
+        self.opened: list[int] = []
+        self.closed = 0
+
+    def open(self, shard: int) -> Any:
+        self.opened.append(shard)
+        source = self
+
+        class Reader(GeneratedRecords):
+            def close(self) -> None:
+                source.closed += 1
+
+        items = ({"key": f"{shard}-{number}"} for number in range(self.sizes[shard]))
+        return Reader(items, shard=shard, where="test")
+
+
+def lanes_of(
+    source: Shards, lanes: int, window: int, *, keep: Any = None, counts: Any = None, seed: int = 1
+) -> list[Lane]:
+    shards = list(range(len(source.sizes)))
+    known = {} if counts is None else counts
+    return [
+        Lane(
+            ShardRecords(source, shards[n::lanes], keep=keep, counts=known),  # type: ignore[arg-type]
+            number=n, lanes=lanes, window=window, seed=seed, epoch=2,
+        )
+        for n in range(min(lanes, len(shards)))
+    ]  # fmt: skip
+
+
+def keys(sizes: list[int], lanes: int, window: int, start: int = 0, **more: Any) -> list[str]:
+    return [item.key for item in read_lanes(lanes_of(Shards(sizes), lanes, window, **more), start)]
+
+
+def expected(sizes: list[int], lanes: int, window: int) -> list[str]:
+    """The rule as DESIGN says it, from whole lists."""
+    rows = []
+    for lane in range(lanes):
+        records = [f"{s}-{n}" for s in range(lane, len(sizes), lanes) for n in range(sizes[s])]
+        size, first, number = -(-max(window, 1) * (lane + 1) // lanes), 0, 0
+        while block := records[first : first + size]:
+            order = window_order(len(block), first, lane=lane, seed=1, epoch=2)
+            for row in order if window > 1 else range(len(block)):
+                rows.append((number, lane, block[row]))
+                number += 1
+            first, size = first + len(block), max(window, 1)
+    return [key for _, _, key in sorted(rows)]
+
+
+@given(SIZES, LANES, WINDOW)
+def test_lanes_take_turns_and_each_record_comes_once(sizes, lanes, window):
+    found = keys(sizes, lanes, window)
+    assert found == expected(sizes, lanes, window)
+    assert sorted(found) == sorted(f"{s}-{n}" for s, size in enumerate(sizes) for n in range(size))
+
+
+@settings(max_examples=60)
+@given(SIZES, LANES, WINDOW)
+def test_it_goes_on_from_any_position(sizes, lanes, window):
+    counts: dict[int, int] = {}
+    whole = keys(sizes, lanes, window, counts=counts)
+    assert counts == dict(enumerate(sizes))
+    for start in range(len(whole) + 2):
+        assert keys(sizes, lanes, window, start) == whole[start:]
+        assert keys(sizes, lanes, window, start, counts=dict(counts)) == whole[start:]
+
+
+@settings(max_examples=60)
+@given(SIZES, LANES, WINDOW)
+def test_two_splits_share_the_records(sizes, lanes, window):
+    train = keys(sizes, lanes, window, keep=lambda key: hash(key) % 3 != 0)
+    val = keys(sizes, lanes, window, keep=lambda key: hash(key) % 3 == 0)
+    assert sorted(train + val) == sorted(keys(sizes, lanes, window))
+    for start in range(len(train)):
+        rest = keys(sizes, lanes, window, start, keep=lambda key: hash(key) % 3 != 0)
+        assert rest == train[start:]
+
+
+def test_shards_of_known_size_are_not_opened():
+    source = Shards([100] * 6)
+    lanes = lanes_of(source, 2, 10, counts=dict.fromkeys(range(6), 100))
+    items = read_lanes(lanes, 450)
+    assert next(items).key.startswith("4-")
+    assert source.opened == [4, 5], "0 to 3 lie before position 400"
+    assert sum(lane.records.unopened for lane in lanes) == 400
+
+
+def test_no_more_is_read_than_a_window_before_the_first_record():
+    source = Shards([1000, 1000])
+    made = 0
+
+    class Counting(GeneratedRecords):
+        def __next__(self) -> Any:
+            nonlocal made
+            made += 1
+            return super().__next__()
+
+    source.open = lambda shard: Counting(  # type: ignore[method-assign]
+        ({"key": f"{shard}-{n}"} for n in range(1000)), shard=shard, where="test"
+    )
+    items = read_lanes(lanes_of(source, 2, 100), 0)
+    for number in range(1, 601):
+        next(items)
+        assert made <= number + 2 * 100 + 2, "one in for one out"
+
+
+def test_windows_are_shuffled_evenly():
+    places = np.zeros((8, 8), int)
+    for first in range(0, 8 * 2000, 8):
+        order = window_order(8, first, lane=3, seed=5, epoch=0)
+        places[np.arange(8), order] += 1
+    chi = ((places - 250) ** 2 / 250).sum()
+    assert chi < 90, "49 degrees of freedom; 0.1 % lie above 85"
+    one = window_order(50, 100, lane=0, seed=0, epoch=0).tolist()
+    others = [(1, 0, 0), (0, 1, 0), (0, 0, 1)]
+    for lane, seed, epoch in others:
+        assert window_order(50, 100, lane=lane, seed=seed, epoch=epoch).tolist() != one
+
+
+def test_every_shard_that_was_opened_is_closed():
+    source = Shards([3, 0, 5, 2])
+    lanes = lanes_of(source, 3, 2)
+    items = read_lanes(lanes, 0)
+    next(items)
+    for lane in lanes:
+        lane.close()
+    assert source.closed == len(source.opened)
+    source = Shards([3, 0, 5, 2])
+    list(read_lanes(lanes_of(source, 3, 2), 0))
+    assert source.closed == len(source.opened) == 4
+
+
+@pytest.mark.parametrize("start", [0, 3])
+def test_an_error_is_no_end(start):
+    class Failing(Shards):
+        def open(self, shard: int) -> Any:
+            if shard == 1:
+                raise OSError("gone")
+            return super().open(shard)
+
+    with pytest.raises(OSError, match="gone"):
+        list(read_lanes(lanes_of(Failing([4, 4]), 1, 0), start))
