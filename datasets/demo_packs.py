@@ -121,6 +121,8 @@ def _write_jsonl(path: Path, folder: Storage) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(image)
         lines.append(json.dumps({"image": name, "label": folder.index.class_names[label]}))
+    names = "\n".join(folder.index.class_names) + "\n"
+    write_whole(path.parent / "classes.txt", lambda file: file.write(names.encode()))
     text = "\n".join(lines) + "\n"
     write_whole(path, lambda file: file.write(text.encode()))
 

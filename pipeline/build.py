@@ -144,16 +144,13 @@ def open_storage(config: Config, split: Split) -> Storage:
 
 def _storage_recipe(node: Config, data_dir: Path) -> Any:
     """How to open a storage or source; the demo set is made here, when it is asked for by name."""
-    from datasets.demo import CLASSES, demo_path
+    from datasets.demo import demo_path
     from datasets.splits import StorageRecipe
 
     target = resolve_target(node["_target_"])
     arguments = {k: _build_nested(v) for k, v in node.items() if k not in _NO_ARGUMENTS}
     if arguments.get("path") == "demo":
         arguments["path"] = str(demo_path(node["_target_"].rpartition("/")[2], data_dir))
-        if node["_target_"].startswith("source/") and arguments.get("classes") is None:
-            # A stream cannot be looked through for its classes.
-            arguments["classes"] = list(CLASSES)
     return StorageRecipe(target.call, arguments)
 
 

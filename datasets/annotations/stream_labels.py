@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+CLASSES_NAME = "classes.txt"
 
 
 class StreamLabels:
     """Class ids of labels.
 
     Args:
-        classes: Class names by id, or how many there are; None: labels are ids already.
+        classes: Class names by id, or how many there are; None: the lines of ``classes.txt`` in
+            `folder`, if it is there, and else labels have to be ids.
+        folder: Where the data lies; empty if it lies in no folder.
 
     Attributes:
         names: Class names by id, or None.
@@ -19,7 +24,10 @@ class StreamLabels:
         ValueError: A name stands twice.
     """
 
-    def __init__(self, classes: Sequence[str] | int | None) -> None:
+    def __init__(self, classes: Sequence[str] | int | None, *, folder: str = "") -> None:
+        if classes is None and folder:
+            file = Path(folder, CLASSES_NAME)
+            classes = file.read_text(encoding="utf-8").splitlines() if file.is_file() else None
         if isinstance(classes, int):
             classes = tuple(map(str, range(classes)))
         self.names = None if classes is None else tuple(classes)

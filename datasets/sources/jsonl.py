@@ -48,7 +48,8 @@ class JsonlSource:
             ``{000..099}``; ``pipe:command``, ``tcp://host:port``, ``unix:/path``; or ``-``.
         root: The folder that paths are relative to and must not leave; None: that of the files.
         paths: Fields that name files.
-        classes: Class names by id, or how many there are.
+        classes: Class names by id, or how many there are; None: the lines of ``classes.txt`` in
+            the folder.
         timeout_s: Seconds that a command or a socket may take for its next byte.
     """
 
@@ -62,10 +63,10 @@ class JsonlSource:
         timeout_s: Annotated[float, Gt(0)] = 120,
     ) -> None:
         self.path = path
-        self._labels = StreamLabels(classes)
         self._shards = ByteShards(
             path, endings=(".jsonl", ".jsonl.gz"), timeout_s=timeout_s, where=str(self)
         )
+        self._labels = StreamLabels(classes, folder=self._shards.root)
         self._paths = tuple(paths)
         self._root = os.path.abspath(root or self._shards.root or os.curdir)
 

@@ -33,8 +33,8 @@ class WebDatasetSource:
             ``tcp://host:port``, ``unix:/path``; or ``-``, the standard input.
         fields: Extensions by field, such as ``{image: "jpg;png", label: cls}``; None: each
             extension is the field that is usual for its kind.
-        classes: Class names by id, or how many there are; a stream cannot be looked through for
-            them.
+        classes: Class names by id, or how many there are; None: the lines of ``classes.txt`` in
+            the folder. A stream cannot be looked through for them.
         timeout_s: Seconds that a command or a socket may take for its next byte.
     """
 
@@ -47,10 +47,10 @@ class WebDatasetSource:
         timeout_s: Annotated[float, Gt(0)] = 120,
     ) -> None:
         self.path = path
-        self._labels = StreamLabels(classes)
         self._shards = ByteShards(
             path, endings=(".tar", ".tar.gz", ".tgz"), timeout_s=timeout_s, where=str(self)
         )
+        self._labels = StreamLabels(classes, folder=self._shards.root)
         self._fields = SampleFields(fields)
         self._opened = OpenFiles(self._shards.root)
 
