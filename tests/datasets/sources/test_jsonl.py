@@ -1,0 +1,77 @@
+"""Lines of JSON as a stream, with images in files beside them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+from typing import Any
+
+import pytest
+
+from datasets.sample import BadRecord
+from datasets.sources.jsonl import JsonlSource
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "images").mkdir()
+    lines = []
+    for n in range(4):
+        (tmp_path / "images" / f"{n}.jpg").write_bytes(b"jpeg %d" % n)
+        lines.append(json.dumps({"image": f"images/{n}.jpg", "label": n, "box": [n, 1]}))
+    (tmp_path / "a.jsonl").write_text(lines[0] + "\n\n" + "\n".join(lines[1:]))
+    return tmp_path / "a.jsonl"
+
+
+def records(path: Any, **arguments: Any) -> list[Any]:
+    source = pickle.loads(pickle.dumps(JsonlSource(str(path), **arguments)))
+    found = []
+    for shard in source.shards(0):
+        reader = source.open(shard)
+        found += [item if isinstance(item, BadRecord) else source.load(item) for item in reader]
+        reader.close()
+    return found
+
+
+def test_lines_are_records_and_paths_their_content(file):
+    found = records(file)
+    assert [record.key for record in found] == [f"images/{n}.jpg" for n in range(4)]
+    assert found[2].fields == {"image": b"jpeg 2", "label": 2, "box": [2, 1]}
+    packed = file.with_name("b.jsonl.gz")
+    packed.write_bytes(gzip.compress(file.read_bytes()))
+    assert records(packed) == found
+    assert records(f"pipe:cat {file}", root=str(file.parent)) == found
+    reader = JsonlSource(str(file)).open(str(file))
+    assert reader.skip(3) == 3 and json.loads(next(reader).line)["label"] == 3
+    assert reader.skip(5) == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"{", "Expecting"),
+        (b"[1]", "expected an object"),
+        (b'{"image": "../secret"}', "leads out"),
+        (b'{"image": "/etc/passwd"}', "leads out"),
+        (b'{"image": "none.jpg"}', "cannot be read"),
+        (b'{"label": "cat"}', "classes=[...]"),
+        (b"[" * 100_000, ""),
+        (b"\xff\xfe", ""),
+    ],
+)
+def test_a_damaged_line_spoils_no_other(line, said, file):
+    good = b'{"label": 1}'
+    file.write_bytes(good + b"\n" + line + b"\n" + good)
+    first, bad, last = records(file)
+    assert isinstance(bad, BadRecord) and said in bad.cause and "\n" not in bad.cause
+    assert bad.key == "a.jsonl:2" and first.fields == last.fields == {"label": 1}
+
+
+def test_a_link_does_not_lead_out(file, tmp_path_factory):
+    secret = tmp_path_factory.mktemp("other") / "secret"
+    secret.write_text("x")
+    (file.parent / "link.jpg").symlink_to(secret)
+    file.write_text('{"image": "link.jpg"}')
+    (bad,) = records(file)
+    assert isinstance(bad, BadRecord) and "leads out" in bad.cause

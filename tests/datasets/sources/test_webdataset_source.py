@@ -1,0 +1,159 @@
+"""Tar archives as a stream: every way to bring them gives the same samples."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import pickle
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datasets.formats.tar_headers import crc32_group
+from datasets.sample import BadRecord, Record
+from datasets.sources.webdataset import WebDatasetSource
+from tests.datasets.formats.test_byte_streams import served
+
+
+def write_tar(samples: list[tuple[str, dict[str, bytes]]], **more: Any) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for key, members in samples:
+            for ending, content in members.items():
+                info = tarfile.TarInfo(f"{key}.{ending}")
+                info.size = len(content)
+                for name, value in more.items():
+                    setattr(info, name, value)
+                archive.addfile(info, io.BytesIO(content))
+    return out.getvalue()
+
+
+def samples(first: int, count: int) -> list[tuple[str, dict[str, bytes]]]:
+    array = io.BytesIO()
+    np.save(array, np.arange(6, dtype=np.float32).reshape(2, 3))
+    return [
+        (
+            f"a/{n:03d}",
+            {
+                "jpg": b"jpeg %d" % n,
+                "cls": b"cat" if n % 2 else b"dog",
+                "json": json.dumps({"boxes": [[1, 2, 3, 4]], "width": n}).encode(),
+                "features.npy": array.getvalue(),
+            },
+        )
+        for n in range(first, first + count)
+    ]
+
+
+def records(source: WebDatasetSource) -> list[Any]:
+    source = pickle.loads(pickle.dumps(source))
+    found = []
+    for shard in source.shards(0):
+        reader = source.open(shard)
+        found += [item if isinstance(item, BadRecord) else source.load(item) for item in reader]
+        reader.close()
+    return found
+
+
+def plain(record: Record) -> Any:
+    fields = {
+        name: (value.dtype.str, value.tolist()) if isinstance(value, np.ndarray) else value
+        for name, value in record.fields.items()
+    }
+    return record.key, fields
+
+
+@pytest.fixture
+def shards(tmp_path) -> Path:
+    for number, (first, count) in enumerate(((0, 3), (3, 0), (3, 5))):
+        (tmp_path / f"shard-{number:02d}.tar").write_bytes(write_tar(samples(first, count)))
+    return tmp_path
+
+
+def test_every_way_to_name_them_gives_the_same_samples(shards):
+    folder = WebDatasetSource(str(shards), classes=["dog", "cat"])
+    expected = [plain(record) for record in records(folder)]
+    assert [key for key, _ in expected] == [f"a/{n:03d}" for n in range(8)]
+    assert expected[1][1]["label"] == 1 and expected[1][1]["image"] == b"jpeg 1"
+    assert expected[1][1]["boxes"] == [[1, 2, 3, 4]] and folder.class_names == ("dog", "cat")
+    for file in sorted(shards.glob("*.tar")):
+        (shards / f"{file.stem}.tar.gz").write_bytes(gzip.compress(file.read_bytes()))
+    sent = b"".join(file.read_bytes() for file in sorted(shards.glob("*.tar")))
+    for path in (
+        f"{shards}/shard-*.tar",
+        f"{shards}/shard-{{00..02}}.tar",
+        f"{shards}/shard-*.tar.gz",
+        f"pipe:cat {shards}/shard-{{00..02}}.tar",
+        f"pipe:sh -c 'gunzip -c < {shards}/shard-{{00,01,02}}.tar.gz'",
+        f"pipe:gzip -dc {shards}/shard-{{00..02}}.tar.gz",
+        served(sent),
+    ):
+        source = WebDatasetSource(path, classes=["dog", "cat"])
+        assert [plain(record) for record in records(source)] == expected, path
+        assert source.reopens == (not path.startswith("tcp"))
+
+
+def test_fields_can_be_chosen_and_what_is_not_is_not_read(shards):
+    source = WebDatasetSource(f"{shards}/shard-00.tar", fields={"image": "png;jpg"})
+    assert [record.fields for record in records(source)] == [
+        {"image": b"jpeg %d" % n} for n in range(3)
+    ]
+    items = list(WebDatasetSource(
+        f"pipe:cat {shards}/shard-00.tar", fields={"image": "jpg"}
+    ).open(f"pipe:cat {shards}/shard-00.tar"))  # fmt: skip
+    assert [set(item.members) for item in items] == [{"jpg"}] * 3
+
+
+def test_labels_need_classes_that_are_known(shards, tmp_path):
+    bad = records(WebDatasetSource(str(shards)))
+    assert all(isinstance(record, BadRecord) and "classes=[...]" in record.cause for record in bad)
+    bad = records(WebDatasetSource(str(shards), classes=["cat"]))
+    assert ["not among the 1 classes" in str(record) for record in bad] == [True, False] * 4
+    (shards / "classes.txt").write_text("dog\ncat\n")
+    assert WebDatasetSource(str(shards)).class_names == ("dog", "cat")
+    with pytest.raises(ValueError, match="stands twice"):
+        WebDatasetSource(str(shards), classes=["a", "a"])
+
+
+def test_one_damaged_sample_spoils_no_other(shards):
+    three = samples(0, 3)
+    three[1][1]["json"] = b"{"
+    (shards / "shard-00.tar").write_bytes(write_tar(three))
+    found = records(WebDatasetSource(f"{shards}/shard-00.tar", classes=["dog", "cat"]))
+    assert [isinstance(record, BadRecord) for record in found] == [False, True, False]
+    import zlib
+
+    content = b"jpeg"
+    for crc32, good in ((zlib.crc32(content), True), (1, False)):
+        data = write_tar([("k", {"jpg": content})], gname=crc32_group(crc32))
+        (shards / "sums.tar").write_bytes(data)
+        (record,) = records(WebDatasetSource(f"{shards}/sums.tar"))
+        assert isinstance(record, Record) == good
+        assert good or "checksum" in record.cause
+
+
+def test_mistakes_are_one_line(tmp_path):
+    for path, said in (
+        (str(tmp_path / "none"), "nothing there"),
+        (str(tmp_path), "no file found"),
+        ("pipe:", "has no command"),
+        ("tcp://nowhere", "expected tcp://host:port"),
+    ):
+        with pytest.raises(ValueError, match=said) as error:
+            WebDatasetSource(path)
+        assert "\n" not in str(error.value)
+
+
+def test_a_copy_has_the_same_fingerprint(shards, tmp_path_factory):
+    import shutil
+
+    copy = tmp_path_factory.mktemp("copy") / "elsewhere"
+    shutil.copytree(shards, copy)
+    one, two = WebDatasetSource(str(shards)), WebDatasetSource(str(copy))
+    assert one.fingerprint() == two.fingerprint()
+    (copy / "shard-02.tar").write_bytes(write_tar(samples(0, 1)))
+    assert WebDatasetSource(str(copy)).fingerprint() != one.fingerprint()
