@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Gt
 
-from datasets.annotations.stream_labels import StreamLabels
+from datasets.stream_labels import StreamLabels
 from datasets.byte_shards import ByteShards
 from datasets.file_reader import MissingFile, read_file
 from datasets.formats.byte_streams import ByteStream, DamagedBytes

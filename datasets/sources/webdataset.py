@@ -9,7 +9,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt
 
-from datasets.annotations.stream_labels import StreamLabels
+from datasets.stream_labels import StreamLabels
 from datasets.byte_shards import ByteShards
 from datasets.file_reader import MissingFile
 from datasets.formats.tar_samples import SampleFields
