@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,7 +46,7 @@ class LaneStreamDataset:
         lanes: Shards that are read side by side.
         shuffle: The shards are in another order in every epoch.
         shuffle_window: Records of a lane that are shuffled together; 0: none.
-        keep: Which keys belong to the split; None: all.
+        keep: Which keys belong to the split, with a ``repr`` that tells it; None: all.
 
     Attributes:
         global_random: The transform draws from global random states and needs a process in
@@ -174,8 +175,9 @@ class LaneStreamDataset:
         return replace(record, index=position)
 
     def fingerprint(self) -> str:
-        """The source's: what is known of the data without reading it."""
-        return self.source.fingerprint()
+        """Hash of what is known of the data without reading it, and of which part this is."""
+        text = f"{self.source.fingerprint()} {self._keep!r}"
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 class _Closing:

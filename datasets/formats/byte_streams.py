@@ -7,6 +7,7 @@ error and never an end.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gzip
 import io
 import os
@@ -16,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import zlib
 from collections.abc import Callable
@@ -43,6 +45,15 @@ _LEASH = (
     "if os.getppid() != int(sys.argv[1]): sys.exit(1)\n"
     "try: os.execvp(sys.argv[2], sys.argv[2:])\n"
     "except OSError as error: sys.exit(f'{sys.argv[2]}: {error.strerror}')\n"
+)
+
+# A worker that is forked while a command is being started would keep the command's ends of its
+# pipes open, and so its output would never end: forks wait until it is started.
+_starting = threading.Lock()
+os.register_at_fork(
+    before=_starting.acquire,
+    after_in_parent=_starting.release,
+    after_in_child=_starting.release,
 )
 
 
@@ -284,14 +295,13 @@ def command_of(name: str) -> list[str]:
 def _start(name: str) -> subprocess.Popen[bytes]:
     """Run a command, in a session of its own: Ctrl-C is for us, and we end it."""
     leash = [sys.executable, "-I", "-S", "-c", _LEASH, str(os.getpid())]
-    process = subprocess.Popen(
-        [*leash, *command_of(name)],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, bufsize=0, start_new_session=True,
-    )  # fmt: skip
+    with _starting:
+        process = subprocess.Popen(
+            [*leash, *command_of(name)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, bufsize=0, start_new_session=True,
+        )  # fmt: skip
     assert process.stdout is not None
     with contextlib.suppress(OSError):
-        import fcntl
-
         fcntl.fcntl(process.stdout.fileno(), _SET_PIPE_SIZE, _PIPE_BYTES)
     return process
 

@@ -1,0 +1,247 @@
+"""Streams under the laws: the same batches however they are brought and shared out."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import signal
+import subprocess
+import sys
+import tarfile
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import compose
+from pipeline.loader.faults import BadSampleError
+from tests.laws.runs import AUGMENTS, IMPORTS, INLINE, LOADER, digests, loader_of, rest
+from tests.laws.runs import rows as whole_rows
+
+ROOT = Path(__file__).resolve().parents[2]
+CLASSES = ("ash", "birch", "cedar", "dogwood")
+SHARDS = (13, 1, 17, 10)  # of 41, in as many archives; no number of lanes or ranks divides them
+SOURCES = ("files", "pipe", "generator")
+WAYS: list[dict[str, Any]] = [
+    {"engine": "ring", "num_workers": 3},
+    {"engine": "ring", "num_workers": 2, "processes": 2, "multiprocessing_context": "fork"},
+    {"engine": "torch", "num_workers": 2, "multiprocessing_context": "forkserver"},
+    {"engine": "torch", "num_workers": 3, "persistent_workers": False,
+     "multiprocessing_context": "fork"},
+    {"engine": "auto"},
+]  # fmt: skip
+
+
+def write_tars(photos: Path, root: Path, *, good: bool = False) -> Path:
+    """The photographs in archives, mixed, and those for evaluation in one; all of them `good`?"""
+    for split, sizes in (("train", SHARDS), ("val", (15,))):
+        (root / split).mkdir()
+        files = sorted((photos / split).glob("*/*.jpg"))
+        random.Random(4).shuffle(files)
+        for number, size in enumerate(sizes):
+            part = [files.pop() for _ in range(size)]
+            with tarfile.open(root / split / f"{number}.tar", "w") as archive:
+                for file in part:
+                    label = str(CLASSES.index(file.parent.name)).encode()
+                    damaged = file.stat().st_size == 200
+                    content = (file.with_name("04.jpg") if damaged and good else file).read_bytes()
+                    for ending, value in (("cls", label), ("jpg", content)):
+                        info = tarfile.TarInfo(f"{file.parent.name}/{file.stem}.{ending}")
+                        info.size = len(value)
+                        archive.addfile(info, io.BytesIO(value))
+        assert not files
+        (root / split / "classes.txt").write_text("\n".join(CLASSES) + "\n")
+    return root
+
+
+@pytest.fixture(scope="module")
+def tars(photos, tmp_path_factory) -> Path:
+    """The photographs in archives, one of them damaged."""
+    return write_tars(photos, tmp_path_factory.mktemp("tars"))
+
+
+def overrides(tars: Path, photos: Path, source: str = "files", *, augment: str = "light") -> Any:
+    """What a user would type for a stream."""
+    typed = ["dataset.shuffle_window=5", "dataset.lanes=3", *AUGMENTS[augment], *LOADER]
+    if source == "files":
+        data = [f"dataset.source.path={tars}"]
+    elif source == "pipe":
+        path = f"pipe:cat {tars}/train/{{0..3}}.tar"
+        data = [f"dataset.source.path={path}", "dataset.val_fraction=0"]
+        data += [f"dataset.source.classes=[{','.join(CLASSES)}]"]
+    else:
+        data = ["dataset/source=laws_photos", f"dataset.source.root={photos}/train"]
+        data += ["dataset.val_fraction=0"]
+    return [IMPORTS, "dataset=stream", *data, *typed]
+
+
+@pytest.fixture(scope="module")
+def expected(tars, photos):
+    """Config and hashes of two epochs by the inline engine, by source."""
+
+    @lru_cache
+    def of(source: str) -> Any:
+        config = compose(overrides(tars, photos, source))
+        return config, digests(config, **INLINE)
+
+    return of
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way.values())))
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_way_to_run_gives_the_batches_of_the_inline_engine(source, way, expected):
+    config, hashes = expected(source)
+    first, second = hashes
+    assert len(first) == len(second) == len({*first}) == 7 and not {*first} & {*second}
+    assert digests(config, **way) == hashes
+
+
+def test_files_and_commands_give_the_same(expected):
+    assert expected("files")[1] == expected("pipe")[1]
+
+
+def test_evaluation_is_all_of_it_in_order_each_time(tars, photos):
+    config = compose(overrides(tars, photos))
+    first, second = digests(config, split="val", **INLINE)
+    assert first == second and len(first) == 3
+    assert digests(config, split="val", engine="torch", num_workers=2) == [first, second]
+
+
+@pytest.mark.parametrize("tail", [True, False, "pad"])
+@pytest.mark.parametrize("source", ["files", "pipe"])
+def test_the_union_of_the_ranks_is_the_epoch(source, tail, photos, tmp_path):
+    # A rank whose only row is bad has none to put in its place: all photographs are good here.
+    config = compose(overrides(write_tars(photos, tmp_path, good=True), photos, source))
+    for batch_size in (3, 7, 11):
+        changes = {**INLINE, "batch_size": batch_size, "drop_last": tail}
+        alone = whole_rows(config, **changes)
+        full, left = divmod(41, batch_size)
+        assert len(alone) == full + (tail is not True and left > 0)
+        for world_size in (2, 3, 4):
+            joined: list[list[str]] = [[] for _ in alone]
+            for rank in range(world_size):
+                ranked = whole_rows(config, rank=rank, world_size=world_size, **changes)
+                for rows, more in zip(joined, ranked, strict=True):
+                    rows += more
+            assert joined == alone, f"{world_size} ranks, batch size {batch_size}"
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_it_goes_on_after_every_batch_of_any_epoch(source, expected, caplog):
+    config, hashes = expected(source)
+    caplog.set_level("INFO")
+    with loader_of(config, **INLINE) as loader:
+        for epoch in range(2):
+            batches = iter(loader)
+            for step in range(8):
+                state = loader.state_dict()
+                way = WAYS[step % 2] if step in (3, 4) else INLINE
+                with loader_of(config, **way) as other:
+                    other.load_state_dict(state)
+                    assert rest(other) == (hashes[epoch][step:] if step < 7 else [])
+                next(batches, None)
+            next(batches, None)
+    assert "records passed over" in caplog.text
+
+
+def test_another_data_set_is_refused(tars, photos, tmp_path, expected):
+    config, _ = expected("files")
+    with loader_of(config, **INLINE) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    other = compose([*overrides(tars, photos), f"dataset.source.path={tars}/train"])
+    with loader_of(other, **INLINE) as loader, pytest.raises(ValueError, match="data was"):
+        loader.load_state_dict(state)
+    lanes = compose([*overrides(tars, photos), "dataset.lanes=2"])
+    with loader_of(lanes, **INLINE) as loader, pytest.raises(ValueError, match="lanes was 3"):
+        loader.load_state_dict(state)
+
+
+def test_a_worker_that_dies_takes_nothing_with_it(expected, caplog):
+    config, hashes = expected("pipe")
+    way = {"engine": "ring", "num_workers": 2, "processes": 2, "multiprocessing_context": "fork"}
+    with loader_of(config, **way) as loader:
+        given = []
+        for epoch in range(2):
+            for number, hashed in enumerate(_digested(loader)):
+                given.append(hashed)
+                if number in (1, 4):
+                    crew: Any = loader._engine._crew  # type: ignore[attr-defined]
+                    os.kill(crew.pids[epoch], signal.SIGKILL)
+    assert given == [*hashes[0], *hashes[1]]
+    assert "it is replaced" in caplog.text
+
+
+def _digested(loader: Any) -> Any:
+    from pipeline.digest import batch_digest
+
+    for batch in loader:
+        yield batch_digest(batch)
+
+
+@pytest.fixture
+def cut(tars, tmp_path) -> Path:
+    """The archives, one of them cut off in the middle of a photograph."""
+    for file in (tars / "train").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    long = tmp_path / "2.tar"
+    long.write_bytes(long.read_bytes()[: long.stat().st_size // 2])
+    return tmp_path
+
+
+def test_an_archive_that_is_cut_off_is_counted_and_the_others_go_on(cut, tars, photos):
+    data = [f"dataset.source.path={cut}", "dataset.val_fraction=0"]
+    config = compose([*overrides(tars, photos), *data])
+    with loader_of(config, **INLINE) as loader:
+        keys = [key for batch in loader for key in batch["key"]]
+        assert loader.stats.bad_samples == 2, "and the damaged photograph"
+    assert 24 < len(keys) < 40
+    config = compose([*overrides(tars, photos), *data, "loader.on_error=raise"])
+    with loader_of(config, **INLINE) as loader, pytest.raises(BadSampleError) as error:
+        list(loader)
+    assert "2.tar" in str(error.value) or "03" in str(error.value)
+    piped = [f"dataset.source.path=pipe:cat {cut}/{{0..3}}.tar"]
+    config = compose([*overrides(tars, photos, "pipe"), *piped])
+    with loader_of(config, **INLINE) as loader, pytest.raises(RuntimeError, match="broke off"):
+        list(loader)
+
+
+def test_a_command_that_fails_stops_the_run(tars, photos):
+    path = f"pipe:sh -c 'cat {tars}/train/{{0..3}}.tar; exit 4'"
+    config = compose([*overrides(tars, photos, "pipe"), f"dataset.source.path={path}"])
+    for way in (INLINE, WAYS[0]):
+        with loader_of(config, **way) as loader, pytest.raises(RuntimeError, match="exit code 4"):
+            list(loader)
+
+
+def test_what_cannot_work_is_said_before_anything_is_built(tars, photos):
+    from pipeline.config.errors import ConfigError
+
+    base = overrides(tars, photos)
+    for typed, said in (
+        (["sampler=random"], "type sampler=sequential"),
+        (["dataset.source.path=-"], "type trainer.max_epochs=1"),
+        (["dataset.source.path=nowhere/x.tar"], "does not exist"),
+        (["dataset.source.fields={image: 3}"], "dataset.source.fields"),
+        (["dataset.lanes=0"], "dataset.lanes"),
+        (["dataset.source.paht=x"], "dataset.source.path"),
+        (["dataset/source=laws_photos", "dataset.source.shard=1"], "known at run time alone"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            compose([*base, *typed])
+
+
+@pytest.mark.timeout(120)
+def test_the_standard_input_trains_an_epoch(tars, photos, tmp_path):
+    more = ["dataset.source.path=-", f"dataset.source.classes=[{','.join(CLASSES)}]"]
+    more += ["trainer.max_epochs=1", "trainer.progress=off", f"outputs={tmp_path}/out"]
+    more += ["loader.engine=ring", "loader.num_workers=2", "model.width=8", "trainer.device=cpu"]
+    typed = [*overrides(tars, photos), *more]
+    data = b"".join((tars / "train" / f"{number}.tar").read_bytes() for number in range(4))
+    command = [sys.executable, str(ROOT / "train.py"), *typed]
+    done = subprocess.run(command, input=data, capture_output=True, cwd=ROOT, timeout=100)
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    said = done.stderr.decode() + done.stdout.decode()
+    assert "nothing validates" in said and "not validated" in said
