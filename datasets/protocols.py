@@ -347,7 +347,8 @@ class ShardReader(Protocol):
 class Source(Protocol):
     """Where a stream comes from: shards, each read from its start to its end.
 
-    A source may have ``class_names``, a tuple of strings by label.
+    A source may have ``class_names``, a tuple of strings by label, and ``counts``, the number of
+    items by shard, as far as it knows them: whoever resumes passes such shards by unopened.
     """
 
     @property

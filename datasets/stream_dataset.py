@@ -79,7 +79,7 @@ class LaneStreamDataset:
         self.reopens = source.reopens
         self.global_random = bool(getattr(transform, "global_random", False))
         self._keep = keep
-        self._counts: dict[Any, int] = {}
+        self._counts: dict[Any, int] = dict(getattr(source, "counts", ()))
         self._decode = DecodeStage(deferred(decode, transform), keys=keys, storage=str(source))
         self._transform = TransformStage(transform, seed=seed, storage=str(source))
 

@@ -19,6 +19,7 @@ from pipeline import compose
 from pipeline.loader.faults import BadSampleError
 from tests.laws.runs import AUGMENTS, IMPORTS, INLINE, LOADER, digests, loader_of, rest
 from tests.laws.runs import rows as whole_rows
+from tests.laws.test_torchrun import TRAINER, check_same, trained
 
 ROOT = Path(__file__).resolve().parents[2]
 CLASSES = ("ash", "birch", "cedar", "dogwood")
@@ -146,6 +147,23 @@ def test_it_goes_on_after_every_batch_of_any_epoch(source, expected, caplog):
     assert "records passed over" in caplog.text
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_real_ranks_train_on_a_stream_as_one_process_does(photos, tmp_path):
+    write_tars(photos, tmp_path, good=True)
+    base = overrides(tmp_path, photos)
+    configs = [
+        compose([*base, *TRAINER, f"loader.batch_size={size}", f"loader.drop_last={tail}",
+                 "loader.eval_batch_size=7"])
+        for size, tail in ((6, "false"), (4, "pad"))
+    ]  # fmt: skip
+    one = trained(configs, 1, tmp_path, timeout_s=60)
+    two = trained(configs, 2, tmp_path, timeout_s=150)
+    for alone, shared in zip(one, two, strict=True):
+        assert alone["step"] in (7, 11)
+        check_same(alone, shared)
+
+
 def test_another_data_set_is_refused(tars, photos, tmp_path, expected):
     config, _ = expected("files")
     with loader_of(config, **INLINE) as loader:
@@ -214,6 +232,34 @@ def test_a_command_that_fails_stops_the_run(tars, photos):
     for way in (INLINE, WAYS[0]):
         with loader_of(config, **way) as loader, pytest.raises(RuntimeError, match="exit code 4"):
             list(loader)
+
+
+def test_a_command_that_stalls_is_given_up(tars, photos):
+    path = f"pipe:sh -c 'cat {tars}/train/{{0..3}}.tar; sleep 60'"
+    typed = [*overrides(tars, photos, "pipe"), "dataset.source.timeout_s=0.5"]
+    config = compose([*typed, f"dataset.source.path={path}"])
+    for way in (INLINE, WAYS[1]):
+        with loader_of(config, **way) as loader, pytest.raises(RuntimeError, match="gave no byte"):
+            list(loader)
+
+
+def test_waiting_can_be_interrupted(tars, photos):
+    path = f"pipe:sh -c 'cat {tars}/train/{{0..3}}.tar; echo $$ >&2; sleep 60'"
+    typed = [*overrides(tars, photos, "pipe"), f"dataset.source.path={path}", "dataset.lanes=1"]
+    code = (
+        "import sys; from pipeline import build_loader, compose\n"
+        "for batch in build_loader(compose(sys.argv[1:])): print('batch', flush=True)"
+    )
+    waiting = subprocess.Popen(
+        [sys.executable, "-c", code, *typed, "loader=ring", "loader.num_workers=1"],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert waiting.stdout is not None and waiting.stderr is not None
+    command = int(waiting.stderr.readline())  # all is sent, and no end comes
+    waiting.send_signal(signal.SIGINT)
+    _, said = waiting.communicate(timeout=20)
+    assert "KeyboardInterrupt" in said
+    assert not Path(f"/proc/{command}").exists() or "Z" in Path(f"/proc/{command}/stat").read_text()
 
 
 def test_what_cannot_work_is_said_before_anything_is_built(tars, photos):
