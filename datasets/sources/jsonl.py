@@ -10,12 +10,12 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Gt
 
-from datasets.stream_labels import StreamLabels
 from datasets.byte_shards import ByteShards
 from datasets.file_reader import MissingFile, read_file
 from datasets.formats.byte_streams import ByteStream, DamagedBytes
 from datasets.inside import inside
 from datasets.sample import BadRecord, Record
+from datasets.stream_labels import StreamLabels
 from pipeline.registry import register
 
 _MOST_LINE_BYTES = 1 << 26

@@ -9,13 +9,13 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt
 
-from datasets.stream_labels import StreamLabels
 from datasets.byte_shards import ByteShards
 from datasets.file_reader import MissingFile
 from datasets.formats.tar_samples import SampleFields
 from datasets.formats.tar_stream import Place, TarItem, TarShard
 from datasets.sample import BadRecord, Record
 from datasets.shared_file import EndOfFile, OpenFiles
+from datasets.stream_labels import StreamLabels
 from pipeline.registry import register
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from pipeline import registry
 from pipeline.config.errors import Problem
 
 _PATTERN = re.compile(r"[*?\[{]|://")
@@ -75,6 +76,19 @@ def torch_dataset(config: dict[str, Any]) -> Iterator[Problem]:
     elif stream and sampler == "sampler/random":
         yield Problem("sampler", f"{node['target']} is a stream, which is read in its own order "
                       f"and cannot be shuffled; type sampler=sequential")  # fmt: skip
+
+
+def foreign_parts(config: dict[str, Any]) -> Iterator[Problem]:
+    """A storage where a data set takes a source, or the other way round."""
+    dataset = config["dataset"]
+    component = registry.find(dataset["_target_"])
+    if component is None:
+        return
+    takes = inspect.signature(component.target).parameters
+    for part, remedy in (("storage", "image_folder"), ("source", "stream")):
+        if part in dataset and part not in takes:
+            yield Problem(f"dataset.{part}", f"{component.target_name} takes no {part}; leave it "
+                          f"away, or type dataset={remedy}")  # fmt: skip
 
 
 def stream(config: dict[str, Any]) -> Iterator[Problem]:
@@ -157,6 +171,7 @@ def plateau_by_steps(config: dict[str, Any]) -> Iterator[Problem]:
 RULES: dict[Rule, tuple[str, ...]] = {
     missing_data: ("dataset", "dataset.storage", "dataset.storage.path"),
     torch_dataset: ("dataset", "dataset.target", "sampler"),
+    foreign_parts: ("dataset",),
     stream: ("dataset", "dataset.source", "dataset.source.path", "sampler", "trainer.max_epochs"),
     plateau_by_steps: ("scheduler", "trainer.scheduler_interval"),
     empty_run: ("dataset", "dataset.decode"),

@@ -272,6 +272,8 @@ def test_what_cannot_work_is_said_before_anything_is_built(tars, photos):
         (["dataset.source.path=nowhere/x.tar"], "does not exist"),
         (["dataset.source.fields={image: 3}"], "dataset.source.fields"),
         (["dataset.lanes=0"], "dataset.lanes"),
+        (["dataset/storage=zip"], "dataset/stream takes no storage"),
+        (["dataset=lmdb", "dataset/source=jsonl"], "type dataset=stream"),
         (["dataset.source.paht=x"], "dataset.source.path"),
         (["dataset/source=laws_photos", "dataset.source.shard=1"], "known at run time alone"),
     ):
