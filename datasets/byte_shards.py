@@ -45,20 +45,11 @@ class ByteShards:
             elif name.startswith("tcp://"):
                 socket_address(name)
         if all(map(is_file, names)):
-            names = self._files(names, endings, where)
+            files = find_data_files(os.path.abspath(path), endings=endings, where=where)
+            names, self.root = files.paths, files.root
+            self._sizes = [size for size, _ in files.marks]
         self.names = tuple(names)
         self.reopens = not any(map(is_read_once, names))
-
-    def _files(self, names: Sequence[str], endings: Sequence[str], where: str) -> list[str]:
-        found: list[str] = []
-        roots = []
-        for name in names:
-            files = find_data_files(os.path.abspath(name), endings=endings, where=where)
-            roots.append(files.root)
-            found += files.paths
-            self._sizes += [size for size, _ in files.marks]
-        self.root = os.path.commonpath(roots)
-        return found
 
     def open(self, name: str) -> ByteStream:
         """Open one of `names`."""

@@ -43,6 +43,11 @@ def _records(folder: Storage) -> list[tuple[str, bytes, int]]:
     return [(r.key, r.fields["image"], r.fields["label"]) for r in records]  # type: ignore[union-attr]
 
 
+def _mixed(folder: Storage) -> list[tuple[str, bytes, int]]:
+    """The records in the order of their numbers, for streams: no class comes before the others."""
+    return sorted(_records(folder), key=lambda row: row[0].rpartition("/")[2])
+
+
 def _write_lmdb(path: Path, folder: Storage) -> None:
     from datasets.writers.lmdb import LmdbWriter
     from datasets.writing import write_storage
@@ -114,8 +119,7 @@ def _write_jsonl(path: Path, folder: Storage) -> None:
 
     assert folder.index.class_names is not None
     lines = []
-    # A stream is read in the order of its lines: no class comes before the others.
-    for key, image, label in sorted(_records(folder), key=lambda row: row[0].rpartition("/")[2]):
+    for key, image, label in _mixed(folder):
         name = f"images/{path.stem}/{key}"
         file = path.parent / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -235,7 +239,7 @@ def _write_webdataset(path: Path, folder: Storage) -> None:
 
     def write(file: Any) -> None:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as shard:
-            for key, image, label in _records(folder):
+            for key, image, label in _mixed(folder):
                 stem, _, ending = key.rpartition(".")
                 for name, content in (("cls", str(label).encode()), (ending, image)):
                     info = tarfile.TarInfo(f"{stem}.{name}")

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from datasets.formats.byte_streams import ByteStream, DamagedBytes, StreamError
 from datasets.formats.tar_headers import BLOCK_BYTES, BadTar, TarHeaders, stored_bytes
+from datasets.formats.tar_keys import unpack_key
 from datasets.formats.tar_samples import extension_text, iter_samples, split_name
 from datasets.sample import BadRecord
 
@@ -42,11 +43,12 @@ class TarItem:
 
 
 class _Member:
-    """A member whose content has not been read yet."""
+    """A member whose content has not been read yet, and the name of its owner."""
 
-    __slots__ = ("content",)
+    __slots__ = ("content", "owner")
 
-    def __init__(self) -> None:
+    def __init__(self, owner: bytes) -> None:
+        self.owner = owner
         self.content: Content | None = None
 
 
@@ -82,7 +84,7 @@ class TarShard:
             raise StopIteration
         start = self._stream.offset
         try:
-            key, members = next(self._samples)
+            stem, members = next(self._samples)
         except StopIteration:
             self._ended = True
             raise
@@ -92,8 +94,8 @@ class TarShard:
             cause = f"between byte {start:,} and {self._stream.offset:,}: {error}"
             return BadRecord(-1, name, f"{cause}; what comes behind it in this shard is lost")
         found = {name: member.content for name, member in members.items() if member.content}
-        text = key.decode("utf-8", "surrogateescape")
-        return TarItem(text, found, self._stream.name)
+        key = unpack_key(stem, next(iter(members.values())).owner)
+        return TarItem(key.decode("utf-8", "surrogateescape"), found, self._stream.name)
 
     def skip(self, count: int) -> int:
         """Pass over so many samples without reading their content; how many there were."""
@@ -123,7 +125,7 @@ class TarShard:
             if header.kind == "extension":
                 headers.extend(self._read(header.size_bytes))
             elif header.kind == "file":
-                member = _Member()
+                member = _Member(header.owner)
                 yield header.name, member
                 member.content = self._content(header.name, header.size_bytes, header.crc32)
         headers.finish()

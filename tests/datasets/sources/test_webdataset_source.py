@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import pickle
+import random
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets.formats.tar_headers import crc32_group
+from datasets.formats.tar_keys import pack_key
 from datasets.sample import BadRecord, Record
 from datasets.sources.webdataset import WebDatasetSource
 from tests.datasets.formats.test_byte_streams import served
@@ -129,11 +130,35 @@ def test_one_damaged_sample_spoils_no_other(shards):
 
     content = b"jpeg"
     for crc32, good in ((zlib.crc32(content), True), (1, False)):
-        data = write_tar([("k", {"jpg": content})], gname=crc32_group(crc32))
+        data = write_tar([("k", {"jpg": content})], gname=f"crc32:{crc32:08x}")
         (shards / "sums.tar").write_bytes(data)
         (record,) = records(WebDatasetSource(f"{shards}/sums.tar"))
         assert isinstance(record, Record) == good
         assert good or "checksum" in record.cause
+
+
+def test_no_damage_ends_in_anything_but_bad_records(tmp_path):
+    data = write_tar(samples(0, 4))
+    draw = random.Random(7)
+    for name, whole in (("a.tar", data), ("a.tar.gz", gzip.compress(data))):
+        for turn in range(60):
+            damaged = bytearray(whole)
+            damaged[draw.randrange(len(damaged))] ^= 1 << draw.randrange(8)
+            if turn % 4 == 0:
+                damaged = damaged[: draw.randrange(len(damaged))]
+            (tmp_path / name).write_bytes(damaged)
+            found = records(WebDatasetSource(str(tmp_path / name), classes=["dog", "cat"]))
+            assert all(isinstance(record, (Record, BadRecord)) for record in found)
+            whole_again = len(found) == 4 and not any(isinstance(r, BadRecord) for r in found)
+            assert whole_again or turn % 4 or isinstance(found[-1], BadRecord), "never shorter"
+
+
+def test_keys_that_are_no_names_come_back(tmp_path):
+    for key in ("a.b.c", "x/y.jpg", "../up", "100%", "ä"):
+        stem, owner = pack_key(key.encode(), before=b"")
+        data = write_tar([(stem.decode(), {"txt": b"t"})], uname=owner.decode())
+        (tmp_path / "a.tar").write_bytes(data)
+        assert [record.key for record in records(WebDatasetSource(f"{tmp_path}/a.tar"))] == [key]
 
 
 def test_mistakes_are_one_line(tmp_path):
