@@ -110,10 +110,6 @@ def _write_csv(path: Path, folder: Storage) -> None:
     write_whole(path, lambda file: file.write(text.getvalue().encode()))
 
 
-def _squares(folder: Storage) -> NDArray[np.uint8]:
-    """Images of one size, uint8 [N, 32, 32, 3], by area.
-
-
 def _write_jsonl(path: Path, folder: Storage) -> None:
     import json
 
@@ -131,8 +127,8 @@ def _write_jsonl(path: Path, folder: Storage) -> None:
     write_whole(path, lambda file: file.write(text.encode()))
 
 
-def _write_memmap(path: Path, folder: Storage) -> None:
-    """Arrays have rows of one size and the photographs differ: each becomes a square, by area.
+def _squares(folder: Storage) -> NDArray[np.uint8]:
+    """Images of one size, uint8 [N, 32, 32, 3], by area.
 
     Arrays have rows of one size and the photographs differ: each becomes a square. That loses
     the ratio of their sides and cuts nothing off.

@@ -111,8 +111,7 @@ def test_it_is_made_once_and_packed_once(tmp_path, small):
         ]
 
 
-@pytest.mark.parametrize("storage_name", sorted(FORMS.keys() - AS_ARRAYS))
-@pytest.mark.parametrize("storage_name", sorted(FORMS.keys() - {"memmap", "jsonl"}))
+@pytest.mark.parametrize("storage_name", sorted(FORMS.keys() - AS_ARRAYS - {"jsonl"}))
 def test_every_form_holds_the_same_images_and_labels(tmp_path, small, storage_name):
     load_all(())
     folder = demo_path(storage_name, tmp_path)
