@@ -1,21 +1,19 @@
-"""``python -m pipeline pack``: copy a data set into one file that is quick to read."""
+"""``python -m pipeline pack``: copy a data set into another form, or check such a copy."""
 
 from __future__ import annotations
 
-import functools
-import time
-from collections import Counter
-from dataclasses import dataclass
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
 from pipeline.registry import register
 
-if TYPE_CHECKING:
-    from datasets.protocols import Storage
-    from transforms.recode import Recode
+# Settings that say how it is done, and not what comes of it.
+_EXECUTION = frozenset("path to check num_workers overwrite verify".split())
 
 
 @register("settings", "pack")
@@ -25,6 +23,9 @@ class PackSettings:
 
     Images that are encoded anew are JPEG: 4:2:0, or grey; upright, without alpha or metadata.
     FFCV's usual preparation is ``max_side=500 quality=90 raw=0.5``.
+
+    Records are written in parts by several processes. What was killed goes on, by the same
+    command, at the next part; the folder appears under its name when it is whole.
 
     Args:
         path: The folder to make; it gets ``train`` and ``val``. It must not exist,
@@ -41,9 +42,16 @@ class PackSettings:
             about a third more bytes; for photographs much larger than the crop.
         raw: Share of the images, 0 .. 1, spread evenly, that are stored as decoded pixels, in
             the mode of ``dataset.decode``: quickest to read, several times the bytes.
+        num_workers: Processes that read, change and write; auto: one for each core. 0: this
+            one alone. The result is the same.
+        on_error: What becomes of records that cannot be read: ``raise``, or ``skip``, which
+            leaves them out and lists them in ``bad_records.csv``.
+        verify: Read all of the result again and compare it with its checksums.
+        overwrite: Replace what is at `path`, if pack made it and nobody has changed it.
+        check: Make nothing, and check what was packed at this path: damaged records are named.
     """
 
-    path: str
+    path: str | None = None
     to: str = "lmdb"
     max_side: Annotated[int, Ge(1)] | None = None
     short_side: Annotated[int, Ge(1)] | None = None
@@ -51,9 +59,16 @@ class PackSettings:
     tiled: bool | Literal["lossless"] = False
     overviews: bool = False
     raw: Annotated[float, Ge(0), Le(1)] = 0.0
+    num_workers: Annotated[int, Ge(0)] | Literal["auto"] = "auto"
+    on_error: Literal["raise", "skip"] = "raise"
+    verify: bool = False
+    overwrite: bool = False
+    check: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
+        if self.path is None and self.check is None:
+            raise ValueError("pack.path: missing, accepts a string; type pack.path=<new folder>")
         shrinking = [name for name in ("max_side", "short_side") if getattr(self, name)]
         if len(shrinking) > 1:
             raise ValueError("pack: max_side and short_side both say the size; give one of them")
@@ -80,92 +95,86 @@ class PackSettings:
 
 def run(config: dict[str, Any]) -> int:
     """Write both splits of ``dataset.storage`` as ``pack.to`` under ``pack.path``."""
-    from datasets.writing import write_storage
     from pipeline.build import build, build_settings, open_storage
-    from pipeline.cores import usable_cores
+    from pipeline.config.discovery import load_all
+    from pipeline.cores import default_workers
+    from pipeline.packing.recoding import make_recode
+    from pipeline.packing.run import Packing, pack
+    from pipeline.packing.verify import check
 
     settings: PackSettings = build_settings(config["pack"])
-    target = Path(settings.path)
-    if target.is_file() or (target.is_dir() and any(target.iterdir())):
-        raise ValueError(f"pack.path: {target} exists already; name a folder that does not")
-    written = []
-    for split in ("train", "val"):
-        storage = open_storage(config, split)
-        if not len(storage):
-            print(f"{split}: no records, nothing written")
-            continue
-        recode = make_recode(config, settings) if settings.changes_images else None
-        start = time.perf_counter()
-        destination = target / split
-        summaries = write_storage(
-            build(config["writer"]), destination, storage, recode=recode, threads=usable_cores()
+    workers = settings.num_workers
+    num_workers = default_workers() if isinstance(workers, str) else workers
+    imports = config["imports"]
+    if settings.check is not None:
+        load_all(imports)
+        return check(Path(settings.check), num_workers=num_workers, imports=imports)
+    assert settings.path is not None
+    target = Path(os.path.abspath(os.path.expanduser(settings.path)))
+    _refuse_nesting(config, target)
+    sources = {split: open_storage(config, split) for split in ("train", "val")}
+    for split in [split for split, source in sources.items() if not len(source)]:
+        print(f"{split}: no records, nothing written")
+        del sources[split]
+    if not sources:
+        raise ValueError("pack: the data set has no records; check dataset.storage.path")
+    node = config["writer"]
+    name = node["_target_"].partition("/")[2]
+    writer = build(node)
+    status = pack(
+        Packing(
+            sources=sources,
+            target=target,
+            writer=writer,
+            name=name,
+            recipe={
+                "pack.to": name,
+                "the version of its writer": writer.version,
+                **{f"writer.{key}": value for key, value in node.items() if key != "_target_"},
+                **{f"pack.{k}": v for k, v in asdict(settings).items() if k not in _EXECUTION},
+                "dataset.decode": config["dataset"]["decode"] if settings.changes_images else None,
+                **{f"the data of {s}": source.fingerprint() for s, source in sources.items()},
+            },
+            recode=make_recode(config, settings) if settings.changes_images else None,
+            skip_bad=settings.on_error == "skip",
+            overwrite=settings.overwrite,
+            verify_all=settings.verify,
+            num_workers=num_workers,
+            imports=imports,
         )
-        seconds = time.perf_counter() - start
-        print(
-            f"{split}: {len(storage):,} records, {_size(storage)}{_written_bytes(destination)} in "
-            f"{seconds:.1f} s ({len(storage) / seconds:,.0f} records/s) -> {destination}"
-        )
-        if recode is not None:
-            counts = sum((Counter(summary.done) for summary in summaries), Counter[str]())
-            parts = ", ".join(f"{count:,} {what}" for what, count in counts.most_common())
-            print(f"  images: {parts or 'none'}")
-        written.append(destination)
+    )
+    if status == 0:
+        print(_how_to_train(settings, target, list(sources), writer.storage_arguments))
+    return status
+
+
+def _how_to_train(
+    settings: PackSettings, target: Path, splits: list[str], arguments: dict[str, Any]
+) -> str:
     # A folder of both splits is opened as one; a split alone by its own name.
-    path, rest = (target, "") if len(written) > 1 else (written[0], " dataset.val_fraction=0")
-    print(f"train on it: python train.py dataset={settings.to} dataset.storage.path={path}{rest}")
-    return 0
-
-
-def make_recode(config: dict[str, Any], settings: PackSettings) -> Recode:
-    """How records are prepared; images are decoded as the config says, but whole.
-
-    Raises:
-        ValueError: The decoder does not go with the settings, or a program is missing.
-    """
-    from pipeline.build import build
-    from transforms.formats.jpeg_lossless import find_jpegtran, tile_losslessly
-    from transforms.recode import DEFAULT_QUALITY, Recode
-
-    node = config["dataset"]["decode"]
-    if node["_target_"] not in ("decode/image", "decode/scaled"):
-        raise ValueError(
-            f"pack: images are to be changed, but dataset/decode is {node['_target_']}, which "
-            f"decodes none; give dataset/decode=image, or leave the options out"
-        )
-    encodes = settings.raw < 1 and (
-        settings.max_side or settings.short_side or settings.quality or settings.tiled is True
+    path, rest = (
+        (target, "") if len(splits) > 1 else (target / splits[0], " dataset.val_fraction=0")
     )
-    if encodes and node["mode"] == "RGBA":
-        raise ValueError(
-            "pack: dataset.decode.mode=RGBA, but a JPEG holds no alpha; give mode RGB or L, or "
-            "pack.raw=1"
-        )
-    tile = None
-    if settings.tiled == "lossless":
-        tile = functools.partial(
-            tile_losslessly,
-            jpegtran=find_jpegtran(),
-            overview_quality=DEFAULT_QUALITY if settings.overviews else None,
-        )
-    return Recode(
-        decode=build(node),
-        max_side=settings.max_side,
-        short_side=settings.short_side,
-        quality=settings.quality,
-        tiled=settings.tiled is True,
-        overviews=settings.overviews,
-        tile_losslessly=tile,
-        raw=settings.raw,
-    )
+    rest += "".join(f" dataset.storage.{name}={value}" for name, value in arguments.items())
+    shown = os.path.relpath(path) if settings.path and not os.path.isabs(settings.path) else path
+    return f"train on it: python train.py dataset={settings.to} dataset.storage.path={shown}{rest}"
 
 
-def _size(storage: Storage) -> str:
-    """How large the records were, where their index says it."""
-    if "size_bytes" not in storage.index.columns:
-        return ""
-    return f"{int(storage.index.column('size_bytes').sum(dtype='int64')) / 1e6:,.1f} MB as "
+def _refuse_nesting(config: dict[str, Any], target: Path) -> None:
+    """Refuse to write into the source, or where the source lies in what is written."""
+    node = config["dataset"].get("storage") or {}
+    for source in _paths(node.get("path")):
+        if source == target or source in target.parents or target in source.parents:
+            raise ValueError(
+                f"pack.path: {target} and the source, {source}, lie in each other; name a folder "
+                f"beside it"
+            )
 
 
-def _written_bytes(folder: Path) -> str:
-    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    return f"{size / 1e6:,.1f} MB"
+def _paths(value: Any) -> Iterator[Path]:
+    """Folders and files that a storage's path names."""
+    if isinstance(value, dict):
+        for item in value.values():
+            yield from _paths(item)
+    elif isinstance(value, str) and os.path.exists(os.path.expanduser(value)):
+        yield Path(os.path.realpath(os.path.expanduser(value)))

@@ -25,8 +25,9 @@ def packed_config(
     from datasets.writers.lmdb import LmdbWriter
     from datasets.writing import write_storage
     from pipeline.build import open_storage
-    from pipeline.commands.pack import PackSettings, make_recode
+    from pipeline.commands.pack import PackSettings
     from pipeline.cores import usable_cores
+    from pipeline.packing.recoding import make_recode
 
     storage: Any = Subset(open_storage(config, split), rows)
     settings = PackSettings(path=str(folder), tiled=tiled)

@@ -1,0 +1,163 @@
+"""One split: its parts written, joined in order, finished and verified."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from datasets.parts import PackPlan, Part, PartSummary
+from datasets.protocols import Storage, Writer
+from datasets.recoded import Recode
+from datasets.writing import check_labels, make_plan, write_part
+from pipeline.packing.journal import Journal, numbered
+from pipeline.packing.made import read_mark, write_mark
+from pipeline.packing.screen import show
+from pipeline.packing.staging import Staging
+from pipeline.packing.verify import cache_in, compare_all, open_packed, verify
+from pipeline.packing.workers import Tell, do_tasks
+
+
+@dataclass(frozen=True, slots=True)
+class WritePart:
+    """Writes parts, in any process; see `datasets.writing.write_part`."""
+
+    writer: Writer
+    folder: Path
+    plan: PackPlan
+    source: Storage
+    recode: Recode | None
+    skip_bad: bool
+
+    def __call__(self, task: Part, tell: Tell) -> PartSummary:
+        """Write one part."""
+        return write_part(
+            self.writer, self.folder, self.plan, task, self.source,
+            recode=self.recode, skip_bad=self.skip_bad, progress=tell,
+        )  # fmt: skip
+
+    def name(self, task: Part) -> str:
+        """Which records."""
+        return f"records {task.start:,} to {task.stop - 1:,} of {self.source}"
+
+
+def pack_split(
+    staging: Staging,
+    split: str,
+    source: Storage,
+    writer: Writer,
+    *,
+    about: Mapping[str, Any],
+    recode: Recode | None,
+    skip_bad: bool,
+    verify_all: bool,
+    num_workers: int,
+    imports: Sequence[str],
+) -> tuple[PackPlan, list[PartSummary], int]:
+    """Write, join, finish and verify a split, going on where it was left.
+
+    Args:
+        staging: Where.
+        split: ``train`` or ``val``.
+        source: The records.
+        writer: How.
+        about: Name and arguments of the storage that reads it.
+        recode: Changes each record.
+        skip_bad: Leave out records that cannot be read.
+        verify_all: Read all of it again.
+        num_workers: Processes; one part alone needs none.
+        imports: Modules of the user's.
+
+    Returns:
+        The plan, the parts, and how many records were written this time.
+    """
+    folder = staging.result / split
+    folder.mkdir(exist_ok=True)
+    plan = make_plan(writer, source, recode)
+    writer.begin(folder, plan)
+    journal = staging.journal(split)
+    parts = _Parts(writer, folder, plan, journal)
+    missing = parts.missing
+    before = sum(map(len, parts.found.values()))
+    if before:
+        print(f"{split}: going on, {before:,} of {len(source):,} records are written already")
+    screen = show(split, len(source), before)
+    try:
+        parts.join()
+        done = do_tasks(
+            WritePart(writer, folder, plan, source, recode, skip_bad),
+            missing,
+            num_workers=num_workers if len(missing) > 1 else 0,
+            lock=staging.workers_lock,
+            imports=imports,
+            tell=screen.add,
+        )
+        with closing(done):  # whatever happens, no process is left
+            for _, summary in done:
+                parts.add(summary)
+                parts.join()
+    finally:
+        screen.close()
+    summaries = parts.end()
+    check_labels(source, summaries)
+    if not any(map(len, summaries)):
+        raise ValueError(f"pack: {source}: not one of its records can be read")
+    writer.finish(folder, plan, summaries)
+    write_mark(folder, plan, summaries, about)
+    with cache_in(staging.folder / "cache"):
+        mark = read_mark(folder)
+        storage = open_packed(folder, about)
+        verify(storage, mark, summaries, plan.class_names)
+        if verify_all and (damaged := compare_all(
+            storage, mark, num_workers=num_workers, imports=imports, what=f"verify {split}"
+        )):  # fmt: skip
+            raise RuntimeError(f"pack: {storage}: {damaged[0]} ({len(damaged)} damaged records)")
+    return plan, summaries, sum(map(len, summaries)) - before
+
+
+class _Parts:
+    """The parts of a split, joined in order as far as they are written."""
+
+    def __init__(self, writer: Writer, folder: Path, plan: PackPlan, journal: Journal) -> None:
+        self._writer, self._folder, self._plan, self._journal = writer, folder, plan, journal
+        self.found = journal.load(plan.parts, folder)
+        self._joined = journal.joined
+        self._first: int | None = None
+
+    @property
+    def missing(self) -> list[Part]:
+        """Parts that are not written, in order."""
+        return [part for part in self._plan.parts if part.number not in self.found]
+
+    def add(self, summary: PartSummary) -> None:
+        """Note a part that has been written."""
+        self._journal.save(summary)
+        self.found[summary.part.number] = summary
+
+    def join(self) -> None:
+        """Join all that can be joined."""
+        if self._first is None:
+            if any(number not in self.found for number in range(self._joined)):
+                return  # what was noted of one of them is damaged; it is being written again
+            self._first = sum(len(self.found[number]) for number in range(self._joined))
+        while self._joined in self.found:
+            summary = replace(self.found[self._joined], first=self._first)
+            self._writer.join_part(self._folder, self._plan, summary)
+            self._journal.set_joined(self._joined + 1)
+            self._take_away(summary)
+            self._joined += 1
+            self._first += len(summary)
+
+    def end(self) -> list[PartSummary]:
+        """All parts in order; of what they spooled nothing is left."""
+        self.join()
+        assert self._joined == len(self._plan.parts)
+        for summary in self.found.values():
+            self._take_away(summary)
+        return numbered(self.found, len(self._plan.parts))
+
+    def _take_away(self, summary: PartSummary) -> None:
+        for name in summary.written.spooled:
+            (self._folder / name).unlink(missing_ok=True)
