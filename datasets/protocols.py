@@ -138,9 +138,10 @@ class Writer(Protocol):
     r"""Writes records in the form that the storage of the same name reads.
 
     Records are written in parts, each by any process, several at a time; a part whose process
-    was killed is written again, over what is left of it. The folder is a hidden one that becomes
-    the result. Packing itself keeps the checksums of the files that a writer names, syncs them,
-    and writes what it must know into ``.packed.arrow``; storages pass hidden files over.
+    was killed is written again, over the same names. The folder is a hidden one that becomes the
+    result. Packing itself keeps the checksums of the files that a writer names, syncs them, and
+    removes hidden files before `finish`: temporary ones are best hidden, as those of
+    `datasets.index.write_whole` are. Its own ``.packed.arrow`` is hidden from storages.
 
     A writer that keeps one file for each part::
 

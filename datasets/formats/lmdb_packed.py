@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,11 @@ def _append(folder: Path, first: int, values: memoryview, sizes: Sequence[int]) 
                 return
             except lmdb.MapFullError:
                 env.set_mapsize(env.info()["map_size"] * 2)
+            except lmdb.DiskError as error:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)) from error
+            except lmdb.Error as error:  # half a write, too, where the disk becomes full
+                cause = f"{error}: the disk is full, or fails"
+                raise OSError(errno.EIO, cause, str(folder)) from error
     finally:
         env.close()
 

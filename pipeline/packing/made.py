@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -134,3 +134,10 @@ def files_in(folder: Path) -> list[str]:
         links = [name for name in folders if os.path.islink(os.path.join(root, name))]
         found += [os.path.relpath(os.path.join(root, name), folder) for name in names + links]
     return sorted(found)
+
+
+def remove_hidden(folder: Path, names: Iterable[str]) -> None:
+    """Remove files that are hidden: half of what a process wrote that was killed."""
+    for name in names:
+        if os.path.basename(name).startswith("."):
+            (folder / name).unlink()

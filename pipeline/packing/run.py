@@ -20,14 +20,14 @@ from datasets.parts import PackPlan, PartSummary
 from datasets.protocols import Storage, Writer
 from datasets.recoded import Recode
 from pipeline.packing.duplicates import refuse_duplicates
-from pipeline.packing.made import write_about
+from pipeline.packing.made import remove_hidden, write_about
 from pipeline.packing.report import folder_bytes, speed_line, summary_lines
 from pipeline.packing.split import pack_split
 from pipeline.packing.staging import Staging
 from pipeline.packing.verify import open_packed
 
 BAD_RECORDS = "bad_records.csv"
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +120,7 @@ def _fill(packing: Packing, staging: Staging) -> None:
             f"{packing.target / split}",
             *(f"  {line}" for line in _about_data(plan, summaries)),
         ]
+    remove_hidden(staging.result, os.listdir(staging.result))
     _write_bad_records(staging.result, packed)
     write_about(staging.result, list(packed), packing.recipe)
     staging.publish()

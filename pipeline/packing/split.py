@@ -13,7 +13,7 @@ from datasets.protocols import Storage, Writer
 from datasets.recoded import Recode
 from datasets.writing import check_labels, make_plan, write_part
 from pipeline.packing.journal import Journal, numbered
-from pipeline.packing.made import read_mark, write_mark
+from pipeline.packing.made import files_in, read_mark, remove_hidden, write_mark
 from pipeline.packing.screen import show
 from pipeline.packing.staging import Staging
 from pipeline.packing.verify import cache_in, compare_all, open_packed, verify
@@ -104,6 +104,7 @@ def pack_split(
     check_labels(source, summaries)
     if not any(map(len, summaries)):
         raise ValueError(f"pack: {source}: not one of its records can be read")
+    remove_hidden(folder, files_in(folder))
     writer.finish(folder, plan, summaries)
     write_mark(folder, plan, summaries, about)
     with cache_in(staging.folder / "cache"):

@@ -48,15 +48,22 @@ class Staging:
 
     def __enter__(self) -> Staging:
         self._refuse_place()
+        begun = self.folder.exists()
+        if not begun:
+            self._refuse_target()
         self.target.parent.mkdir(parents=True, exist_ok=True)
         self._enter()
-        if self._took_its_place():
-            self._remove()
-            self._enter()
-        self._refuse_target()
-        self._refuse_other_recipe()
-        self.result.mkdir(exist_ok=True)
-        sync_folder(self.folder)
+        try:
+            if self._took_its_place():
+                self._remove()
+                self._enter()
+            self._refuse_target()
+            self._refuse_other_recipe()
+            self.result.mkdir(exist_ok=True)
+            sync_folder(self.folder)
+        except BaseException:
+            self.release() if begun else self._remove()
+            raise
         return self
 
     def __exit__(
@@ -65,6 +72,10 @@ class Staging:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Let others go on."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -132,14 +143,13 @@ class Staging:
             path = self.folder / "lock"
             self._lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
             if not _locked(self._lock, fcntl.LOCK_EX):
-                os.close(self._lock)
-                self._lock = -1
+                self.release()
                 raise ValueError(
                     f"pack.path: another process is packing {self.target}; wait for it, or end it"
                 )
             if path.exists() and os.path.samestat(os.fstat(self._lock), path.stat()):
                 break
-            os.close(self._lock)  # it was removed by who held it
+            self.release()  # it was removed by who held it
         self._wait_for_workers()
 
     def _wait_for_workers(self) -> None:
@@ -148,6 +158,8 @@ class Staging:
         deadline = time.monotonic() + _WAIT_FOR_WORKERS_S
         while not _locked(descriptor, fcntl.LOCK_EX):
             if time.monotonic() > deadline:
+                os.close(descriptor)
+                self.release()
                 raise ValueError(
                     f"pack.path: processes of an earlier run still write to {self.folder}; end them"
                 )
@@ -182,9 +194,7 @@ class Staging:
     def _remove(self) -> None:
         """Remove the folder, all of which was made here."""
         shutil.rmtree(self.folder)
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        self.release()
 
 
 def _locked(descriptor: int, kind: int) -> bool:

@@ -1,0 +1,71 @@
+"""Packings of a few records in small parts, for tests that kill, fill and damage them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from datasets.sample import BadRecord, Record
+from datasets.writers.lmdb import LmdbWriter
+from pipeline.packing.run import Packing
+from tests.contracts.writer import ListedRecords, records_of
+
+KINDS = frozenset(("keys", "files", "labels", "shapes", "values"))
+
+
+class Deadly(ListedRecords):
+    """Reading some of the records ends the process, as often as it says.
+
+    Args:
+        times: How often.
+        counts: A folder that remembers it.
+    """
+
+    def __init__(self, records: Any, class_names: Any, *, times: int, counts: Path) -> None:
+        super().__init__(records, class_names)
+        self._times, self._counts, self._parent = times, counts, os.getpid()
+
+    def read(self, indices: Any) -> list[Record | BadRecord]:
+        if 12 in np.asarray(indices) and os.getpid() != self._parent:
+            count = len(list(self._counts.iterdir()))
+            if count < self._times:
+                (self._counts / str(count)).touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().read(indices)
+
+
+class Slow(ListedRecords):
+    """Every read takes a while."""
+
+    def read(self, indices: Any) -> list[Record | BadRecord]:
+        time.sleep(0.05)
+        return super().read(indices)
+
+
+def small_writer(part_records: int = 5) -> LmdbWriter:
+    writer = LmdbWriter()
+    writer.part_records = part_records
+    return writer
+
+
+def packing(target: Path, sources: Any = None, **changes: Any) -> Packing:
+    sources = sources or {"train": records_of(KINDS), "val": records_of(KINDS, 7)}
+    arguments: dict[str, Any] = {
+        "sources": sources,
+        "target": target,
+        "writer": small_writer(),
+        "name": "lmdb",
+        "recipe": {"pack.to": "lmdb", "pack.quality": None},
+        "recode": None,
+        "skip_bad": False,
+        "overwrite": False,
+        "verify_all": True,
+        "num_workers": 0,
+        "imports": [],
+    }
+    return Packing(**{**arguments, **changes})

@@ -1,0 +1,198 @@
+"""Whatever is killed, and whenever: the same command goes on, and the result is the same."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pipeline.config.discovery import load_builtin
+from pipeline.packing import report
+from pipeline.packing.run import pack
+from tests.contracts.writer import contents, records_of
+from tests.pipeline.packing.packings import KINDS, Deadly, packing
+
+ROOT = Path(__file__).resolve().parents[3]
+# Each of these is a step that changes what is on the disk.
+STEPS = ("fsync", "replace", "rename", "unlink", "mkdir", "open")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(report, "_MEASURE_S", 0.01)
+    load_builtin()
+
+
+def run_killed(make, at: int | None) -> int | None:
+    """Pack in a forked process that kills itself at a step; how many it made if it was not."""
+    child = os.fork()
+    if child == 0:
+        count = 0
+
+        def counting(call):
+            def step(*arguments, **named):
+                nonlocal count
+                if count == at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                count += 1
+                return call(*arguments, **named)
+
+            return step
+
+        for name in STEPS:
+            setattr(os, name, counting(getattr(os, name)))
+        try:
+            status = pack(make())
+            os.write(1, b"")
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+            os._exit(99)
+        os._exit(status)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        return None
+    return os.WEXITSTATUS(status)
+
+
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
+def test_killed_at_any_step_and_gone_on_with(tmp_path, capfd, every):
+    def make():
+        return packing(folder / "packed", {"train": records_of(KINDS, 13)})
+
+    folder = tmp_path / "whole"
+    folder.mkdir()
+    assert pack(make()) == 0
+    wanted = contents(folder)
+    step = 0
+    while True:
+        folder = tmp_path / str(step)
+        folder.mkdir()
+        outcome = run_killed(make, step)
+        if outcome == 0:
+            break
+        assert outcome is None, capfd.readouterr().err
+        if (folder / "packed").exists():  # it appears only when it is whole
+            assert contents(folder / "packed") == contents(tmp_path / "whole/packed")
+        else:
+            assert run_killed(make, None) == 0, step
+            assert contents(folder) == wanted, f"killed at step {step}"
+        step += every
+    assert step > 60
+
+
+def test_a_part_cut_short_in_the_staging_folder_is_written_again(tmp_path):
+    assert pack(packing(tmp_path / "whole")) == 0
+    for cut in ("result/train/spool-000002", "journal/train/joined"):
+        target = tmp_path / cut.replace("/", " ")
+        staging = tmp_path / f".{target.name}.packing"
+        for step in range(30, 400):  # until it is there
+            assert run_killed(lambda target=target: packing(target), step) is None
+            if (staging / cut).exists() and (staging / cut).stat().st_size:
+                break
+            shutil.rmtree(staging)
+        os.truncate(staging / cut, (staging / cut).stat().st_size // 2)
+        assert run_killed(lambda target=target: packing(target), None) == 0
+        assert contents(target) == contents(tmp_path / "whole")
+
+
+def test_a_worker_that_is_killed_is_replaced(tmp_path):
+    assert pack(packing(tmp_path / "whole")) == 0
+    (tmp_path / "counts").mkdir()
+    listed = records_of(KINDS)
+    source = Deadly(listed.records, listed.index.class_names, times=2, counts=tmp_path / "counts")
+    sources = {"train": source, "val": records_of(KINDS, 7)}
+    assert pack(packing(tmp_path / "packed", sources, num_workers=2)) == 0
+    assert len(list((tmp_path / "counts").iterdir())) == 2
+    assert contents(tmp_path / "packed") == contents(tmp_path / "whole")
+
+
+def test_a_record_that_kills_every_worker_is_named(tmp_path):
+    (tmp_path / "counts").mkdir()
+    listed = records_of(KINDS)
+    source = Deadly(listed.records, listed.index.class_names, times=99, counts=tmp_path / "counts")
+    cause = r"records 10 to 14 of listed records ended its worker process 3 times \(signal SIGKILL"
+    with pytest.raises(ValueError, match=cause):
+        pack(packing(tmp_path / "packed", {"train": source}, num_workers=2))
+    left = [" ".join(child.cmdline()) for child in psutil.Process().children()]
+    assert not [line for line in left if "resource_tracker" not in line], "no process is left"
+    assert not (tmp_path / "packed").exists()
+
+
+SLOW_SIGNALS = (signal.SIGTERM, signal.SIGKILL)
+SLOWLY = """
+import sys
+from pathlib import Path
+from pipeline.config.discovery import load_builtin
+from pipeline.packing.run import pack
+from tests.contracts.writer import records_of
+from tests.pipeline.packing.packings import KINDS, Slow, packing, small_writer
+
+if __name__ == "__main__":
+    load_builtin()
+    listed = records_of(KINDS, 150)
+    source = Slow(listed.records, listed.index.class_names)
+    sys.exit(pack(packing(Path(sys.argv[1]), {"train": source}, num_workers=2)))
+"""
+
+
+def start_slowly(tmp_path):
+    (tmp_path / "slowly.py").write_text(SLOWLY)
+    process = subprocess.Popen(
+        [sys.executable, str(tmp_path / "slowly.py"), str(tmp_path / "packed")],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, start_new_session=True,
+    )  # fmt: skip
+    journal = tmp_path / ".packed.packing/journal/train"
+    deadline = time.monotonic() + 60
+    while not list(journal.glob("0*")):
+        assert time.monotonic() < deadline and process.poll() is None, process.stdout.read()
+        time.sleep(0.02)
+    return process, journal
+
+
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, *(pytest.param(n, marks=pytest.mark.slow) for n in SLOW_SIGNALS)],
+)
+def test_a_signal_stops_it_at_once_and_it_goes_on(tmp_path, number):
+    process, journal = start_slowly(tmp_path)
+    others = psutil.Process(process.pid).children(recursive=True)
+    # Ctrl-C reaches every process of the terminal.
+    os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+    said = process.communicate(timeout=20)[0]
+    if number == signal.SIGKILL:
+        assert process.returncode == -number
+    else:
+        assert process.returncode == 128 + number
+        assert "the same command goes on" in said and "Traceback" not in said
+    _, left = psutil.wait_procs(others, timeout=5)
+    assert not left
+    assert not (tmp_path / "packed").exists()
+    done = len(list(journal.glob("0*")))
+    assert 0 < done < 30
+    again = subprocess.run(
+        [sys.executable, str(tmp_path / "slowly.py"), str(tmp_path / "packed")],
+        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120,
+    )  # fmt: skip
+    assert again.returncode == 0, again.stderr
+    assert "train: going on, " in again.stdout
+    listed = records_of(KINDS, 150)
+    assert pack(packing(tmp_path / "whole", {"train": listed})) == 0
+    assert contents(tmp_path / "packed") == contents(tmp_path / "whole")
+
+
+def test_two_packers_at_one_target(tmp_path):
+    process, _ = start_slowly(tmp_path)
+    with pytest.raises(ValueError, match=r"another process is packing .*packed; wait for it"):
+        pack(packing(tmp_path / "packed"))
+    assert process.wait(60) == 0

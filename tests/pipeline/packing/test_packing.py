@@ -1,0 +1,207 @@
+"""What packing refuses, what it replaces, what it leaves out, and what a check finds later."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from datasets.storages.lmdb import LmdbStorage
+from pipeline.config.discovery import load_builtin
+from pipeline.packing import report
+from pipeline.packing.report import summary_lines
+from pipeline.packing.run import pack
+from pipeline.packing.verify import check
+from tests.contracts.writer import ListedRecords, assert_equal_records, contents, records_of
+from tests.pipeline.packing.packings import KINDS, packing
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(report, "_MEASURE_S", 0.01)
+    load_builtin()
+
+
+def test_any_number_of_workers_gives_the_same_bytes(tmp_path):
+    for name, workers in (("a", 0), ("b", 3)):
+        assert pack(packing(tmp_path / name, num_workers=workers)) == 0
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    assert sorted(os.listdir(tmp_path)) == ["a", "b"]
+    for split, count in (("train", 23), ("val", 7)):
+        storage = LmdbStorage(str(tmp_path / "b" / split))
+        assert_equal_records(storage, records_of(KINDS, count))
+
+
+def with_bad(*positions):
+    listed = records_of(KINDS)
+    for key in np.array(list(listed.records))[list(positions)].tolist():
+        listed.records[key] = None
+    return listed
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_bad_records_stop_it_or_are_left_out_and_listed(tmp_path, capsys, num_workers):
+    sources = {"train": with_bad(3, 12, 13, 14), "val": records_of(KINDS, 7)}
+    with pytest.raises(ValueError, match=r"listed records: .* is gone; .*pack.on_error=skip"):
+        pack(packing(tmp_path / "a", sources, num_workers=num_workers))
+    shutil.rmtree(tmp_path / ".a.packing", ignore_errors=True)
+    given = packing(tmp_path / "a", sources, skip_bad=True, num_workers=num_workers)
+    assert pack(given) == 0
+    said = capsys.readouterr().out
+    assert "  unreadable: 4" in said and "bad_records.csv" in said
+    lines = (tmp_path / "a/bad_records.csv").read_text().splitlines()
+    assert lines[0] == "split,key,cause" and len(lines) == 5 and "is gone" in lines[1]
+    rows = [i for i in range(23) if i not in (3, 12, 13, 14)]
+    expected = records_of(KINDS)
+    assert_equal_records(LmdbStorage(str(tmp_path / "a/train")), expected, rows=rows)
+    assert check(tmp_path / "a", num_workers=0, imports=[]) == 0
+
+
+def test_what_was_begun_with_other_settings_is_not_gone_on_with(tmp_path):
+    given = packing(tmp_path / "a", {"train": with_bad(20)})
+    with pytest.raises(ValueError, match="is gone"):
+        pack(given)
+    other = replace(given, recipe={**given.recipe, "pack.quality": 90})
+    cause = r"begun with pack.quality None, now it is 90; .* rm -r .*/.a.packing"
+    with pytest.raises(ValueError, match=cause):
+        pack(other)
+    shutil.rmtree(tmp_path / ".a.packing")
+    assert pack(replace(other, sources={"train": records_of(KINDS)})) == 0
+
+
+def test_overwriting_replaces_what_pack_made_and_nothing_else(tmp_path):
+    first = packing(tmp_path / "a")
+    assert pack(first) == 0
+    with pytest.raises(ValueError, match=r"exists already; .*pack.overwrite=true"):
+        pack(first)
+    again = packing(tmp_path / "a", {"train": records_of(KINDS, 11)}, overwrite=True)
+    assert pack(again) == 0
+    assert sorted(os.listdir(tmp_path)) == ["a"] and not (tmp_path / "a/val").exists()
+    assert_equal_records(LmdbStorage(str(tmp_path / "a/train")), records_of(KINDS, 11))
+    for change in ("mine.txt", "train/mine.txt", "train/data.mdb", "train/.packed.arrow"):
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        with open(tmp_path / "b" / change, "ab") as file:
+            file.write(b"mine")
+        before = contents(tmp_path / "b")
+        with pytest.raises(ValueError, match=r"changed since pack made it|damaged or no index"):
+            pack(packing(tmp_path / "b", overwrite=True))
+        assert contents(tmp_path / "b") == before
+        shutil.rmtree(tmp_path / "b")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/data.mdb").write_text("precious")
+    with pytest.raises(ValueError, match="was not made by pack"):
+        pack(packing(tmp_path / "mine", overwrite=True))
+    assert sorted(os.listdir(tmp_path)) == ["a", "mine"]
+
+
+def test_places_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ValueError, match="is a file or a link"):
+        pack(packing(tmp_path / "file"))
+    with pytest.raises(ValueError, match=r"file/a: (Not a directory|File exists)"):
+        pack(packing(tmp_path / "file/a"))
+    (tmp_path / "empty").mkdir()
+    assert pack(packing(tmp_path / "empty")) == 0
+    if os.geteuid():
+        (tmp_path / "closed").mkdir(mode=0o555)
+        with pytest.raises(ValueError, match="closed/a: Permission denied"):
+            pack(packing(tmp_path / "closed/a"))
+
+
+@pytest.mark.parametrize(
+    ("most", "num_workers"), [(20_000, 0), (60_000, 0), (60_000, 2), (200_000, 0)]
+)
+def test_a_full_disk_is_one_line_and_the_same_command_goes_on(tmp_path, most, num_workers):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
+    try:
+        with pytest.raises(ValueError, match="free some space, and the same command") as error:
+            pack(packing(tmp_path / "a", num_workers=num_workers))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "a").exists()
+    assert pack(packing(tmp_path / "a", num_workers=num_workers)) == 0
+    assert pack(packing(tmp_path / "b")) == 0
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+
+
+def test_a_full_file_system(tmp_path):
+    mounted = tmp_path / "small"
+    mounted.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(mounted)]
+    if os.geteuid() or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        with pytest.raises(ValueError, match="free some space, and the same command goes on"):
+            pack(packing(mounted / "a"))
+        with pytest.raises(ValueError, match="is a mount point"):
+            pack(packing(mounted))
+    finally:
+        subprocess.run(["umount", "-l", str(mounted)], check=True)
+
+
+def test_a_check_names_what_was_damaged(tmp_path, capsys):
+    assert pack(packing(tmp_path / "a")) == 0
+    assert check(tmp_path / "a", num_workers=2, imports=[]) == 0
+    assert check(tmp_path / "a/val", num_workers=2, imports=[]) == 0
+    capsys.readouterr()
+    index = LmdbStorage(str(tmp_path / "a/train")).index
+    data = tmp_path / "a/train/data.mdb"
+    with open(data, "r+b") as file:
+        for row in (3, 18):
+            file.seek(int(index.column("offset")[row]))
+            before = file.read(1)
+            file.seek(-1, os.SEEK_CUR)
+            file.write(bytes([before[0] ^ 1]))
+    assert check(tmp_path / "a", num_workers=0, imports=[]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    keys = index.keys(np.array([3, 18]))
+    assert lines[0] == "train: file data.mdb is not what was written (size or checksum)"
+    assert [line.split(": ")[1] for line in lines[1:3]] == [repr(key) for key in keys]
+    assert lines[3:] == ["val: 7 records, all as they were packed"]
+    (tmp_path / "a/train/index.arrow").unlink()
+    assert check(tmp_path / "a", num_workers=0, imports=[]) == 1
+    assert "train: file index.arrow is gone" in capsys.readouterr().out
+    (tmp_path / "other").mkdir()
+    with pytest.raises(ValueError, match="was not made by pack"):
+        check(tmp_path / "other", num_workers=0, imports=[])
+
+
+def test_keys_that_stand_twice_are_refused(tmp_path):
+    class Twice(ListedRecords):
+        def __init__(self):
+            super().__init__({"a": {"image": b"1"}, "b": {"image": b"2"}})
+            self.index._keys = ["a", "a"]
+
+    with pytest.raises(ValueError, match="'a' is the key of the records 0 and 1"):
+        pack(packing(tmp_path / "a", {"train": Twice()}))
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("width", [30, 80])
+def test_the_report_fits_the_terminal(tmp_path, width, monkeypatch):
+    from datasets.writing import write_storage
+    from tests.pipeline.packing.packings import small_writer
+
+    names = [f"a class with a rather long name, number {i}" for i in range(30)]
+    random = np.random.default_rng(0)
+    sizes = random.lognormal(6, 2, 200).astype(int)
+    records = {
+        str(i): {"image": bytes(int(size)), "label": int(i**0.5)} for i, size in enumerate(sizes)
+    }
+    source = ListedRecords(records, names)
+    summaries = write_storage(small_writer(50), tmp_path / "a", source)
+    lines = summary_lines(summaries, tuple(names), width)
+    assert lines[0].startswith("classes: 15, from 1 to 27 records, 15 without any record (not bal")
+    rows = [line for line in lines if line.startswith("  ")]
+    assert max(map(len, rows)) <= width
+    bars = [line for line in rows if "#" in line]
+    assert len(bars) > 4 and len({line.index("#") for line in bars}) == 1, "aligned"
+    counts = sum(int(line.split("#")[0].split()[-1]) for line in bars)
+    assert 190 <= counts <= 200
