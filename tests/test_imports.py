@@ -125,7 +125,7 @@ SHARED_BY_LEAVES = {
         "datasets.formats.hdf5_fields",
         "datasets.formats.hdf5_objects",
         "datasets.table_writer",
-        "datasets.formats.array_files",
+        "datasets.formats.array_parts",
         "datasets.formats.lmdb_packed",
         "datasets.formats.lmdb_pages",
         "datasets.formats.packed_fields",

@@ -17,6 +17,8 @@ from datasets.index_cache import cached_index
 from datasets.sample import BadRecord, Record
 from pipeline.registry import register
 
+KEYS_NAME = "keys.txt"
+
 
 @register("storage", "memmap")
 class MemmapStorage:
@@ -24,8 +26,8 @@ class MemmapStorage:
 
     Each file is a field: ``images.npy`` is ``image``, uint8 [N, H, W, C]; ``labels.npy`` is
     ``label``, integers [N]; any other is the field of its name. All have the same number of
-    rows. The key of a record is the number of its row. Fields with more than one axis are views
-    of the map.
+    rows. The key of a record is its line of ``keys.txt`` in the folder, or else the number of its
+    row. Fields with more than one axis are views of the map.
 
     Args:
         path: A folder of these files; one file, which holds the images; or files by field:
@@ -80,7 +82,7 @@ class MemmapStorage:
             self._index = cached_index(
                 {"storage": "memmap", **recipe, "classes": self._class_names()},
                 build=self._build,
-                is_current=lambda index: index.metadata["marks"] == _marks(files),
+                is_current=lambda index: index.metadata["marks"] == self._marks(files),
             )
         return self._index
 
@@ -185,19 +187,43 @@ class MemmapStorage:
         if "image" in files:
             for axis, name in ((1, "height"), (2, "width")):
                 columns[name] = np.full(count, files["image"].shape[axis], np.int32)
+        keys = self._keys(count)
         write_index(
             path,
-            key_pattern="{}",
-            count=count,
+            keys=keys,
+            key_pattern="{}" if keys is None else None,
+            count=count if keys is None else None,
             columns=columns,
             class_names=names,
-            metadata={"marks": _marks(files)},
+            metadata={"marks": self._marks(files)},
         )
+
+    def _keys_path(self) -> Path | None:
+        path = Path(self.path, KEYS_NAME) if isinstance(self.path, str) else None
+        return path if path is not None and path.is_file() else None
+
+    def _keys(self, count: int) -> list[bytes] | None:
+        """The lines of the file of keys; None where there is none."""
+        path = self._keys_path()
+        if path is None:
+            return None
+        keys = path.read_bytes().removesuffix(b"\n").split(b"\n")
+        if len(keys) != count or len(set(keys)) != count:
+            raise ValueError(
+                f"{self}: {KEYS_NAME} has {len(set(keys)):,} different lines for {count:,} rows, "
+                f"expected one for each; correct it, or take it away"
+            )
+        return keys
+
+    def _marks(self, files: dict[str, ArrayFile]) -> dict[str, list[int]]:
+        """Size and time of every file that the index is made from."""
+        marks = {field: file.mark() for field, file in files.items()}
+        keys = self._keys_path()
+        if keys is not None:
+            found = os.stat(keys)
+            marks[KEYS_NAME] = [found.st_size, found.st_mtime_ns]
+        return marks
 
     def _class_names(self) -> tuple[str, ...] | None:
         folder = self.path if isinstance(self.path, str) else None
         return class_names(folder, self.classes, where=str(self))
-
-
-def _marks(files: dict[str, ArrayFile]) -> dict[str, list[int]]:
-    return {field: file.mark() for field, file in files.items()}
