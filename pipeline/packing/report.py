@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from datasets.parts import PartSummary, written_labels
 from datasets.protocols import Storage
 
-_MEASURE_S = 0.5
+_MEASURE_S = 0.25
 _BATCH = 32
 _CLASSES = 8
 _BALANCED = 1.5
@@ -82,7 +82,11 @@ def _size_lines(sizes: NDArray[np.int64], width: int) -> list[str]:
         return [line]
     inner = _edges(*(max(float(size), 1.0) for size in np.percentile(sizes, [1, 99])))
     counts = np.bincount(np.searchsorted(inner, sizes, side="right"), minlength=len(inner) + 1)
-    names = [f"< {_bytes(edge)}" for edge in inner] + [f">= {_bytes(inner[-1])}"]
+    for digits in range(1, 5):
+        shown = [_bytes(edge, digits) for edge in inner]
+        if len({*shown}) == len(shown):
+            break
+    names = [*(f"< {edge}" for edge in shown), f">= {shown[-1]}"]
     names, counts = _without_empty_ends(names, counts)
     most, digits = max(map(len, names)), len(f"{counts.max():,}")
     bar = max(1, min(_BAR, width - most - digits - 6))
@@ -110,7 +114,7 @@ def _without_empty_ends(names: list[str], counts: NDArray[np.int64]) -> tuple[li
 
 
 def reads_per_s(storage: Storage) -> float:
-    """Random reads per second in one thread, as the page cache stands; half a second of them."""
+    """Random reads per second in one thread, as the page cache stands; a moment of them."""
     rng = np.random.default_rng(0)
     storage.read(rng.integers(0, len(storage), _BATCH))
     done, start = 0, time.perf_counter()
@@ -139,9 +143,10 @@ def _short(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
-def _bytes(size: float) -> str:
+def _bytes(size: float, digits: int = 1) -> str:
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
-            return f"{size:,.0f} {unit}" if unit == "B" or size >= 100 else f"{size:,.1f} {unit}"
+            plain = unit == "B" or (size >= 100 and digits == 1)
+            return f"{size:,.0f} {unit}" if plain else f"{size:,.{digits}f} {unit}"
         size /= 1000
-    return f"{size:,.1f} TB"
+    return f"{size:,.{digits}f} TB"

@@ -53,6 +53,18 @@ def test_the_loaders_table(tmp_path, photographs, tmp_path_factory):
 
 
 @pytest.mark.slow
+def test_packing(tmp_path):
+    arguments = ["--count", "300", "--rounds", "1", "--rows", "ours-one,ours-quality,lmdb,pyarrow"]
+    said = finish(tmp_path, start(tmp_path, "pack.py", *arguments))
+    rows = [line.split("|")[1].strip() for line in said.splitlines() if line.startswith("| ")]
+    assert rows[2:] == [
+        "reading the files alone (floor)", "pack to lmdb, pack.num_workers=0",
+        "pack to lmdb, pack.quality=90", "lmdb: put, 1,000 a transaction",
+        "pyarrow: ParquetWriter, 1,000 a row group",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
 def test_growth(tmp_path):
     arguments = ["--largest", "3", "--workers", "1", "--rounds", "1", "--batches", "4"]
     said = finish(tmp_path, start(tmp_path, "growth.py", *arguments))

@@ -171,3 +171,50 @@ def test_what_is_there_already_is_left_alone(photographs, tmp_path):
     with pytest.raises(ValueError, match="exists already"):
         pack.run(configure(given, command="pack"))
     assert [file.name for file in (tmp_path / "mine").iterdir()] == ["file"]
+
+
+def test_source_and_target_in_each_other_are_refused(photographs, tmp_path):
+    given = [f"dataset.storage.path={photographs}"]
+    for path in (photographs, photographs / "cat/packed", tmp_path):
+        with pytest.raises(ValueError, match="lie in each other; name a folder beside it"):
+            pack.run(configure([*given, f"pack.path={path}"], command="pack"))
+    assert sorted(file.name for file in photographs.iterdir()) == ["cat", "dog"]
+
+
+def test_a_packed_folder_is_checked_by_its_path_alone(photographs, tmp_path, capsys):
+    packed(photographs, tmp_path / "packed", "verify=true", "num_workers=0")
+    capsys.readouterr()
+    with pytest.raises(ValueError, match=r"pack\.path: missing"):
+        configure([], command="pack")
+    assert pack.run(configure([f"check={tmp_path / 'packed'}"], command="pack")) == 0
+    assert capsys.readouterr().out.count("all as they were packed") == 2
+    for file in photographs.glob("*/*.jpg"):
+        file.unlink()  # what was packed stands alone
+    data = tmp_path / "packed/val/data.mdb"
+    data.write_bytes(data.read_bytes().replace(b"\xff\xd8", b"\xff\xd9"))
+    assert pack.run(configure([f"check={tmp_path / 'packed'}"], command="pack")) == 1
+    said = capsys.readouterr().out
+    assert "train: 10 records, all" in said and said.count("that were packed (checksum)") == 2
+
+
+def test_images_change_alike_whatever_the_number_of_workers(photographs, tmp_path, monkeypatch):
+    from datasets.writers.lmdb import LmdbWriter
+    from tests.contracts.writer import contents
+
+    monkeypatch.setattr(LmdbWriter, "part_records", 3)
+    for name, workers in (("a", 0), ("b", 2)):
+        options = ["raw=0.3", "quality=80", "max_side=50", f"num_workers={workers}"]
+        packed(photographs, tmp_path / name, *options)
+    one, other = contents(tmp_path / "a"), contents(tmp_path / "b")
+    assert one == other
+
+
+def test_memmap_takes_pixels_of_one_size_and_refuses_files(photographs, tmp_path):
+    with pytest.raises(ValueError, match=r"image' of .* is a bytes.*give pack.raw=1"):
+        packed(photographs, tmp_path / "a", "to=memmap")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["photographs"]
+    packed(photographs, tmp_path / "a", "to=memmap", "raw=1")
+    assert np.load(tmp_path / "a/train/images.npy").shape == (10, 72, 80, 3)
+    given = [f"dataset.storage.path={photographs}", "dataset.val_fraction=0.25"]
+    memmap = ["dataset=memmap", f"dataset.storage.path={tmp_path / 'a'}"]
+    assert same(batches(*memmap), batches(*given))

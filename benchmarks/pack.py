@@ -1,0 +1,223 @@
+"""Packing many small files: ours beside the writers of other libraries, and the floor of each.
+
+    python benchmarks/pack.py [--count 10000] [--rounds 5] [--rows ours,lmdb] [--workers 2]
+
+The files are small JPEG (64 x 64), in folders by class, read from the page cache. Every row runs
+in a process of its own, the rows alternate, and ratios are of the same round. The floors: reading
+every file in one process, and decoding and encoding each anew in as many threads as there are
+workers. Ours also scans the folder, computes checksums, syncs what it writes, and opens and
+compares the result, which the others do not; their rows write and close.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from family import members, processor_s
+from harness import alternate, markdown, paired, reply, run_cell, stop_when_terminated, with_spread
+from machine import describe
+
+ROOT = Path(__file__).resolve().parents[1]
+CLASSES = 100
+TIMEOUT_S = 1800
+QUALITY = 90
+BATCH = 1000
+
+ROWS = {
+    "read": "reading the files alone (floor)",
+    "encode": "decoding and encoding alone (floor)",
+    "ours": "pack to lmdb",
+    "ours-one": "pack to lmdb, pack.num_workers=0",
+    "ours-quality": f"pack to lmdb, pack.quality={QUALITY}",
+    "lmdb": "lmdb: put, 1,000 a transaction",
+    "webdataset": "webdataset: ShardWriter",
+    "pyarrow": "pyarrow: ParquetWriter, 1,000 a row group",
+}
+FLOOR = {"encode": "encode", "ours-quality": "encode"}
+
+
+def write_files(folder: Path, count: int) -> None:
+    """Small JPEG files of noise, in folders by class."""
+    import cv2
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    images = []
+    for _ in range(64):
+        coarse = rng.normal(128, 60, (8, 8, 3)).astype(np.float32)
+        image = cv2.resize(coarse, (64, 64), interpolation=cv2.INTER_CUBIC)
+        image = np.clip(image + rng.normal(0, 8, image.shape), 0, 255).astype(np.uint8)
+        images.append(cv2.imencode(".jpg", image)[1].tobytes())
+    for number in range(CLASSES):
+        (folder / f"class {number:02d}").mkdir(parents=True)
+    for number in range(count):
+        name = f"class {number % CLASSES:02d}/{number:07d}.jpg"
+        (folder / name).write_bytes(images[number % len(images)])
+
+
+def files_of(folder: Path) -> Iterator[tuple[str, bytes, int]]:
+    """Key, content and label of every file."""
+    for label, inside in enumerate(sorted(folder.iterdir())):
+        for file in sorted(os.listdir(inside)):
+            with open(inside / file, "rb", buffering=0) as opened:
+                yield f"{inside.name}/{file}", opened.read(), label
+
+
+def read(folder: Path, target: Path, workers: int) -> None:
+    """Every file once."""
+    for _ in files_of(folder):
+        pass
+
+
+def encode(folder: Path, target: Path, workers: int) -> None:
+    """Every file decoded and encoded anew."""
+    import simplejpeg
+
+    def once(item: tuple[str, bytes, int]) -> int:
+        image = simplejpeg.decode_jpeg(item[1])
+        return len(simplejpeg.encode_jpeg(image, quality=QUALITY, colorsubsampling="420"))
+
+    with ThreadPoolExecutor(workers) as pool:
+        for _ in pool.map(once, files_of(folder), chunksize=64):
+            pass
+
+
+def ours(folder: Path, target: Path, workers: int, *overrides: str) -> Callable[[], Any]:
+    """The command, its configuration read."""
+    sys.path.insert(0, str(ROOT))
+    from pipeline.commands import pack
+    from pipeline.config.command_line import configure
+
+    words = [f"dataset.storage.path={folder}", "dataset.val_fraction=0", f"pack.path={target}"]
+    config = configure([*words, f"pack.num_workers={workers}", *overrides], command="pack")
+    return partial(pack.run, config)
+
+
+def put(folder: Path, target: Path, workers: int) -> None:
+    """Values by number, and nothing else."""
+    import lmdb
+
+    env = lmdb.open(str(target), map_size=1 << 34)
+    transaction = env.begin(write=True)
+    for number, (_, content, _) in enumerate(files_of(folder)):
+        transaction.put(b"%010d" % number, content)
+        if number % BATCH == BATCH - 1:
+            transaction.commit()
+            transaction = env.begin(write=True)
+    transaction.commit()
+    env.close()
+
+
+def shards(folder: Path, target: Path, workers: int) -> None:
+    """Tar files."""
+    import webdataset
+
+    target.mkdir()
+    with webdataset.ShardWriter(f"{target}/%06d.tar", maxcount=10_000, verbose=0) as writer:
+        for number, (_, content, label) in enumerate(files_of(folder)):
+            writer.write({"__key__": f"{number:09d}", "jpg": content, "cls": label})
+
+
+def table(folder: Path, target: Path, workers: int) -> None:
+    """Rows as the public hubs lay them out."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    schema = pa.schema([("image", image), ("label", pa.int64())])
+    rows: dict[str, list[Any]] = {"image": [], "label": []}
+    with pq.ParquetWriter(str(target), schema) as writer:
+        for key, content, label in files_of(folder):
+            rows["image"].append({"bytes": content, "path": key})
+            rows["label"].append(label)
+            if len(rows["label"]) == BATCH:
+                writer.write_table(pa.table(rows, schema=schema))
+                rows = {"image": [], "label": []}
+        writer.write_table(pa.table(rows, schema=schema))
+
+
+def measure(row: str, folder: Path, target: Path, workers: int) -> dict[str, float]:
+    """Files a second, and processor time for each."""
+    count = sum(1 for _ in files_of(folder))
+    for name in {"lmdb": ["lmdb"], "webdataset": ["webdataset"], "encode": ["simplejpeg"],
+                 "pyarrow": ["pyarrow.parquet"]}.get(row, []):  # fmt: skip
+        __import__(name)
+    others = {"read": read, "encode": encode, "lmdb": put, "webdataset": shards, "pyarrow": table}
+    if row in others:
+        job: Callable[[], Any] = partial(others[row], folder, target, workers)
+    else:
+        quality = [f"pack.quality={QUALITY}"] if row == "ours-quality" else []
+        job = ours(folder, target, 0 if row == "ours-one" else workers, *quality)
+    spent_s, start = processor_s(members()), time.perf_counter()
+    job()
+    seconds = time.perf_counter() - start
+    spent_s = processor_s(members()) - spent_s
+    return {"rate": count / seconds, "processor_us": 1e6 * spent_s / count}
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=10_000, help="files")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rows", default=",".join(ROWS))
+    parser.add_argument("--cell", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.cell:
+        spec = json.loads(arguments.cell)
+        with tempfile.TemporaryDirectory(dir=spec["scratch"]) as target:
+            folder, packed = Path(spec["folder"]), Path(target, "packed")
+            reply(measure(spec["row"], folder, packed, spec["workers"]))
+        return
+    stop_when_terminated()
+    asked = arguments.rows.split(",")
+    names = ["read", *(name for name in asked if name != "read")]
+    if unknown := [name for name in names if name not in ROWS]:
+        raise SystemExit(f"--rows: no row {unknown[0]!r}, the rows are {', '.join(ROWS)}")
+    with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
+        os.environ["XDG_CACHE_HOME"] = f"{scratch}/cache"
+        folder = Path(scratch, "files")
+        write_files(folder, arguments.count)
+        spec = {"folder": str(folder), "scratch": scratch, "workers": arguments.workers}
+
+        def run(name: str) -> Any:
+            result = run_cell(Path(__file__), {**spec, "row": name}, timeout_s=TIMEOUT_S)
+            print(f"  {name:<14} {result['rate']:>9,.0f} files/s", file=sys.stderr)
+            return result
+
+        results = alternate(names, arguments.rounds, run)
+    print(report(results, arguments))
+
+
+def report(results: dict[str, list[Any]], arguments: argparse.Namespace) -> str:
+    """The table."""
+    rows = []
+    for name, each in results.items():
+        floor = results.get(FLOOR.get(name, "read")) or results["read"]
+        if not each or len(floor) != len(each):
+            continue
+        ratios = paired([r["rate"] for r in each], [r["rate"] for r in floor])
+        own = FLOOR.get(name, "read") == name
+        rate = statistics.median(r["rate"] for r in each)
+        spent = statistics.median(r["processor_us"] for r in each)
+        rows.append((ROWS[name], f"{rate:,.0f}", "1" if own else with_spread(ratios),
+                     f"{spent:,.0f}"))  # fmt: skip
+    header = ("row", "files/s", "of its floor", "processor µs a file")
+    about = f"{arguments.count:,} files, {arguments.workers} workers; {describe()}"
+    return f"{about}\n\n{markdown(header, rows)}"
+
+
+if __name__ == "__main__":
+    main()
