@@ -14,7 +14,7 @@ from importlib import import_module
 COMMANDS = {
     "bench": "how fast the loader is, what the model needs, and which of the two is the limit",
     "doctor": "what this machine and this configuration can promise; equal=true proves it",
-    "pack": "copy a data set into one file that is quick to read",
+    "pack": "copy a data set into another form, such as LMDB, or check such a copy",
     "preview": "a picture of what the model gets, beside the originals",
 }
 

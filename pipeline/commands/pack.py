@@ -13,7 +13,7 @@ from annotated_types import Ge, Le
 from pipeline.registry import register
 
 # Settings that say how it is done, and not what comes of it.
-_EXECUTION = frozenset("path to check num_workers overwrite verify".split())
+_EXECUTION = frozenset("path to check num_workers on_error overwrite verify".split())
 
 
 @register("settings", "pack")

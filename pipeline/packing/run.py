@@ -86,11 +86,13 @@ def pack(packing: Packing) -> int:
                 try:
                     _fill(packing, staging)
                 except BaseException:
-                    if not before and not staging.has_parts:
+                    if staging.has_parts:
+                        print(f"what is written is kept in {staging.folder}")
+                    elif not before:
                         staging.give_up()
                     raise
         except KeyboardInterrupt:
-            print(f"stopped; what is written is kept, and the same command goes on: {target}")
+            print("stopped; the same command goes on")
             return 128 + (came or [signal.SIGINT])[0]
         except OSError as error:
             raise _explained(error, target) from error

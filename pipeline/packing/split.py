@@ -78,7 +78,7 @@ def pack_split(
     plan = make_plan(writer, source, recode)
     writer.begin(folder, plan)
     journal = staging.journal(split)
-    parts = _Parts(writer, folder, plan, journal)
+    parts = _Parts(writer, folder, plan, journal, skip_bad)
     missing = parts.missing
     before = sum(map(len, parts.found.values()))
     if before:
@@ -121,9 +121,13 @@ def pack_split(
 class _Parts:
     """The parts of a split, joined in order as far as they are written."""
 
-    def __init__(self, writer: Writer, folder: Path, plan: PackPlan, journal: Journal) -> None:
+    def __init__(
+        self, writer: Writer, folder: Path, plan: PackPlan, journal: Journal, skip_bad: bool
+    ) -> None:
         self._writer, self._folder, self._plan, self._journal = writer, folder, plan, journal
-        self.found = journal.load(plan.parts, folder)
+        found = journal.load(plan.parts, folder)
+        # A part of which records were left out is read again where they stop everything.
+        self.found = {n: s for n, s in found.items() if skip_bad or not s.bad}
         self._joined = journal.joined
         self._first: int | None = None
 

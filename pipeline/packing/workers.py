@@ -145,7 +145,9 @@ class _Pool:
 
     def _give(self, ours: Any, waiting: deque[Any]) -> None:
         if not waiting:
-            self._processes.pop(ours).kill()  # it waits, and has nothing to lose
+            process = self._processes.pop(ours)
+            process.kill()  # it waits, and has nothing to lose
+            process.join()
             ours.close()
             return
         self._doing[ours], self._told[ours] = waiting.popleft(), (0, 0)

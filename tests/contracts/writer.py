@@ -21,10 +21,12 @@ from datasets.sample import BadRecord, Record
 from datasets.writing import join, make_plan, write_part, write_storage
 from pipeline.config.discovery import load_builtin
 from pipeline.registry import find
+from tests.contracts.killing import check_killed, packing_of
 from tests.contracts.storage import summary
 from tests.photographs import scene
 
 COUNT = 23
+_KILLS = 8
 _ODD_KEYS = ("ü/ß.jpg", "a b", "日本.png", "x'y\"z", "-", "1e5", "tab\there", "a,b;c", "%s{0}")
 
 
@@ -185,6 +187,7 @@ def check_writer(make_writer: Callable[[], Any], tmp_path: Path) -> None:
     _check_refusals(make_writer, held, tmp_path / "refused")
     _check_left_out(make_writer, held, tmp_path / "left out")
     _check_order(make_writer, source, tmp_path)
+    _check_killed(make_writer, held, tmp_path / "killed")
 
 
 def _check_refusals(make_writer: Any, held: frozenset[str], folder: Path) -> None:
@@ -209,6 +212,17 @@ def _check_left_out(make_writer: Any, held: frozenset[str], folder: Path) -> Non
     writer.begin(folder, plan)
     _join_all(writer, folder, plan, _parts(writer, folder, plan, listed))
     assert_equal_records(open_written(writer, folder), listed, rows=rows)
+
+
+def _check_killed(make_writer: Any, held: frozenset[str], folder: Path) -> None:
+    """Killed by SIGKILL and gone on with: the same bytes."""
+    source = records_of(held, 13)
+
+    def make(target: Path) -> Any:
+        writer = make_writer()
+        return packing_of(target, writer, name_of(writer), {"train": source})
+
+    assert check_killed(make, folder, contents, kills=_KILLS) > _KILLS
 
 
 def _check_order(make_writer: Any, source: ListedRecords, tmp_path: Path) -> None:

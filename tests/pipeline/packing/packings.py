@@ -13,6 +13,7 @@ import numpy as np
 from datasets.sample import BadRecord, Record
 from datasets.writers.lmdb import LmdbWriter
 from pipeline.packing.run import Packing
+from tests.contracts.killing import packing_of
 from tests.contracts.writer import ListedRecords, records_of
 
 KINDS = frozenset(("keys", "files", "labels", "shapes", "values"))
@@ -55,17 +56,4 @@ def small_writer(part_records: int = 5) -> LmdbWriter:
 
 def packing(target: Path, sources: Any = None, **changes: Any) -> Packing:
     sources = sources or {"train": records_of(KINDS), "val": records_of(KINDS, 7)}
-    arguments: dict[str, Any] = {
-        "sources": sources,
-        "target": target,
-        "writer": small_writer(),
-        "name": "lmdb",
-        "recipe": {"pack.to": "lmdb", "pack.quality": None},
-        "recode": None,
-        "skip_bad": False,
-        "overwrite": False,
-        "verify_all": True,
-        "num_workers": 0,
-        "imports": [],
-    }
-    return Packing(**{**arguments, **changes})
+    return packing_of(target, small_writer(), "lmdb", sources, **changes)

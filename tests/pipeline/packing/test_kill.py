@@ -16,12 +16,11 @@ import pytest
 from pipeline.config.discovery import load_builtin
 from pipeline.packing import report
 from pipeline.packing.run import pack
+from tests.contracts.killing import check_killed, pack_killed
 from tests.contracts.writer import contents, records_of
 from tests.pipeline.packing.packings import KINDS, Deadly, packing
 
 ROOT = Path(__file__).resolve().parents[3]
-# Each of these is a step that changes what is on the disk.
-STEPS = ("fsync", "replace", "rename", "unlink", "mkdir", "open")
 
 
 @pytest.fixture(autouse=True)
@@ -30,64 +29,13 @@ def quick(monkeypatch):
     load_builtin()
 
 
-def run_killed(make, at: int | None) -> int | None:
-    """Pack in a forked process that kills itself at a step; how many it made if it was not."""
-    child = os.fork()
-    if child == 0:
-        count = 0
-
-        def counting(call):
-            def step(*arguments, **named):
-                nonlocal count
-                if count == at:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                count += 1
-                return call(*arguments, **named)
-
-            return step
-
-        for name in STEPS:
-            setattr(os, name, counting(getattr(os, name)))
-        try:
-            status = pack(make())
-            os.write(1, b"")
-        except BaseException:
-            import traceback
-
-            traceback.print_exc()
-            os._exit(99)
-        os._exit(status)
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        assert os.WTERMSIG(status) == signal.SIGKILL
-        return None
-    return os.WEXITSTATUS(status)
-
-
-@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
-def test_killed_at_any_step_and_gone_on_with(tmp_path, capfd, every):
-    def make():
-        return packing(folder / "packed", {"train": records_of(KINDS, 13)})
-
-    folder = tmp_path / "whole"
-    folder.mkdir()
-    assert pack(make()) == 0
-    wanted = contents(folder)
-    step = 0
-    while True:
-        folder = tmp_path / str(step)
-        folder.mkdir()
-        outcome = run_killed(make, step)
-        if outcome == 0:
-            break
-        assert outcome is None, capfd.readouterr().err
-        if (folder / "packed").exists():  # it appears only when it is whole
-            assert contents(folder / "packed") == contents(tmp_path / "whole/packed")
-        else:
-            assert run_killed(make, None) == 0, step
-            assert contents(folder) == wanted, f"killed at step {step}"
-        step += every
-    assert step > 60
+@pytest.mark.slow
+def test_killed_at_every_step_and_gone_on_with(tmp_path):
+    steps = check_killed(
+        lambda target: packing(target, {"train": records_of(KINDS, 13)}),
+        tmp_path, contents, kills=None,
+    )  # fmt: skip
+    assert steps > 60
 
 
 def test_a_part_cut_short_in_the_staging_folder_is_written_again(tmp_path):
@@ -96,12 +44,12 @@ def test_a_part_cut_short_in_the_staging_folder_is_written_again(tmp_path):
         target = tmp_path / cut.replace("/", " ")
         staging = tmp_path / f".{target.name}.packing"
         for step in range(30, 400):  # until it is there
-            assert run_killed(lambda target=target: packing(target), step) is None
+            assert pack_killed(lambda target=target: packing(target), step) is None
             if (staging / cut).exists() and (staging / cut).stat().st_size:
                 break
             shutil.rmtree(staging)
         os.truncate(staging / cut, (staging / cut).stat().st_size // 2)
-        assert run_killed(lambda target=target: packing(target), None) == 0
+        assert pack_killed(lambda target=target: packing(target), None) == 0
         assert contents(target) == contents(tmp_path / "whole")
 
 
@@ -134,12 +82,13 @@ import sys
 from pathlib import Path
 from pipeline.config.discovery import load_builtin
 from pipeline.packing.run import pack
+from tests.contracts.killing import check_killed, pack_killed
 from tests.contracts.writer import records_of
 from tests.pipeline.packing.packings import KINDS, Slow, packing, small_writer
 
 if __name__ == "__main__":
     load_builtin()
-    listed = records_of(KINDS, 150)
+    listed = records_of(KINDS, 90)
     source = Slow(listed.records, listed.index.class_names)
     sys.exit(pack(packing(Path(sys.argv[1]), {"train": source}, num_workers=2)))
 """
@@ -179,14 +128,14 @@ def test_a_signal_stops_it_at_once_and_it_goes_on(tmp_path, number):
     assert not left
     assert not (tmp_path / "packed").exists()
     done = len(list(journal.glob("0*")))
-    assert 0 < done < 30
+    assert 0 < done < 18
     again = subprocess.run(
         [sys.executable, str(tmp_path / "slowly.py"), str(tmp_path / "packed")],
         capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120,
     )  # fmt: skip
     assert again.returncode == 0, again.stderr
     assert "train: going on, " in again.stdout
-    listed = records_of(KINDS, 150)
+    listed = records_of(KINDS, 90)
     assert pack(packing(tmp_path / "whole", {"train": listed})) == 0
     assert contents(tmp_path / "packed") == contents(tmp_path / "whole")
 

@@ -1,0 +1,116 @@
+"""Killing a packing at its steps: what every writer must survive with the same bytes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from datasets.protocols import Storage
+from pipeline.packing import report
+from pipeline.packing.run import Packing, pack
+
+# Each of these is a step that changes what is on the disk.
+_STEPS = ("fsync", "replace", "rename", "unlink", "mkdir", "open")
+
+
+def packing_of(
+    target: Path, writer: Any, name: str, sources: dict[str, Storage], **changes: Any
+) -> Packing:
+    """A packing in this process, of a writer that is registered as `name`."""
+    arguments: dict[str, Any] = {
+        "sources": sources, "target": target, "writer": writer, "name": name,
+        "recipe": {"pack.to": name, "pack.quality": None}, "recode": None, "skip_bad": False,
+        "overwrite": False, "verify_all": True, "num_workers": 0, "imports": [],
+    }  # fmt: skip
+    return Packing(**{**arguments, **changes})
+
+
+def pack_killed(
+    make: Callable[[], Packing], at: int | None, *, steps: Path | None = None
+) -> int | None:
+    """Pack in a forked process that kills itself at a step.
+
+    Args:
+        make: Makes the packing.
+        at: The step; None: never.
+        steps: A file that gets the number of steps, if it is not killed.
+
+    Returns:
+        The exit status; None where it was killed.
+    """
+    child = os.fork()
+    if child == 0:
+        count = _die_at(at)
+        report._MEASURE_S = 0.01
+        status = 99
+        try:
+            status = pack(make())
+            if steps is not None:
+                steps.write_text(str(count()))
+        except BaseException:
+            traceback.print_exc()
+        os._exit(status)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        return None
+    return os.WEXITSTATUS(status)
+
+
+def _die_at(at: int | None) -> Callable[[], int]:
+    count = 0
+
+    def counting(call: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*arguments: Any, **named: Any) -> Any:
+            nonlocal count
+            if count == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            count += 1
+            return call(*arguments, **named)
+
+        return step
+
+    for name in _STEPS:
+        setattr(os, name, counting(getattr(os, name)))
+    return lambda: count
+
+
+def check_killed(
+    make: Callable[[Path], Packing],
+    folder: Path,
+    contents: Callable[[Path], Any],
+    *,
+    kills: int | None,
+) -> int:
+    """Kill a packing at some of its steps, and go on: the same bytes as unbroken.
+
+    Args:
+        make: Makes the packing into a folder.
+        folder: An empty folder.
+        contents: What is in a folder.
+        kills: At how many steps, spread evenly; None: at all.
+
+    Returns:
+        How many steps there are.
+    """
+    whole = folder / "whole"
+    whole.mkdir(parents=True)
+    assert pack_killed(lambda: make(whole / "packed"), None, steps=folder / "steps") == 0
+    wanted = contents(whole)
+    count = int((folder / "steps").read_text())
+    for step in (
+        range(count) if kills is None else range(count // kills // 2, count, count // kills)
+    ):
+        place = folder / str(step)
+        place.mkdir()
+        assert pack_killed(lambda place=place: make(place / "packed"), step) is None, step
+        if (place / "packed").exists():  # it appears only when it is whole
+            assert contents(place / "packed") == contents(whole / "packed")
+        else:
+            assert pack_killed(lambda place=place: make(place / "packed"), None) == 0, step
+            assert contents(place) == wanted, f"killed at step {step}"
+    return count
