@@ -110,7 +110,9 @@ def run(config: dict[str, Any]) -> int:
         load_all(imports)
         return check(Path(settings.check), num_workers=num_workers, imports=imports)
     assert settings.path is not None
-    target = Path(os.path.abspath(os.path.expanduser(settings.path)))
+    target = Path(settings.path).expanduser()
+    if target.name in ("", ".."):  # a hidden folder of its name grows beside it
+        target = target.resolve()
     _refuse_nesting(config, target)
     sources = {split: open_storage(config, split) for split in ("train", "val")}
     for split in [split for split, source in sources.items() if not len(source)]:
@@ -156,13 +158,12 @@ def _how_to_train(
         (target, "") if len(splits) > 1 else (target / splits[0], " dataset.val_fraction=0")
     )
     rest += "".join(f" dataset.storage.{name}={value}" for name, value in arguments.items())
-    shown = os.path.relpath(path) if settings.path and not os.path.isabs(settings.path) else path
-    return f"train on it: python train.py dataset={settings.to} dataset.storage.path={shown}{rest}"
+    return f"train on it: python train.py dataset={settings.to} dataset.storage.path={path}{rest}"
 
 
 def _refuse_nesting(config: dict[str, Any], target: Path) -> None:
     """Refuse to write into the source, or where the source lies in what is written."""
-    node = config["dataset"].get("storage") or {}
+    node, target = config["dataset"].get("storage") or {}, Path(os.path.realpath(target))
     for source in _paths(node.get("path")):
         if source == target or source in target.parents or target in source.parents:
             raise ValueError(
