@@ -52,7 +52,8 @@ def _append(folder: Path, first: int, values: memoryview, sizes: Sequence[int]) 
                     cursor = transaction.cursor()
                     if cursor.last() and int(cursor.key()) >= first:
                         return
-                    cursor.putmulti(_items(first, values, sizes), append=True)
+                    _, added = cursor.putmulti(_items(first, values, sizes), append=True)
+                    assert added == len(sizes), "the library passes over keys that are there"
                 return
             except lmdb.MapFullError:
                 env.set_mapsize(env.info()["map_size"] * 2)
