@@ -139,6 +139,8 @@ def _choice(override: Override, text: str, composer: Composer) -> Choice | Probl
             hinted = CHOICES.get((group, name))
             near = hinted if hinted in known else nearest(name, known)
             remedy = f"; type {group}={near}" if near else ""
+            if not near and group in INSTEAD:
+                remedy = f"; {INSTEAD[group]}"
             return Problem(group, f"no option {name!r}, the options are "
                            f"{listing(known, 30) or 'none'}{remedy}")  # fmt: skip
     return Choice(group, tuple(names), isinstance(value, list), text)

@@ -59,6 +59,10 @@ class TinyLoader:
 
     class_names = CLASSES
 
+    def classes_of(self, field: str) -> tuple[str, ...] | None:
+        """Names of the classes by label."""
+        return CLASSES if field == "label" else None
+
     def __init__(self, config: Mapping[str, Any], split: str, rank: int, world_size: int) -> None:
         tiny = config["tiny"]
         self.training = split == "train"
