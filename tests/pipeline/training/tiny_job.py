@@ -172,6 +172,7 @@ FAKES = {
     "build_settings": lambda node: settings_of({"trainer": node}),
     "build_loader": _loader,
     "build_device_transforms": lambda config, split: [],
+    "task_field": lambda config: "label",
     "build_model": lambda config, num_classes: TinyNet(config["tiny"]["dropout"]),
     "build_task": lambda config, num_classes, names: Classification(num_classes=num_classes),
     "build_optimizer": _optimizer,
