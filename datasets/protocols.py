@@ -371,7 +371,13 @@ class Source(Protocol):
 
 @runtime_checkable
 class Sampler(Protocol):
-    """Which record stands at a position. Pure, without state, picklable."""
+    """Which record stands at a position. Pure, without state, picklable.
+
+    It may have the attributes ``group`` (positions that no rank may cut apart), ``same`` (an index
+    column whose value a record has that replaces a bad one) and ``tail`` (``drop``, ``pad`` or
+    ``keep``, whatever the loader's settings say). If it asks for ``batch_size``, it is told the
+    positions of a batch over all ranks.
+    """
 
     def __len__(self) -> int:
         """Number of positions in an epoch."""

@@ -238,7 +238,13 @@ def _build_sampler(config: Config, dataset: Any) -> Any:
     node = dict(config["sampler"])
     if node["_target_"] == "sampler/torch":
         node["target"] = resolve_class(node["target"], bases=("torch.utils.data.Sampler",))
-    return build(node, n=len(dataset), index=dataset.index, seed=config["seed"])
+    return build(
+        node,
+        n=len(dataset),
+        index=dataset.index,
+        seed=config["seed"],
+        batch_size=config["loader"]["batch_size"],
+    )
 
 
 def build_device_transforms(config: Config, split: Split) -> list[BatchTransform]:
@@ -264,8 +270,9 @@ def build_task(config: Config, num_classes: int, class_names: tuple[str, ...] | 
 
 
 def task_field(config: Config) -> str:
-    """The field whose classes the task is about: its class's ``field``, or ``label``."""
-    return getattr(resolve_target(config["task"]["_target_"]).call, "field", "label")
+    """The field whose classes the task is about: its own or its class's ``field``, or ``label``."""
+    node = config["task"]
+    return node.get("field") or getattr(resolve_target(node["_target_"]).call, "field", "label")
 
 
 def build_optimizer(config: Config, params: Iterable[Any]) -> Optimizer:

@@ -148,11 +148,17 @@ SHARED_BY_LEAVES = {
         "datasets.caching.pool_store",
         "datasets.caching.whole_images",
     },
-    "pipeline.samplers": {"pipeline.permutation", "pipeline.orders", "pipeline.weights"},
+    "pipeline.samplers": {
+        "pipeline.class_batches",
+        "pipeline.permutation",
+        "pipeline.orders",
+        "pipeline.weights",
+    },
     "pipeline.collates": {"pipeline.columns"},
     # The torch modules that registered models are light factories of.
     "pipeline.models": {
         "pipeline.networks.box_detector",
+        "pipeline.networks.embedder",
         "pipeline.networks.fed_module",
         "pipeline.networks.keypoint_net",
         "pipeline.networks.segmenter",
@@ -162,6 +168,8 @@ SHARED_BY_LEAVES = {
         "pipeline.boxes",
         "pipeline.metrics.box_map",
         "pipeline.metrics.mask_iou",
+        "pipeline.metrics.retrieval",
+        "pipeline.triplets",
     },
     "transforms.decode": {
         "datasets.formats.npy_bytes",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from math import lcm
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -84,6 +85,8 @@ class Loader:
         self._seed = seed
         self._identity = plain(identity or {})
         self._tail = settings.tail_of(split)
+        if not self._evaluates:
+            self._tail = getattr(sampler, "tail", self._tail)
         self.plan: BatchPlan | None = None
         self._tasks: Callable[..., Iterator[BatchTask]]
         if isinstance(dataset, StreamDataset):
@@ -106,7 +109,7 @@ class Loader:
                 world_size=world_size,
                 rank=rank,
                 tail=self._tail,
-                group=max(group, getattr(sampler, "group", 1)),
+                group=lcm(group, getattr(sampler, "group", 1)),
             )
             self._tasks = partial(indexed_tasks, self.plan, sampler, len(dataset))
         self._sampler = sampler

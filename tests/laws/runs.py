@@ -15,6 +15,10 @@ SAMPLERS = {
     "random": ["sampler=random"],
     "weighted": ["sampler=weighted", "sampler.num_samples=53"],
     "without": ["sampler=weighted", "sampler.replacement=false"],
+    "identity": ["sampler=identity", "sampler.images_per_identity=2"],
+    "balanced": ["sampler=balanced_batch", "sampler.classes=3", "sampler.num_batches=7"],
+    "infinite": ["sampler=infinite", "sampler.steps=7"],
+    "inference": ["sampler=inference"],
     "torch": ["sampler=torch", "sampler.target=torch.utils.data.RandomSampler"],
 }
 COLLATES = {

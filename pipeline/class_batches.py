@@ -1,0 +1,203 @@
+"""Epochs of batches that hold several samples of each of some classes or identities."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, log2
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.orders import digest_of, stored_array
+from pipeline.rng import KeyedRng, Stream
+
+Int64Array = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Which records are of each class; classes by their rising values.
+
+    Attributes:
+        counts: Records of each class, int64 [C], at least 1.
+        records: Records of class 0, then of class 1 and so on, int64 [sum of counts].
+    """
+
+    counts: Int64Array
+    records: Int64Array
+
+    @classmethod
+    def of(cls, values: Int64Array, *, at_least: int = 1, lowest: int | None = None) -> Members:
+        """The records of each value.
+
+        Args:
+            values: Of each record, int64 [n].
+            at_least: Values of fewer records are left out.
+            lowest: Values below this are left out; None: none are.
+        """
+        names, of_name, counts = np.unique(values, return_inverse=True, return_counts=True)
+        kept = counts >= at_least
+        if lowest is not None:
+            kept &= names >= lowest
+        records = np.argsort(of_name, kind="stable")
+        return cls(
+            counts[kept].astype(np.int64),
+            records[np.repeat(kept, counts)].astype(np.int64),
+        )
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+
+def batches_without_repeats(quotas: Int64Array, per_batch: int) -> int:
+    """The most batches of `per_batch` different classes that a number of draws of each allows.
+
+    Args:
+        quotas: Draws that each class has, int64 [C].
+        per_batch: Classes in a batch.
+
+    Returns:
+        The largest B for which the sum over the classes of min(quota, B) is `per_batch` * B.
+    """
+    low, high = 0, int(quotas.sum()) // per_batch
+    while low < high:
+        middle = (low + high + 1) // 2
+        if int(np.minimum(quotas, middle).sum()) >= per_batch * middle:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def epoch_of_classes(
+    members: Members,
+    quotas: Int64Array,
+    *,
+    num_batches: int,
+    per_batch: int,
+    together: int,
+    seed: int,
+    epoch: int,
+) -> Int64Array:
+    """Which records of which class stand at each place of an epoch.
+
+    Classes are dealt to batches at random, none twice to one batch. The records of a class are
+    shuffled anew each epoch and drawn in that order, round and round: none again before all were.
+
+    Args:
+        members: The records of each class.
+        quotas: The most places that each class can have, int64 [C].
+        num_batches: Batches of the epoch, B.
+        per_batch: Classes in a batch, P.
+        together: Records of one class at a place, K.
+        seed: The run's seed.
+        epoch: The epoch.
+
+    Returns:
+        Record indices, int64 [B, P, K].
+    """
+    rng = KeyedRng().at(seed, epoch, 0, Stream.SAMPLER)
+    places = _trimmed(np.minimum(quotas, num_batches), num_batches * per_batch, rng)
+    classes = _shuffled(_dealt(places, num_batches, per_batch, rng), rng)
+    return _drawn(members, classes.ravel(), together, rng).reshape(*classes.shape, -1)
+
+
+def _trimmed(places: Int64Array, total: int, rng: np.random.Generator) -> Int64Array:
+    """Places of each class, `total` in all: those too many are taken away at random."""
+    excess = int(places.sum()) - total
+    assert excess >= 0
+    owners = np.repeat(np.arange(len(places)), places)
+    taken = np.argsort(rng.random(len(owners)), kind="stable")[:excess]
+    return places - np.bincount(owners[taken], minlength=len(places))
+
+
+def _dealt(
+    places: Int64Array, num_batches: int, per_batch: int, rng: np.random.Generator
+) -> Int64Array:
+    """Classes dealt to batches, int64 [B, P]; none twice to a batch.
+
+    A class's places are dealt one after the other to consecutive batches, and it has no more
+    places than there are batches.
+    """
+    order = np.argsort(rng.random(len(places)), kind="stable")
+    return np.repeat(order, places[order]).reshape(per_batch, num_batches).T
+
+
+def _shuffled(classes: Int64Array, rng: np.random.Generator) -> Int64Array:
+    """Batches mixed until each arrangement is about as likely, none with a class twice.
+
+    Pairs of batches put their classes together and share them out anew, but for those that both
+    have: Strona et al., "A fast and unbiased procedure to randomize ecological binary matrices
+    with fixed row and column totals" (curveball), Nature Communications 5, 2014. Here in rounds
+    of disjoint pairs, so that a round is a few calls on whole arrays.
+    """
+    num_batches, per_batch = classes.shape
+    classes = classes.copy()
+    pairs = num_batches // 2
+    for _ in range(8 + ceil(log2(num_batches)) if pairs else 0):
+        order = np.argsort(rng.random(num_batches), kind="stable")[: 2 * pairs]
+        pool = np.sort(np.hstack([classes[order[:pairs]], classes[order[pairs:]]]), axis=1)
+        keys = rng.random(pool.shape)
+        both = pool[:, 1:] == pool[:, :-1]
+        keys[:, :-1][both] = -1.0  # one of the two to the first batch,
+        keys[:, 1:][both] = 2.0  # the other to the second
+        pool = np.take_along_axis(pool, np.argsort(keys, axis=1, kind="stable"), axis=1)
+        classes[order[:pairs]] = pool[:, :per_batch]
+        classes[order[pairs:]] = pool[:, per_batch:]
+    rows = np.argsort(rng.random(classes.shape), axis=1, kind="stable")
+    return np.take_along_axis(classes, rows, axis=1)
+
+
+def _drawn(
+    members: Members, classes: Int64Array, together: int, rng: np.random.Generator
+) -> Int64Array:
+    """Records at places of the given classes, int64 [n, K]."""
+    owners = np.repeat(np.arange(len(members)), members.counts)
+    records = members.records[np.lexsort((rng.random(len(owners)), owners))]
+    starts = np.cumsum(members.counts) - members.counts
+    order = np.argsort(classes, kind="stable")
+    number = np.empty(len(classes), np.int64)  # how many places of the class came before
+    before = np.searchsorted(classes[order], np.arange(len(members)))
+    number[order] = np.arange(len(classes)) - before[classes[order]]
+    draws = number[:, None] * together + np.arange(together)
+    return records[starts[classes][:, None] + draws % members.counts[classes][:, None]]
+
+
+def stored_classes(values: Int64Array) -> tuple[Path, str]:
+    """File of the class of each record, int64 [n], that all processes map; and its hash."""
+    digest = digest_of(values)
+
+    def fill(table: NDArray[Any]) -> None:
+        table[:] = values
+
+    name = f"table-classes-{digest}"
+    return stored_array(name, np.int64, len(values), fill, what="table of classes"), digest
+
+
+def class_column(sampler: str, column: str, index: Any, *, remedy: str) -> Int64Array:
+    """A column of whole numbers of an index, int64 [n].
+
+    Args:
+        sampler: Who asks, for messages.
+        column: Its name.
+        index: The metadata of the records, `datasets.protocols.Index`, or None.
+        remedy: What a user should do if it is not there.
+
+    Raises:
+        ValueError: There is no such column, or its values are no whole numbers.
+    """
+    known: tuple[str, ...] = getattr(index, "columns", ())
+    if column not in known:
+        raise ValueError(
+            f"{sampler} sampler: no column {column!r} in the index; columns: "
+            f"{', '.join(known) or 'none'}; {remedy}"
+        )
+    values = np.asarray(index.column(column))
+    if values.dtype.kind not in "iub":
+        raise ValueError(
+            f"{sampler} sampler: column {column!r} is {values.dtype}, expected whole numbers; set "
+            f"sampler.column to one that has these"
+        )
+    return values.astype(np.int64)

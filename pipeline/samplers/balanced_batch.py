@@ -1,0 +1,107 @@
+"""Batches with the same number of samples of each class."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+from annotated_types import Ge
+from numpy.typing import NDArray
+
+from pipeline.class_batches import Members, class_column, epoch_of_classes, stored_classes
+from pipeline.orders import epoch_order, open_array, signature_of
+from pipeline.permutation import permute
+from pipeline.registry import register
+
+if TYPE_CHECKING:
+    from datasets.protocols import Index
+
+
+@register("sampler", "balanced_batch")
+class BalancedBatchSampler:
+    """Batches with the same number of samples of each class; the records of rare ones repeat.
+
+    Every batch holds all classes, or `classes` different ones, each class in as many batches as
+    any other (to one). The classes take turns in a batch, and ranks are cut where a turn ends, so
+    that each rank has the same number of samples of each class too. A class's records are
+    shuffled anew each epoch and drawn round and round in that order. One epoch's order is
+    computed at a time, once per machine.
+
+    Args:
+        n: Number of records.
+        index: Metadata of the records.
+        seed: The run's seed.
+        batch_size: Positions of a batch over all ranks, G.
+        classes: Classes in a batch; null: all that have records. It must divide G.
+        num_batches: Batches in an epoch; null: as many as hold `n` positions, rounded up.
+        column: The index column that says the class.
+
+    Attributes:
+        group: Classes in a batch: positions that no rank cuts apart.
+        same: The column whose value a record has that replaces a bad one.
+
+    Raises:
+        ValueError: The classes do not divide G, are not as many, or there is no such column.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        index: Index | None = None,
+        seed: int = 0,
+        *,
+        batch_size: int,
+        classes: Annotated[int, Ge(1)] | None = None,
+        num_batches: Annotated[int, Ge(1)] | None = None,
+        column: str = "label",
+    ) -> None:
+        values = class_column("balanced_batch", column, index, remedy="give the storage labels, "
+                              "or set sampler.column to what says the class")  # fmt: skip
+        known = len(np.unique(values))
+        per_batch = classes or known
+        if per_batch > known:
+            raise ValueError(
+                f"balanced_batch sampler: classes is {per_batch}, but the data has "
+                f"{known}; lower sampler.classes"
+            )
+        if not per_batch or batch_size % per_batch:
+            near = max(round(batch_size / max(per_batch, 1)), 1) * per_batch
+            raise ValueError(
+                f"balanced_batch sampler: loader.batch_size {batch_size} does not hold "
+                f"{per_batch} classes equally often; set loader.batch_size={near}, or "
+                f"sampler.classes to a number that divides it"
+            )
+        self._seed = seed
+        self._batch_size = batch_size
+        self._num_batches = num_batches or -(-n // batch_size)
+        self._table, digest = stored_classes(values)
+        self._signature = signature_of(
+            sampler="balanced_batch", seed=seed, classes=digest,
+            shape=[self._num_batches, batch_size, per_batch],
+        )  # fmt: skip
+        self.group = per_batch
+        self.same = column
+
+    def __len__(self) -> int:
+        return self._num_batches * self._batch_size
+
+    def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
+        """Record indices at positions ``start .. stop - 1`` of `epoch`, int64 [stop - start]."""
+        order = epoch_order(self._signature, epoch, len(self), lambda: self._order(epoch))
+        return np.array(order[start:stop])
+
+    def _order(self, epoch: int) -> NDArray[np.int64]:
+        members = Members.of(open_array(self._table))
+        places, rest = divmod(self._num_batches * self.group, len(members))
+        quotas = np.full(len(members), places, np.int64)
+        quotas[permute(np.arange(rest), length=len(quotas), seed=self._seed, epoch=epoch)] += 1
+        records = epoch_of_classes(
+            members,
+            quotas,
+            num_batches=self._num_batches,
+            per_batch=self.group,
+            together=self._batch_size // self.group,
+            seed=self._seed,
+            epoch=epoch,
+        )
+        return records.transpose(0, 2, 1).ravel()  # the classes take turns

@@ -1,0 +1,125 @@
+"""Batches of P identities with K images each, for metric learning."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import numpy as np
+from annotated_types import Ge
+from numpy.typing import NDArray
+
+from pipeline.class_batches import (
+    Members,
+    batches_without_repeats,
+    class_column,
+    epoch_of_classes,
+    stored_classes,
+)
+from pipeline.orders import epoch_order, open_array, signature_of
+from pipeline.registry import register
+
+if TYPE_CHECKING:
+    from datasets.protocols import Index
+
+
+@register("sampler", "identity")
+class IdentitySampler:
+    """Batches of P identities with K images each; no identity twice in a batch.
+
+    The batches of Hermans, Beyer and Leibe, "In Defense of the Triplet Loss for Person
+    Re-Identification", arXiv:1703.07737, section 2. As in the field's code bases, the images of
+    an identity are cut into groups of K, ceil(images / K) of them (the last is filled up with
+    the identity's first), and each group stands once in an epoch, so every image about once. An
+    epoch has as many batches as can be filled without an identity twice in one; groups that are
+    left over are others in each epoch.
+
+    The K images of an identity stand one after the other and no rank cuts them apart. One
+    epoch's order is computed at a time, once per machine.
+
+    Args:
+        n: Number of records.
+        index: Metadata of the records.
+        seed: The run's seed.
+        batch_size: Positions of a batch over all ranks, G.
+        identities: P; null: G / K.
+        images_per_identity: K.
+        column: The index column that says the identity, a whole number: ``label``, or another.
+        short: Identities of fewer than K images have them repeated, or are left out (``drop``).
+        junk: Identities below 0, as re-identification sets number what is nobody, are left out,
+            or are one identity like the others (``keep``).
+
+    Attributes:
+        group: K, positions that belong together.
+        same: The column whose value a record has that replaces a bad one.
+
+    Raises:
+        ValueError: P * K is not G, there is no such column, or there are fewer than P identities.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        index: Index | None = None,
+        seed: int = 0,
+        *,
+        batch_size: int,
+        identities: Annotated[int, Ge(1)] | None = None,
+        images_per_identity: Annotated[int, Ge(1)] = 4,
+        column: str = "label",
+        short: Literal["repeat", "drop"] = "repeat",
+        junk: Literal["drop", "keep"] = "drop",
+    ) -> None:
+        together = images_per_identity
+        per_batch = identities or batch_size // together
+        if per_batch * together != batch_size:
+            raise ValueError(
+                f"identity sampler: {max(per_batch, 1)} identities x {together} images are "
+                f"{max(per_batch, 1) * together}, and loader.batch_size is {batch_size}; set "
+                f"loader.batch_size={max(per_batch, 1) * together}"
+            )
+        values = class_column("identity", column, index, remedy="set sampler.column to the one "
+                              "that says the identity (dataset/annotations=filename takes it "
+                              "from file names), or give the storage labels")  # fmt: skip
+        self._at_least = together if short == "drop" else 1
+        self._lowest = 0 if junk == "drop" else None
+        members = Members.of(values, at_least=self._at_least, lowest=self._lowest)
+        if len(members) < per_batch:
+            few = len(np.unique(values)) - len(members)
+            left_out = f" ({few} left out by short={short}, junk={junk})" if few else ""
+            raise ValueError(
+                f"identity sampler: {per_batch} different identities for each batch, but the data "
+                f"has {len(members)}{left_out}; lower loader.batch_size, or raise "
+                f"sampler.images_per_identity"
+            )
+        self._seed = seed
+        self._per_batch = per_batch
+        self._num_batches = batches_without_repeats(-(-members.counts // together), per_batch)
+        self._table, digest = stored_classes(values)
+        self._signature = signature_of(
+            sampler="identity", seed=seed, classes=digest, shape=[per_batch, together],
+            kept=[self._at_least, self._lowest],
+        )  # fmt: skip
+        self.group = together
+        self.same = column
+
+    def __len__(self) -> int:
+        return self._num_batches * self._per_batch * self.group
+
+    def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
+        """Record indices at positions ``start .. stop - 1`` of `epoch`, int64 [stop - start]."""
+        order = epoch_order(self._signature, epoch, len(self), lambda: self._order(epoch))
+        return np.array(order[start:stop])
+
+    def _order(self, epoch: int) -> NDArray[np.int64]:
+        values = open_array(self._table)
+        members = Members.of(values, at_least=self._at_least, lowest=self._lowest)
+        records = epoch_of_classes(
+            members,
+            -(-members.counts // self.group),
+            num_batches=self._num_batches,
+            per_batch=self._per_batch,
+            together=self.group,
+            seed=self._seed,
+            epoch=epoch,
+        )
+        return records.ravel()

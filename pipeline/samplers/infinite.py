@@ -1,0 +1,61 @@
+"""Shuffled records without an end, for training that counts iterations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+from annotated_types import Ge
+from numpy.typing import NDArray
+
+from pipeline.permutation import permute
+from pipeline.registry import register
+
+if TYPE_CHECKING:
+    from datasets.protocols import Index
+
+
+@register("sampler", "infinite")
+class InfiniteSampler:
+    """Shuffled records without an end, in epochs of as many batches as one asks for.
+
+    Passes over the data follow each other, each shuffled anew, and an epoch is a piece of them,
+    however long: no record comes again before every other one came. What an epoch is settles
+    when there is a validation and a checkpoint; `trainer.max_steps` ends the run. In constant
+    memory, as ``random``.
+
+    Args:
+        n: Number of records.
+        index: Metadata of the records, not used.
+        seed: The run's seed.
+        batch_size: Positions of a batch over all ranks.
+        steps: Batches in an epoch; null: as many as hold `n` positions, rounded up.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        index: Index | None = None,
+        seed: int = 0,
+        *,
+        batch_size: int,
+        steps: Annotated[int, Ge(1)] | None = None,
+    ) -> None:
+        self._n = n
+        self._seed = seed
+        self._length = (steps or -(-n // batch_size)) * batch_size
+
+    def __len__(self) -> int:
+        return self._length
+
+    def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
+        """Record indices at positions ``start .. stop - 1`` of `epoch`, int64 [stop - start]."""
+        first, end = epoch * self._length + start, epoch * self._length + stop
+        pieces = [np.zeros(0, np.int64)]
+        while first < end:
+            number, place = divmod(first, self._n)
+            last = min(place + end - first, self._n)
+            places = np.arange(place, last, dtype=np.int64)
+            pieces.append(permute(places, length=self._n, seed=self._seed, epoch=number))
+            first += last - place
+        return np.concatenate(pieces)
