@@ -45,6 +45,13 @@ REQUIRED = {
     ("augment", "keypoints"): ["dataset/annotations=coco", "collate=list"],
     ("model", "keypoint_net"): ["task=keypoints"],
     ("model", "segmenter"): ["task=segmentation"],
+    ("model", "embedder"): ["task=identity"],
+    ("task", "identity"): ["sampler.images_per_identity=2"],
+    ("sampler", "balanced_batch"): ["sampler.classes=4"],
+    ("dataset/annotations", "filename"): [
+        r"dataset.annotations.pattern='(?P<shape>\w+)/(?P<number>\d+)'"
+    ],
+    ("experiment", "market1501"): ["dataset.storage.path=demo"],
     ("model", "box_detector"): ["task=detection"],
     ("experiment", "bccd"): ["dataset.storage.path=demo"],
     ("transform", "array_crop"): ["augment.train.array_crop={size: [32, 32], fields: [image]}"],
@@ -58,6 +65,7 @@ NOT_BUILT = {
     ("model", "module"): "gives a map, which is no classifier's output",
     ("experiment", "bccd"): "has its own data",
     ("experiment", "camvid"): "has its own data",
+    ("experiment", "market1501"): "has its own data",
     ("dataset/annotations", "voc"): "the demo set has no XML",
     ("dataset/decode", "array"): "is for what is no image",
     ("dataset/decode", "raw"): "leaves the bytes of an image as they are",

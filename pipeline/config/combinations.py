@@ -159,6 +159,27 @@ def caches(config: dict[str, Any]) -> Iterator[Problem]:
             yield Problem("dataset.cache.max_bytes", f"{text}; type dataset.cache.max_bytes=4GB")
 
 
+def classes_in_batches(config: dict[str, Any]) -> Iterator[Problem]:
+    """Batches of classes where there are none, and sizes that do not come out even."""
+    sampler, storage = config["sampler"], config["dataset"].get("storage") or {}
+    name = sampler["_target_"].partition("/")[2]
+    if name not in ("identity", "balanced_batch"):
+        return
+    if sampler["column"] == "label" and storage.get("labels", "") is None:
+        yield Problem("sampler.column", f"'label' given for sampler={name}, and the data has no "
+                      f"labels; type dataset.storage.labels=folder, or sampler.column=identity "
+                      f"with dataset/annotations=filename")  # fmt: skip
+    batch_size = config["loader"].get("batch_size")
+    if name != "identity" or not isinstance(batch_size, int):
+        return
+    together = sampler["images_per_identity"]
+    size = (sampler["identities"] or max(batch_size // together, 1)) * together
+    if size != batch_size:
+        yield Problem("loader.batch_size", f"{batch_size} given, and {size // together} identities "
+                      f"with {together} images each (sampler.images_per_identity) are {size}; type "
+                      f"loader.batch_size={size}")  # fmt: skip
+
+
 def plateau_by_steps(config: dict[str, Any]) -> Iterator[Problem]:
     """A schedule that waits for evaluations, counted in steps, which have none."""
     target = (config["scheduler"] or {}).get("_target_")
@@ -175,6 +196,7 @@ RULES: dict[Rule, tuple[str, ...]] = {
     stream: ("dataset", "dataset.source", "dataset.source.path", "sampler", "trainer.max_epochs"),
     plateau_by_steps: ("scheduler", "trainer.scheduler_interval"),
     empty_run: ("dataset", "dataset.decode"),
+    classes_in_batches: ("dataset", "dataset.storage", "sampler", "loader", "loader.batch_size"),
     caches: ("dataset", "dataset.cache", "dataset.cache.max_bytes"),
 }
 """The rules, and the keys that must be right for them to make sense."""
