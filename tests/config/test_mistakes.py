@@ -148,6 +148,29 @@ def test_a_target_that_may_not_be_named_is_refused(override: str, said: str):
     assert said in lines(override)[key]
 
 
+def test_batches_of_classes_that_cannot_be_made():
+    bad = {
+        "sampler=identity": {},
+        "sampler=identity loader.batch_size=30": {"loader.batch_size": "type loader.batch_size=28"},
+        "sampler=identity sampler.identities=5": {"loader.batch_size": "type loader.batch_size=20"},
+        "sampler=identity dataset.storage.labels=null": {
+            "sampler.column": "type dataset.storage.labels=folder, or sampler.column=identity"
+        },
+        "sampler=balanced_batch dataset.storage.labels=null": {"sampler.column": "has no labels"},
+        "sampler=identity dataset=stream": {"sampler": "type sampler=sequential"},
+        "task=identity dataset=stream": {"sampler": "type sampler=sequential"},
+        "sampler=identity sampler.short=dorp": {"sampler.short": "drop"},
+        "sampler=identity sampler.batch_size=8": {"sampler.batch_size": "known at run time"},
+    }
+    for overrides, expected in bad.items():
+        if not expected:
+            compose([*overrides.split()])
+            continue
+        found = lines(*overrides.split())
+        assert found.keys() == expected.keys(), overrides
+        assert all(said in found[key] for key, said in expected.items()), found
+
+
 def test_a_torch_dataset_is_looked_at_before_anything_runs(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "checked_sets.py").write_text(

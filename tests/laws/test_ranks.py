@@ -52,6 +52,21 @@ def test_a_rank_without_samples_has_a_row_that_counts_for_nothing(collate, photo
     assert not batches[-1]["valid"].all() or len(batches[-1]["key"]) == 1
 
 
+@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize("sampler", ["identity", "balanced", "infinite", "inference"])
+def test_ranks_share_batches_that_are_made_up_as_one_wants(sampler, tail, photos, packed):
+    config = compose(overrides(photos, packed, sampler=sampler, dataset="lmdb"))
+    changes = {**INLINE, "drop_last": TAILS[tail]}
+    alone = whole_rows(config, **changes)
+    # Only what is inferred does not fill its batches, and it keeps the last one.
+    assert [len(rows) for rows in alone][:-1] == [6] * (len(alone) - 1)
+    assert len(alone[-1]) == (5 if sampler == "inference" else 6)
+    for world_size in RANKS:
+        ranked = [whole_rows(config, rank=r, world_size=world_size, **changes)
+                  for r in range(world_size)]  # fmt: skip
+        assert [sum(ranks, []) for ranks in zip(*ranked, strict=True)] == alone
+
+
 @pytest.mark.parametrize("world_size", RANKS)
 @pytest.mark.parametrize("tail", TAILS)
 def test_groups_are_never_cut_by_a_rank(tail, world_size, photos):

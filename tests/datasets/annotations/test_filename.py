@@ -51,7 +51,7 @@ def test_other_patterns_and_other_groups(root):
     found = fields_of(
         open_annotated(root, FilenameFields(r"(?P<who>\w+)_c(?P<seen_by>\ds\d)(_(?P<frame>7))?"))
     )
-    assert found[1] == {"who": "0002", "seen_by": "1s1", "frame": ""}
+    assert found[1] == {"who": 2, "seen_by": "1s1", "frame": ""}
     assert fields_of(open_annotated(root, FilenameFields(r"(?P<frame>03)?\.jpg")))[2] == {
         "frame": -1
     }
