@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import chain
 
 import pytest
 
@@ -64,7 +65,7 @@ def test_ranks_share_batches_that_are_made_up_as_one_wants(sampler, tail, photos
     for world_size in RANKS:
         ranked = [whole_rows(config, rank=r, world_size=world_size, **changes)
                   for r in range(world_size)]  # fmt: skip
-        assert [sum(ranks, []) for ranks in zip(*ranked, strict=True)] == alone
+        assert [list(chain(*ranks)) for ranks in zip(*ranked, strict=True)] == alone
 
 
 @pytest.mark.parametrize("world_size", RANKS)
