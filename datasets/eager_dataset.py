@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import pickle
-import struct
+import copy
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from datasets.available_memory import available_bytes
-from datasets.protocols import Annotations, Decoder, Index, Storage, Transform
+from datasets.packed_samples import pack, unpack
+from datasets.partners import Accompanied, PartnerStage
+from datasets.protocols import Annotations, Decoder, Index, Sampler, Storage, Transform
 from datasets.sample import BadRecord, BadSample, Sample
 from datasets.shared_bytes import SharedBytes
 from datasets.stage_times import StageTimes
@@ -67,6 +68,7 @@ class EagerDataset:
         self.storage = storage
         self._transform = TransformStage(transform, seed=seed, storage=str(storage))
         self.global_random = bool(getattr(transform, "global_random", False))
+        self._partners = PartnerStage(transform, seed=seed, num_records=len(storage))
         stage = DecodeStage(decode, keys=keys, storage=str(storage))
         check_fits(storage, stage)
         self._memory = SharedBytes()
@@ -109,22 +111,44 @@ class EagerDataset:
         Raises:
             RuntimeError: A transform failed, see `TransformStage`.
         """
-        return self.finish(self.read(indices), positions, epoch)
+        return self.finish(self.read(indices, positions, epoch), positions, epoch)
+
+    @property
+    def needs_partners(self) -> bool:
+        """Whether the transform needs other samples, and `read` the positions."""
+        return self._partners.needed
+
+    def drawing_from(self, sampler: Sampler) -> EagerDataset:
+        """The same data, whose transform gets other samples as `sampler` places them."""
+        bound = copy.copy(self)
+        bound._partners = self._partners.drawing_from(sampler)
+        return bound
 
     @property
     def row_shape(self) -> tuple[int, int, int] | None:
         """The shape of the last uint8 image, likely that of the next ones; None before."""
         return self._transform.row_shape
 
-    def read(self, indices: NDArray[np.int64]) -> list[Sample | BadRecord]:
-        """The decoded samples at `indices`, int64 [n], copied out of the shared memory."""
+    def read(
+        self,
+        indices: NDArray[np.int64],
+        positions: NDArray[np.int64] | None = None,
+        epoch: int = 0,
+    ) -> Sequence[Any]:
+        """The decoded samples at `indices`, int64 [n], copied out of the shared memory.
+
+        Where the transform needs other samples, `positions`, int64 [n], and `epoch` say which.
+        """
+        return self._partners.read(self._unpacked, indices, positions, epoch)
+
+    def _unpacked(self, indices: NDArray[np.int64]) -> list[Sample | BadRecord]:
         memory = self._memory.view()
         ends = memory[self._ends_at :].view(np.int64)
-        return [_unpack(memory[ends[index] : ends[index + 1]]) for index in indices.tolist()]
+        return [unpack(memory[ends[index] : ends[index + 1]]) for index in indices.tolist()]
 
     def finish(
         self,
-        records: Sequence[Sample | BadRecord],
+        records: Sequence[Any],
         positions: NDArray[np.int64],
         epoch: int,
         *,
@@ -132,12 +156,19 @@ class EagerDataset:
         times: StageTimes | None = None,
     ) -> list[Sample | BadSample]:
         """Transform what `read` gave; see `datasets.protocols.StagedDataset`."""
-        return [
-            self._transform(
-                sample, position, epoch, into=None if rows is None else rows[row], times=times
+        samples = []
+        for row, (sample, position) in enumerate(zip(records, positions.tolist(), strict=True)):
+            partners = None
+            if isinstance(sample, Accompanied):
+                partners = self._partners.samples(
+                    sample, position, epoch, read=self._unpacked, decode=_as_it_is
+                )
+                sample = sample.record
+            into = None if rows is None else rows[row]
+            samples.append(
+                self._transform(sample, position, epoch, into=into, times=times, partners=partners)
             )
-            for row, (sample, position) in enumerate(zip(records, positions.tolist(), strict=True))
-        ]
+        return samples
 
     def fingerprint(self) -> str:
         """The storage's: what the data is, wherever it lies."""
@@ -203,7 +234,7 @@ def check_fits(
         return
     rows = np.unique(np.linspace(0, count - 1, _PROBES).astype(np.int64))
     sizes = [
-        sum(memoryview(part).nbytes for part in _pack(stage(record)))
+        sum(memoryview(part).nbytes for part in pack(stage(record)))
         for record in storage.read(rows)
     ]
     needed = sum(sizes) / len(sizes) * count
@@ -213,6 +244,10 @@ def check_fits(
             f"decoded, {limit / 1e9:,.1f} GB of memory are available; use a dataset of type map "
             f"(dataset=image_folder or dataset=lmdb), or fewer or smaller records"
         )
+
+
+def _as_it_is(sample: Sample | BadRecord) -> Sample | BadRecord:
+    return sample
 
 
 def _decode_all(storage: Storage, stage: DecodeStage) -> Iterator[list[bytes | memoryview]]:
@@ -225,7 +260,7 @@ def _decode_all(storage: Storage, stage: DecodeStage) -> Iterator[list[bytes | m
             # Read here and not in the threads: one reader reads in order.
             records = storage.read(rows)
             waiting.append(
-                pool.submit(lambda chunk: [_pack(stage(record)) for record in chunk], records)
+                pool.submit(lambda chunk: [pack(stage(record)) for record in chunk], records)
             )
             if len(waiting) > 2 * num_threads:
                 yield from waiting.popleft().result()
@@ -255,27 +290,3 @@ def _report(
             f"decoded {storage}: {count:,} in {time.monotonic() - began:.1f} s, "
             f"{size_bytes / 1e6:,.0f} MB in memory\n"
         )
-
-
-def _pack(sample: Sample | BadRecord) -> list[bytes | memoryview]:
-    """A sample as bytes: number of buffers, their lengths, then the buffers, the pickle first."""
-    buffers: list[pickle.PickleBuffer] = []
-    pickled = pickle.dumps(sample, protocol=5, buffer_callback=buffers.append)
-    views = [memoryview(pickled), *(buffer.raw() for buffer in buffers)]
-    lengths = [view.nbytes for view in views]
-    return [struct.pack(f"<{1 + len(views)}q", len(views), *lengths), *views]
-
-
-def _unpack(packed: NDArray[np.uint8]) -> Sample | BadRecord:
-    """The sample again; its arrays own their memory."""
-    (count,) = struct.unpack_from("<q", packed.data)
-    lengths = struct.unpack_from(f"<{count}q", packed.data, 8)
-    at = 8 + 8 * count
-    views = []
-    for length in lengths:
-        views.append(packed[at : at + length])
-        at += length
-    sample: Sample | BadRecord = pickle.loads(
-        views[0].data, buffers=[view.copy() for view in views[1:]]
-    )
-    return sample

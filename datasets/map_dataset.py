@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,8 +12,9 @@ from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from datasets.columns import ColumnStage
-from datasets.protocols import Annotations, Decoder, Index, Storage, Transform
-from datasets.sample import BadRecord, BadSample, Record, Sample
+from datasets.partners import Accompanied, PartnerStage
+from datasets.protocols import Annotations, Decoder, Index, Sampler, Storage, Transform
+from datasets.sample import BadSample, Sample
 from datasets.stage_times import StageTimes
 from datasets.stages import DecodeStage, TransformStage, deferred
 from pipeline.registry import register
@@ -49,6 +51,8 @@ class MapDataset:
     ) -> None:
         self.storage = storage
         self._decode = DecodeStage(deferred(decode, transform), keys=keys, storage=str(storage))
+        self._decode_whole = DecodeStage(decode, keys=keys, storage=str(storage))
+        self._partners = PartnerStage(transform, seed=seed, num_records=len(storage))
         self._columns = ColumnStage(storage, self._decode, transform)
         self._transform = TransformStage(transform, seed=seed, storage=str(storage))
         self.global_random = bool(getattr(transform, "global_random", False))
@@ -77,20 +81,39 @@ class MapDataset:
         Raises:
             RuntimeError: A transform failed, see `TransformStage`.
         """
-        return self.finish(self.read(indices), positions, epoch)
+        return self.finish(self.read(indices, positions, epoch), positions, epoch)
+
+    @property
+    def needs_partners(self) -> bool:
+        """Whether the transform needs other samples, and `read` the positions."""
+        return self._partners.needed
+
+    def drawing_from(self, sampler: Sampler) -> MapDataset:
+        """The same data, whose transform gets other samples as `sampler` places them."""
+        bound = copy.copy(self)
+        bound._partners = self._partners.drawing_from(sampler)
+        return bound
 
     @property
     def row_shape(self) -> tuple[int, int, int] | None:
         """The shape of the last uint8 image, likely that of the next ones; None before."""
         return self._transform.row_shape
 
-    def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
-        """The records at `indices`, int64 [n]: the part of `fetch` that waits for the storage."""
-        return self.storage.read(indices)
+    def read(
+        self,
+        indices: NDArray[np.int64],
+        positions: NDArray[np.int64] | None = None,
+        epoch: int = 0,
+    ) -> Sequence[Any]:
+        """The records at `indices`, int64 [n]: the part of `fetch` that waits for the storage.
+
+        Where the transform needs other samples, `positions`, int64 [n], and `epoch` say which.
+        """
+        return self._partners.read(self.storage.read, indices, positions, epoch)
 
     def finish(
         self,
-        records: Sequence[Record | BadRecord],
+        records: Sequence[Any],
         positions: NDArray[np.int64],
         epoch: int,
         *,
@@ -102,10 +125,23 @@ class MapDataset:
         samples = []
         for row, (record, position) in enumerate(zip(records, positions.tolist(), strict=True)):
             start = time.perf_counter()
-            sample = self._decode(record)
+            partners = None
+            if isinstance(record, Accompanied):
+                sample = self._decode(record.record)
+                partners = self._partners.samples(
+                    record,
+                    position,
+                    epoch,
+                    read=self.storage.read,
+                    decode=self._decode_whole,
+                )
+            else:
+                sample = self._decode(record)
             times.decode += time.perf_counter() - start
             into = None if rows is None else rows[row]
-            samples.append(self._transform(sample, position, epoch, into=into, times=times))
+            samples.append(
+                self._transform(sample, position, epoch, into=into, times=times, partners=partners)
+            )
         return samples
 
     @property

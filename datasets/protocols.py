@@ -231,6 +231,20 @@ class Transform(Protocol):
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample: ...
 
 
+class PartnerTransform(Protocol):
+    """A step of an augmentation stack that needs other samples of the epoch.
+
+    They are decoded and nothing else, have no ``position``, and are of any size.
+    """
+
+    def partners(self, rng: np.random.Generator) -> int:
+        """How many it needs this time; 0 leaves the sample as it is. For a draw of its own."""
+
+    def __call__(
+        self, sample: Sample, rng: np.random.Generator, partners: Sequence[Sample]
+    ) -> Sample: ...
+
+
 @runtime_checkable
 class Dataset(Protocol):
     """Positions of an epoch to samples: read, decoded and transformed."""
@@ -260,7 +274,11 @@ class StagedDataset(Dataset, Protocol):
         """Height, width and channels of the images, as far as can be told; None: unknown."""
 
     def read(self, indices: Int64Array) -> list[Any]:
-        """What lies at `indices`, int64 [n], as `finish` takes it; from any thread."""
+        """What lies at `indices`, int64 [n], as `finish` takes it; from any thread.
+
+        A dataset whose attribute `needs_partners` is True is also told ``positions`` and
+        ``epoch``; its method ``drawing_from(sampler)`` has given it the order of the epoch.
+        """
 
     def finish(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -154,6 +154,7 @@ class TransformStage:
         *,
         into: NDArray[np.uint8] | None = None,
         times: StageTimes | None = None,
+        partners: Sequence[list[Sample]] | BadRecord | None = None,
     ) -> Sample | BadSample:
         """Transform one sample.
 
@@ -163,6 +164,8 @@ class TransformStage:
             epoch: The epoch.
             into: uint8 [*row_shape], where the image is put if it is of that shape.
             times: Its `transform` and `decode` are added to.
+            partners: The samples for each step that needs others, or why there are none; None
+                where no step does.
 
         Returns:
             The sample with its ``position``; bad stays bad, and becomes so where a pending
@@ -174,12 +177,16 @@ class TransformStage:
         """
         if isinstance(sample, BadRecord):
             return BadSample(sample.index, sample.key, position, sample.cause, self.storage)
+        if isinstance(partners, BadRecord):
+            cause = f"no partner could be read, the last was {partners.key!r}: {partners.cause}"
+            key = str(sample.get("key"))
+            return BadSample(int(sample["index"]), key, position, cause, self.storage)
         sample["position"] = position
         image = sample.get("image")
         start = time.perf_counter()
         rng = self._keyed_rng().at(self.seed, epoch, position, Stream.AUGMENT)
         try:
-            changed = self._transformed(sample, rng, into)
+            changed = self._transformed(sample, rng, into, partners)
             if not isinstance(changed, dict):
                 raise TypeError(f"gave {type(changed).__name__}, expected the sample, a dict")
             return self._put(changed, into)
@@ -199,11 +206,18 @@ class TransformStage:
                 times.transform += time.perf_counter() - start - decoding_s
 
     def _transformed(
-        self, sample: Sample, rng: np.random.Generator, into: NDArray[np.uint8] | None
+        self,
+        sample: Sample,
+        rng: np.random.Generator,
+        into: NDArray[np.uint8] | None,
+        partners: Sequence[list[Sample]] | None,
     ) -> Sample:
-        if into is None or not getattr(self.transform, "fills_rows", False):
-            return self.transform(sample, rng)
-        return self.transform(sample, rng, into=into)  # type: ignore[call-arg]
+        more: dict[str, Any] = {}
+        if into is not None and getattr(self.transform, "fills_rows", False):
+            more["into"] = into
+        if partners is not None:
+            more["partners"] = partners
+        return self.transform(sample, rng, **more)
 
     def _put(self, sample: Sample, into: NDArray[np.uint8] | None) -> Sample:
         """The sample with its image in the row that is meant for it, if it fits."""

@@ -108,7 +108,8 @@ def build_dataset(config: Config, split: Split) -> Dataset | StreamDataset:
     """The samples of a split: storage, decoding and the augmentation of that split."""
     load_all(config["imports"])
     node = dict(config["dataset"])
-    target = resolve_target(node.pop("_target_"))
+    target_name = node.pop("_target_")
+    target = resolve_target(target_name)
     arguments: dict[str, Any] = {
         "transform": build_transform(config, split),
         "seed": config["seed"],
@@ -124,7 +125,15 @@ def build_dataset(config: Config, split: Split) -> Dataset | StreamDataset:
             arguments[key] = resolve_function(value, modules)
         else:
             arguments[key] = _build_nested(value)
-    return target.call(**arguments)
+    dataset = target.call(**arguments)
+    if arguments["transform"].needs_partners and not hasattr(dataset, "drawing_from"):
+        part = "train" if split == "train" else "eval"
+        raise ValueError(
+            f"augment.{part}: a step needs other samples of the epoch, which {target_name} cannot "
+            f"give; use a dataset of records, such as dataset=image_folder, or take the step away "
+            f"(~augment.{part}.<step>)"
+        )
+    return dataset
 
 
 def open_storage(config: Config, split: Split) -> Storage:

@@ -62,7 +62,7 @@ GROUPS: dict[str, Group] = {
         _group("sampler", "which record stands at a position",
                "n index seed batch_size"),
         _group("collate", "samples to a batch", "samples", partial=True),
-        _group("transform", "changes one sample", "sample rng", partial=True),
+        _group("transform", "changes one sample", "sample rng partners box_limits", partial=True),
         _group("batch_transform", "changes a batch on the device",
                "batch seed split step", partial=True),
         _group("engine", "who computes batches", "compute", option=None),

@@ -13,7 +13,7 @@ from pipeline.registry import find
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
 
 
-def build_step(node: dict[str, Any]) -> Any:
+def build_step(node: dict[str, Any], **injected: Any) -> Any:
     arguments = {
         key: _nested(value) for key, value in node.items() if key not in ("_target_", "_after_")
     }
@@ -21,6 +21,8 @@ def build_step(node: dict[str, Any]) -> Any:
     if component is None:
         module, _, name = node["_target_"].rpartition(".")
         return getattr(importlib.import_module(module), name)(**arguments)
+    accepted = inspect.signature(component.target).parameters
+    arguments |= {key: value for key, value in injected.items() if key in accepted}
     if inspect.isclass(component.target):
         return component.target(**arguments)
     return functools.partial(component.target, **arguments)

@@ -179,7 +179,12 @@ SHARED_BY_LEAVES = {
         "transforms.formats.opencv_pixels",
     },
     "transforms.device": {"transforms.batch_rows"},
-    "transforms.cpu": {"transforms.albumentations_stage", "transforms.sample_targets"},
+    "transforms.cpu": {
+        "transforms.albumentations_stage",
+        "transforms.box_rows",
+        "transforms.sample_targets",
+        "transforms.target_settings",
+    },
 }
 HEAVY = tuple(
     "torch albumentations cv2 pyarrow lmdb simplejpeg torchmetrics rich matplotlib h5py".split()

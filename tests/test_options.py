@@ -40,6 +40,7 @@ REQUIRED = {
     ("dataset/storage", "pt_shards"): ["dataset/decode=raw"],
     ("augment", "small"): ["dataset=memmap"],
     ("augment", "detection"): ["dataset/annotations=coco", "collate=list"],
+    ("augment", "mosaic"): ["dataset/annotations=coco", "collate=list"],
     ("augment", "segmentation"): ["dataset/annotations=mask_folder"],
     ("experiment", "camvid"): ["dataset.storage.path=demo"],
     ("augment", "keypoints"): ["dataset/annotations=coco", "collate=list"],

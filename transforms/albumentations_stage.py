@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Node = Mapping[str, Any]
-BuildStep = Callable[[Node], Any]
+BuildStep = Callable[..., Any]
 
 
 class AlbumentationsStage:

@@ -129,7 +129,7 @@ class BatchComputer:
         """The records of a task, to be computed later; None where reading is not apart."""
         if task.items is not None or not self.reads_apart:
             return None
-        return self.dataset.read(task.indices)
+        return self._read(task.indices, task.positions, task.epoch)
 
     def _whole_batch(
         self, task: BatchTask, times: StageTimes, allocate: Callable[[int], Any] | None
@@ -238,7 +238,7 @@ class BatchComputer:
             records = [work.records[row] for row in rows.tolist()]
         else:
             start = time.perf_counter()
-            records = self.dataset.read(task.indices[rows])
+            records = self._read(task.indices[rows], positions, task.epoch)
             work.times.read += time.perf_counter() - start
             work.times.count(records)
         if work.spread is not None and len(rows) > PIECE_ROWS:
@@ -246,6 +246,11 @@ class BatchComputer:
                 self.dataset, records, positions, task.epoch, replace(work, images=images)
             )
         return self.dataset.finish(records, positions, task.epoch, rows=images, times=work.times)
+
+    def _read(self, indices: Any, positions: Any, epoch: int) -> Sequence[Any]:
+        if getattr(self.dataset, "needs_partners", False):
+            return self.dataset.read(indices, positions=positions, epoch=epoch)
+        return self.dataset.read(indices)
 
     def _key(self, task: BatchTask, row: int) -> str:
         if task.items is not None:

@@ -103,6 +103,8 @@ class Loader:
         else:
             if self._evaluates or sampler is None:
                 sampler = SequentialSampler(len(dataset))
+            if getattr(dataset, "needs_partners", False):
+                dataset = self.dataset = dataset.drawing_from(sampler)  # type: ignore[attr-defined]
             self.plan = BatchPlan(
                 num_positions=len(sampler),
                 batch_size=self.batch_size,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -89,6 +89,7 @@ class Stack:
             where no other thread draws from them. They are seeded for each sample and put
             back afterwards.
         fills_rows: A call takes `into`.
+        needs_partners: A step needs other samples of the epoch, and a call `partners`.
     """
 
     fills_rows = True
@@ -99,8 +100,7 @@ class Stack:
         self._steps = dict(steps)
         self._build_step = build_step
         self._targets = targets or Targets()
-        self._local = threading.local()
-        self.global_random = any(_is_global_random(node) for node in self._steps.values())
+        self._note()
         # A step that cannot be built stops the program here, not in a worker.
         self._stages()
 
@@ -121,6 +121,7 @@ class Stack:
         rng: np.random.Generator,
         *,
         into: NDArray[np.uint8] | None = None,
+        partners: Sequence[list[Sample]] = (),
     ) -> Sample:
         """Apply the steps.
 
@@ -130,6 +131,8 @@ class Stack:
             rng: Where every draw comes from.
             into: uint8 [H, W, C]. If the image is of this shape and the last steps are such
                 that it saves a copy, it is written here; no step sees this memory.
+            partners: The samples for each step that needs others, as many as `partner_counts`
+                asked for.
 
         Returns:
             A new sample.
@@ -144,15 +147,23 @@ class Stack:
             not stages or not isinstance(stages[0], AlbumentationsStage)
         ):
             sample["image"] = sample["image"].whole()
-        if into is None or not stages or not isinstance(stages[-1], AlbumentationsStage):
-            for stage in stages:
+        groups = iter(partners)
+        fills = into is not None and bool(stages) and isinstance(stages[-1], AlbumentationsStage)
+        for stage in stages[:-1] if fills else stages:
+            if isinstance(stage, _OwnStage) and stage.needs_partners:
+                sample = stage(sample, rng, next(groups, []))
+            else:
                 sample = stage(sample, rng)
+        if not fills:
             return sample
-        for stage in stages[:-1]:
-            sample = stage(sample, rng)
         if len(stages) > 1:
             sample = dict(sample)  # a step may have kept the one it gave
         return stages[-1](sample, rng, into)
+
+    def partner_counts(self, rng: np.random.Generator) -> tuple[int, ...]:
+        """How many other samples each step that needs some asks for, in the order of the steps."""
+        stages = [stage for stage in self._stages() if isinstance(stage, _OwnStage)]
+        return tuple(stage.partners(rng) for stage in stages if stage.needs_partners)
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -169,8 +180,12 @@ class Stack:
 
     def __setstate__(self, state: tuple[dict[str, Node], BuildStep, Targets]) -> None:
         self._steps, self._build_step, self._targets = state
+        self._note()
+
+    def _note(self) -> None:
         self._local = threading.local()
         self.global_random = any(_is_global_random(node) for node in self._steps.values())
+        self.needs_partners = any(_needs_partners(node) for node in self._steps.values())
 
     def __repr__(self) -> str:
         return f"Stack({' -> '.join(self._steps)})"
@@ -185,7 +200,10 @@ class Stack:
                     stage = AlbumentationsStage(dict(group), self._build_step, self._targets)
                     stages.append(stage)
                 else:
-                    stages += [_OwnStage(name, node, self._build_step) for name, node in group]
+                    stages += [
+                        _OwnStage(name, node, self._build_step, self._targets)
+                        for name, node in group
+                    ]
             self._local.stages = stages
         return stages
 
@@ -193,20 +211,28 @@ class Stack:
 class _OwnStage:
     """One step of ours or of the user's."""
 
-    def __init__(self, name: str, node: Node, build_step: BuildStep) -> None:
+    def __init__(self, name: str, node: Node, build_step: BuildStep, targets: Targets) -> None:
         self._name = name
         self._target = node["_target_"]
         self._global_random = _is_global_random(node)
-        self._step = build_step(node)
+        self.needs_partners = _needs_partners(node)
+        # What is put together of several samples cuts boxes, and is told which to drop.
+        self._step = (
+            build_step(node, box_limits=targets.boxes) if self.needs_partners else build_step(node)
+        )
 
-    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+    def partners(self, rng: np.random.Generator) -> int:
+        count: int = self._step.partners(rng)
+        return count
+
+    def __call__(self, sample: Sample, rng: np.random.Generator, *partners: list[Sample]) -> Sample:
         try:
             if self._global_random:
                 from pipeline.global_random import global_states
 
                 with global_states(int(rng.integers(1 << 63))):
-                    return self._step(sample, rng)
-            return self._step(sample, rng)
+                    return self._step(sample, rng, *partners)
+            return self._step(sample, rng, *partners)
         except Exception as error:
             error.add_note(f"in augmentation step {self._name!r} ({self._target})")
             raise
@@ -219,6 +245,11 @@ def _is_foreign(node: Node) -> bool:
         return str(node["_target_"]).startswith("albumentations.")
     bases = getattr(component.target, "__mro__", ())
     return any(base.__module__.startswith("albumentations.") for base in bases)
+
+
+def _needs_partners(node: Node) -> bool:
+    component = find(str(node["_target_"]))
+    return component is not None and hasattr(component.target, "partners")
 
 
 def _is_global_random(node: Node) -> bool:

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from datasets.eager_dataset import EagerDataset
+from datasets.map_dataset import MapDataset
+from datasets.partners import ATTEMPTS
+from datasets.protocols import StagedDataset
+from datasets.sample import BadSample
+from pipeline.registry import register
+from pipeline.samplers.random import RandomSampler
+from tests.building import build_step
+from tests.contracts.equality import assert_same
+from tests.memory_storage import MemoryStorage
+from transforms.cpu.stack import build_stack
+from transforms.decode.raw import RawDecoder
+
+N = 30
+
+
+@register("transform", "test_partners_names")
+class Names:
+    """Notes which others it got."""
+
+    def __init__(self, most: int = 3, field: str = "others") -> None:
+        self.most, self.field = most, field
+
+    def partners(self, rng):
+        return int(rng.integers(0, self.most + 1))
+
+    def __call__(self, sample, rng, partners):
+        names = [(one["index"], one["x"].tolist()) for one in partners]
+        return {**sample, self.field: names, "draw": rng.random()}
+
+
+@register("transform", "test_partners_double")
+def double(sample, rng):
+    return {**sample, "x": sample["x"] * 2}
+
+
+def storage(count: int = N, bad: tuple[int, ...] = ()) -> MemoryStorage:
+    return MemoryStorage(
+        ["damaged" if i in bad else {"x": np.array([i]), "label": i % 3} for i in range(count)]
+    )
+
+
+def dataset(kind=MapDataset, steps=None, **given):
+    steps = steps or {"names": {"_target_": "transform/test_partners_names"}}
+    stack = build_stack(steps, build_step=build_step)
+    return kind(storage(**given), decode=RawDecoder(), transform=stack, seed=5)
+
+
+def fetch(data, indices, positions, epoch=0):
+    return data.fetch(np.array(indices, np.int64), np.array(positions, np.int64), epoch)
+
+
+def test_partners_are_records_of_other_positions_in_one_read():
+    data = dataset().drawing_from(RandomSampler(N, seed=5))
+    assert isinstance(data, StagedDataset)
+    positions = np.arange(N)
+    indices = RandomSampler(N, seed=5).indices(1, 0, N)
+    samples = data.fetch(indices, positions, 1)
+    assert len(data.storage.reads) == 1 and data.storage.reads[0][:N] == indices.tolist()
+    others = [[index for index, _ in sample["others"]] for sample in samples]
+    assert {len(group) for group in others} == {0, 1, 2, 3}
+    assert sum(len(group) for group in others) == len(data.storage.reads[0]) - N
+    assert all(sample["index"] not in group for sample, group in zip(samples, others, strict=True))
+    assert len({index for group in others for index in group}) > N // 2
+    for sample in samples:
+        assert all(x == [index] for index, x in sample["others"])
+
+
+def test_partners_follow_position_epoch_and_sampler_alone():
+    data = dataset().drawing_from(RandomSampler(N, seed=5))
+    indices, positions = [3, 8, 1, 3], [0, 4, 7, 29]
+    together = fetch(data, indices, positions)
+    alone = [fetch(data, [i], [p])[0] for i, p in zip(indices, positions, strict=True)]
+    assert_same(alone, together)
+    assert_same(fetch(pickle.loads(pickle.dumps(data)), indices, positions), together)
+    with ThreadPoolExecutor(4) as pool:
+        for result in pool.map(lambda _: fetch(data, indices, positions), range(8)):
+            assert_same(result, together)
+    records = data.read(np.array(indices), np.array(positions), 0)
+    assert_same(data.finish(records, np.array(positions), 0), together)
+    eager = dataset(EagerDataset).drawing_from(RandomSampler(N, seed=5))
+    assert_same(fetch(eager, indices, positions), together)
+    for other in (fetch(data, indices, positions, 1), fetch(dataset(), indices, positions)):
+        assert [s["others"] for s in other] != [s["others"] for s in together]
+
+
+def test_a_sampler_that_repeats_records_gives_those_that_it_draws():
+    class Two:
+        def __len__(self):
+            return 11
+
+        def indices(self, epoch, start, stop):
+            return np.where(np.arange(start, stop) % 2, 4, 9)
+
+    samples = dataset().drawing_from(Two()).fetch(np.full(11, 4), np.arange(11), 0)
+    assert {index for sample in samples for index, _ in sample["others"]} == {4, 9}
+
+
+def test_the_draws_of_the_sample_itself_are_those_without_partners():
+    plain = dataset(steps={"double": {"_target_": "transform/test_partners_double"}})
+    assert not plain.needs_partners and dataset().needs_partners
+    first = fetch(dataset(), range(N), range(N))
+    none = dataset(steps={"names": {"_target_": "transform/test_partners_names", "most": 0}})
+    assert [s["draw"] for s in first] == [s["draw"] for s in fetch(none, range(N), range(N))]
+
+
+@pytest.mark.parametrize("kind", [MapDataset, EagerDataset])
+def test_partners_are_not_transformed_and_steps_have_their_own(kind):
+    steps = {
+        "double": {"_target_": "transform/test_partners_double"},
+        "first": {"_target_": "transform/test_partners_names"},
+        "second": {"_target_": "transform/test_partners_names", "most": 1, "field": "more"},
+    }
+    samples = fetch(dataset(kind, steps), range(N), range(N))
+    assert [sample["x"].tolist() for sample in samples] == [[2 * i] for i in range(N)]
+    for name, most in (("others", 3), ("more", 1)):
+        assert {len(sample[name]) for sample in samples} == set(range(most + 1))
+        assert all(x == [index] for sample in samples for index, x in sample[name])
+    assert any(s["others"][:1] != s["more"] for s in samples)
+
+
+@pytest.mark.parametrize("kind", [MapDataset, EagerDataset])
+def test_bad_partners_are_drawn_again_and_leave_the_others_as_they_are(kind):
+    bad = (2, 5, 9, 11, 13, 17, 18, 20, 21, 26)
+    good = [i for i in range(N) if i not in bad]
+    before = fetch(dataset(kind), good, good)
+    after = fetch(dataset(kind, bad=bad), good, good)
+    changed = 0
+    for old, new in zip(before, after, strict=True):
+        for (was, _), (now, _) in zip(old["others"], new["others"], strict=True):
+            assert now not in bad
+            assert (now == was) == (was not in bad)
+            changed += now != was
+        assert old["draw"] == new["draw"]
+    assert changed > 3
+    assert_same(fetch(dataset(kind, bad=bad), good[::-1], good[::-1])[::-1], after)
+
+
+def test_without_a_good_partner_the_sample_is_bad():
+    data = dataset(count=6, bad=(1, 2, 3, 4, 5))
+    samples = [fetch(data, [0], [0], epoch)[0] for epoch in range(20)]
+    bad = [sample for sample in samples if isinstance(sample, BadSample)]
+    assert bad and bad[0].index == 0 and "no partner could be read" in bad[0].cause
+    assert all(sample["others"] == [] for sample in samples if not isinstance(sample, BadSample))
+    reads = [len(read) for read in data.storage.reads]
+    assert reads.count(1) >= (ATTEMPTS - 1) * len(bad)
+
+
+def test_a_bad_sample_stays_bad_and_another_record_meets_other_partners():
+    data = dataset(bad=(7,))
+    (bad,) = fetch(data, [7], [7])
+    assert isinstance(bad, BadSample) and bad.cause == "damaged"
+    groups = [fetch(data, [i], [7])[0]["others"] for i in range(12, 20)]
+    assert len({str(group) for group in groups}) > 4
+
+
+def test_one_record_is_its_own_partner():
+    samples = [fetch(dataset(count=1), [0], [0], epoch)[0] for epoch in range(9)]
+    assert {index for sample in samples for index, _ in sample["others"]} == {0}

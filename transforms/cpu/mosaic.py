@@ -1,0 +1,193 @@
+"""Four images around a point."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from annotated_types import Ge, Gt, Le
+
+from datasets.sample import Sample
+from pipeline.registry import register
+from transforms.box_rows import cut_boxes, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from transforms.target_settings import BoxSettings
+
+
+@register("transform", "mosaic")
+class Mosaic:
+    """Puts the sample and three others around a random point of a new image.
+
+    Bochkovskiy, Wang and Liao, "YOLOv4: Optimal speed and accuracy of object detection", 2020,
+    arXiv:2004.10934, section 3.3. Each image keeps its aspect and touches the point with a
+    corner; what leaves the canvas is cut, what no image covers is `fill`.
+
+    Boxes are cut with their image, and those below the limits of ``augment.boxes`` are dropped
+    with their rows of every ``box_*`` field. ``mask`` is put together in the same way.
+    ``keypoints`` are those of the four images one after the other, [4 K, 3]; outside of the
+    canvas they get visibility 0. All else, also ``label``, is the sample's own. Images that are
+    not changed (see `p`) keep their size, so a resize or a crop belongs behind this step.
+
+    Args:
+        height: Of the new image, in pixels.
+        width: Of the new image, in pixels.
+        p: Probability of a mosaic.
+        center: Where the point lies, as shares of height and of width.
+        scale: Sizes of the images; at 1 one just fits into a quarter of the canvas.
+        fill: Value of pixels that no image covers.
+        mask_fill: The same for the mask.
+        box_limits: Which boxes are dropped.
+
+    Raises:
+        ValueError: A range is empty.
+    """
+
+    def __init__(
+        self,
+        *,
+        height: Annotated[int, Ge(2)],
+        width: Annotated[int, Ge(2)],
+        p: Annotated[float, Ge(0), Le(1)] = 1.0,
+        center: tuple[Annotated[float, Ge(0), Le(1)], Annotated[float, Ge(0), Le(1)]] = (
+            0.25,
+            0.75,
+        ),
+        scale: tuple[Annotated[float, Gt(0)], Annotated[float, Gt(0)]] = (1.0, 2.0),
+        fill: Annotated[int, Ge(0), Le(255)] = 114,
+        mask_fill: Annotated[int, Ge(0)] = 0,
+        box_limits: BoxSettings | None = None,
+    ) -> None:
+        for name, (low, high) in {"center": center, "scale": scale}.items():
+            if low > high:
+                raise ValueError(f"mosaic: {name} is [{low}, {high}]; give the lower one first")
+        self._shape = (height, width)
+        self._p = p
+        self._center = center
+        self._scale = scale
+        self._fill = fill
+        self._mask_fill = mask_fill
+        self._limits = box_limits
+
+    def partners(self, rng: np.random.Generator) -> int:
+        """Three, or none where the image stays as it is."""
+        return 3 if rng.random() < self._p else 0
+
+    def __call__(
+        self, sample: Sample, rng: np.random.Generator, partners: Sequence[Sample]
+    ) -> Sample:
+        """Put the four together.
+
+        Args:
+            sample: Its image is uint8 [H, W, C].
+            rng: Gives the point and the sizes.
+            partners: Three samples with the same fields, or none.
+
+        Returns:
+            A new sample with an image uint8 [height, width, C].
+
+        Raises:
+            ValueError: The samples have other fields, or other channels.
+        """
+        import numpy as np
+
+        if not partners:
+            return sample
+        samples = [sample, *partners]
+        height, width = self._shape
+        across, down = rng.uniform(*self._center, 2)
+        x, y = round(across * width), round(down * height)
+        scales = rng.uniform(*self._scale, len(samples))
+        new = dict(sample)
+        channels = sample["image"].shape[2]
+        image = np.full((height, width, channels), self._fill, sample["image"].dtype)
+        mask = None
+        if "mask" in sample:
+            mask = np.full((height, width), self._mask_fill, sample["mask"].dtype)
+        boxes, points = [], []
+        for number, (one, scale) in enumerate(zip(samples, scales.tolist(), strict=True)):
+            self._check_fields(one, sample)
+            size, factors = self._size_of(one["image"].shape, scale)
+            # Upper left, upper right, lower left, lower right of the point.
+            left = x - size[1] if number % 2 == 0 else x
+            top = y - size[0] if number < 2 else y
+            _place(image, one["image"], size, left, top, smooth=True)
+            if mask is not None:
+                _place(mask, one["mask"], size, left, top, smooth=False)
+            if "boxes" in sample:
+                there = np.asarray(one["boxes"], np.float64).reshape(-1, 4)
+                boxes.append(there * [*factors, *factors] + [left, top, left, top])
+            if "keypoints" in sample:
+                moved = np.array(one["keypoints"], np.float32).reshape(-1, 3)
+                moved[:, :2] = moved[:, :2] * factors + [left, top]
+                points.append(moved)
+        new["image"] = image
+        if mask is not None:
+            new["mask"] = mask
+        if boxes:
+            new["boxes"], kept = cut_boxes(np.concatenate(boxes), self._shape, self._limits)
+            new["boxes"] = new["boxes"][kept]
+            new |= {name: values[kept] for name, values in rows_of(samples).items()}
+        if points:
+            new["keypoints"] = _hidden_outside(np.concatenate(points), self._shape)
+        return new
+
+    def _size_of(
+        self, shape: tuple[int, ...], scale: float
+    ) -> tuple[tuple[int, int], tuple[float, float]]:
+        """Height and width of an image on the canvas, and what x and y are multiplied by."""
+        fit = min(self._shape[0] / 2 / shape[0], self._shape[1] / 2 / shape[1]) * scale
+        size = (max(1, round(shape[0] * fit)), max(1, round(shape[1] * fit)))
+        return size, (size[1] / shape[1], size[0] / shape[0])
+
+    def _check_fields(self, one: Sample, first: Sample) -> None:
+        for name in ("image", "mask", "boxes", "keypoints"):
+            if name in first and name not in one:
+                raise ValueError(
+                    f"mosaic: {one.get('key')!r} has no {name}, {first.get('key')!r} has; drop "
+                    f"the field with dataset.keys, or take images that all have it"
+                )
+        channels = one["image"].shape[2:], first["image"].shape[2:]
+        if channels[0] != channels[1]:
+            raise ValueError(
+                f"mosaic: {one.get('key')!r} is an image of shape {one['image'].shape}, "
+                f"{first.get('key')!r} of {first['image'].shape}; channels must agree"
+            )
+
+
+def _place(
+    canvas: NDArray[Any],
+    pixels: NDArray[Any],
+    size: tuple[int, int],
+    left: int,
+    top: int,
+    *,
+    smooth: bool,
+) -> None:
+    """Write an array, resized to `size`, at a place of the canvas, as far as it lies inside."""
+    import cv2
+
+    height, width = canvas.shape[:2]
+    shrinks = size[0] < pixels.shape[0]
+    method = cv2.INTER_NEAREST_EXACT
+    if smooth:
+        method = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
+    resized = cv2.resize(pixels, (size[1], size[0]), interpolation=method)
+    resized = resized.reshape(*size, *pixels.shape[2:])
+    rows = slice(max(top, 0), min(top + size[0], height))
+    columns = slice(max(left, 0), min(left + size[1], width))
+    if rows.start < rows.stop and columns.start < columns.stop:
+        canvas[rows, columns] = resized[
+            rows.start - top : rows.stop - top, columns.start - left : columns.stop - left
+        ]
+
+
+def _hidden_outside(points: NDArray[np.float32], shape: tuple[int, int]) -> NDArray[np.float32]:
+    """Keypoints whose visibility is 0 where they lie outside of an image of `shape`."""
+    x, y = points[:, 0], points[:, 1]
+    points[(x < 0) | (y < 0) | (x >= shape[1]) | (y >= shape[0]), 2] = 0
+    return points
