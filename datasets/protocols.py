@@ -274,11 +274,7 @@ class StagedDataset(Dataset, Protocol):
         """Height, width and channels of the images, as far as can be told; None: unknown."""
 
     def read(self, indices: Int64Array) -> list[Any]:
-        """What lies at `indices`, int64 [n], as `finish` takes it; from any thread.
-
-        A dataset whose attribute `needs_partners` is True is also told ``positions`` and
-        ``epoch``; its method ``drawing_from(sampler)`` has given it the order of the epoch.
-        """
+        """What lies at `indices`, int64 [n], as `finish` takes it; from any thread."""
 
     def finish(
         self,
@@ -294,6 +290,18 @@ class StagedDataset(Dataset, Protocol):
         `rows`, uint8 [n, *row_shape], is memory of the batch to come: an image of that shape is
         written to its row, and is then a view of it. `times` is added to.
         """
+
+
+@runtime_checkable
+class PartnerDataset(StagedDataset, Protocol):
+    """A staged dataset whose transform may need other samples of the epoch."""
+
+    @property
+    def needs_partners(self) -> bool:
+        """Whether it does; then `read` is also told ``positions``, int64 [n], and ``epoch``."""
+
+    def drawing_from(self, sampler: Sampler) -> PartnerDataset:
+        """The same data, with other samples as `sampler` places them in an epoch."""
 
 
 @runtime_checkable

@@ -40,6 +40,8 @@ REQUIRED = {
     ("dataset/storage", "pt_shards"): ["dataset/decode=raw"],
     ("augment", "small"): ["dataset=memmap"],
     ("augment", "detection"): ["dataset/annotations=coco", "collate=list"],
+    ("transform", "copy_paste"): ["dataset/annotations=coco", "collate=list"],
+    ("transform", "mosaic"): ["augment.train.mosaic.height=64", "augment.train.mosaic.width=64"],
     ("augment", "mosaic"): ["dataset/annotations=coco", "collate=list"],
     ("augment", "segmentation"): ["dataset/annotations=mask_folder"],
     ("experiment", "camvid"): ["dataset.storage.path=demo"],

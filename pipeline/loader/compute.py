@@ -234,6 +234,7 @@ class BatchComputer:
             )
         if not self._staged:
             return self.dataset.fetch(task.indices[rows], positions, task.epoch)
+        records: Sequence[Any]
         if work.records is not None:
             records = [work.records[row] for row in rows.tolist()]
         else:

@@ -8,7 +8,7 @@ from math import lcm
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from datasets.protocols import StreamDataset
+from datasets.protocols import PartnerDataset, StreamDataset
 from pipeline.loader.bad_samples import BadSampleLog
 from pipeline.loader.compute import BatchComputer
 from pipeline.loader.contract import BatchTask, Delivery, Engine
@@ -103,8 +103,8 @@ class Loader:
         else:
             if self._evaluates or sampler is None:
                 sampler = SequentialSampler(len(dataset))
-            if getattr(dataset, "needs_partners", False):
-                dataset = self.dataset = dataset.drawing_from(sampler)  # type: ignore[attr-defined]
+            if isinstance(dataset, PartnerDataset) and dataset.needs_partners:
+                self.dataset = dataset = dataset.drawing_from(sampler)
             self.plan = BatchPlan(
                 num_positions=len(sampler),
                 batch_size=self.batch_size,

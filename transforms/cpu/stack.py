@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from datasets.protocols import Transform
     from transforms.target_settings import BoxSettings, KeypointSettings
 
 
@@ -148,17 +147,18 @@ class Stack:
         ):
             sample["image"] = sample["image"].whole()
         groups = iter(partners)
-        fills = into is not None and bool(stages) and isinstance(stages[-1], AlbumentationsStage)
+        last = stages[-1] if into is not None and stages else None
+        fills = isinstance(last, AlbumentationsStage)
         for stage in stages[:-1] if fills else stages:
-            if isinstance(stage, _OwnStage) and stage.needs_partners:
-                sample = stage(sample, rng, next(groups, []))
+            if isinstance(stage, _OwnStage):
+                sample = stage(sample, rng, groups)
             else:
                 sample = stage(sample, rng)
-        if not fills:
+        if not isinstance(last, AlbumentationsStage):
             return sample
         if len(stages) > 1:
             sample = dict(sample)  # a step may have kept the one it gave
-        return stages[-1](sample, rng, into)
+        return last(sample, rng, into)
 
     def partner_counts(self, rng: np.random.Generator) -> tuple[int, ...]:
         """How many other samples each step that needs some asks for, in the order of the steps."""
@@ -190,9 +190,9 @@ class Stack:
     def __repr__(self) -> str:
         return f"Stack({' -> '.join(self._steps)})"
 
-    def _stages(self) -> list[Transform]:
+    def _stages(self) -> list[AlbumentationsStage | _OwnStage]:
         """This thread's stages, built on first use."""
-        stages: list[Transform] | None = getattr(self._local, "stages", None)
+        stages: list[AlbumentationsStage | _OwnStage] | None = getattr(self._local, "stages", None)
         if stages is None:
             stages = []
             for foreign, group in groupby(self._steps.items(), lambda item: _is_foreign(item[1])):
@@ -225,7 +225,10 @@ class _OwnStage:
         count: int = self._step.partners(rng)
         return count
 
-    def __call__(self, sample: Sample, rng: np.random.Generator, *partners: list[Sample]) -> Sample:
+    def __call__(
+        self, sample: Sample, rng: np.random.Generator, groups: Iterator[list[Sample]]
+    ) -> Sample:
+        partners = [next(groups, [])] if self.needs_partners else []
         try:
             if self._global_random:
                 from pipeline.global_random import global_states

@@ -1,0 +1,84 @@
+"""Transforms that need other samples: the same batches however they are computed."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline import compose
+from tests.laws.runs import INLINE, digests, loader_of, overrides, rest, rows
+
+MOSAIC = [
+    "augment.train.mosaic={_target_: transform/mosaic, height: 32, width: 40, p: 0.7}",
+    "augment.train.small={_target_: albumentations.RandomCrop, height: 20, width: 20}",
+    "augment.eval.mosaic={_target_: transform/mosaic, height: 20, width: 20}",
+    "augment.train.crop=null",
+]
+WAYS = {
+    "torch, forked": {"engine": "torch", "num_workers": 2, "multiprocessing_context": "fork"},
+    "torch, spawned": {"engine": "torch", "num_workers": 1, "multiprocessing_context": "spawn"},
+    "threads": {"engine": "ring", "num_workers": 3, "processes": 0},
+    "processes": {"engine": "ring", "num_workers": 2, "processes": 1},
+    "read ahead": {"engine": "ring", "num_workers": 2, "processes": 0, "read_ahead": 3},
+}
+
+
+def config_of(photos, packed=None, **content):
+    return compose([*overrides(photos, packed, **content), *MOSAIC])
+
+
+@pytest.fixture(scope="module")
+def expected(photos):
+    config = config_of(photos)
+    return digests(config, **INLINE), digests(config, split="val", **INLINE)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_mosaics_are_the_same_whoever_makes_them(way, photos, expected):
+    config = config_of(photos)
+    assert digests(config, **WAYS[way]) == expected[0]
+
+
+def test_mosaics_of_evaluation_are_the_same_too(photos, expected):
+    assert digests(config_of(photos), split="val", **WAYS["processes"]) == expected[1]
+    assert expected[1][0] == expected[1][1] and len(set(expected[1][0])) > 1
+
+
+def test_epochs_samplers_and_places_in_an_epoch_have_their_own_mosaics(photos, expected):
+    assert not set(expected[0][0]) & set(expected[0][1])
+    with loader_of(config_of(photos, sampler="weighted"), **INLINE) as loader:
+        images = [image.numpy().tobytes() for batch in loader for image in batch["image"]]
+    assert len(set(images)) == len(images) == 53
+
+
+@pytest.mark.parametrize("dataset", ["eager", "lmdb", "webdataset", "torch"])
+def test_datasets_make_the_same_mosaics(dataset, photos, packed):
+    def images(name):
+        with loader_of(config_of(photos, packed, dataset=name), **INLINE) as loader:
+            return [batch["image"].numpy().tobytes() for batch in loader]
+
+    if dataset == "torch":  # its items are its own
+        with pytest.raises(ValueError, match="needs other samples of the epoch"):
+            images(dataset)
+        return
+    assert images(dataset) == images("image_folder")
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_ranks_together_make_the_mosaics_of_one(world_size, photos):
+    config = config_of(photos)
+    joined: list[list[str]] = [[] for _ in range(7)]
+    for rank in range(world_size):
+        ranked = rows(config, rank=rank, world_size=world_size, **INLINE)
+        for batch, more in zip(joined, ranked, strict=True):
+            batch += more
+    assert joined == rows(config, **INLINE)
+
+
+def test_a_resumed_epoch_goes_on_with_the_same_mosaics(photos, expected):
+    config = config_of(photos)
+    with loader_of(config, **INLINE) as loader:
+        assert rest(iter(loader), 3) == expected[0][0][:3]
+        state = loader.state_dict()
+    with loader_of(config, **WAYS["threads"]) as loader:
+        loader.load_state_dict(state)
+        assert rest(loader) == expected[0][0][3:]
