@@ -178,3 +178,18 @@ class PartnerStage:
             return records
         parts = [sampler.indices(epoch, at, at + 1) for at in positions.tolist()]
         return np.concatenate([np.empty(0, np.int64), *parts])
+
+
+def check_gives_partners(dataset: Any, transform: Any, *, split: str) -> None:
+    """Refuse a transform that needs other samples on a dataset that has none to give.
+
+    Raises:
+        ValueError: It is so.
+    """
+    if getattr(transform, "needs_partners", False) and not hasattr(dataset, "drawing_from"):
+        part = "train" if split == "train" else "eval"
+        raise ValueError(
+            f"augment.{part}: a step needs other samples of the epoch, which a dataset of type "
+            f"{type(dataset).__name__} cannot give; use one of records, such as "
+            f"dataset=image_folder, or take the step away (augment.{part}.<step>=null)"
+        )

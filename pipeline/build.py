@@ -106,10 +106,11 @@ def _build_nested(value: Any) -> Any:
 
 def build_dataset(config: Config, split: Split) -> Dataset | StreamDataset:
     """The samples of a split: storage, decoding and the augmentation of that split."""
+    from datasets.partners import check_gives_partners
+
     load_all(config["imports"])
     node = dict(config["dataset"])
-    target_name = node.pop("_target_")
-    target = resolve_target(target_name)
+    target = resolve_target(node.pop("_target_"))
     arguments: dict[str, Any] = {
         "transform": build_transform(config, split),
         "seed": config["seed"],
@@ -126,13 +127,7 @@ def build_dataset(config: Config, split: Split) -> Dataset | StreamDataset:
         else:
             arguments[key] = _build_nested(value)
     dataset = target.call(**arguments)
-    if arguments["transform"].needs_partners and not hasattr(dataset, "drawing_from"):
-        part = "train" if split == "train" else "eval"
-        raise ValueError(
-            f"augment.{part}: a step needs other samples of the epoch, which {target_name} cannot "
-            f"give; use a dataset of records, such as dataset=image_folder, or take the step away "
-            f"(~augment.{part}.<step>)"
-        )
+    check_gives_partners(dataset, arguments["transform"], split=split)
     return dataset
 
 
