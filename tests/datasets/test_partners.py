@@ -90,6 +90,8 @@ def test_partners_follow_position_epoch_and_sampler_alone():
     assert_same(fetch(eager, indices, positions), together)
     for other in (fetch(data, indices, positions, 1), fetch(dataset(), indices, positions)):
         assert [s["others"] for s in other] != [s["others"] for s in together]
+    in_order = [[s["others"] for s in fetch(dataset(), indices, positions, e)] for e in (0, 1)]
+    assert in_order[0] != in_order[1]
 
 
 def test_a_sampler_that_repeats_records_gives_those_that_it_draws():

@@ -88,6 +88,22 @@ class Deadly:
         return sample
 
 
+@register("transform", "laws_deadly_partner")
+class DeadlyPartner:
+    """Kills the process in which one record is a partner."""
+
+    def __init__(self, record: int) -> None:
+        self.record = record
+
+    def partners(self, rng: Any) -> int:
+        return 1
+
+    def __call__(self, sample: dict[str, Any], rng: Any, partners: Any) -> dict[str, Any]:
+        if self.record in [partner["index"] for partner in partners]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return sample
+
+
 @register("sampler", "laws_groups")
 class Groups:
     """Records in order, in groups of four positions that belong together."""

@@ -82,3 +82,16 @@ def test_a_resumed_epoch_goes_on_with_the_same_mosaics(photos, expected):
     with loader_of(config, **WAYS["threads"]) as loader:
         loader.load_state_dict(state)
         assert rest(loader) == expected[0][0][3:]
+
+
+def test_a_partner_that_kills_is_passed_over_by_another_record_at_that_position(photos):
+    deadly = ["augment.train.deadly={_target_: transform/laws_deadly_partner, record: 6}"]
+    config = compose([*overrides(photos, sampler="sequential"), *deadly])
+    with loader_of(config, **WAYS["processes"], multiprocessing_context="fork") as loader:
+        hashes = rest(iter(loader))
+        state = loader.state_dict()
+        positions = [position for _, position in state["quarantined"]]
+    assert len(hashes) == 7 and len(positions) == 2 and 6 not in positions
+    with loader_of(config, **INLINE) as loader:
+        loader.load_state_dict({**state, "next_batch": 0, "finished": False})
+        assert rest(loader) == hashes
