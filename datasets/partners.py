@@ -89,12 +89,14 @@ class PartnerStage:
             return read(indices)
         assert positions is not None, "partners are drawn by position"
         rng = KeyedRng()
-        counts, wanted = [], [indices]
+        counts, places = [], [np.empty(0, np.int64)]
         for index, position in zip(indices.tolist(), positions.tolist(), strict=True):
             numbers, others = self._drawn(rng, index, position, epoch, attempt=0)
             counts.append(numbers)
-            wanted.append(self._records_at(others, epoch))
-        records = read(np.concatenate(wanted))
+            places.append(others)
+        # Asked for together: a sampler of millions takes as long for one position as for many.
+        others = self._records_at(np.concatenate(places), epoch)
+        records = read(np.concatenate([indices, others]))
         first = len(indices)
         grouped = []
         for index, record, numbers in zip(indices.tolist(), records, counts, strict=False):
