@@ -12,14 +12,7 @@ A tree like ::
 
 from __future__ import annotations
 
-import contextlib
 import json
-import logging
-import os
-import shutil
-import tempfile
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,16 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets.demo_folder import own_folder
 from datasets.formats.coco_objects import categories, scene_objects
-
-log = logging.getLogger(__name__)
 
 CLASSES = ("circle", "cross", "ring", "square", "star", "triangle")
 KEYPOINTS = ("centre", "top", "right", "bottom", "left")
 COUNTS = {"train": 3000, "val": 600}
 _VERSION = 2
-_MARKER = "penstock-demo.json"
-_UNFINISHED = ".penstock-demo-unfinished-"
 _SEED = 20_240_229
 
 
@@ -80,52 +70,13 @@ def demo_path(storage_name: str, data_dir: str | Path) -> Path:
             f"path=demo: there is no demo set for the storage {storage_name!r}, only for "
             f"image_folder, {', '.join(FORMS)}; set dataset.storage.path to your data"
         )
-    data_dir = Path(os.path.abspath(data_dir))
-    data_dir.mkdir(parents=True, exist_ok=True)
-    root = data_dir / "demo"
-    with _locked(data_dir / ".penstock-demo.lock"):
-        if not os.path.lexists(root):
-            _generate_whole(root)
-        _check_ours(root)
+    about = {"version": _VERSION, "classes": CLASSES, "counts": COUNTS}
+    with own_folder(Path(data_dir) / "demo", about, generate) as root:
         if storage_name == "image_folder":
             return root / "images"
         for split in COUNTS:
             pack_demo(root, storage_name, split, CLASSES)
     return root / storage_name
-
-
-def _check_ours(root: Path) -> None:
-    try:
-        version = json.loads((root / _MARKER).read_text())["version"]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise ValueError(
-            f"{root}: there is something here that is not the demo set, and it is left alone; "
-            f"set data_dir to another folder, or dataset.storage.path to your data"
-        ) from None
-    if version != _VERSION:
-        raise ValueError(
-            f"{root}: the demo set of another version ({version}, expected {_VERSION}); delete "
-            f"it, and it is made again"
-        )
-
-
-def _generate_whole(root: Path) -> None:
-    """Generate under another name, rename when whole; clear away what a kill left behind."""
-    for left in root.parent.glob(f"{_UNFINISHED}*"):
-        shutil.rmtree(left)
-    start = time.monotonic()
-    log.info("making the demo set in %s", root)
-    folder = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=root.parent))
-    try:
-        generate(folder)
-        marker = {"version": _VERSION, "classes": CLASSES, "counts": COUNTS}
-        (folder / _MARKER).write_text(json.dumps(marker) + "\n")
-        folder.chmod(0o755)
-        os.rename(folder, root)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)  # made above, by this call
-        raise
-    log.info("made %s images in %.1f s", f"{sum(COUNTS.values()):,}", time.monotonic() - start)
 
 
 def generate(root: Path, counts: dict[str, int] | None = None) -> None:
@@ -271,13 +222,3 @@ def _extremes(shape: NDArray[np.bool_]) -> list[list[int]]:
     y, x = np.nonzero(shape)
     picks = (np.argmin(y), np.argmax(x), np.argmax(y), np.argmin(x))
     return [[int(x[i]), int(y[i]), 2] for i in picks]
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    import fcntl
-
-    with open(path, "wb") as file:
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Protocol
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from datasets.data_files import DataFiles, find_data_files
 from datasets.file_reader import MissingFile
 from datasets.formats.arrow_damage import DamagedFile
+from datasets.formats.arrow_lengths import find_lengths
 from datasets.formats.arrow_roles import Roles, find_roles
 from datasets.formats.arrow_table import ArrowTable, FoundTable, write_table_index
 from datasets.formats.arrow_values import Row, read_rows
@@ -38,11 +39,13 @@ class Survey:
         rows: Rows of every group.
         sizes: What tells their content from another's.
         columns: Arrays of the columns that were asked for, in order, by name.
+        lengths: Elements of the column of lists that was asked for, int64 arrays, in order.
     """
 
     rows: list[int]
     sizes: list[int]
     columns: dict[str, list[Any]]
+    lengths: list[NDArray[np.int64]] = field(default_factory=list)
 
 
 class TableFile(Protocol):
@@ -60,8 +63,8 @@ class TableFile(Protocol):
     def num_groups(self) -> int:
         """How many groups of rows it has."""
 
-    def survey(self, columns: Sequence[str]) -> Survey:
-        """Look at all groups, and read some columns of them."""
+    def survey(self, columns: Sequence[str], lengths: str | None) -> Survey:
+        """Look at all groups, read some columns, and count the elements of lists in one."""
 
     def read_group(self, part: int, roles: Roles) -> tuple[Sequence[Any], int]:
         """The record batches of one group, validated, and what it costs to keep them."""
@@ -85,6 +88,7 @@ class TableStorage(IndexedStorage):
         image_column: str | None = None,
         label_column: str | None = None,
         key_column: str | None = None,
+        length_column: str | None = None,
         columns: list[str] | None = None,
         classes: list[str] | None = None,
         cache_bytes: Annotated[int, Ge(0)] = 128 << 20,
@@ -93,6 +97,7 @@ class TableStorage(IndexedStorage):
         self.image_column = image_column
         self.label_column = label_column
         self.key_column = key_column
+        self.length_column = length_column
         self.columns = None if columns is None else tuple(columns)
         self.classes = None if classes is None else tuple(classes)
         self.cache_bytes = cache_bytes
@@ -156,7 +161,8 @@ class TableStorage(IndexedStorage):
                     found = FoundTable(self._roles(file.schema), file.schema)
                 found.refuse_other_columns(file.schema, where=where)
                 label, key = found.roles.label, found.roles.key
-                survey = file.survey([column for column in (label, key) if column is not None])
+                lengths = find_lengths(file.schema, found.roles, self.length_column, where=where)
+                survey = file.survey([c for c in (label, key) if c is not None], lengths)
             except (DamagedFile, EndOfFile, MissingFile) as error:
                 raise ValueError(
                     f"{where}: damaged or no {self.name.title()} file: {error}; copy it again, or "
@@ -166,6 +172,7 @@ class TableStorage(IndexedStorage):
             found.sizes.append(survey.sizes)
             found.labels += survey.columns.get(label or "", ())
             found.keys += survey.columns.get(key or "", ())
+            found.lengths += survey.lengths
         assert found is not None
         write_table_index(path, files, found, self.classes, where=str(self))
 

@@ -147,14 +147,18 @@ def open_storage(config: Config, split: Split) -> Storage:
 
 
 def _storage_recipe(node: Config, data_dir: Path) -> Any:
-    """How to open a storage or source; the demo set is made here, when it is asked for by name."""
+    """How to open a storage or source; demo sets are made here, when asked for by name."""
     from datasets.demo import demo_path
+    from datasets.demo_sequences import demo_sequences_path
     from datasets.splits import StorageRecipe
 
     target = resolve_target(node["_target_"])
     arguments = {k: _build_nested(v) for k, v in node.items() if k not in _NO_ARGUMENTS}
+    name = node["_target_"].rpartition("/")[2]
     if arguments.get("path") == "demo":
-        arguments["path"] = str(demo_path(node["_target_"].rpartition("/")[2], data_dir))
+        arguments["path"] = str(demo_path(name, data_dir))
+    elif arguments.get("path") == "demo_sequences":
+        arguments["path"] = str(demo_sequences_path(name, data_dir))
     return StorageRecipe(target.call, arguments)
 
 

@@ -66,6 +66,7 @@ SHARED_BY_LEAVES = {
         "datasets.table_storage",
         "datasets.formats.arrow_damage",
         "datasets.formats.arrow_files",
+        "datasets.formats.arrow_lengths",
         "datasets.formats.arrow_roles",
         "datasets.formats.arrow_table",
         "datasets.formats.arrow_values",
@@ -162,6 +163,7 @@ SHARED_BY_LEAVES = {
         "pipeline.networks.fed_module",
         "pipeline.networks.keypoint_net",
         "pipeline.networks.segmenter",
+        "pipeline.networks.sequence_cnn",
         "pipeline.networks.small_cnn",
     },
     "pipeline.tasks": {

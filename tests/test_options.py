@@ -46,6 +46,15 @@ REQUIRED = {
     ("augment", "segmentation"): ["dataset/annotations=mask_folder"],
     ("experiment", "camvid"): ["dataset.storage.path=demo"],
     ("augment", "keypoints"): ["dataset/annotations=coco", "collate=list"],
+    ("sampler", "length_bucket"): ["sampler.column=label"],
+    ("augment", "sequence"): ["task=sequence"],
+    ("model", "sequence_cnn"): ["task=sequence"],
+    ("transform", "token_crop"): [
+        "task=sequence",
+        "augment.train.token_crop.max_length=64",
+    ],
+    ("transform", "token_dropout"): ["task=sequence"],
+    ("transform", "token_mask"): ["task=sequence"],
     ("model", "keypoint_net"): ["task=keypoints"],
     ("model", "segmenter"): ["task=segmentation"],
     ("model", "embedder"): ["task=identity"],
@@ -110,9 +119,10 @@ def test_an_option_composes_and_trains_a_step(group: str, option: str, data_dir:
         batch = next(iter(loader))
         names = loader.classes_of(task_field(config))
     assert batch["valid"].all()
-    assert batch["image"].dtype == torch.uint8
+    content = batch["image" if "image" in batch else "tokens"]
+    assert content.dtype == (torch.uint8 if "image" in batch else torch.int16)
     num_classes = len(names) if names else 2
-    assert batch["image"].shape[:1] == batch["label"].shape == (8,)
+    assert content.shape[:1] == batch["label"].shape == (8,)
     for transform in build_device_transforms(config, "train"):
         batch = transform(batch)
     model = build_model(config, num_classes)

@@ -67,6 +67,7 @@ class FoundTable:
         sizes: What tells the content of a group or file from another's.
         labels: Arrays of the label column, in order.
         keys: Arrays of the key column, in order.
+        lengths: Elements of each record's list, int64 arrays, in order.
     """
 
     roles: Roles
@@ -75,6 +76,7 @@ class FoundTable:
     sizes: list[list[int]] = field(default_factory=list)
     labels: list[Any] = field(default_factory=list)
     keys: list[Any] = field(default_factory=list)
+    lengths: list[NDArray[np.int64]] = field(default_factory=list)
 
     def refuse_other_columns(self, schema: Any, *, where: str) -> None:
         """Raise ValueError if a file lacks a column, or has it with another type."""
@@ -115,6 +117,8 @@ def write_table_index(
     if roles.label is not None:
         labels = pa.chunked_array(found.labels)
         columns["label"], class_names = label_ids(labels, roles, classes, where=where)
+    if found.lengths:
+        columns["length"] = np.concatenate(found.lengths)
     named: dict[str, Any] = {"key_pattern": "{:08d}", "count": count}
     if roles.key is not None:
         keys = pa.chunked_array(found.keys)

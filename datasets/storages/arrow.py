@@ -9,6 +9,7 @@ from typing import Any
 from datasets.data_files import DataFiles
 from datasets.file_reader import retried
 from datasets.formats.arrow_files import ArrowFile
+from datasets.formats.arrow_lengths import row_lengths
 from datasets.formats.arrow_roles import Roles
 from datasets.formats.saved_folder import saved_files
 from datasets.shared_file import OpenFiles
@@ -37,6 +38,9 @@ class ArrowStorage(TableStorage):
             the only one that the hub's metadata calls class labels.
         key_column: The column of the keys; None: ``key``, or without one the numbers of the rows,
             over all files in the order of their names.
+        length_column: Lists, whose elements are counted when the data is first opened, or whole
+            numbers: the index's column ``length``, by which samplers put like lengths together.
+            None: ``tokens``, where that is a column of lists.
         columns: The columns that are read; None: all.
         classes: Class names by id; None: those of the metadata, or those found.
         cache_bytes: How much of compressed record batches is kept, for each process.
@@ -67,14 +71,17 @@ class _MappedFile:
         self.schema = file.schema
         self.num_groups = file.num_batches
 
-    def survey(self, columns: Sequence[str]) -> Survey:
+    def survey(self, columns: Sequence[str], lengths: str | None) -> Survey:
         """Look at all batches, and check some columns of them."""
+        wanted = [*columns, *([] if lengths is None or lengths in columns else [lengths])]
         found = Survey([], [self._file_bytes], {name: [] for name in columns})
         for part in range(self.num_groups):
-            batch, _ = self._file.batch(part, list(columns))
+            batch, _ = self._file.batch(part, wanted)
             found.rows.append(batch.num_rows)
-            for name, array in zip(columns, batch.columns, strict=True):
-                found.columns[name].append(array)
+            for name in columns:
+                found.columns[name].append(batch.column(name))
+            if lengths is not None:
+                found.lengths.append(row_lengths(batch.column(lengths)))
         return found
 
     def read_group(self, part: int, roles: Roles) -> tuple[Sequence[Any], int]:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from datasets.formats.arrow_lengths import row_lengths
 from datasets.formats.arrow_roles import Roles
 from datasets.formats.parquet_files import read_column, read_footer, read_group
 from datasets.shared_file import FileView, OpenFiles
 from datasets.table_storage import Survey, TableFile, TableStorage
 from pipeline.registry import register
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @register("storage", "parquet")
@@ -33,6 +38,9 @@ class ParquetStorage(TableStorage):
             the only one that the hub's metadata calls class labels.
         key_column: The column of the keys; None: ``key``, or without one the numbers of the rows,
             over all files in the order of their names.
+        length_column: Lists, whose elements are counted when the data is first opened, or whole
+            numbers: the index's column ``length``, by which samplers put like lengths together.
+            None: ``tokens``, where that is a column of lists.
         columns: The columns that are read; None: all.
         classes: Class names by id; None: those of the metadata, or those found.
         cache_bytes: How much of the row groups used last is kept, for each process.
@@ -59,14 +67,20 @@ class _FooterFile:
         self.schema = self._footer.schema.to_arrow_schema()
         self.num_groups = self._footer.num_row_groups
 
-    def survey(self, columns: Sequence[str]) -> Survey:
+    def survey(self, columns: Sequence[str], lengths: str | None) -> Survey:
         """Take rows and sizes from the footer, and read some columns."""
         parts = [self._footer.row_group(i) for i in range(self.num_groups)]
         return Survey(
             [part.num_rows for part in parts],
             [part.total_byte_size for part in parts],
             {name: read_column(self._view(), self._footer, name).chunks for name in columns},
+            [] if lengths is None else [self._lengths(i, lengths) for i in range(self.num_groups)],
         )
+
+    def _lengths(self, part: int, name: str) -> NDArray[np.int64]:
+        """Of one row group: there is room for no more of it than that."""
+        table = read_group(self._view(), self._footer, part, [name])
+        return row_lengths(table.column(name))
 
     def read_group(self, part: int, roles: Roles) -> tuple[Sequence[Any], int]:
         """The columns of a row group that records are made of."""

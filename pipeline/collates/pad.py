@@ -20,7 +20,9 @@ from pipeline.columns import (
 from pipeline.registry import register
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
 
 _SUFFIX = "_mask"
 
@@ -108,6 +110,19 @@ class PaddedCollate:
                 real += int((lengths.prod(1) if lengths.ndim > 1 else lengths).sum())
                 padded += mask.numel()
         return real, padded
+
+    def padded_lengths(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The length that a batch is filled up to, by that of its longest row; int64 [n] both.
+
+        Lengths above the last bucket, which a call refuses, stay as they are.
+        """
+        import numpy as np
+
+        if self.buckets is None:
+            return -(-lengths // self.multiple_of) * self.multiple_of
+        buckets = np.array([*self.buckets, 0])
+        found = buckets[np.searchsorted(buckets[:-1], lengths)]
+        return np.maximum(found, lengths)
 
     def _ragged_axes(self, field: str) -> int:
         if self.fields is not None:

@@ -11,6 +11,7 @@ from typing import Any
 from pipeline import registry
 from pipeline.config.errors import Problem
 
+_GENERATED = ("demo", "demo_sequences")
 _PATTERN = re.compile(r"[*?\[{]|://")
 
 Rule = Callable[[dict[str, Any]], Iterator[Problem]]
@@ -37,10 +38,10 @@ def _touches(key: str, wrong: str) -> bool:
 
 
 def missing_data(config: dict[str, Any]) -> Iterator[Problem]:
-    """A path to the user's data that does not exist; `demo` is generated, a pattern is no path."""
+    """A path to the user's data that does not exist; demos are generated, a pattern is no path."""
     storage = config["dataset"].get("storage") or {}
     path = storage.get("path")
-    if isinstance(path, str) and path != "demo" and not _PATTERN.search(path):
+    if isinstance(path, str) and path not in _GENERATED and not _PATTERN.search(path):
         if not Path(path).expanduser().exists():
             parent = Path(path).expanduser().absolute()
             while not parent.exists():

@@ -18,6 +18,7 @@ from pipeline.loader.engines import ring as _ring  # noqa: F401 - registers itse
 from pipeline.loader.engines import torch as _torch  # noqa: F401 - registers itself
 from pipeline.loader.feed import check_ranks, indexed_tasks, stream_tasks
 from pipeline.loader.freed_memory import keep_freed_memory
+from pipeline.loader.padding import random_order_padding
 from pipeline.loader.plan import BatchPlan
 from pipeline.loader.state import VERSION, check_state, plain
 from pipeline.loader.stats import LoaderStats
@@ -114,6 +115,8 @@ class Loader:
                 group=lcm(group, getattr(sampler, "group", 1)),
             )
             self._tasks = partial(indexed_tasks, self.plan, sampler, len(dataset))
+            if not self._evaluates:
+                self.stats.random_order = random_order_padding(self.plan, sampler, dataset, collate)
         self._sampler = sampler
         self._compute = BatchComputer(
             dataset,

@@ -79,6 +79,10 @@ class BatchPlan:
             return min(self.batch_size, self.num_positions - number * self.batch_size)
         return self.batch_size
 
+    def share(self, length: int) -> tuple[int, int]:
+        """Rows ``[start, stop)`` of a batch of so many that this rank takes."""
+        return rank_slice(length, self.world_size, self.rank, group=self.group)
+
     def batch(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Positions of this rank in global batch `number`.
 
@@ -92,9 +96,7 @@ class BatchPlan:
         if not 0 <= number < self.num_batches:
             raise IndexError(f"batch {number} of an epoch of {self.num_batches} batches")
         first = number * self.batch_size
-        start, stop = rank_slice(
-            self.batch_length(number), self.world_size, self.rank, group=self.group
-        )
+        start, stop = self.share(self.batch_length(number))
         if start == stop:
             return np.array([first % self.num_positions], np.int64), np.zeros(1, np.bool_)
         positions = np.arange(first + start, first + stop, dtype=np.int64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -95,6 +96,14 @@ class LoaderTimes(NamedTuple):
         return "\n".join(lines)
 
 
+def padding_text(share: float, of_random_order: float | None) -> str:
+    """Shares of padding, 0 to 1, in words."""
+    text = f"{share:.1%} of the elements"
+    if of_random_order is None:
+        return text
+    return f"{text} (random order would give {of_random_order:.1%})"
+
+
 @dataclass(slots=True)
 class LoaderStats:
     """Counts and times of what this rank's consumer was handed, since the loader was made.
@@ -106,6 +115,7 @@ class LoaderStats:
         real: Elements of ragged fields that are data.
         padded: Elements of ragged fields with their padding.
         copy_s: Seconds that the device spent on copies; who has it copy adds them.
+        random_order: Computes `padding_of_random_order` when it is first asked for.
     """
 
     batches: int = 0
@@ -114,6 +124,7 @@ class LoaderStats:
     real: int = 0
     padded: int = 0
     copy_s: float = 0.0
+    random_order: Callable[[], float | None] | None = None
     _read_s: float = 0.0
     _decode_s: float = 0.0
     _transform_s: float = 0.0
@@ -123,6 +134,7 @@ class LoaderStats:
     _hits: int = 0
     _misses: int = 0
     _damaged: int = 0
+    _random_padding: float | None = None
     _since_s: float = 0.0
     _marks: deque[LoaderTimes] = field(
         default_factory=lambda: deque([LoaderTimes()], maxlen=RECENT_BATCHES + 1)
@@ -132,6 +144,18 @@ class LoaderStats:
     def padding_overhead(self) -> float:
         """Share of the elements of ragged fields that is padding, 0 to 1."""
         return 1 - self.real / self.padded if self.padded else 0.0
+
+    @property
+    def padding_of_random_order(self) -> float | None:
+        """What `padding_overhead` could be expected to be with random batches, 0 to 1.
+
+        From the lengths that the index knows; nothing is loaded. None where it knows none, or
+        nothing is padded.
+        """
+        if self.random_order is not None and self.padded:
+            share, self.random_order = self.random_order(), None
+            self._random_padding = share
+        return self._random_padding
 
     @property
     def times(self) -> LoaderTimes:
@@ -153,10 +177,15 @@ class LoaderStats:
     def as_dict(self) -> dict[str, float]:
         """The counts, and what `times` holds."""
         counts = {"bad_samples": self.bad_samples, "padding_overhead": self.padding_overhead}
+        if self.padding_of_random_order is not None:
+            counts["padding_of_random_order"] = self.padding_of_random_order
         return {**self.times.as_dict(), **counts}
 
     def __str__(self) -> str:
-        return str(self.times)
+        if not self.padded:
+            return str(self.times)
+        padding = padding_text(self.padding_overhead, self.padding_of_random_order)
+        return f"{self.times}\npadding: {padding}"
 
     def begin(self) -> None:
         """An iteration begins: the consumer has asked for its first batch."""

@@ -70,7 +70,9 @@ class Meter:
             make up 1; ``copy``, the share in which the device copied, beside these;
             ``read_us``, ``decode_us``, ``transform_us`` and ``collate_us``, microseconds a sample
             in the loader's threads, where it times them; ``cache_hits``, the share of records
-            that a cache had, where there is one.
+            that a cache had, where there is one; ``padding``, the share of ragged fields that is
+            padding, and ``padding_of_random_order``, what it would be with random batches, where
+            there are any and the index knows lengths.
         """
         if not self._total.samples:
             return {}
@@ -84,7 +86,16 @@ class Meter:
             "compute": 1 - figures["data_wait"],
             **{f"{k}_us": v for k, v in (stages.stages_us if stages else {}).items()},
             **({"cache_hits": stages.hit_rate} if stages and stages.hit_rate is not None else {}),
+            **self._padding(),
         }
+
+    def _padding(self) -> dict[str, float]:
+        stats: Any = getattr(self.batches.loader, "stats", None)
+        if not getattr(stats, "padded", 0):
+            return {}
+        random = stats.padding_of_random_order
+        figures = {"padding": stats.padding_overhead}
+        return figures if random is None else {**figures, "padding_of_random_order": random}
 
     def _now(self) -> _Count:
         return _Count(0, time.perf_counter(), self.batches.wait_s, self.batches.copy_s)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline.loader.stats import padding_text
 from pipeline.training.distributed import World
 from pipeline.training.parts import Parts
 
@@ -112,6 +113,10 @@ def _speeds(times: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
             parts = [f"{k} {v:,.0f} us ({v / total:.0%})" for k, v in stages.items()]
             loader = "loader" if split == "train" else "val loader"
             lines[loader] = f"a sample in its threads: {', '.join(parts)}"
+        if "padding" in figures:
+            padding = "padding" if split == "train" else "val padding"
+            random = figures.get("padding_of_random_order")
+            lines[padding] = padding_text(figures["padding"], random)
         if "cache_hits" in figures:
             cache = "cache" if split == "train" else "val cache"
             lines[cache] = f"had {figures['cache_hits']:.0%} of the records"

@@ -19,6 +19,7 @@ SAMPLERS = {
     "balanced": ["sampler=balanced_batch", "sampler.classes=3", "sampler.num_batches=7"],
     "infinite": ["sampler=infinite", "sampler.steps=7"],
     "inference": ["sampler=inference"],
+    "length_bucket": ["sampler=length_bucket", "sampler.column=label", "sampler.window=3"],
     "torch": ["sampler=torch", "sampler.target=torch.utils.data.RandomSampler"],
 }
 COLLATES = {

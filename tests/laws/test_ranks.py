@@ -15,7 +15,7 @@ from tests.laws.runs import rows as whole_rows
 RANKS = (1, 2, 3, 4, 8)
 TAILS = {"drop": True, "keep": False, "pad": "pad"}
 # N of 41, 53 and 40 positions (weighted without the damaged one below), and G that divides none.
-SAMPLERS = ("sequential", "random", "weighted", "without", "torch")
+SAMPLERS = ("sequential", "random", "weighted", "without", "length_bucket", "torch")
 
 
 @pytest.mark.parametrize("tail", TAILS)

@@ -1,0 +1,92 @@
+"""Folders of generated data: made whole or not at all, once, and nothing else is touched."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+_MARKER = "penstock-demo.json"
+_UNFINISHED = ".penstock-demo-unfinished-"
+_LOCK = ".penstock-demo.lock"
+
+
+@contextlib.contextmanager
+def own_folder(
+    root: Path, about: Mapping[str, Any], generate: Callable[[Path], None]
+) -> Iterator[Path]:
+    """A folder of generated data, held so that no other process writes to it.
+
+    Processes that ask at the same time wait for one of them to make it.
+
+    Args:
+        root: The folder; the one around it is made too.
+        about: Goes into its marker file; ``version`` and ``counts``, the samples by split.
+        generate: Fills a folder.
+
+    Yields:
+        The folder, absolute.
+
+    Raises:
+        ValueError: It is someone else's, or of another version.
+    """
+    root = Path(os.path.abspath(root))
+    root.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(root.parent / _LOCK):
+        if not os.path.lexists(root):
+            _generate_whole(root, about, generate)
+        _check_ours(root, about["version"])
+        yield root
+
+
+def _check_ours(root: Path, expected: int) -> None:
+    try:
+        version = json.loads((root / _MARKER).read_text())["version"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ValueError(
+            f"{root}: there is something here that is not the demo set, and it is left alone; "
+            f"set data_dir to another folder, or dataset.storage.path to your data"
+        ) from None
+    if version != expected:
+        raise ValueError(
+            f"{root}: the demo set of another version ({version}, expected {expected}); delete "
+            f"it, and it is made again"
+        )
+
+
+def _generate_whole(root: Path, about: Mapping[str, Any], generate: Callable[[Path], None]) -> None:
+    """Generate under another name, rename when whole; clear away what a kill left behind."""
+    for left in root.parent.glob(f"{_UNFINISHED}*"):
+        shutil.rmtree(left)
+    start = time.monotonic()
+    log.info("making the demo set in %s", root)
+    folder = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=root.parent))
+    try:
+        generate(folder)
+        (folder / _MARKER).write_text(json.dumps(about) + "\n")
+        folder.chmod(0o755)
+        os.rename(folder, root)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)  # made above, by this call
+        raise
+    count = sum(about["counts"].values())
+    log.info("made %s samples in %.1f s", f"{count:,}", time.monotonic() - start)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    import fcntl
+
+    with open(path, "wb") as file:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,148 @@
+"""Records of like length in each batch, so that little is padding."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from annotated_types import Ge
+from numpy.typing import NDArray
+
+from pipeline.orders import digest_of, epoch_order, open_array, signature_of, stored_array
+from pipeline.permutation import permute
+from pipeline.registry import register
+from pipeline.rng import Stream, philox_words
+
+if TYPE_CHECKING:
+    from datasets.protocols import Index
+
+
+@register("sampler", "length_bucket")
+class LengthBucketSampler:
+    """Every record once, shuffled anew every epoch, records of like length in each batch.
+
+    The epoch is shuffled, sorted by length within windows of many batches, cut into batches, and
+    the batches are shuffled. What is left over at the end, fewer records than a batch, is drawn
+    from all lengths alike. Within a batch the lengths are spread such that any slice of it, and
+    so every rank, has long and short ones alike: ranks get equal work. Batches keep their number
+    of records; one of a number of tokens is not made, for a batch is a range of positions.
+
+    Args:
+        n: Number of records.
+        index: Metadata of the records, where lengths come from.
+        seed: The run's seed.
+        batch_size: Positions in a batch over all ranks.
+        column: The column of the index with the lengths.
+        window: Batches that are sorted together; more of them pad less, and mix less.
+        max_length: Longer records count as this long; for a transform that cuts them.
+
+    Raises:
+        ValueError: The index has no such column, or it holds no lengths.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        index: Index | None = None,
+        seed: int = 0,
+        batch_size: int = 1,
+        *,
+        column: str = "length",
+        window: Annotated[int, Ge(1)] = 50,
+        max_length: Annotated[int, Ge(1)] | None = None,
+    ) -> None:
+        lengths = _read_lengths(index, column, n)
+        if max_length is not None:
+            lengths = np.minimum(lengths, max_length)
+        self._n = n
+        self._seed = seed
+        self._batch_size = batch_size
+        self._window = window
+        self._digest = digest_of(lengths)
+        self._table = stored_array(
+            f"table-lengths-{self._digest}",
+            np.int64,
+            n,
+            lambda table: np.copyto(table, lengths),
+            what="table of lengths",
+        )
+
+    def __len__(self) -> int:
+        return self._n
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Length of every record, int64 [n], memory-mapped."""
+        return open_array(self._table)
+
+    def fingerprint(self) -> str:
+        """Hash of the lengths."""
+        return self._digest
+
+    def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
+        """Record indices at positions ``start .. stop - 1`` of `epoch`, int64 [stop - start]."""
+        signature = signature_of(
+            sampler="length_bucket", seed=self._seed, n=self._n, lengths=self._digest,
+            batch_size=self._batch_size, window=self._window,
+        )  # fmt: skip
+        order = epoch_order(signature, epoch, self._n, lambda: self._order(epoch))
+        return np.array(order[start:stop])
+
+    def _order(self, epoch: int) -> NDArray[np.int64]:
+        lengths, size = self.lengths, self._batch_size
+        order = permute(np.arange(self._n), length=self._n, seed=self._seed, epoch=epoch)
+        count = self._n // size
+        spread, step = _spread(size), self._window * size
+        for start in range(0, count * size, step):
+            window = order[start : min(start + step, count * size)]
+            # The shuffled order decides among equals.
+            window[:] = window[np.argsort(lengths[window], kind="stable")]
+            batches = window.reshape(-1, size)
+            batches[:] = batches[:, spread]
+        # Words beyond those of the permutation, which takes the first n at most.
+        words = philox_words(
+            self._seed, epoch, self._n, self._n + count, Stream.SAMPLER
+        )[:, 0]  # fmt: skip
+        whole = order[: count * size].reshape(count, size)
+        whole[:] = whole[np.argsort(words, kind="stable")]
+        return order
+
+
+@lru_cache(maxsize=4)
+def _spread(size: int) -> NDArray[np.int64]:
+    """A permutation of ``0 .. size - 1`` whose every run of places is spread evenly over them.
+
+    The places' bits reversed: J. G. van der Corput, "Verteilungsfunktionen", 1935.
+    """
+    places = np.arange(size, dtype=np.int64)
+    reversed_bits = np.zeros(size, np.int64)
+    for _ in range(max(size - 1, 1).bit_length()):
+        reversed_bits = reversed_bits << 1 | places & 1
+        places >>= 1
+    spread = np.argsort(np.argsort(reversed_bits))
+    spread.flags.writeable = False
+    return spread
+
+
+def _read_lengths(index: Index | None, column: str, n: int) -> NDArray[np.int64]:
+    if index is None or column not in index.columns:
+        known = ", ".join(index.columns) if index is not None else ""
+        raise ValueError(
+            f"length_bucket sampler: no column {column!r} in the index; columns: "
+            f"{known or 'none'}; name one with sampler.column, or have the storage count the "
+            f"elements of a list column (parquet and arrow: dataset.storage.length_column=tokens)"
+        )
+    lengths: NDArray[Any] = np.asarray(index.column(column))
+    if lengths.dtype.kind not in "iu" or lengths.shape != (n,):
+        raise ValueError(
+            f"length_bucket sampler: column {column!r} is {lengths.dtype} {list(lengths.shape)}, "
+            f"expected whole numbers [{n}]; name another with sampler.column"
+        )
+    if lengths.size and lengths.min() < 0:
+        row = int(lengths.argmin())
+        raise ValueError(
+            f"length_bucket sampler: column {column!r}: row {row} "
+            f"({index.keys(np.array([row]))[0]}) has length {lengths[row]}; lengths are 0 or more"
+        )
+    return lengths.astype(np.int64)
