@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Sample = dict[str, Any]
-"""One decoded sample, a flat dict.
+"""One decoded sample, a dict.
 
 ==============  ==================================================================
 ``image``       uint8 [H, W, C], RGB, 0..255
@@ -23,7 +23,8 @@ Sample = dict[str, Any]
 ``position``    int, the position in the epoch
 ==============  ==================================================================
 
-``index``, ``key`` and ``position`` are always there; of the rest, what the data has.
+``index``, ``key`` and ``position`` are always there; of the rest, what the data has. Fields
+of other names may be dicts and lists in turn, which ``collate=nested`` puts together.
 """
 
 Batch = dict[str, Any]

@@ -156,6 +156,8 @@ SHARED_BY_LEAVES = {
         "pipeline.weights",
     },
     "pipeline.collates": {"pipeline.columns"},
+    "pipeline.samplers": {"pipeline.permutation", "pipeline.orders", "pipeline.weights"},
+    "pipeline.collates": {"pipeline.columns", "pipeline.padded_arrays"},
     # The torch modules that registered models are light factories of.
     "pipeline.models": {
         "pipeline.networks.box_detector",

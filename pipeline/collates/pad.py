@@ -8,23 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from datasets.sample import Batch, Sample
-from pipeline.columns import (
-    batch_keys,
-    empty,
-    from_arrays,
-    from_numbers,
-    is_array,
-    to_array,
-    to_columns,
-)
+from pipeline.columns import batch_keys, from_arrays, from_numbers, is_array, to_columns
+from pipeline.padded_arrays import count_padding, padded
 from pipeline.registry import register
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
     from numpy.typing import NDArray
-
-_SUFFIX = "_mask"
 
 
 @register("collate", "pad")
@@ -102,14 +93,7 @@ class PaddedCollate:
         Returns:
             Positions of padded fields that hold data, and all of them.
         """
-        real = padded = 0
-        for name, mask in batch.items():
-            field = name.removesuffix(_SUFFIX)
-            if name != field and f"{field}_lengths" in batch:
-                lengths = batch[f"{field}_lengths"]
-                real += int((lengths.prod(1) if lengths.ndim > 1 else lengths).sum())
-                padded += mask.numel()
-        return real, padded
+        return count_padding(batch)
 
     def padded_lengths(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         """The length that a batch is filled up to, by that of its longest row; int64 [n] both.
@@ -140,42 +124,17 @@ class PaddedCollate:
             ) from error
 
     def _pad(self, field: str, values: list[Any], keys: list[str], axes: int) -> Batch:
-        import torch
-
-        arrays = [to_array(value) for value in values]
-        first = arrays[0]
-        for array, key in zip(arrays, keys, strict=True):
-            if array.ndim != first.ndim or array.shape[axes:] != first.shape[axes:]:
-                raise ValueError(
-                    f"collate/pad: {field!r} is {list(first.shape)} in sample {keys[0]!r} and "
-                    f"{list(array.shape)} in {key!r}; only the first {axes} axes may differ, "
-                    f"see collate.fields"
-                )
-            if array.dtype != first.dtype:
-                raise ValueError(
-                    f"collate/pad: {field!r} is {first.dtype} in sample {keys[0]!r} and "
-                    f"{array.dtype} in {key!r}; let the storage or a transform give one type"
-                )
-        lengths = torch.tensor([array.shape[:axes] for array in arrays], dtype=torch.int64)
-        sizes = tuple(self._round(field, int(longest)) for longest in lengths.amax(0))
-        padded = empty((len(arrays), *sizes, *first.shape[axes:]), first.dtype)
         fill = self.value.get(field, 0) if isinstance(self.value, Mapping) else self.value
-        padded.fill_(fill)
-        mask = torch.zeros((len(arrays), *sizes), dtype=torch.bool)
-        self._copy_rows(padded, mask, arrays, axes)
-        return {
-            field: padded,
-            f"{field}_lengths": lengths[:, 0].clone() if axes == 1 else lengths,
-            f"{field}{_SUFFIX}": mask,
-        }
-
-    @staticmethod
-    def _copy_rows(padded: torch.Tensor, mask: torch.Tensor, arrays: list[Any], axes: int) -> None:
-        rows, marks = padded.numpy(), mask.numpy()
-        for row, mark, array in zip(rows, marks, arrays, strict=True):
-            there = tuple(slice(0, length) for length in array.shape[:axes])
-            row[there] = array
-            mark[there] = True
+        return padded(
+            "collate/pad",
+            field,
+            values,
+            keys,
+            axes=axes,
+            size_of=lambda longest: self._round(field, longest),
+            fill=fill,
+            remedy="see collate.fields",
+        )
 
     def _round(self, field: str, length: int) -> int:
         if self.buckets is None:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.stage_times import StageTimes
+from pipeline.loader.ring.packing import mapped
 
 if TYPE_CHECKING:
     from datasets.sample import Batch
@@ -86,14 +87,12 @@ class Delivery:
 
     def pin_memory(self, device: str | None = None) -> Delivery:
         """The same with every tensor in page-locked memory."""
-        if self.batch is None:
-            return self
-        return replace(self, batch={name: _pinned(value) for name, value in self.batch.items()})
+        from pipeline.copy_stream import map_tensors
+
+        return replace(self, batch=map_tensors(self.batch, lambda tensor: tensor.pin_memory()))
 
     def __reduce__(self) -> tuple[Callable[..., Delivery], tuple[Any, ...]]:
-        packed = None
-        if self.batch is not None:
-            packed = {name: _packed(value) for name, value in self.batch.items()}
+        packed = mapped(self.batch, _packed)
         counts = (self.positions, self.samples, self.real, self.padded, self.times)
         return _unpack_delivery, (self.number, packed, self.faults, *counts)
 
@@ -115,18 +114,6 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Give back processes and memory; the next `run` starts again."""
-
-
-def _pinned(value: Any) -> Any:
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return value.pin_memory()
-    if isinstance(value, dict):
-        return {name: _pinned(item) for name, item in value.items()}
-    if isinstance(value, list) and value and isinstance(value[0], torch.Tensor):
-        return [_pinned(item) for item in value]
-    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +146,7 @@ def _unpack_delivery(
 ) -> Delivery:
     import torch
 
-    batch = None
-    if packed is not None:
-        batch = {
-            name: torch.from_numpy(value.array) if isinstance(value, _Small) else value
-            for name, value in packed.items()
-        }
+    batch = mapped(
+        packed, lambda value: torch.from_numpy(value.array) if isinstance(value, _Small) else value
+    )
     return Delivery(number, batch, faults, positions, samples, real, padded, times)

@@ -26,6 +26,7 @@ COLLATES = {
     "stack": ["collate=stack"],
     "list": ["collate=list", "collate.stacked=[]"],
     "pad": ["collate=pad", "collate.fields={image: 2}"],
+    "nested": ["collate=nested", "collate.rules={image: list}"],
 }
 SMALL = ["augment.image_size=20"]
 AUGMENTS = {

@@ -40,7 +40,7 @@ def test_the_union_of_the_ranks_is_the_epoch(sampler, tail, photos, packed):
             assert joined == alone, f"{world_size} ranks, batch size {batch_size}"
 
 
-@pytest.mark.parametrize("collate", ["list", "pad", "stack"])
+@pytest.mark.parametrize("collate", ["list", "nested", "pad", "stack"])
 def test_a_rank_without_samples_has_a_row_that_counts_for_nothing(collate, photos):
     config = compose(overrides(photos, collate=collate))
     changes = {**INLINE, "batch_size": 3, "world_size": 8}

@@ -1,0 +1,283 @@
+"""Samples of dicts in dicts, lists of arrays, and graphs, to a batch of the same structure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from datasets.sample import Batch, Sample
+from pipeline.columns import batch_keys, from_arrays, from_numbers, is_array, to_array
+from pipeline.padded_arrays import count_padding, padded
+from pipeline.registry import register
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+RULES = ("stack", "list", "pad", "concat", "nodes", "edges")
+_GRAPH, _COUNT = "graph", "num_nodes"
+
+
+@register("collate", "nested")
+class NestedCollate:
+    """Dicts in dicts become dicts of tensors; a rule by path says what is ragged, and a graph.
+
+    ==========  ================================================================================
+    ``stack``   arrays of one shape: a tensor [B, ...]; what happens to arrays without a rule
+    ``list``    a list of B tensors of any shapes; what happens to lists without a rule
+    ``pad``     filled up along the first axis, with ``<name>_lengths`` and ``<name>_mask`` beside
+    ``concat``  joined along the first axis: features of edges
+    ``nodes``   joined along the first axis: features of nodes, [sum of N, ...]
+    ``edges``   integer [2, E], node numbers of a sample: int64 [2, sum of E], those of row i
+                raised by the number of nodes of the rows before it
+    ==========  ================================================================================
+
+    Graphs become one graph of many parts, as PyTorch Geometric batches them: the dict that holds
+    ``edges`` gets ``graph`` int64 [sum of N], the row of every node, and ``num_nodes`` int64 [B].
+    How many nodes a sample has is said by the fields of rule ``nodes`` beside the edges, or by a
+    number ``num_nodes``. Numbers become tensors [B] everywhere, and what is neither a list of B.
+
+    Args:
+        rules: Rules by path, such as ``{graph: {edges: edges, x: nodes}, points: list}``; a path
+            may also be written with dots.
+        value: What padding is filled up with.
+
+    Raises:
+        ValueError: There is no such rule.
+    """
+
+    def __init__(self, *, rules: Mapping[str, Any] | None = None, value: float = 0) -> None:
+        self.rules = dict(_flat(rules or {}, ""))
+        self.value = value
+
+    def __call__(self, samples: list[Sample]) -> Batch:
+        """Put samples together.
+
+        Args:
+            samples: Samples of one structure.
+
+        Returns:
+            The batch, in the samples' structure.
+
+        Raises:
+            ValueError: Structures, shapes or types differ, a rule does not fit, or its path is
+                nowhere; the message names path and samples.
+        """
+        found: set[str] = set()
+        keys = batch_keys({"key": [s["key"] for s in samples if "key" in s]}, len(samples))
+        batch = self._dict(samples, "", keys, found)
+        for path in self.rules.keys() - found:
+            raise ValueError(
+                f"collate/nested: nothing at {path!r}, which has a rule; paths: "
+                f"{', '.join(sorted(found))}"
+            )
+        return batch
+
+    def overhead(self, batch: Batch) -> tuple[int, int]:
+        """Positions of padded fields that hold data, and all of them."""
+        return count_padding(batch)
+
+    def _dict(
+        self, parts: Sequence[Any], path: str, keys: Sequence[str], found: set[str]
+    ) -> dict[str, Any]:
+        _refuse_other_fields(parts, path, keys)
+        made: dict[str, Any] = {}
+        for name in parts[0]:
+            inner = f"{path}{name}"
+            found.add(inner)
+            values = [part[name] for part in parts]
+            if any(isinstance(value, dict) for value in values):
+                if not all(isinstance(value, dict) for value in values):
+                    raise ValueError(f"collate/nested: {inner!r} is a dict in some samples only")
+                if inner in self.rules:
+                    raise ValueError(
+                        f"collate/nested: {inner!r} is a dict and has the rule "
+                        f"{self.rules[inner]!r}; give rules to what is in it"
+                    )
+                new = {name: self._dict(values, f"{inner}.", keys, found)}
+            elif self.rules.get(inner) == "edges":
+                new = self._edges(parts, name, path, keys)
+            else:
+                new = self._leaf(values, name, inner, keys)
+            for key, value in new.items():
+                _put(made, parts, key, value, name, path)
+        return made
+
+    def _leaf(self, values: list[Any], name: str, path: str, keys: Sequence[str]) -> dict[str, Any]:
+        rule = self.rules.get(path)
+        if rule is None:
+            if all(is_array(value) for value in values):
+                rule = "stack"
+            elif any(is_array(value) or isinstance(value, (list, tuple)) for value in values):
+                rule = "list"
+            else:
+                numbers = from_numbers(values)
+                return {name: values if numbers is None else numbers}
+        if rule == "list":
+            return {name: [_tensors(value) for value in values]}
+        arrays = [_array(value, path, rule, key) for value, key in zip(values, keys, strict=True)]
+        if rule == "stack":
+            return {name: _stacked(arrays, path, keys)}
+        arrays = _filled_in(arrays)
+        if rule == "pad":
+            made = padded(
+                "collate/nested", path, arrays, keys, axes=1, size_of=lambda longest: longest,
+                fill=self.value, remedy="see collate.rules",
+            )  # fmt: skip
+            return {f"{name}{key.removeprefix(path)}": value for key, value in made.items()}
+        return {name: _joined(arrays, path, keys)}
+
+    def _edges(
+        self, parts: Sequence[Any], name: str, path: str, keys: Sequence[str]
+    ) -> dict[str, Any]:
+        import torch
+
+        counts = np.array(
+            [self._nodes(part, path, key) for part, key in zip(parts, keys, strict=True)], np.int64
+        )
+        edges: list[NDArray[np.int64]] = []
+        for part, count, key in zip(parts, counts.tolist(), keys, strict=True):
+            ends = _array(part[name], f"{path}{name}", "edges", key)
+            if ends.size == 0:
+                ends = np.zeros((2, 0), np.int64)
+            if ends.ndim != 2 or len(ends) != 2 or ends.dtype.kind not in "iu":
+                raise ValueError(
+                    f"collate/nested: '{path}{name}' is {ends.dtype} {list(ends.shape)} in sample "
+                    f"{key!r}, expected whole numbers [2, edges]"
+                )
+            if ends.size and not (0 <= ends.min() and ends.max() < count):
+                raise ValueError(
+                    f"collate/nested: '{path}{name}' has nodes {ends.min()} to {ends.max()} in "
+                    f"sample {key!r}, which has {count} nodes, numbered from 0"
+                )
+            edges.append(ends.astype(np.int64))
+        offsets = np.cumsum(counts) - counts
+        raised = [ends + offset for ends, offset in zip(edges, offsets.tolist(), strict=True)]
+        return {
+            name: torch.from_numpy(np.concatenate(raised, axis=1)),
+            _GRAPH: torch.from_numpy(np.repeat(np.arange(len(parts)), counts)),
+            _COUNT: torch.from_numpy(counts),
+        }
+
+    def _nodes(self, part: Mapping[str, Any], path: str, key: str) -> int:
+        """How many nodes the graph of one sample has."""
+        said = {
+            name: len(_array(value, f"{path}{name}", "nodes", key))
+            for name, value in part.items()
+            if self.rules.get(f"{path}{name}") == "nodes"
+        }
+        if _COUNT in part:
+            said[_COUNT] = int(part[_COUNT])
+        if not said:
+            raise ValueError(
+                f"collate/nested: how many nodes there are is not said beside the edges; give a "
+                f"field of nodes its rule, collate.rules={{{path}x: nodes}}, or the samples a "
+                f"number '{path}{_COUNT}'"
+            )
+        if len(set(said.values())) > 1:
+            raise ValueError(f"collate/nested: numbers of nodes differ in sample {key!r}: {said}")
+        return next(iter(said.values()))
+
+
+def _flat(rules: Mapping[str, Any], path: str) -> list[tuple[str, str]]:
+    """Rules by path with dots."""
+    flat: list[tuple[str, str]] = []
+    for name, rule in rules.items():
+        if isinstance(rule, Mapping):
+            flat += _flat(rule, f"{path}{name}.")
+        elif rule in RULES:
+            flat.append((f"{path}{name}", rule))
+        else:
+            raise ValueError(
+                f"collate/nested: rule {rule!r} for '{path}{name}'; expected {', '.join(RULES)}"
+            )
+    return flat
+
+
+def _refuse_other_fields(parts: Sequence[Any], path: str, keys: Sequence[str]) -> None:
+    first = parts[0].keys()
+    for part, key in zip(parts, keys, strict=True):
+        if part.keys() != first:
+            name = sorted(map(str, part.keys() ^ first))[0]
+            having, lacking = (key, keys[0]) if name in part else (keys[0], key)
+            raise ValueError(
+                f"collate/nested: '{path}{name}' is in sample {having!r} but not in {lacking!r}; "
+                f"give it to every sample, or to none"
+            )
+
+
+def _put(
+    made: dict[str, Any], parts: Sequence[Any], key: str, value: Any, name: str, path: str
+) -> None:
+    """Add a field; what comes with another one may not be in the samples already."""
+    added = key != name and not (key == _COUNT and _COUNT in parts[0])
+    if added and key in parts[0]:
+        raise ValueError(
+            f"collate/nested: '{path}{key}' is in the samples, and is what the rule of "
+            f"'{path}{name}' adds; rename the field"
+        )
+    made[key] = value
+
+
+def _array(value: Any, path: str, rule: str, key: str) -> NDArray[Any]:
+    """An array of a leaf that has a rule for arrays; lists of numbers are taken for one."""
+    if is_array(value):
+        return to_array(value)
+    if isinstance(value, (list, tuple)):
+        try:
+            array = np.array(value if len(value) else np.zeros(0, np.int64))
+        except ValueError:  # lists of several lengths
+            array = np.array(None)
+        if array.ndim and array.dtype.kind in "biuf":
+            return array
+    raise ValueError(
+        f"collate/nested: {path!r} has the rule {rule!r} and is no array in sample {key!r} but "
+        f"{type(value).__name__}; use the rule list"
+    )
+
+
+def _stacked(arrays: list[Any], path: str, keys: Sequence[str]) -> Any:
+    try:
+        return from_arrays(path, arrays, keys)
+    except ValueError as error:
+        cause = str(error).partition(";")[0]
+        raise ValueError(
+            f"{cause}; make them equal, or say what they are: collate.rules={{{path}: pad}}, "
+            f"or another of {', '.join(RULES)}"
+        ) from None
+
+
+def _filled_in(arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:
+    """Arrays without elements, of which lists do not say more, in the form of the others."""
+    first = next((array for array in arrays if array.size), arrays[0])
+    nothing = np.zeros((0, *first.shape[1:]), first.dtype)
+    return [array if array.size or len(array) else nothing for array in arrays]
+
+
+def _joined(arrays: list[Any], path: str, keys: Sequence[str]) -> Any:
+    import torch
+
+    first = arrays[0]
+    for array, key in zip(arrays, keys, strict=True):
+        if array.shape[1:] != first.shape[1:] or array.dtype != first.dtype:
+            raise ValueError(
+                f"collate/nested: {path!r} is {first.dtype} {list(first.shape)} in sample "
+                f"{keys[0]!r} and {array.dtype} {list(array.shape)} in {key!r}; to be joined, "
+                f"they may differ in their first axis alone"
+            )
+    return torch.from_numpy(np.concatenate(arrays))
+
+
+def _tensors(value: Any) -> Any:
+    """A copy of a leaf with tensors in place of its arrays."""
+    import torch
+
+    if is_array(value):
+        return torch.tensor(to_array(value))
+    made: Callable[[Any], Any] = type(value) if type(value) in (list, tuple) else list
+    if isinstance(value, (list, tuple)):
+        return made([_tensors(item) for item in value])
+    if isinstance(value, dict):
+        return {name: _tensors(item) for name, item in value.items()}
+    return value
