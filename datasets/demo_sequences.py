@@ -28,7 +28,7 @@ NUM_TOKENS = 32
 """Tokens are 1 to 31; 0 stands for what is masked or filled up."""
 
 COUNTS = {"train": 4000, "val": 800}
-_SHORTEST, _LONGEST = 8, 240
+_SHORTEST, _LONGEST = 8, 128
 _VERSION = 1
 _SEED = 20_240_301
 

@@ -37,7 +37,7 @@ def digests(config, **ranks):
 def test_a_sequence_says_its_class():
     for number in range(200):
         tokens = draw_sequence(0, number)
-        assert tokens.dtype == np.int16 and 8 <= len(tokens) <= 240
+        assert tokens.dtype == np.int16 and 8 <= len(tokens) <= 128
         assert tokens.min() >= 1 and tokens.max() < 32
         windows = {tuple(tokens[i : i + 4].tolist()) for i in range(len(tokens) - 3)}
         assert [m for m in MOTIFS.values() if m in windows] == [[*MOTIFS.values()][number % 4]]
@@ -54,7 +54,7 @@ def test_other_storages_have_no_demo_of_sequences(folder):
 
 def test_batches_hold_the_drawn_sequences(folder):
     config = composed(folder, "augment.train.crop=null", "augment.train.mask=null",
-                      "sampler.max_length=null", "loader=inline")  # fmt: skip
+                      "loader=inline")  # fmt: skip
     with build_loader(config) as loader:
         for number, batch in zip(range(5), loader, strict=False):
             for row, index in enumerate(batch["index"].tolist()):
@@ -106,13 +106,13 @@ def test_padding_is_counted_and_compared(folder):
                 pass
             return a.stats
 
-    bucketed, random = overhead(), overhead("sampler=random", "~sampler.max_length",
-                                            "augment.train.crop=null")  # fmt: skip
-    uncut = overhead("augment.train.crop=null", "sampler.max_length=null")
-    assert bucketed.padding_overhead < 0.05
+    uncut, random = overhead(), overhead("sampler=random")
+    assert uncut.padding_overhead < 0.06
     assert random.padding_overhead == pytest.approx(random.padding_of_random_order, abs=0.02)
-    assert uncut.padding_of_random_order == pytest.approx(random.padding_of_random_order, abs=1e-9)
-    assert bucketed.padding_of_random_order < uncut.padding_of_random_order, "cut lengths"
+    assert uncut.padding_of_random_order == random.padding_of_random_order > 0.4
+    bucketed = overhead("augment.max_length=40", "sampler.max_length=40")
+    random = overhead("augment.max_length=40", "sampler=random")
+    assert bucketed.padding_of_random_order == pytest.approx(random.padding_overhead, abs=0.02)
     assert "random order would give" in str(bucketed)
     assert bucketed.as_dict()["padding_of_random_order"] == bucketed.padding_of_random_order
 
