@@ -155,8 +155,6 @@ SHARED_BY_LEAVES = {
         "pipeline.orders",
         "pipeline.weights",
     },
-    "pipeline.collates": {"pipeline.columns"},
-    "pipeline.samplers": {"pipeline.permutation", "pipeline.orders", "pipeline.weights"},
     "pipeline.collates": {"pipeline.columns", "pipeline.padded_arrays"},
     # The torch modules that registered models are light factories of.
     "pipeline.models": {
