@@ -214,7 +214,7 @@ def build_loader(
         )
     augment = config["augment"]
     if sampler is None and split == "train":
-        sampler = _build_sampler(config, dataset)
+        sampler = build_sampler(config, dataset)
     return Loader(
         dataset,
         sampler=sampler if split == "train" else None,
@@ -239,8 +239,8 @@ def build_loader(
     )
 
 
-def _build_sampler(config: Config, dataset: Any) -> Any:
-    """The configured sampler, or None for a stream, which has an order of its own."""
+def build_sampler(config: Config, dataset: Any) -> Any:
+    """The configured sampler of a split, or None for a stream, which has an order of its own."""
     if not hasattr(dataset, "__len__"):
         return None
     node = dict(config["sampler"])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from datasets.protocols import PartnerDataset, StreamDataset
 from pipeline.loader.bad_samples import BadSampleLog
+from pipeline.loader.class_names import classes_of
 from pipeline.loader.compute import BatchComputer
 from pipeline.loader.contract import BatchTask, Delivery, Engine
 from pipeline.loader.engines import auto as _auto  # noqa: F401 - registers itself
@@ -158,10 +159,7 @@ class Loader:
 
         None where there is no such field, or its classes have no names.
         """
-        holder = getattr(self.dataset, "index", self.dataset)  # a stream has no index
-        if field == "label":
-            return getattr(holder, "class_names", None)
-        return getattr(holder, "field_classes", {}).get(field)
+        return classes_of(self.dataset, field)
 
     @property
     def engine_choice(self) -> str:

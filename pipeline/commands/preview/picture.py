@@ -1,0 +1,114 @@
+"""A sample as a cell: its picture, with what is known of it drawn over it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from datasets.sample import BadSample
+from pipeline.commands.preview.arrays import array_picture
+from pipeline.commands.preview.cells import Cell, Legend
+from pipeline.commands.preview.excerpts import OWN, lines_of
+from pipeline.commands.preview.overlays import Classes, draw_boxes, draw_keypoints, draw_mask
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def draw_cell(
+    sample: Any,
+    title: str,
+    *,
+    size: int,
+    classes: Mapping[str, Classes],
+    per_object: int | None = None,
+) -> Cell:
+    """Draw one look at a sample.
+
+    Args:
+        sample: A sample with its image as [H, W, C] or [H, W], or a bad sample.
+        title: What the cell is called.
+        size: The picture's longer side in pixels.
+        classes: Names by field.
+        per_object: How many keypoints an object has; None: all are of one.
+    """
+    if isinstance(sample, BadSample):
+        return Cell(title, fault=sample.cause)
+    lines = list(lines_of(sample, classes))
+    image = sample.get("image")
+    if image is None or image.ndim not in (2, 3):
+        picture = None
+        for name, value in sample.items():
+            if name not in OWN and isinstance(value, np.ndarray) and not _is_few(name, value):
+                found = array_picture(value, size)
+                if found is not None:
+                    picture, said = found
+                    lines.append(f"drawn: {name}, {said}")
+                    break
+        return Cell(title, picture, tuple(lines))
+    pixels, stretched = as_pixels(image)
+    if stretched:
+        lines.append("shown stretched from its darkest to its lightest value")
+    picture, scale = scaled(pixels, size)
+    legend: Legend = {}
+    if "mask" in sample and np.ndim(sample["mask"]) == 2:
+        legend |= draw_mask(picture, sample["mask"], classes.get("mask", Classes()))
+    if "boxes" in sample:
+        boxes, labels = sample["boxes"], sample.get("box_labels")
+        named = classes.get("box_labels", Classes())
+        legend |= draw_boxes(picture, boxes, labels, named, scale)
+    if "keypoints" in sample:
+        draw_keypoints(picture, sample["keypoints"], per_object, scale)
+    return Cell(title, picture, tuple(lines), legend)
+
+
+def _is_few(name: str, value: NDArray[Any]) -> bool:
+    """Whether the words about a field say all of it, or it is no curve: ids of tokens."""
+    return value.ndim == 0 or value.size <= 8 or (value.ndim == 1 and value.dtype.kind in "iub")
+
+
+def as_pixels(image: NDArray[Any]) -> tuple[NDArray[np.uint8], bool]:
+    """An image as uint8 [H, W, 3], and whether its values had to be stretched for that.
+
+    Args:
+        image: [H, W] or [H, W, C] of any type. Floats from 0 to 1 are shares of 255, one or two
+            channels are grey, and of four the last is left away.
+    """
+    image = np.asarray(image)
+    stretched = False
+    if image.dtype != np.uint8:
+        values = image.astype(np.float64)
+        finite = values[np.isfinite(values)]
+        low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
+        is_share = image.dtype.kind == "f" and low >= 0 and high <= 1
+        if image.dtype.kind == "b" or is_share:
+            low, high = 0.0, 1.0
+        elif not (image.dtype.kind in "iu" and low >= 0 and high <= 255):
+            stretched = True
+        else:
+            low, high = 0.0, 255.0
+        shares = (np.nan_to_num(values, nan=low) - low) / ((high - low) or 1.0)
+        image = np.rint(np.clip(shares, 0, 1) * 255).astype(np.uint8)
+    if image.ndim == 2:
+        image = image[:, :, None]
+    if image.shape[2] < 3:
+        image = np.repeat(image[:, :, :1], 3, axis=2)
+    return image[:, :, :3], stretched
+
+
+def scaled(pixels: NDArray[np.uint8], size: int) -> tuple[NDArray[np.uint8], tuple[float, float]]:
+    """Pixels at a size that can be looked at, uint8 [h, w, 3], and the scale across and down.
+
+    Small images grow by whole factors, so that each of their pixels is a square.
+    """
+    import cv2
+
+    height, width = pixels.shape[:2]
+    factor = size / max(height, width)
+    factor = float(int(factor)) if factor >= 1 else factor
+    shape = (max(1, round(width * factor)), max(1, round(height * factor)))
+    mode = cv2.INTER_NEAREST if factor >= 1 else cv2.INTER_AREA
+    picture = np.ascontiguousarray(cv2.resize(pixels, shape, interpolation=mode))
+    return picture, (shape[0] / width, shape[1] / height)

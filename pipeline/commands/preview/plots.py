@@ -1,0 +1,81 @@
+"""Which charts a preview has: classes in the data and as drawn, sizes, boxes, lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pipeline.commands.preview.charts import Chart, bars, histogram
+from pipeline.commands.preview.overlays import Classes
+from pipeline.commands.preview.survey import Survey, class_counts, drawn_counts
+
+_MOST_LENGTHS = 3
+
+
+def make_charts(
+    dataset: Any, sampler: Any, survey: Survey, classes: Mapping[str, Classes]
+) -> list[Chart]:
+    """Charts of what is known.
+
+    Args:
+        dataset: The split.
+        sampler: Which record stands at a position; None for a stream.
+        survey: Figures of some records.
+        classes: Names by field.
+    """
+    charts = []
+    names = classes.get("label", Classes()).names
+    index = getattr(dataset, "index", None)
+    if index is not None and sampler is not None:
+        charts += _balance(index, sampler, names)
+    note = _note(survey)
+    if survey.box_labels:
+        box_classes = classes.get("box_labels", Classes())
+        ids = sorted(survey.box_labels)
+        if box_classes.names is not None:
+            ids = sorted({*ids, *range(len(box_classes.names))})
+        counts = [survey.box_labels[number] for number in ids]
+        named = [box_classes.name(number) for number in ids]
+        charts.append(bars("Boxes by class", note, named, {"boxes": counts}))
+    if survey.boxes:
+        charts.append(histogram("Boxes in an image", note, survey.boxes, "boxes"))
+    if survey.sizes:
+        widths, heights = np.array(survey.sizes, float).T
+        charts.append(histogram("Widths", note, widths.tolist(), "pixels"))
+        charts.append(histogram("Heights", note, heights.tolist(), "pixels"))
+        ratios = np.round(widths / heights, 3).tolist()
+        charts.append(histogram("Aspects, width by height", note, ratios, ""))
+    for name, lengths in list(survey.lengths.items())[:_MOST_LENGTHS]:
+        if len(set(lengths)) > 1:
+            charts.append(histogram(f"Lengths of {name}", note, lengths, ""))
+    return charts
+
+
+def _balance(index: Any, sampler: Any, names: Sequence[str] | None) -> list[Chart]:
+    """Classes in the data, beside those that the sampler draws."""
+    if "label" not in index.columns or not len(index):
+        return []
+    labels = index.column("label")
+    if labels.dtype.kind not in "iu":
+        return []
+    count = len(names) if names else int(labels.max()) + 1
+    counts = class_counts(index, count)
+    if counts is None or not counts.any():
+        return []
+    drawn, draws = drawn_counts(index, sampler, count)
+    told = names or tuple(map(str, range(count)))
+    both = {"in the data": counts.tolist(), "drawn by the sampler": drawn.tolist()}
+    note = f"{len(index):,} records; {draws:,} draws of epoch 0"
+    if draws < len(sampler):
+        note += f" of {len(sampler):,}"
+    return [bars("Classes", note, told, both)]
+
+
+def _note(survey: Survey) -> str:
+    if survey.total is None:
+        return f"of the {survey.records:,} samples shown"
+    if survey.records < survey.total:
+        return f"of {survey.records:,} of {survey.total:,} records"
+    return f"of {survey.records:,} records"
