@@ -12,7 +12,7 @@ import numpy as np
 Role = Literal["ink", "faint", "grid", "first", "second"]
 WIDTH = 440
 TEXT = 12
-_PAD, _TITLE, _NAME, _VALUE = 12, 40, 130, 92
+PAD, _TITLE, _NAME, _VALUE = 12, 40, 130, 100
 _MOST_BARS, _BINS = 24, 24
 _HEIGHT = 150
 
@@ -78,35 +78,35 @@ def bars(title: str, note: str, names: Sequence[str], series: dict[str, Sequence
         rows = [*order[:half], None, *order[-half:]]
     y = chart.height
     if len(series) > 1:
-        x = float(_PAD)
+        x = float(PAD)
         for name, role in zip(series, _roles(), strict=False):
             chart.shapes += [Box(x, y + 3, 10, 10, role), Text(x + 15, y, name, room=150)]
             x += 160
         y += 24
     most = max((float(each.max(initial=0)) for each in values), default=0) or 1.0
     thick = 14 if len(values) == 1 else 9
-    room = WIDTH - 2 * _PAD - _NAME - _VALUE
+    room = WIDTH - 2 * PAD - _NAME - _VALUE
     for row in rows:
         if row is None:
             hidden = f"… {len(names) - _MOST_BARS} classes in between …"
-            chart.shapes.append(Text(_PAD + _NAME, y, hidden, role="faint"))
+            chart.shapes.append(Text(PAD + _NAME, y, hidden, role="faint"))
             y += 20
             continue
         middle = y + len(values) * thick / 2
-        name_at = (_PAD + _NAME - 8, middle - 8)
+        name_at = (PAD + _NAME - 8, middle - 8)
         chart.shapes.append(Text(*name_at, names[row], "end", room=_NAME - 8))
         for each, role in zip(values, _roles(), strict=False):
             width = max(each[row] / most * room, 1 if each[row] else 0)
-            chart.shapes.append(Box(_PAD + _NAME, y + 1, width, thick - 1, role))
+            chart.shapes.append(Box(PAD + _NAME, y + 1, width, thick - 1, role))
             y += thick
         share = [f"{each[row] / (each.sum() or 1):.1%}" for each in values]
         text = f"{values[0][row]:,.0f} · {share[0]}" if len(values) == 1 else " → ".join(share)
         longest = max(float(each[row]) for each in values)
         chart.shapes.append(
-            Text(_PAD + _NAME + longest / most * room + 6, middle - 8, text, role="faint")
+            Text(PAD + _NAME + longest / most * room + 6, middle - 8, text, role="faint")
         )
         y += 6
-    chart.height = y + _PAD
+    chart.height = y + PAD
     return chart
 
 
@@ -121,11 +121,16 @@ def histogram(title: str, note: str, values: Sequence[float], unit: str) -> Char
     """
     chart = _begun(title, note)
     data = np.asarray(values, float)
+    if data.min() == data.max():
+        said = f"{'all' if data.size > 1 else 'it is'} {data[0]:,.4g} {unit}".rstrip()
+        chart.shapes.append(Text(PAD, chart.height, said))
+        chart.height += 18 + PAD
+        return chart
     whole = bool(np.all(data == np.rint(data)))
     edges = _edges(float(data.min()), float(data.max()), whole=whole)
     counts, _ = np.histogram(data, edges)
     bottom = chart.height + 8 + _HEIGHT
-    left, right = _PAD + 44, WIDTH - _PAD
+    left, right = PAD + 44, WIDTH - PAD
     for share in (0.0, 0.5, 1.0):
         y = bottom - share * _HEIGHT
         count = counts.max() * share
@@ -148,10 +153,10 @@ def histogram(title: str, note: str, values: Sequence[float], unit: str) -> Char
         place = left + number * step + shift
         anchor: Literal["middle", "end"] = "end" if place > right - 14 else "middle"
         chart.shapes.append(Text(place, bottom + 6, text, anchor, "faint", 70))
-    middle = f"median {np.median(data):,.4g} {unit}".rstrip()
-    ends = f"{data.min():,.4g} to {data.max():,.4g}"
-    chart.shapes.append(Text((left + right) / 2, bottom + 24, f"{ends}, {middle}", "middle"))
-    chart.height = bottom + 24 + 18 + _PAD
+    ends = f"{data.min():,.4g} to {data.max():,.4g} {unit}".rstrip()
+    said = f"{ends}, median {np.median(data):,.4g}"
+    chart.shapes.append(Text((left + right) / 2, bottom + 24, said, "middle"))
+    chart.height = bottom + 24 + 18 + PAD
     return chart
 
 
@@ -160,19 +165,17 @@ def _roles() -> tuple[Role, Role]:
 
 
 def _begun(title: str, note: str) -> Chart:
-    room = WIDTH - 2 * _PAD
-    texts: list[Box | Text] = [Text(_PAD, 10, title, room=room)]
+    room = WIDTH - 2 * PAD
+    texts: list[Box | Text] = [Text(PAD, 10, title, room=room)]
     if note:
-        texts.append(Text(_PAD, 27, note, role="faint", room=room))
-    return Chart(title, _PAD + (_TITLE if note else _TITLE - 16), texts)
+        texts.append(Text(PAD, 27, note, role="faint", room=room))
+    return Chart(title, PAD + (_TITLE if note else _TITLE - 16), texts)
 
 
 def _edges(low: float, high: float, *, whole: bool) -> np.ndarray:
     """Edges of at most `_BINS` bins, at multiples of 1, 2 or 5 times a power of ten."""
     if whole and high - low < _BINS:
         return np.arange(low, high + 2) - 0.5
-    if low == high:
-        return np.array([low - 0.5, low + 0.5])
     raw = (high - low) / (_BINS - 2)
     power = 10 ** math.floor(math.log10(raw))
     width = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - 1e-9))

@@ -55,11 +55,14 @@ def look(config: dict[str, Any], split: Split, dataset: Any, sampler: Any, optio
     steps = DeviceSteps(collate, transforms, group=group)
     read, positions = _reader(config, split, dataset, sampler, options.samples, group)
     shown = slice(0, options.samples)
-    originals = read(_original(config, split), positions, 0)[shown]
+    plain = _original(config, split)
+    originals = read(plain, positions, 0)
+    if getattr(plain, "collate", None) is not None:  # items are nothing before they are a batch
+        originals = DeviceSteps(plain.collate, ())(originals, 0)
     epochs = [
         steps(read(dataset, positions, epoch), epoch)[shown] for epoch in range(options.epochs)
     ]
-    return Looks(originals, epochs, tuple(steps.notes))
+    return Looks(originals[shown], epochs, tuple(steps.notes))
 
 
 def _original(config: dict[str, Any], split: Split) -> Any:

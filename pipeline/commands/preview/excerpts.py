@@ -26,7 +26,7 @@ def lines_of(sample: Mapping[str, Any], classes: Mapping[str, Classes]) -> tuple
     if "label" in sample:
         lines.append(label_text(sample["label"], classes.get("label", Classes())))
     image = sample.get("image")
-    if getattr(image, "ndim", 0) >= 2:
+    if image is not None and getattr(image, "ndim", 0) >= 2:
         lines.append(f"{image.shape[1]} × {image.shape[0]} pixels")
     if "boxes" in sample:
         lines.append(_counted(len(sample["boxes"]), "box", "boxes"))
@@ -68,6 +68,8 @@ def field_text(name: str, value: Any) -> str:
 
 
 def _excerpt(value: Any) -> str:
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
     if isinstance(value, Mapping):
         parts = [f"{key}{_excerpt(item)}" for key, item in list(value.items())[:_MOST_VALUES]]
         return _short(f" {{{'; '.join(parts)}}}")

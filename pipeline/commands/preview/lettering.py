@@ -81,7 +81,7 @@ def draw_text(
     if not alpha.size:
         return
     part = canvas[top : top + alpha.shape[0], left : left + alpha.shape[1]]
-    mixed = part + (np.array(colour, np.float32) - part) * alpha[:, :, None]
+    mixed = part + (np.array(colour) - part) * alpha[:, :, None]
     part[...] = np.rint(mixed).astype(np.uint8)
 
 
@@ -96,7 +96,8 @@ def _alpha(text: str, size: int) -> NDArray[np.float32]:
     if not text:
         return np.zeros((line_height(size), 0), np.float32)
     ink = _strokes(text, size) if file is None else _letters(text, size, str(file))
-    alpha = ink.astype(np.float32) / 255
+    alpha = ink.astype(np.float32)
+    alpha /= 255
     alpha.setflags(write=False)
     return alpha
 

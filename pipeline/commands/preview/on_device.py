@@ -92,7 +92,7 @@ class DeviceSteps:
 
 
 def _is_float(batch: Batch) -> bool:
-    image = batch.get("image")
+    image: Any = batch.get("image")
     image = image[0] if isinstance(image, list) and image else image
     return hasattr(image, "is_floating_point") and image.is_floating_point()
 
@@ -120,7 +120,7 @@ def _levels(
         image = batch["image"]
         probe = [flat(one) for one in image] if isinstance(image, list) else flat(image)
         found = transform({**batch, "image": probe})["image"]
-        first = (found[0] if isinstance(found, list) else found[:1].flatten(0, 0)[0]).double()
+        first = found[0].double()
         if first.ndim != 3 or float((first.amax((1, 2)) - first.amin((1, 2))).max()) > 1e-4:
             return None
         return first.mean((1, 2)).numpy()
@@ -135,14 +135,14 @@ def _levels(
 
 
 def _as_bytes(image: Any, levels: NDArray[np.float64] | None) -> Any:
-    """Float images [C, H, W] as uint8 [H, W, C]; without levels as floats [H, W, C]."""
+    """Float images [C, H, W] as uint8 [H, W, C]; without levels as they are."""
     import torch
 
+    if levels is None:
+        return image
     if isinstance(image, list):
         return [_as_bytes(one, levels) for one in image]
     image = image.movedim(-3, -1)
-    if levels is None:
-        return image
     black, white = (torch.as_tensor(level) for level in levels)
     return ((image.double() - black) / (white - black) * 255).round().clamp(0, 255).to(torch.uint8)
 
@@ -179,7 +179,7 @@ def _row(batch: Batch, name: str, number: int) -> Any:
     if not hasattr(value, "detach"):
         return value
     row = value.detach().cpu().numpy()
-    mask = batch.get(f"{'boxes' if name.startswith('box_') else name}{_MASK}")
+    mask: Any = batch.get(f"{'boxes' if name.startswith('box_') else name}{_MASK}")
     if hasattr(mask, "ndim") and 1 < mask.ndim <= row.ndim + 1 and not mask.is_floating_point():
         kept = mask[number].detach().cpu().numpy().astype(bool)
         if kept.shape == row.shape[: kept.ndim] and kept.any():

@@ -45,7 +45,8 @@ figcaption span { display: block; } .title { color: var(--faint); }
 .charts { display: flex; flex-wrap: wrap; gap: 20px; align-items: flex-start; }
 .charts svg { width: 440px; max-width: 100%; height: auto; background: var(--panel);
   border-radius: 6px; }
-svg text { font: 12px system-ui, sans-serif; fill: var(--ink); } svg text.faint { fill: var(--faint); }
+svg text { font: 12px system-ui, sans-serif; fill: var(--ink); }
+svg text.faint { fill: var(--faint); }
 rect.grid { fill: var(--rule); } rect.first { fill: var(--first); }
 rect.second { fill: var(--second); }
 pre { background: var(--panel); border-radius: 6px; padding: 12px; margin: 0; overflow: auto;
@@ -83,6 +84,7 @@ def write_page(
     remarks = "".join(f"<li>{escape(note)}</li>" for note in notes)
     samples = "\n".join(_sample(row, encode) for row in rows)
     plots = "\n".join(_svg(chart) for chart in charts)
+    about = f'<h2>The data</h2><div class="charts">\n{plots}\n</div>' if charts else ""
     return f"""<!DOCTYPE html>
 {HTML_MARK}
 <html lang="en"><head><meta charset="utf-8">
@@ -93,9 +95,7 @@ def write_page(
 <ul class="notes">{remarks}</ul>
 <main><div>
 {samples}
-<h2>The data</h2><div class="charts">
-{plots}
-</div></div>
+{about}</div>
 <aside><details open><summary>Config</summary><pre>{escape(config)}</pre></details></aside></main>
 </body></html>
 """

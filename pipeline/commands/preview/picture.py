@@ -16,6 +16,9 @@ from pipeline.commands.preview.overlays import Classes, draw_boxes, draw_keypoin
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_FEW = 8
+_MOST_CHANNELS = 4
+
 
 def draw_cell(
     sample: Any,
@@ -36,18 +39,17 @@ def draw_cell(
     """
     if isinstance(sample, BadSample):
         return Cell(title, fault=sample.cause)
-    lines = list(lines_of(sample, classes))
     image = sample.get("image")
     if image is None or image.ndim not in (2, 3):
-        picture = None
-        for name, value in sample.items():
-            if name not in OWN and isinstance(value, np.ndarray) and not _is_few(name, value):
-                found = array_picture(value, size)
-                if found is not None:
-                    picture, said = found
-                    lines.append(f"drawn: {name}, {said}")
-                    break
-        return Cell(title, picture, tuple(lines))
+        drawn = _drawn_array(sample, size)
+        if drawn is None:
+            return Cell(title, lines=lines_of(sample, classes))
+        name, picture, said = drawn
+        others = lines_of({k: v for k, v in sample.items() if k != name}, classes)
+        sizes = " × ".join(map(str, sample[name].shape))
+        return Cell(title, picture, (*others, f"{name} [{sizes}], {said}"))
+    image = channels_last(image)
+    lines = list(lines_of({**sample, "image": image}, classes))
     pixels, stretched = as_pixels(image)
     if stretched:
         lines.append("shown stretched from its darkest to its lightest value")
@@ -64,9 +66,23 @@ def draw_cell(
     return Cell(title, picture, tuple(lines), legend)
 
 
-def _is_few(name: str, value: NDArray[Any]) -> bool:
-    """Whether the words about a field say all of it, or it is no curve: ids of tokens."""
-    return value.ndim == 0 or value.size <= 8 or (value.ndim == 1 and value.dtype.kind in "iub")
+def _drawn_array(sample: Mapping[str, Any], size: int) -> tuple[str, NDArray[np.uint8], str] | None:
+    """The first field of which there is a picture: its name, the picture, what it shows."""
+    for name, value in sample.items():
+        if name in OWN or not isinstance(value, np.ndarray):
+            continue
+        # Of few values the words say all, and ids of tokens make no curve.
+        if value.size > _FEW and not (value.ndim == 1 and value.dtype.kind in "iub"):
+            found = array_picture(value, size)
+            if found is not None:
+                return name, *found
+    return None
+
+
+def channels_last(image: NDArray[Any]) -> NDArray[Any]:
+    """An image as [H, W] or [H, W, C]; one that can only be [C, H, W] is turned."""
+    is_first = image.ndim == 3 and image.shape[0] <= _MOST_CHANNELS < image.shape[2]
+    return np.moveaxis(image, 0, 2) if is_first else image
 
 
 def as_pixels(image: NDArray[Any]) -> tuple[NDArray[np.uint8], bool]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.commands.preview.cells import Cell, Row
-from pipeline.commands.preview.charts import TEXT, WIDTH, Box, Chart
+from pipeline.commands.preview.charts import PAD, TEXT, WIDTH, Box, Chart
 from pipeline.commands.preview.lettering import (
     cut,
     draw_text,
@@ -49,13 +49,13 @@ def draw_sheet(
         for i in range(max(len(row.cells) for row in rows))
     ]
     grid_width = sum(widths) + GAP * (len(widths) - 1)
-    across = max(1, (grid_width + GAP) // (WIDTH + GAP))
-    width = 2 * MARGIN + max(grid_width, WIDTH)
+    across = max(min(len(charts), 2), (grid_width + GAP) // (WIDTH + GAP))
+    width = 2 * MARGIN + max(grid_width, across * (WIDTH + GAP) - GAP)
     heights = [line_height(TEXT) + 8 + max(map(_height, row.cells, widths)) for row in rows]
     lines = [line for note in notes for line in wrapped(note, TEXT, width - 2 * MARGIN, 3)]
     top = MARGIN + line_height(_HEADING) + 6 + len(lines) * line_height(TEXT) + GAP
     chart_rows = [charts[i : i + across] for i in range(0, len(charts), across)]
-    below = sum(GAP + round(max(chart.height for chart in line)) for line in chart_rows)
+    below = sum(GAP + round(max(chart.height for chart in beside)) for beside in chart_rows)
     grid = sum(heights) + GAP * len(heights)
     sheet = np.full((top + grid + below + MARGIN, width, 3), _PAPER, np.uint8)
     heading = cut(heading, _HEADING, width - 2 * MARGIN)
@@ -73,10 +73,10 @@ def draw_sheet(
             _draw_cell(sheet, x, y + line_height(TEXT) + 8, cell, column)
             x += column + GAP
         y += height + GAP
-    for line in chart_rows:
-        for number, chart in enumerate(line):
-            _draw_chart(sheet, MARGIN + number * (WIDTH + GAP), y, chart)
-        y += GAP + round(max(chart.height for chart in line))
+    for beside in chart_rows:
+        for number, chart in enumerate(beside):
+            _draw_chart(sheet, MARGIN - PAD + number * (WIDTH + GAP), y, chart)
+        y += GAP + round(max(chart.height for chart in beside))
     return sheet
 
 
@@ -86,22 +86,32 @@ def _width(cell: Cell) -> int:
 
 def _height(cell: Cell, width: int) -> int:
     picture = 0 if cell.picture is None else cell.picture.shape[0] + 4
-    return picture + len(_texts(cell, width)) * line_height(TEXT) + 4
+    lines = len(_texts(cell, width)) + len(_legend(cell, width))
+    return picture + lines * line_height(TEXT) + 4
 
 
-def _texts(cell: Cell, width: int) -> list[tuple[str, Colour, Colour | None]]:
-    """Lines below a cell's picture: the text, its colour, and a swatch's."""
-    found: list[tuple[str, Colour, Colour | None]] = [(cell.title, _FAINT, None)]
+def _texts(cell: Cell, width: int) -> list[tuple[str, Colour]]:
+    """Lines below a cell's picture, and their colours."""
+    found = [(cell.title, _FAINT)]
     if cell.fault:
         lines = ["bad sample:", *wrapped(cell.fault, TEXT, width, _FAULT_LINES)]
-        return found + [(line, _FAULT, None) for line in lines]
-    found += [(cut(line, TEXT, width), _INK, None) for line in cell.lines[:_MOST_LINES]]
-    room = width - _SWATCH - 6
-    legend = list(cell.legend.items())
-    found += [(cut(name, TEXT, room), _INK, colour) for name, colour in legend[:_MOST_LINES]]
-    if len(legend) > _MOST_LINES:
-        found.append((f"… and {len(legend) - _MOST_LINES} more classes", _FAINT, None))
-    return found
+        return found + [(line, _FAULT) for line in lines]
+    return found + [(cut(line, TEXT, width), _INK) for line in cell.lines[:_MOST_LINES]]
+
+
+def _legend(cell: Cell, width: int) -> list[list[tuple[int, str, Colour]]]:
+    """Lines of what colours stand for: where each begins, its name, its colour."""
+    lines: list[list[tuple[int, str, Colour]]] = []
+    x = width
+    for name, colour in cell.legend.items():
+        text = cut(name, TEXT, width - _SWATCH - 6)
+        taken = _SWATCH + 6 + width_of(text, TEXT)
+        if x + taken > width:
+            lines.append([])
+            x = 0
+        lines[-1].append((x, text, colour))
+        x += taken + 12
+    return lines
 
 
 def _draw_cell(sheet: NDArray[np.uint8], x: int, y: int, cell: Cell, width: int) -> None:
@@ -109,12 +119,14 @@ def _draw_cell(sheet: NDArray[np.uint8], x: int, y: int, cell: Cell, width: int)
         height, across = cell.picture.shape[:2]
         sheet[y : y + height, x : x + across] = cell.picture
         y += height + 4
-    for text, colour, swatch in _texts(cell, width):
-        left = x
-        if swatch is not None:
-            sheet[y + 3 : y + 3 + _SWATCH, x : x + _SWATCH] = swatch
-            left += _SWATCH + 6
-        draw_text(sheet, left, y, text, TEXT, colour)
+    for text, colour in _texts(cell, width):
+        draw_text(sheet, x, y, text, TEXT, colour)
+        y += line_height(TEXT)
+    for line in _legend(cell, width):
+        for start, text, colour in line:
+            left = x + start
+            sheet[y + 3 : y + 3 + _SWATCH, left : left + _SWATCH] = colour
+            draw_text(sheet, left + _SWATCH + 6, y, text, TEXT, _INK)
         y += line_height(TEXT)
 
 

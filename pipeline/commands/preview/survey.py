@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from datasets.protocols import Storage
 from datasets.sample import BadRecord, BadSample
+from pipeline.commands.preview.picture import channels_last
 from transforms.formats.sniff import read_header
 
 _READ = 64
@@ -89,9 +90,9 @@ def _size_of(image: Any) -> tuple[int, int] | None:
     """Width and height of an image, of a file from its header; None where it has none."""
     if image is None:
         return None
-    shape = getattr(image, "shape", None)
-    if shape is not None:
-        return (int(shape[1]), int(shape[0])) if len(shape) in (2, 3) else None
+    if isinstance(image, np.ndarray):
+        shape = channels_last(image).shape
+        return (shape[1], shape[0]) if len(shape) in (2, 3) else None
     try:
         header = read_header(bytes(image))
     except (ValueError, TypeError):
