@@ -127,7 +127,7 @@ def histogram(title: str, note: str, values: Sequence[float], unit: str) -> Char
         chart.height += 18 + PAD
         return chart
     whole = bool(np.all(data == np.rint(data)))
-    edges = _edges(float(data.min()), float(data.max()), whole=whole)
+    edges = bin_edges(float(data.min()), float(data.max()), whole=whole)
     counts, _ = np.histogram(data, edges)
     bottom = chart.height + 8 + _HEIGHT
     left, right = PAD + 44, WIDTH - PAD
@@ -172,7 +172,7 @@ def _begun(title: str, note: str) -> Chart:
     return Chart(title, PAD + (_TITLE if note else _TITLE - 16), texts)
 
 
-def _edges(low: float, high: float, *, whole: bool) -> np.ndarray:
+def bin_edges(low: float, high: float, *, whole: bool) -> np.ndarray:
     """Edges of at most `_BINS` bins, at multiples of 1, 2 or 5 times a power of ten."""
     if whole and high - low < _BINS:
         return np.arange(low, high + 2) - 0.5

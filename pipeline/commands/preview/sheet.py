@@ -49,7 +49,7 @@ def draw_sheet(
         for i in range(max(len(row.cells) for row in rows))
     ]
     grid_width = sum(widths) + GAP * (len(widths) - 1)
-    across = max(min(len(charts), 2), (grid_width + GAP) // (WIDTH + GAP))
+    across = max(1, min(len(charts), 2), (grid_width + GAP) // (WIDTH + GAP))
     width = 2 * MARGIN + max(grid_width, across * (WIDTH + GAP) - GAP)
     heights = [line_height(TEXT) + 8 + max(map(_height, row.cells, widths)) for row in rows]
     lines = [line for note in notes for line in wrapped(note, TEXT, width - 2 * MARGIN, 3)]

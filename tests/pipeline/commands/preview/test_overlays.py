@@ -1,0 +1,139 @@
+"""What is drawn, against the exact ground truth of the demo set's scenes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from datasets.demo import CLASSES, draw_scene
+from datasets.sample import BadSample
+from pipeline.commands.preview.overlays import Classes, draw_boxes, draw_keypoints, draw_mask
+from pipeline.commands.preview.palette import class_colour
+from pipeline.commands.preview.picture import as_pixels, channels_last, draw_cell, scaled
+
+NAMED = {"label": Classes(CLASSES), "box_labels": Classes(CLASSES)}
+SCENES = [draw_scene(0, number) for number in range(12)]
+
+
+@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize("factor", [1, 3])
+def test_an_outline_lies_on_the_outermost_pixels_of_its_shape(scene, factor):
+    height, width = scene.mask.shape
+    canvas = np.zeros((height * factor, width * factor, 3), np.uint8)
+    draw_boxes(canvas, scene.boxes[:1], None, Classes(), (factor, factor))
+    y, x = np.nonzero(canvas.any(2))
+    shape = np.isin(scene.mask, scene.label + 1)
+    x0, y0, x1, y1 = scene.boxes[0]
+    # The first box is exactly around the largest shape's own pixels.
+    assert shape[y0:y1, x0:x1].any(0).all()
+    assert (x.min(), x.max()) == (x0 * factor, x1 * factor - 1)
+    assert (y.min(), y.max()) == (y0 * factor, y1 * factor - 1)
+    inner = canvas[y0 * factor + 2 : y1 * factor - 2, x0 * factor + 2 : x1 * factor - 2]
+    assert not inner.any()
+    for column in (x0 * factor, x1 * factor - 1):
+        assert (canvas[y0 * factor : y1 * factor, column] == class_colour(0)).all()
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_masks_tint_the_pixels_of_their_classes_and_no_others(scene):
+    canvas = scene.image.copy()
+    classes = Classes(("background", *CLASSES))
+    legend = draw_mask(canvas, scene.mask, classes)
+    for number in np.unique(scene.mask):
+        here = scene.mask == number
+        expected = scene.image[here]
+        if number:
+            expected = np.rint(expected * 0.55 + np.array(class_colour(int(number))) * 0.45)
+            assert legend[classes.name(int(number))] == class_colour(int(number))
+        assert (canvas[here] == expected).all()
+    assert "background" not in legend
+
+
+def test_ignored_pixels_are_striped_and_so_are_ids_that_are_no_class():
+    mask = np.zeros((30, 30), np.int64)
+    mask[:10], mask[10:20] = 11, 255
+    canvas = np.full((30, 30, 3), 120, np.uint8)
+    legend = draw_mask(canvas, mask, Classes([f"c{i}" for i in range(12)], frozenset({11})))
+    for rows in (slice(0, 10), slice(10, 20)):
+        assert {tuple(p) for p in canvas[rows].reshape(-1, 3).tolist()} == {
+            (20, 20, 20),
+            (235, 235, 235),
+        }
+    assert (canvas[20:] == np.rint(120 * 0.55 + np.array(class_colour(0)) * 0.45)).all()
+    assert list(legend) == ["c0", "ignored"]
+
+
+def test_keypoints_are_drawn_in_the_middle_of_the_pixel_that_they_name():
+    scene = SCENES[3]
+    height, width = scene.mask.shape
+    canvas = np.zeros((height * 4, width * 4, 3), np.uint8)
+    points = np.array(scene.keypoints, np.float32)
+    points[1, 2], points[2, 2] = 0, 1
+    draw_keypoints(canvas, points, None, (4, 4))
+    for number, (x, y, visibility) in enumerate(points.astype(int).tolist()):
+        found = tuple(canvas[y * 4 + 2, x * 4 + 2].tolist())
+        if visibility == 2:
+            assert found == class_colour(number)
+        elif visibility == 1:  # a ring
+            assert found == (255, 255, 255)
+        else:
+            assert found == (0, 0, 0)
+
+
+def test_boxes_of_every_kind_are_drawn_or_left_out():
+    canvas = np.zeros((200, 200, 3), np.uint8)
+    boxes = [
+        [np.nan, 0, 4, 4],
+        [150, 150, 150, 150],
+        [-100, -100, 300, 300],
+        [900, 900, 999, 999],
+        [60, 180, 61, 181],
+    ]
+    legend = draw_boxes(canvas, boxes, [0, 1, 2, 3, 4], Classes(), (1, 1))
+    assert list(legend) == ["1", "2", "3", "4"]
+    assert tuple(canvas[150, 150].tolist()) == class_colour(1)
+    assert tuple(canvas[180, 60].tolist()) == class_colour(4)
+    assert not draw_boxes(canvas, np.zeros((0, 4)), np.zeros(0), Classes(), (1, 1))
+
+
+def test_a_name_stands_beside_its_box_in_the_colour_of_its_class():
+    canvas = np.zeros((100, 200, 3), np.uint8)
+    draw_boxes(canvas, [[50, 40, 120, 90]], [2], Classes(CLASSES), (1, 1))
+    chip = canvas[28:40, 50:60]
+    assert (chip == class_colour(2)).all(-1).mean() > 0.5
+    assert not canvas[:25].any()
+
+
+def test_a_cell_shows_the_pixels_it_was_given():
+    scene = SCENES[0]
+    sample = {"image": scene.image, "label": scene.label, "key": "a", "index": 0, "position": 0}
+    cell = draw_cell(sample, "original", size=2 * max(scene.mask.shape), classes=NAMED)
+    assert cell.picture is not None
+    assert (cell.picture[::2, ::2] == scene.image).all()
+    assert cell.lines[0] == CLASSES[scene.label]
+
+
+def test_a_bad_sample_is_told_in_its_cell():
+    bad = BadSample(3, "x.jpg", 0, "is no image", "image_folder")
+    cell = draw_cell(bad, "epoch 0", size=64, classes={})
+    assert cell.picture is None
+    assert cell.fault == "is no image"
+
+
+def test_pixels_of_any_type_and_layout():
+    ramp = np.arange(0, 240, dtype=np.uint8).reshape(8, 10, 3)
+    assert (as_pixels(ramp)[0] == ramp).all()
+    assert (as_pixels(ramp / np.float32(255))[0] == ramp).all()
+    assert (as_pixels(ramp.astype(np.int64))[0] == ramp).all()
+    assert (as_pixels(ramp[:, :, 0])[0] == ramp[:, :, :1]).all()
+    assert (channels_last(np.moveaxis(ramp, 2, 0)) == ramp).all()
+    stretched, said = as_pixels(ramp.astype(np.float32) * 2 - 7)
+    assert said and stretched.min() == 0 and stretched.max() == 255
+    assert as_pixels(np.full((4, 4), np.nan, np.float32))[0].shape == (4, 4, 3)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 500), (700, 300), (64, 64), (300, 256)])
+def test_pictures_fit_into_their_size(shape):
+    picture, (across, down) = scaled(np.zeros((*shape, 3), np.uint8), 256)
+    assert max(picture.shape[:2]) <= 256
+    assert picture.shape[:2] == (round(shape[0] * down), round(shape[1] * across))
