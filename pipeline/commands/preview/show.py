@@ -127,7 +127,8 @@ def _words(
 ) -> tuple[str, list[str]]:
     """The heading, and remarks below it."""
     node = config["dataset"]
-    place = node.get("target") or (node.get("storage") or {}).get("path") or node["_target_"]
+    where = node.get("storage") or node.get("source") or {}
+    place = node.get("target") or where.get("path") or node["_target_"]
     count = len(looks.originals)
     heading = f"{place}, {settings.split}: {count} {'sample' if count == 1 else 'samples'}"
     if hasattr(dataset, "__len__"):

@@ -49,6 +49,15 @@ def test_masks_tint_the_pixels_of_their_classes_and_no_others(scene):
     assert "background" not in legend
 
 
+@pytest.mark.parametrize("factor", [2, 3])
+def test_a_mask_grows_with_its_picture(factor):
+    scene, classes = SCENES[1], Classes(("background", *CLASSES))
+    small, large = scene.image.copy(), np.repeat(np.repeat(scene.image, factor, 0), factor, 1)
+    draw_mask(small, scene.mask, classes)
+    draw_mask(large, scene.mask, classes)
+    assert (large == np.repeat(np.repeat(small, factor, 0), factor, 1)).all()
+
+
 def test_ignored_pixels_are_striped_and_so_are_ids_that_are_no_class():
     mask = np.zeros((30, 30), np.int64)
     mask[:10], mask[10:20] = 11, 255

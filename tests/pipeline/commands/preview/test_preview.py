@@ -14,6 +14,7 @@ from pipeline import build_loader
 from pipeline.build import build_dataset, build_sampler
 from pipeline.commands import main
 from pipeline.commands.preview.choice import look, spread
+from pipeline.commands.preview.files import write_all
 from pipeline.config.command_line import configure
 from tests.photographs import scene
 
@@ -145,6 +146,17 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_where_writing_breaks_off_nothing_is_left(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    first, second = tmp_path / "a.png", tmp_path / "file" / "a.html"
+    with pytest.raises(OSError):
+        write_all({first: b"1", second: b"2"})
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+    write_all({first: b"1"})
+    assert first.read_bytes() == b"1"
+    assert first.stat().st_mode == (tmp_path / "file").stat().st_mode
+
+
 class Page(html.parser.HTMLParser):
     """Tags, attributes and text of a page."""
 
@@ -179,7 +191,7 @@ def test_the_page_needs_nothing_else_and_takes_data_for_text(photographs, tmp_pa
 def test_pictures_of_the_page_are_those_of_the_sheet(photographs, tmp_path):
     import base64
 
-    assert preview(tmp_path, *given(photographs)) == 0
+    assert preview(tmp_path, *given(photographs, "sampler=sequential", "preview.size=80")) == 0
     page = Page((tmp_path / "out.html").read_text(encoding="utf-8"))
     sources = [value for name, value in page.attributes if name == "src"]
     sheet = cv2.imread(str(tmp_path / "out.png"))
@@ -191,6 +203,8 @@ def test_pictures_of_the_page_are_those_of_the_sheet(photographs, tmp_path):
         column = sheet[:, left : left + width]
         tops = [y for y in range(40, 130) if (column[y : y + height] == picture).all()]
         assert len(tops) == 1
+        if number == 0:
+            assert (picture == cv2.imread(str(photographs / "<b>dog" / "1.png"))).all()
 
 
 def test_a_bad_file_is_a_cell_that_says_why(photographs, tmp_path):
