@@ -34,6 +34,10 @@ Batch = dict[str, Any]
 ``epoch`` are int64 [B]; position and epoch together are a row's identity, from which whatever
 is drawn for it follows. ``valid`` is bool [B] (False: padding, to be left out of loss and
 metrics), and ``key`` is a list of B strings. A collate may leave other fields as lists.
+
+Where images are mixed on the device (mixup, cutmix), ``label_other`` int64 [B] is the class of
+what was mixed in and ``label_weight`` float32 [B] the share of ``label``, 1 for rows that were
+left alone. ``label`` stays what the record says.
 """
 
 

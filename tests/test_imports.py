@@ -187,6 +187,15 @@ SHARED_BY_LEAVES = {
         "transforms.sample_targets",
         "transforms.target_settings",
     },
+    "transforms.device": {
+        "transforms.batch_rows",
+        "transforms.row_draws",
+        "transforms.row_pairs",
+        "transforms.row_pixels",
+        "transforms.row_resize",
+        "transforms.row_windows",
+    },
+    "transforms.cpu": {"transforms.albumentations_stage", "transforms.sample_targets"},
 }
 HEAVY = tuple(
     "torch albumentations cv2 pyarrow lmdb simplejpeg torchmetrics rich matplotlib h5py".split()

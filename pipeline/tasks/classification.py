@@ -56,19 +56,35 @@ class Classification:
 
         Args:
             outputs: Logits, float [B, num_classes], or a dict that has them as ``logits``.
-            batch: ``label`` int64 [B] and ``valid`` bool [B].
+            batch: ``label`` int64 [B] and ``valid`` bool [B]; where images were mixed, also
+                ``label_other`` int64 [B] and ``label_weight`` float32 [B], the share of
+                ``label``: the loss of a row is the mean of both, so weighted.
         """
         from torch.nn import functional
 
         logits = _logits(outputs)
         labels, valid = batch["label"], batch.get("valid")
         self._check_labels(batch, labels)
-        if valid is None:
+        if valid is None and "label_other" not in batch:
             loss = functional.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
             return {"cross_entropy": loss}
         by_row = functional.cross_entropy(
             logits, labels, label_smoothing=self.label_smoothing, reduction="none"
         )
+        if "label_other" in batch:
+            other = functional.cross_entropy(
+                logits,
+                batch["label_other"],
+                label_smoothing=self.label_smoothing,
+                reduction="none",
+            )
+            weight = batch["label_weight"]
+            # `where`: an infinite loss for a class of no weight must not turn into a NaN.
+            by_row = (weight * by_row).where(weight > 0, 0) + ((1 - weight) * other).where(
+                weight < 1, 0
+            )
+        if valid is None:
+            return {"cross_entropy": by_row.mean()}
         # `where` and not a product: an infinite loss in padding must not turn into a NaN.
         by_row = by_row.where(valid, by_row.new_zeros(()))
         return {"cross_entropy": by_row.sum() / valid.sum().clamp(min=1)}
@@ -103,7 +119,7 @@ class Classification:
         return MetricCollection(metrics, compute_groups=False)
 
     def update(self, metrics: Any, outputs: Any, batch: Batch) -> None:
-        """Add the valid rows of a batch to `metrics`."""
+        """Add the valid rows of a batch to `metrics`, those that were mixed by their ``label``."""
         logits, labels, valid = _logits(outputs), batch["label"], batch.get("valid")
         if valid is not None:
             logits, labels = logits[valid], labels[valid]

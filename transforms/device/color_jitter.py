@@ -1,0 +1,178 @@
+"""Brightness, contrast, saturation and hue of a batch's images shifted by chance, on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from annotated_types import Ge, Le
+
+from datasets.sample import Batch
+from pipeline.registry import register
+from pipeline.rng import batch_key
+from transforms.row_draws import row_by_row, uniforms
+from transforms.row_pixels import changed_colours, luma, per_row
+
+if TYPE_CHECKING:
+    import torch
+
+Amount = float | Sequence[float]
+
+
+@register("batch_transform", "color_jitter")
+class ColorJitter:
+    """In training, each image gets a brightness, contrast, saturation and hue of its own.
+
+    The formulas are torchvision's ``ColorJitter``: brightness is a factor, contrast a blend with
+    the mean grey of the image, saturation one with its greys, and hue a turn of the colour
+    circle; each is cut off at black and white. Bytes are rounded once, at the end. Stands
+    before ``normalize``. What is drawn follows from seed, epoch, position and the name of the
+    step alone, on any device and however the batch is cut.
+
+    Args:
+        brightness: A factor from 1 - b to 1 + b, or from [least, largest].
+        contrast: Likewise.
+        saturation: Likewise.
+        hue: Turns from -h to h, or from [least, largest], within -0.5 .. 0.5.
+        p: Probability that an image is changed at all.
+        random_order: Each image has the four in an order of its own, as torchvision does for a
+            batch; otherwise in the order in which they stand here. On an accelerator this
+            computes each of them four times.
+        seed: The run's seed.
+        split: ``train``; in ``val`` nothing is changed.
+        step: The name of this step.
+    """
+
+    def __init__(
+        self,
+        *,
+        brightness: Amount = 0.4,
+        contrast: Amount = 0.4,
+        saturation: Amount = 0.4,
+        hue: Amount = 0.1,
+        p: Annotated[float, Ge(0), Le(1)] = 1.0,
+        random_order: bool = False,
+        seed: int,
+        split: Literal["train", "val"],
+        step: str,
+    ) -> None:
+        prefix = f"augment.device.{step}"
+        self._ranges = [
+            _range(brightness, f"{prefix}.brightness", centre=1.0, least=0.0, most=float("inf")),
+            _range(contrast, f"{prefix}.contrast", centre=1.0, least=0.0, most=float("inf")),
+            _range(saturation, f"{prefix}.saturation", centre=1.0, least=0.0, most=float("inf")),
+            _range(hue, f"{prefix}.hue", centre=0.0, least=-0.5, most=0.5),
+        ]
+        self.p = p
+        self._random_order = random_order
+        self._active = split == "train"
+        self._step = step
+        self._key = batch_key(seed, step)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Change the colours of every row.
+
+        Args:
+            batch: With ``image`` uint8 [B, H, W, 3] or float [B, 3, H, W] from 0 to 1, or a
+                list of these without B; ``epoch`` and ``position`` int64 [B].
+
+        Returns:
+            The batch with new images of the same shapes, and as it was in evaluation.
+        """
+        if not self._active:
+            return batch
+        draws = uniforms(batch, self._key, 9)
+        amounts = [low + draws[i] * (high - low) for i, (low, high) in enumerate(self._ranges)]
+        # Sorted by further draws, the four stand in a random order.
+        orders = draws[5:].argsort(0)
+        chosen = draws[4] < self.p
+
+        def change(pixels: torch.Tensor, rows: slice) -> torch.Tensor:
+            here = [per_row(amount[rows], pixels) for amount in amounts]
+            if row_by_row(pixels):  # one row, of which all is known
+                if not chosen[rows].all():
+                    return pixels
+                order = orders[:, rows.start].tolist() if self._random_order else range(4)
+                return self._in_order(pixels, here, order)
+            if self._random_order:
+                changed = self._by_row(pixels, here, orders[:, rows])
+            else:
+                changed = self._in_order(pixels, here, range(4))
+            return changed.where(per_row(chosen[rows], pixels) > 0, pixels)
+
+        return changed_colours(batch, change, self._step)
+
+    def _in_order(self, pixels: torch.Tensor, amounts: Any, order: Any) -> torch.Tensor:
+        for number in order:
+            if self._ranges[number] != _NEUTRAL[number]:
+                pixels = ADJUST[number](pixels, amounts[number])
+        return pixels
+
+    def _by_row(self, pixels: torch.Tensor, amounts: Any, orders: torch.Tensor) -> torch.Tensor:
+        for place in range(4):
+            before = pixels
+            for number in range(4):
+                changed = self._in_order(before, amounts, [number])
+                here = (orders[place] == number)[:, None, None, None]
+                pixels = changed.where(here, pixels)
+        return pixels
+
+
+def brightened(pixels: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """[n, 3, H, W] from 0 to 1 times a factor [n, 1, 1, 1]."""
+    return (pixels * factor).clamp_(0, 1)
+
+
+def contrasted(pixels: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """Blended with the mean grey of the image; 0 is that grey, 1 the image."""
+    mean = luma(pixels).mean((1, 2, 3), keepdim=True)
+    return (pixels * factor).add_((1 - factor) * mean).clamp_(0, 1)
+
+
+def saturated(pixels: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """Blended with the greys of the image; 0 is grey, 1 the image."""
+    return (pixels * factor).add_((1 - factor) * luma(pixels)).clamp_(0, 1)
+
+
+def turned(pixels: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
+    """The hue of HSV shifted by turns, -0.5 .. 0.5; saturation and value stay.
+
+    Back from hue, value and chroma by f(n) = V - C max(0, min(k, 4 - k, 1)) with
+    k = (n + 6 H) mod 6 and n = 5, 3, 1 for red, green and blue, with no case apart.
+    """
+    import torch
+
+    red, green, blue = pixels.unbind(1)
+    value = torch.maximum(torch.maximum(red, green), blue)
+    chroma = value - torch.minimum(torch.minimum(red, green), blue)
+    inverse = 1 / chroma.clamp(min=1e-8)
+    sixths = ((red - green) * inverse).add_(4)
+    sixths = torch.where(value == green, ((blue - red) * inverse).add_(2), sixths)
+    sixths = torch.where(value == red, (green - blue) * inverse, sixths)
+    sixths += 6 * turns[:, 0]
+    planes = []
+    for number in (5, 3, 1):
+        k = (sixths + number) * (1 / 6)
+        k = k.sub_(k.floor()).mul_(6)
+        planes.append(value - torch.minimum(k, 4 - k).clamp_(0, 1).mul_(chroma))
+    return torch.stack(planes, 1)
+
+
+ADJUST = (brightened, contrasted, saturated, turned)
+_NEUTRAL = ((1.0, 1.0), (1.0, 1.0), (1.0, 1.0), (0.0, 0.0))
+
+
+def _range(
+    value: Amount, name: str, *, centre: float, least: float, most: float
+) -> tuple[float, float]:
+    if isinstance(value, (int, float)):
+        low, high = max(centre - value, least if centre else -value), centre + value
+        correct = value >= 0 and high <= most
+    else:
+        low, high = (float(value[0]), float(value[1])) if len(value) == 2 else (1.0, 0.0)
+        correct = least <= low <= high <= most
+    if not correct:
+        wanted = "0 .. 0.5, or [least, largest] within -0.5 .. 0.5"
+        wanted = wanted if centre == 0 else "0 or more, or [least, largest] from 0 on"
+        raise ValueError(f"{name} is {value}, expected {wanted}")
+    return low, high

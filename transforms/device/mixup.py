@@ -1,0 +1,109 @@
+"""Pairs of a batch's images blended with one another, and their labels, on the device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from annotated_types import Ge, Le
+
+from datasets.sample import Batch
+from pipeline.registry import register
+from pipeline.rng import batch_key
+from transforms.row_draws import row_by_row, symmetric_beta
+from transforms.row_pairs import check_mixable, drawn_pairs, mixed_labels
+
+if TYPE_CHECKING:
+    import torch
+
+_REFUSED = ("mask", "boxes", "keypoints")
+
+
+@register("batch_transform", "mixup")
+class Mixup:
+    """In training, positions 2k and 2k + 1 are blended with one another, and their labels.
+
+    Each image becomes w times itself and 1 - w times its neighbour, w from Beta(alpha, alpha),
+    the same for both. A row whose neighbour is missing or invalid stays as it is, and so does a
+    pair that an earlier step has mixed: ``mixup`` with ``p: 0.5`` and then ``cutmix`` gives
+    half of each. Ranks are never cut between two of a pair, so the result follows from seed,
+    epoch, position and the name of the step alone. `loader.batch_size` must be even.
+
+    Source: Zhang et al., "mixup: Beyond Empirical Risk Minimization", ICLR 2018.
+
+    Args:
+        alpha: The smaller, the more of an image is left in most.
+        p: Probability that a pair is blended at all.
+        seed: The run's seed.
+        split: ``train``; in ``val`` nothing is mixed.
+        step: The name of this step.
+
+    Attributes:
+        group: Positions that no rank may cut apart.
+    """
+
+    def __init__(
+        self,
+        *,
+        alpha: Annotated[float, Ge(0.05), Le(1000)] = 0.2,
+        p: Annotated[float, Ge(0), Le(1)] = 1.0,
+        seed: int,
+        split: Literal["train", "val"],
+        step: str,
+    ) -> None:
+        self.alpha = alpha
+        self.p = p
+        self.group = 2 if split == "train" else 1
+        self._active = split == "train"
+        self._step = step
+        self._key = batch_key(seed, step)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Blend pairs of rows.
+
+        Args:
+            batch: With ``image`` [B, ...] of any layout and type, ``label`` int64 [B]; ``epoch``
+                and ``position`` int64 [B].
+
+        Returns:
+            The batch with new images, ``label_other`` int64 [B], the neighbour's class, and
+            ``label_weight`` float32 [B], the share of ``label``, 1 where nothing is mixed. In
+            evaluation the batch as it was.
+
+        Raises:
+            ValueError: The images are of several sizes, or the batch holds masks, boxes or
+                keypoints, or no labels.
+        """
+        import torch
+
+        if not self._active:
+            return batch
+        check_mixable(batch, self._step, refused=_REFUSED)
+        pairs = drawn_pairs(batch, self._key, 3)
+        pairs.mixed.logical_and_(torch.as_tensor(pairs.draws[2] < self.p))
+        share = torch.as_tensor(symmetric_beta(pairs.draws[0], pairs.draws[1], self.alpha)).float()
+        image = _blended(batch["image"], pairs.partner, pairs.mixed, share)
+        return {**batch, "image": image, **mixed_labels(batch, pairs, share)}
+
+
+def _blended(
+    image: torch.Tensor, partner: torch.Tensor, mixed: torch.Tensor, share: torch.Tensor
+) -> torch.Tensor:
+    """Rows with their partners; bytes are rounded to the nearest."""
+    import torch
+
+    if not row_by_row(image):
+        weight = share.reshape(-1, *[1] * (image.ndim - 1))
+        blend = _weighted(image, image[partner], weight)
+        return blend.where(mixed.reshape(weight.shape), image)
+    result = torch.empty_like(image)
+    for row, (other, is_mixed) in enumerate(zip(partner.tolist(), mixed.tolist(), strict=True)):
+        one = image[row]
+        result[row] = _weighted(one, image[other], share[row]) if is_mixed else one
+    return result
+
+
+def _weighted(one: torch.Tensor, other: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
+    if one.is_floating_point():
+        share = share.to(one.dtype)
+        return (one * share).add_(other * (1 - share))
+    return (one * share).add_(other * (1 - share)).round_().clamp_(0, 255).to(one.dtype)

@@ -1,0 +1,106 @@
+"""A rectangle of each image of a batch erased by chance, on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from annotated_types import Ge, Le
+
+from datasets.sample import Batch
+from pipeline.registry import register
+from pipeline.rng import batch_key
+from transforms.row_draws import row_by_row, uniforms
+from transforms.row_windows import DRAWS, checked_range, drawn_windows
+
+if TYPE_CHECKING:
+    import torch
+
+
+@register("batch_transform", "random_erasing")
+class RandomErasing:
+    """In training, a rectangle of each image is erased with probability `p`.
+
+    Source: Zhong et al., "Random Erasing Data Augmentation", AAAI 2020. Masks, boxes and
+    keypoints stay: what is hidden is still to be found. Which rectangle it is follows from
+    seed, epoch, position and the name of the step alone, on any device and however the batch is
+    cut.
+
+    Args:
+        p: The probability.
+        scale: Least and largest share of the image's area.
+        ratio: Least and largest width / height.
+        value: What is filled in, a number or one for each channel, in the images' own values:
+            behind ``normalize`` 0 is the mean, before it 0 is black and 255 white.
+        seed: The run's seed.
+        split: ``train``; in ``val`` nothing is erased.
+        step: The name of this step.
+    """
+
+    def __init__(
+        self,
+        *,
+        p: Annotated[float, Ge(0), Le(1)] = 0.25,
+        scale: Sequence[float] = (0.02, 0.33),
+        ratio: Sequence[float] = (0.3, 3.3),
+        value: float | Sequence[float] = 0.0,
+        seed: int,
+        split: Literal["train", "val"],
+        step: str,
+    ) -> None:
+        prefix = f"augment.device.{step}"
+        self.p = p
+        self._scale = checked_range(scale, f"{prefix}.scale", least=0, most=1)
+        self._ratio = checked_range(ratio, f"{prefix}.ratio", least=0.01, most=100)
+        self._value = [float(value)] if isinstance(value, (int, float)) else list(value)
+        self._active = split == "train"
+        self._step = step
+        self._key = batch_key(seed, step)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Erase a rectangle of some rows.
+
+        Args:
+            batch: With ``image`` uint8 [B, H, W, C] or float [B, C, H, W], or a list of these
+                without B; ``epoch`` and ``position`` int64 [B].
+
+        Returns:
+            The batch with new images of the same shapes, and as it was in evaluation.
+
+        Raises:
+            ValueError: `value` has another number of channels than the images.
+        """
+        if not self._active:
+            return batch
+        draws = uniforms(batch, self._key, DRAWS + 1)
+        image = batch["image"]
+        if isinstance(image, list):
+            rows = [self._erased(one[None], draws[:, [i]])[0] for i, one in enumerate(image)]
+            return {**batch, "image": rows}
+        return {**batch, "image": self._erased(image, draws)}
+
+    def _erased(self, image: torch.Tensor, draws: Any) -> torch.Tensor:
+        """Rows of one size with their rectangles filled."""
+        import torch
+
+        planes = image if image.is_floating_point() else image.permute(0, 3, 1, 2)
+        channels, height, width = planes.shape[1:]
+        if len(self._value) not in (1, channels):
+            raise ValueError(
+                f"augment.device.{self._step}.value is {self._value}, and images have {channels} "
+                f"channels; give one number, or one for each"
+            )
+        windows = drawn_windows(draws, height, width, scale=self._scale, ratio=self._ratio)
+        chosen = windows.found & torch.as_tensor(draws[DRAWS] < self.p)
+        fill = torch.tensor(self._value).to(image.dtype)
+        if row_by_row(image):
+            result = image.clone()
+            planes = result if image.is_floating_point() else result.permute(0, 3, 1, 2)
+            edges = torch.stack([windows.top, windows.left, windows.height, windows.width], 1)
+            for row in chosen.nonzero()[:, 0].tolist():
+                top, left, rows, columns = edges[row].tolist()
+                planes[row, :, top : top + rows, left : left + columns] = fill[:, None, None]
+            return result
+        inside = windows.inside(height, width) & chosen[:, None, None]
+        erased = fill.to(image.device)[:, None, None].where(inside[:, None], planes)
+        return erased if image.is_floating_point() else erased.permute(0, 2, 3, 1)

@@ -1,0 +1,98 @@
+"""Neighbours of a batch mixed with one another: who is whose partner, and what labels become."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from datasets.sample import Batch
+from transforms.row_draws import uniforms
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Who is mixed with whom.
+
+    Attributes:
+        partner: Row of the other, or the row itself where there is none, int64 [B].
+        mixed: Whether there is one, bool [B].
+        draws: Uniforms, float32 [count, B], the same for both of a pair.
+    """
+
+    partner: torch.Tensor
+    mixed: torch.Tensor
+    draws: Any
+
+
+def drawn_pairs(batch: Batch, key: int, count: int) -> Pairs:
+    """Positions 2k and 2k + 1 are a pair if both are in the batch, valid, and not mixed yet.
+
+    Args:
+        batch: ``epoch`` and ``position`` int64 [B], in the order of a loader; perhaps ``valid``
+            bool [B] and ``label_weight`` float32 [B].
+        key: What `pipeline.rng.batch_key` gave for the step.
+        count: How many numbers to draw for each pair, by its first position.
+    """
+    import torch
+
+    draws = uniforms({**batch, "position": batch["position"] & -2}, key, count)
+    positions, epochs = batch["position"], batch["epoch"]
+    rows = torch.arange(len(positions), device=positions.device)
+    other = (rows + 1 - 2 * (positions & 1)).clamp(0, len(positions) - 1)
+    mixed = (positions[other] == positions ^ 1) & (epochs[other] == epochs)
+    if "valid" in batch:
+        mixed &= batch["valid"] & batch["valid"][other]
+    if "label_weight" in batch:
+        whole = batch["label_weight"] == 1
+        mixed &= whole & whole[other]
+    return Pairs(other.where(mixed, rows), mixed, draws)
+
+
+def check_mixable(batch: Batch, step: str, *, refused: tuple[str, ...]) -> None:
+    """Refuse a batch whose fields would say what is no longer in its images.
+
+    Raises:
+        ValueError: The images differ in size, there are fields that cannot be mixed, or a
+            ``label`` is missing or no class.
+    """
+    prefix = f"augment.device.{step}"
+    if isinstance(batch["image"], list):
+        raise ValueError(
+            f"{prefix}: images are a list, and two are mixed pixel by pixel; give them one size "
+            f"and stack them, or set {prefix}=null"
+        )
+    for field in refused:
+        if field in batch:
+            raise ValueError(
+                f"{prefix}: the batch has {field}, for which a mixture of two images has no "
+                f"meaning; set {prefix}=null, or drop them with dataset.keys={{{field}: null}}"
+            )
+    label = batch.get("label")
+    if label is None or isinstance(label, list) or label.ndim != 1 or label.is_floating_point():
+        raise ValueError(
+            f"{prefix}: needs a label for each image, int64 [B], and the batch has "
+            f"{'none' if label is None else 'another'}; set {prefix}=null"
+        )
+
+
+def mixed_labels(batch: Batch, pairs: Pairs, share: torch.Tensor) -> Batch:
+    """The fields that say what share of an image is of which class.
+
+    Args:
+        batch: ``label`` int64 [B]; perhaps what an earlier step has mixed.
+        pairs: Who is mixed with whom.
+        share: How much of the row's own image is left, float [B], where it is mixed.
+
+    Returns:
+        ``label_other`` int64 [B] and ``label_weight`` float32 [B].
+    """
+    label = batch["label"]
+    other, weight = batch.get("label_other", label), batch.get("label_weight")
+    own = share.float()
+    return {
+        "label_other": label[pairs.partner].where(pairs.mixed, other),
+        "label_weight": own.where(pairs.mixed, 1.0 if weight is None else weight),
+    }
