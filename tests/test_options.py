@@ -29,6 +29,14 @@ ROOT = Path(__file__).resolve().parents[1]
 REQUIRED = {
     ("dataset", "torch"): ["dataset.target=tests.torch_datasets.Squares"],
     ("sampler", "torch"): ["sampler.target=torch.utils.data.RandomSampler"],
+    ("augment", "device"): ["augment.image_size=32", "augment.stored_size=48"],
+    ("batch_transform", "color_jitter"): ["augment.device.normalize._after_=color_jitter"],
+    ("batch_transform", "grayscale"): ["augment.device.normalize._after_=grayscale"],
+    ("batch_transform", "kornia"): [
+        "augment.device.normalize._after_=kornia",
+        "augment.device.kornia.augmentations={invert: {_target_: kornia.augmentation.RandomInvert}}",
+    ],
+    ("batch_transform", "random_resized_crop"): ["augment.device.random_resized_crop.size=32"],
     ("batch_transform", "to_float"): ["augment.device.normalize=null"],
     ("scheduler", "plateau"): ["trainer.scheduler_interval=epoch"],
     ("dataset/annotations", "coco"): ["collate=list"],

@@ -54,6 +54,12 @@ FAMILIES: dict[str, Family] = {
             ("albumentations.BasicTransform", "albumentations.BaseCompose"),
             frozenset(), "albumentations", "transform of albumentations",
         ),
+        Family(
+            "kornia.augmentation",
+            ("kornia.augmentation.base._BasicAugmentationBase",
+             "kornia.augmentation.container.base.BasicSequentialBase"),
+            frozenset(), "kornia", "augmentation of kornia",
+        ),
     )
 }  # fmt: skip
 

@@ -190,12 +190,35 @@ def plateau_by_steps(config: dict[str, Any]) -> Iterator[Problem]:
                       "the metrics of an epoch; type trainer.scheduler_interval=epoch")  # fmt: skip
 
 
+def colours_after_normalize(config: dict[str, Any]) -> Iterator[Problem]:
+    """Steps that compute with colours behind the one that takes the mean away."""
+    from transforms.cpu.stack import ordered_steps
+
+    try:
+        steps = ordered_steps(config["augment"].get("device") or {})
+    except ValueError:  # said of the step itself
+        return
+    normalized = None
+    for name, node in steps.items():
+        target = node.get("_target_")
+        if target == "batch_transform/normalize":
+            normalized = name
+        elif normalized and target in _OF_COLOURS:
+            yield Problem(f"augment.device.{name}", f"stands behind {normalized!r}, and computes "
+                          f"with colours from 0 to 1; type "
+                          f"augment.device.{normalized}._after_={name}")  # fmt: skip
+
+
+_OF_COLOURS = tuple(f"batch_transform/{name}" for name in ("color_jitter", "grayscale", "kornia"))
+
+
 RULES: dict[Rule, tuple[str, ...]] = {
     missing_data: ("dataset", "dataset.storage", "dataset.storage.path"),
     torch_dataset: ("dataset", "dataset.target", "sampler"),
     foreign_parts: ("dataset",),
     stream: ("dataset", "dataset.source", "dataset.source.path", "sampler", "trainer.max_epochs"),
     plateau_by_steps: ("scheduler", "trainer.scheduler_interval"),
+    colours_after_normalize: ("augment", "augment.device"),
     empty_run: ("dataset", "dataset.decode"),
     classes_in_batches: ("dataset", "dataset.storage", "sampler", "loader", "loader.batch_size"),
     caches: ("dataset", "dataset.cache", "dataset.cache.max_bytes"),

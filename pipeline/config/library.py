@@ -32,6 +32,11 @@ def describe(target: str, family: Family) -> dict[str, Any] | str:
         ``arguments``: {name: [type in notation, default]}, ``takes_any`` and
         ``takes_positional``.
     """
+    if not _installed(family.distribution):
+        return (
+            f"{target!r}: the package {family.distribution} is missing; run: "
+            f"pip install {family.distribution}"
+        )
     known = _known(family.distribution)
     if target not in known:
         if known and target.rpartition(".")[0] == family.name:  # all of these are known
@@ -43,7 +48,7 @@ def describe(target: str, family: Family) -> dict[str, Any] | str:
 
 def names_of(family: Family) -> list[str]:
     """Targets of a family that are known already, to find the nearest name."""
-    known = _known(family.distribution)
+    known = _known(family.distribution) if _installed(family.distribution) else {}
     return [
         name for name, found in known.items()
         if name.startswith(f"{family.name}.") and not isinstance(found, str)
@@ -59,6 +64,15 @@ def cache_file(distribution: str) -> Path:
     allowed = hashlib.sha1(repr((_FORMAT, FAMILIES)).encode()).hexdigest()[:8]
     name = f"{distribution}-{version}-py{python}-{allowed}.json"
     return Path(base).expanduser() / "penstock" / "signatures" / name
+
+
+@cache
+def _installed(distribution: str) -> bool:
+    """Whether there is a library at all; some are extras."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        importlib.metadata.version(distribution)
+        return True
+    return False
 
 
 @cache

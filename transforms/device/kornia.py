@@ -1,0 +1,145 @@
+"""Augmentations of the kornia library, for batches on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+from datasets.sample import Batch
+from pipeline.registry import register
+from pipeline.rng import batch_key, words_at
+
+if TYPE_CHECKING:
+    import torch
+
+_REFUSED = ("boxes", "keypoints")
+
+
+@register("batch_transform", "kornia")
+class Kornia:
+    """In training, images go through augmentations of kornia, one after the other.
+
+    ``augment.device.<step>.augmentations.blur._target_=kornia.augmentation.RandomGaussianBlur``
+    adds one. Stands before ``normalize``. Kornia draws for a batch at once, from torch's global
+    generator: it is seeded by seed, epoch and the first position of the rank's slice of the
+    batch, and its state put back. So runs repeat, and resume, exactly, whatever the engine and
+    workers, *for the same number of ranks*; with another number, or another batch size, the
+    draws are others. The steps of our own follow from positions alone. On an accelerator the
+    position has to be waited for, once a batch.
+
+    Args:
+        augmentations: Classes of ``kornia.augmentation`` by names of one's own, in order; null
+            leaves one out. Masks take the nearest pixel.
+        seed: The run's seed.
+        split: ``train``; in ``val`` nothing is changed.
+        step: The name of this step.
+    """
+
+    def __init__(
+        self,
+        *,
+        augmentations: Mapping[str, Any],
+        seed: int,
+        split: Literal["train", "val"],
+        step: str,
+    ) -> None:
+        given = {name: module for name, module in augmentations.items() if module is not None}
+        for name, module in given.items():
+            _check(f"augment.device.{step}.augmentations.{name}", module)
+        self._modules = list(given.values())
+        self._stacks: dict[bool, Any] = {}
+        self._active = split == "train" and bool(given)
+        self._step = step
+        self._key = batch_key(seed, step)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Change the images, and a mask with them.
+
+        Args:
+            batch: With ``image`` uint8 [B, H, W, C], or float [B, C, H, W] from 0 to 1; perhaps
+                ``mask`` [B, H, W]; ``epoch`` and ``position`` int64 [B].
+
+        Returns:
+            The batch with new images of the same layout and type; bytes are rounded to the
+            nearest. In evaluation the batch as it was.
+
+        Raises:
+            ValueError: The images are of several sizes, or the batch holds boxes or keypoints.
+        """
+        if not self._active:
+            return batch
+        image, mask = batch["image"], batch.get("mask")
+        if isinstance(image, list):
+            raise ValueError(
+                f"augment.device.{self._step}: images are a list, and kornia takes one tensor; "
+                f"give them one size and stack them"
+            )
+        for field in _REFUSED:
+            if field in batch:
+                raise ValueError(
+                    f"augment.device.{self._step}: the batch has {field}, which would stay where "
+                    f"they are; augment per sample in augment.train, or drop them with "
+                    f"dataset.keys={{{field}: null}}"
+                )
+        planes = _to_planes(image)
+        given = [planes] if mask is None else [planes, mask[:, None].to(planes.dtype)]
+        with _seeded(self._seed_of(batch), image.device):
+            changed = self._stack(mask is not None)(*given)
+        if mask is None:
+            return {**batch, "image": _as_before(changed, image)}
+        moved = changed[1][:, 0].round().to(mask.dtype)
+        return {**batch, "image": _as_before(changed[0], image), "mask": moved}
+
+    def _seed_of(self, batch: Batch) -> int:
+        word = int(words_at(self._key, batch["epoch"][:1], batch["position"][:1])[0])
+        return word & (1 << 63) - 1
+
+    def _stack(self, with_mask: bool) -> Any:
+        from kornia.augmentation import AugmentationSequential
+
+        if with_mask not in self._stacks:
+            keys = ["input", "mask"] if with_mask else ["input"]
+            self._stacks[with_mask] = AugmentationSequential(*self._modules, data_keys=keys)
+        return self._stacks[with_mask]
+
+
+def _check(key: str, module: Any) -> None:
+    """Refuse what is no augmentation, and what mixes images without their labels."""
+    if not type(module).__module__.startswith("kornia."):
+        raise ValueError(
+            f"{key} is {module!r}, expected a class of kornia.augmentation, such as "
+            f"{{_target_: kornia.augmentation.RandomGaussianBlur, ...}}"
+        )
+    from kornia.augmentation import MixAugmentationBaseV2
+
+    if any(isinstance(part, MixAugmentationBaseV2) for part in module.modules()):
+        raise ValueError(
+            f"{key} mixes images and would leave their labels as they are; use "
+            f"batch_transform=mixup or batch_transform=cutmix"
+        )
+
+
+def _to_planes(image: torch.Tensor) -> torch.Tensor:
+    if image.is_floating_point():
+        return image
+    return image.permute(0, 3, 1, 2).float().div_(255)
+
+
+def _as_before(planes: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
+    if image.is_floating_point():
+        return planes
+    return planes.mul(255).round_().clamp_(0, 255).to(image.dtype).permute(0, 2, 3, 1).contiguous()
+
+
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Torch's global generators of the CPU and of a device, seeded for a while."""
+    import torch
+
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
