@@ -34,7 +34,7 @@ REQUIRED = {
     ("batch_transform", "grayscale"): ["augment.device.normalize._after_=grayscale"],
     ("batch_transform", "kornia"): [
         "augment.device.normalize._after_=kornia",
-        "augment.device.kornia.augmentations={invert: {_target_: kornia.augmentation.RandomInvert}}",
+        "augment.device.kornia.augmentations.invert._target_=kornia.augmentation.RandomInvert",
     ],
     ("batch_transform", "random_resized_crop"): ["augment.device.random_resized_crop.size=32"],
     ("batch_transform", "to_float"): ["augment.device.normalize=null"],
