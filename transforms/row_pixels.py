@@ -17,7 +17,7 @@ LUMA = (0.299, 0.587, 0.114)
 Change = Callable[["torch.Tensor", slice], "torch.Tensor"]
 
 
-def changed_colours(batch: Batch, change: Change, step: str) -> Batch:
+def changed_colours(batch: Batch, change: Change, chosen: Any, step: str) -> Batch:
     """A batch with new colours in ``image``, of the same layout and type.
 
     In ordinary memory one row follows the other; on a device all are taken at once.
@@ -27,21 +27,31 @@ def changed_colours(batch: Batch, change: Change, step: str) -> Batch:
             of these without B.
         change: Takes float [n, 3, H, W], which it may write to, from 0 to 1, and which rows of
             the batch these are; gives the like. Bytes are rounded to the nearest.
+        chosen: Rows to be changed, bool [B]; the others stay, bit for bit.
         step: The name of the step, for the message.
 
     Raises:
         ValueError: The images have no three channels.
     """
-    image = batch["image"]
-    if isinstance(image, list):
-        rows = [_changed(one[None], change, row, step)[0] for row, one in enumerate(image)]
-        return {**batch, "image": rows}
-    if not row_by_row(image):
-        return {**batch, "image": _changed(image, change, 0, step)}
     import torch
 
-    result = torch.empty_like(image)
-    for row in range(len(image)):
+    image, chosen = batch["image"], torch.as_tensor(chosen)
+    rows = range(len(image))
+    if isinstance(image, list):
+        flags = chosen.tolist()
+        changed = [
+            _changed(image[i][None], change, i, step)[0] if flags[i] else image[i] for i in rows
+        ]
+        return {**batch, "image": changed}
+    _check_channels(image, step)
+    if not row_by_row(image):
+        shape = (-1, 1, 1, 1)
+        return {
+            **batch,
+            "image": _changed(image, change, 0, step).where(chosen.reshape(shape), image),
+        }
+    result = image.clone()
+    for row in chosen.nonzero()[:, 0].tolist():
         result[row] = _changed(image[row : row + 1], change, row, step)[0]
     return {**batch, "image": result}
 
@@ -62,16 +72,19 @@ def per_row(draws: Any, like: torch.Tensor) -> torch.Tensor:
 def _changed(image: torch.Tensor, change: Change, first: int, step: str) -> torch.Tensor:
     import torch
 
-    floats = image.is_floating_point()
-    channels = image.shape[1 if floats else -1] if image.ndim == 4 else 0
+    _check_channels(image, step)
+    rows = slice(first, first + len(image))
+    if image.is_floating_point():
+        return change(image.clone(memory_format=torch.contiguous_format), rows)
+    planes = image.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
+    changed = change(planes.mul_(1 / 255), rows).mul_(255).round_().clamp_(0, 255)
+    return changed.permute(0, 2, 3, 1).to(torch.uint8, memory_format=torch.contiguous_format)
+
+
+def _check_channels(image: torch.Tensor, step: str) -> None:
+    channels = image.shape[1 if image.is_floating_point() else -1] if image.ndim == 4 else 0
     if channels != 3:
         raise ValueError(
             f"augment.device.{step}: images are {list(image.shape[1:])}, expected 3 channels, "
             f"uint8 [H, W, 3] or float [3, H, W] from 0 to 1; leave the step out"
         )
-    rows = slice(first, first + len(image))
-    if floats:
-        return change(image.clone(memory_format=torch.contiguous_format), rows)
-    planes = image.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
-    changed = change(planes.mul_(1 / 255), rows).mul_(255).round_().clamp_(0, 255)
-    return changed.permute(0, 2, 3, 1).to(torch.uint8, memory_format=torch.contiguous_format)

@@ -85,22 +85,16 @@ class ColorJitter:
         amounts = [low + draws[i] * (high - low) for i, (low, high) in enumerate(self._ranges)]
         # Sorted by further draws, the four stand in a random order.
         orders = draws[5:].argsort(0)
-        chosen = draws[4] < self.p
 
         def change(pixels: torch.Tensor, rows: slice) -> torch.Tensor:
             here = [per_row(amount[rows], pixels) for amount in amounts]
-            if row_by_row(pixels):  # one row, of which all is known
-                if not chosen[rows].all():
-                    return pixels
-                order = orders[:, rows.start].tolist() if self._random_order else range(4)
-                return self._in_order(pixels, here, order)
-            if self._random_order:
-                changed = self._by_row(pixels, here, orders[:, rows])
-            else:
-                changed = self._in_order(pixels, here, range(4))
-            return changed.where(per_row(chosen[rows], pixels) > 0, pixels)
+            if not self._random_order:
+                return self._in_order(pixels, here, range(4))
+            if row_by_row(pixels):  # one row, of which the order is known
+                return self._in_order(pixels, here, orders[:, rows.start].tolist())
+            return self._by_row(pixels, here, orders[:, rows])
 
-        return changed_colours(batch, change, self._step)
+        return changed_colours(batch, change, draws[4] < self.p, self._step)
 
     def _in_order(self, pixels: torch.Tensor, amounts: Any, order: Any) -> torch.Tensor:
         for number in order:

@@ -10,7 +10,7 @@ from datasets.sample import Batch
 from pipeline.registry import register
 from pipeline.rng import batch_key
 from transforms.row_draws import uniforms
-from transforms.row_pixels import changed_colours, luma, per_row
+from transforms.row_pixels import changed_colours, luma
 
 if TYPE_CHECKING:
     import torch
@@ -58,6 +58,6 @@ class Grayscale:
         chosen = uniforms(batch, self._key, 1)[0] < self.p
 
         def change(pixels: torch.Tensor, rows: slice) -> torch.Tensor:
-            return luma(pixels).expand_as(pixels).where(per_row(chosen[rows], pixels) > 0, pixels)
+            return luma(pixels).expand_as(pixels).clone()
 
-        return changed_colours(batch, change, self._step)
+        return changed_colours(batch, change, chosen, self._step)
