@@ -180,7 +180,6 @@ SHARED_BY_LEAVES = {
         "transforms.formats.jpeg_pixels",
         "transforms.formats.opencv_pixels",
     },
-    "transforms.device": {"transforms.batch_rows"},
     "transforms.cpu": {
         "transforms.albumentations_stage",
         "transforms.box_rows",
@@ -195,7 +194,6 @@ SHARED_BY_LEAVES = {
         "transforms.row_resize",
         "transforms.row_windows",
     },
-    "transforms.cpu": {"transforms.albumentations_stage", "transforms.sample_targets"},
 }
 HEAVY = tuple(
     "torch albumentations cv2 pyarrow lmdb simplejpeg torchmetrics rich matplotlib h5py".split()
