@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 from datasets.available_memory import available_bytes
 from datasets.packed_samples import pack, unpack
 from datasets.partners import Accompanied, PartnerStage
-from datasets.protocols import Annotations, Decoder, Index, Sampler, Storage, Transform
+from datasets.protocols import (
+    Annotations,
+    Decoder,
+    FittedDecoder,
+    Index,
+    Sampler,
+    Storage,
+    Transform,
+)
 from datasets.sample import BadRecord, BadSample, Sample
 from datasets.shared_bytes import SharedBytes
 from datasets.stage_times import StageTimes
@@ -51,6 +59,7 @@ class EagerDataset:
     Attributes:
         global_random: The transform draws from global random states and needs a process in
             which no other thread does.
+        table: The decoder, if it is one that has learned from the training part; else None.
 
     Raises:
         ValueError: The decoded samples would not fit into memory.
@@ -69,6 +78,7 @@ class EagerDataset:
         self._transform = TransformStage(transform, seed=seed, storage=str(storage))
         self.global_random = bool(getattr(transform, "global_random", False))
         self._partners = PartnerStage(transform, seed=seed, num_records=len(storage))
+        self.table: Any = decode if isinstance(decode, FittedDecoder) else None
         stage = DecodeStage(decode, keys=keys, storage=str(storage))
         check_fits(storage, stage)
         self._memory = SharedBytes()
@@ -204,9 +214,19 @@ def open_eager(
     Raises:
         ValueError: The storage cannot be opened or split, or memory does not suffice.
     """
+    from datasets.fitting import fitted
     from datasets.splits import open_split
 
     opened = open_split(storage, split=split, val_fraction=val_fraction, annotations=annotations)
+    decode = fitted(
+        decode,
+        storage,
+        opened=opened,
+        split=split,
+        val_fraction=val_fraction,
+        keys=keys,
+        annotations=annotations,
+    )
     if cache is not None:
         opened = cache(storage=opened, decode=decode, keys=keys)
     return EagerDataset(opened, decode=decode, transform=transform, seed=seed, keys=keys)

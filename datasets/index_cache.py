@@ -111,6 +111,23 @@ def cached_selection(name: str, compute: Callable[[], NDArray[Any]]) -> NDArray[
     return np.load(path, mmap_mode="r")
 
 
+def cached_json(name: str, compute: Callable[[], Any]) -> Any:
+    """Plain values that are computed once and read from the cache from then on.
+
+    Args:
+        name: Names everything that they depend on.
+        compute: Gives them.
+    """
+    stem = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+    path = cache_folder() / f"json-{stem}.json"
+    with _locked(path.with_suffix(".lock")):
+        with contextlib.suppress(OSError, ValueError):
+            return json.loads(path.read_bytes())
+        values = compute()
+        write_whole(path, lambda file: file.write(json.dumps(values).encode()))
+    return values
+
+
 def _written(path: Path) -> int:
     try:
         return path.stat().st_mtime_ns

@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 
 from datasets.columns import ColumnStage
 from datasets.partners import Accompanied, PartnerStage
-from datasets.protocols import Annotations, Decoder, Index, Sampler, Storage, Transform
+from datasets.protocols import (
+    Annotations,
+    Decoder,
+    FittedDecoder,
+    Index,
+    Sampler,
+    Storage,
+    Transform,
+)
 from datasets.sample import BadSample, Sample
 from datasets.stage_times import StageTimes
 from datasets.stages import DecodeStage, TransformStage, deferred
@@ -38,6 +46,7 @@ class MapDataset:
     Attributes:
         global_random: The transform draws from global random states and needs a process in
             which no other thread does.
+        table: The decoder, if it is one that has learned from the training part; else None.
     """
 
     def __init__(
@@ -56,6 +65,7 @@ class MapDataset:
         self._columns = ColumnStage(storage, self._decode, transform)
         self._transform = TransformStage(transform, seed=seed, storage=str(storage))
         self.global_random = bool(getattr(transform, "global_random", False))
+        self.table: Any = decode if isinstance(decode, FittedDecoder) else None
 
     def __len__(self) -> int:
         return len(self.storage)
@@ -194,9 +204,19 @@ def open_map(
     Raises:
         ValueError: The storage cannot be opened or split.
     """
+    from datasets.fitting import fitted
     from datasets.splits import open_split
 
     opened = open_split(storage, split=split, val_fraction=val_fraction, annotations=annotations)
+    decode = fitted(
+        decode,
+        storage,
+        opened=opened,
+        split=split,
+        val_fraction=val_fraction,
+        keys=keys,
+        annotations=annotations,
+    )
     if cache is not None:
         opened = cache(storage=opened, decode=decode, keys=keys)
     return MapDataset(opened, decode=decode, transform=transform, seed=seed, keys=keys)

@@ -7,7 +7,7 @@ forkserver.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -220,6 +220,25 @@ class Decoder(Protocol):
     """
 
     def __call__(self, record: Record) -> Sample: ...
+
+
+@runtime_checkable
+class FittedDecoder(Decoder, Protocol):
+    """A decoder that must know figures of the training part, such as means and vocabularies."""
+
+    @property
+    def statistics(self) -> Any:
+        """What it has learned; None before. It has a method ``as_json``."""
+
+    @property
+    def recipe(self) -> Mapping[str, Any]:
+        """What decides the figures beside the data: plain values."""
+
+    def fit(self, chunks: Iterable[Sequence[Mapping[str, Any]]], *, where: str) -> dict[str, Any]:
+        """The figures, plain values, of the fields of all rows; ValueError where there are none."""
+
+    def learn(self, learned: Mapping[str, Any]) -> None:
+        """Take the figures that `fit` gave."""
 
 
 class Transform(Protocol):

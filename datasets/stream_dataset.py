@@ -15,7 +15,7 @@ from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from datasets.lanes import Keep, Lane, ShardRecords, close_all, read_lanes
-from datasets.protocols import Decoder, Source, Transform
+from datasets.protocols import Decoder, FittedDecoder, Source, Transform
 from datasets.reading_thread import read_ahead
 from datasets.sample import BadRecord, BadSample, Record, Sample
 from datasets.stage_times import StageTimes
@@ -224,6 +224,12 @@ def open_stream(
     """
     from datasets.stream_splits import open_split
 
+    if isinstance(decode, FittedDecoder) and decode.statistics is None:
+        raise ValueError(
+            "dataset.decode needs figures of the whole training part, and a stream is read once, "
+            "in order; give those of a run with dataset.decode.statistics=<run>/table.json, or "
+            "choose dataset=parquet or csv"
+        )
     opened, keep = open_split(source, split=split, val_fraction=val_fraction, lanes=lanes)
     train = split == "train"
     return LaneStreamDataset(

@@ -150,6 +150,7 @@ def _storage_recipe(node: Config, data_dir: Path) -> Any:
     """How to open a storage or source; demo sets are made here, when asked for by name."""
     from datasets.demo import demo_path
     from datasets.demo_sequences import demo_sequences_path
+    from datasets.demo_tables import TABLES, table_path
     from datasets.splits import StorageRecipe
 
     target = resolve_target(node["_target_"])
@@ -159,6 +160,11 @@ def _storage_recipe(node: Config, data_dir: Path) -> Any:
         arguments["path"] = str(demo_path(name, data_dir))
     elif arguments.get("path") == "demo_sequences":
         arguments["path"] = str(demo_sequences_path(name, data_dir))
+    path, form = arguments.get("path"), node["_target_"].rpartition("/")[2]
+    if path == "demo":
+        arguments["path"] = str(demo_path(form, data_dir))
+    elif path in TABLES:
+        arguments["path"] = str(table_path(path, form, data_dir))
     return StorageRecipe(target.call, arguments)
 
 
@@ -267,14 +273,22 @@ def build_device_transforms(config: Config, split: Split) -> list[BatchTransform
     return [build(node, seed=seed, split=split, step=name) for name, node in steps.items()]
 
 
-def build_model(config: Config, num_classes: int) -> nn.Module:
-    """The model, on the CPU, with weights drawn from torch's global generator."""
-    return build(config["model"], num_classes=num_classes)
+def build_model(config: Config, num_classes: int, *, table: Any = None) -> nn.Module:
+    """The model, on the CPU, with weights drawn from torch's global generator.
+
+    Args:
+        config: The config.
+        num_classes: Classes of the task's field; 0: none.
+        table: What is known of a table's columns, ``loader.table``.
+    """
+    return build(config["model"], num_classes=num_classes, table=table)
 
 
-def build_task(config: Config, num_classes: int, class_names: tuple[str, ...] | None) -> Task:
-    """Losses and metrics."""
-    return build(config["task"], num_classes=num_classes, class_names=class_names)
+def build_task(
+    config: Config, num_classes: int, class_names: tuple[str, ...] | None, *, table: Any = None
+) -> Task:
+    """Losses and metrics; for the arguments see `build_model`."""
+    return build(config["task"], num_classes=num_classes, class_names=class_names, table=table)
 
 
 def task_field(config: Config) -> str:

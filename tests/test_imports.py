@@ -165,6 +165,7 @@ SHARED_BY_LEAVES = {
         "pipeline.networks.segmenter",
         "pipeline.networks.sequence_cnn",
         "pipeline.networks.small_cnn",
+        "pipeline.networks.table_net",
     },
     "pipeline.tasks": {
         "pipeline.boxes",
@@ -172,10 +173,13 @@ SHARED_BY_LEAVES = {
         "pipeline.metrics.mask_iou",
         "pipeline.metrics.retrieval",
         "pipeline.triplets",
+        "pipeline.metrics.r2",
     },
     "transforms.decode": {
         "datasets.formats.npy_bytes",
         "transforms.record_decoder",
+        "transforms.table_columns",
+        "transforms.table_fit",
         "transforms.formats.image_pixels",
         "transforms.formats.jpeg_pixels",
         "transforms.formats.opencv_pixels",

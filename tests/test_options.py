@@ -46,7 +46,9 @@ REQUIRED = {
     ("dataset/storage", "memmap"): ["dataset/decode=raw"],
     ("dataset/storage", "npy_shards"): ["dataset/decode=raw"],
     ("dataset/storage", "pt_shards"): ["dataset/decode=raw"],
+    ("augment", "as_is"): ["dataset=memmap"],
     ("augment", "small"): ["dataset=memmap"],
+    ("model", "table_net"): ["task=table"],
     ("augment", "detection"): ["dataset/annotations=coco", "collate=list"],
     ("transform", "copy_paste"): ["dataset/annotations=coco", "collate=list"],
     ("transform", "mosaic"): ["augment.train.mosaic.height=64", "augment.train.mosaic.width=64"],
@@ -88,6 +90,10 @@ NOT_BUILT = {
     ("experiment", "market1501"): "has its own data",
     ("dataset/annotations", "voc"): "the demo set has no XML",
     ("dataset/decode", "array"): "is for what is no image",
+    ("dataset/decode", "table"): "is for what is no image",
+    ("model", "table_net"): "takes no images",
+    ("task", "regression"): "has no images",
+    ("task", "table"): "has no images",
     ("dataset/decode", "raw"): "leaves the bytes of an image as they are",
 }
 SMALL = ["loader=inline", "loader.batch_size=8"]

@@ -12,6 +12,9 @@ from pipeline import registry
 from pipeline.config.errors import Problem
 
 _GENERATED = ("demo", "demo_sequences")
+GENERATED = ("demo", "demo_table", "demo_prices")
+"""What stands for data that is generated, in place of a path."""
+
 _PATTERN = re.compile(r"[*?\[{]|://")
 
 Rule = Callable[[dict[str, Any]], Iterator[Problem]]
@@ -42,6 +45,7 @@ def missing_data(config: dict[str, Any]) -> Iterator[Problem]:
     storage = config["dataset"].get("storage") or {}
     path = storage.get("path")
     if isinstance(path, str) and path not in _GENERATED and not _PATTERN.search(path):
+    if isinstance(path, str) and path not in GENERATED and not _PATTERN.search(path):
         if not Path(path).expanduser().exists():
             parent = Path(path).expanduser().absolute()
             while not parent.exists():

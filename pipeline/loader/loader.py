@@ -162,6 +162,11 @@ class Loader:
         return classes_of(self.dataset, field)
 
     @property
+    def table(self) -> Any:
+        """What is known of the columns of a table (see `TableDecoder`); None for other data."""
+        return getattr(self.dataset, "table", None)
+
+    @property
     def engine_choice(self) -> str:
         """Who computes the batches, in words; with ``engine=auto`` also why."""
         return self._engine.choice

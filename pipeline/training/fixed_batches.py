@@ -35,6 +35,11 @@ class FixedBatches:
         return self.loader.classes_of(field)
 
     @property
+    def table(self) -> Any:
+        """What is known of the columns of a table; None for other data."""
+        return self.loader.table
+
+    @property
     def stats(self) -> Any:
         """The loader's counts."""
         return self.loader.stats

@@ -44,6 +44,7 @@ from pipeline.training.report import report_end, report_start
 from pipeline.training.run_folder import RunFolder, open_run_folder, write_whole
 from pipeline.training.settings import TrainerSettings
 from pipeline.training.state import RunState
+from pipeline.training.table_record import keep_table
 
 
 def train(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,6 +81,14 @@ def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, An
         parts = _build_parts(config, settings, world, run_dir, stack)
         seed_random_states(config["seed"], world.rank)
 
+        world.on_main(
+            lambda: keep_table(
+                run_dir,
+                parts.train.loader.table,
+                resumes=checkpoint is not None,
+                anyway=settings.resume_anyway,
+            )
+        )
         state = RunState()
         loggers = _build_loggers(config, run_dir) if world.is_main else {}
         progress = make_progress(settings.progress, settings.max_epochs, is_main=world.is_main)
@@ -183,14 +192,14 @@ def _build_parts(
     class_names = train.classes_of(task_field(config))
     num_classes = len(class_names or ())
 
-    model = build_model(config, num_classes)
+    model = build_model(config, num_classes, table=train.table)
     memory_format = torch.channels_last if settings.channels_last else torch.preserve_format
     model = model.to(device=world.device, memory_format=memory_format)  # type: ignore[call-overload]
     optimizer = build_optimizer(config, [p for p in model.parameters() if p.requires_grad])
     num_batches = _num_batches(train, settings)
     return Parts(
         model=model,
-        task=build_task(config, num_classes, class_names),
+        task=build_task(config, num_classes, class_names, table=train.table),
         optimizer=optimizer,
         scheduler=build_scheduler(config, optimizer, _total_steps(num_batches, settings)),
         scaler=torch.amp.GradScaler(world.device.type, enabled=settings.amp == "fp16"),

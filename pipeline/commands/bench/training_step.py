@@ -42,10 +42,10 @@ class TrainingStep:
         else:
             num_classes = len(class_names or ()) or _MADE_UP_CLASSES
         layout = torch.channels_last if settings.channels_last else torch.preserve_format
-        model = build_model(config, num_classes)
+        model = build_model(config, num_classes, table=loader.table)
         self._model = model.to(device=device, memory_format=layout).train()  # type: ignore[call-overload]
         self._optimizer = build_optimizer(config, self._model.parameters())
-        self._task = build_task(config, num_classes, class_names)
+        self._task = build_task(config, num_classes, class_names, table=loader.table)
         self._scaler = torch.amp.GradScaler(device.type, enabled=settings.amp == "fp16")
         self._precision = precision_of(settings, device)
         self._device = device

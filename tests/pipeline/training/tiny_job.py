@@ -58,6 +58,10 @@ class TinyLoader:
     """Batches whose rows are functions of (seed, epoch, position), cut like the batch plan."""
 
     class_names = CLASSES
+    table = None
+
+    def classes_of(self, field: str) -> tuple[str, ...]:
+        return CLASSES
 
     def classes_of(self, field: str) -> tuple[str, ...] | None:
         """Names of the classes by label."""
@@ -172,9 +176,9 @@ FAKES = {
     "build_settings": lambda node: settings_of({"trainer": node}),
     "build_loader": _loader,
     "build_device_transforms": lambda config, split: [],
+    "build_model": lambda config, num_classes, table: TinyNet(config["tiny"]["dropout"]),
+    "build_task": lambda config, num_classes, names, table: Classification(num_classes=num_classes),
     "task_field": lambda config: "label",
-    "build_model": lambda config, num_classes: TinyNet(config["tiny"]["dropout"]),
-    "build_task": lambda config, num_classes, names: Classification(num_classes=num_classes),
     "build_optimizer": _optimizer,
     "build_scheduler": _scheduler,
     "build_loggers": lambda config, run_dir: [CsvLogger(run_dir=run_dir)],

@@ -1,0 +1,111 @@
+"""One number per sample: squared distances, in the units of the data for the metrics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from pipeline.registry import register
+
+if TYPE_CHECKING:
+    import torch
+
+    from datasets.sample import Batch
+
+
+@register("task", "regression")
+class Regression:
+    """One number per sample: trained on its scaled distance, measured in its own units.
+
+    A model predicts ``(target - mean) / deviation`` by the training part's figures, so that its
+    outputs are of the order of 1 whatever the units.
+
+    Args:
+        table: What ``dataset/decode=table`` knows of the target; None: it is not scaled.
+        target: The field of the batch to be predicted; ``dataset.decode.target`` is the column.
+        loss: ``mse`` (squared distance), ``mae`` (distance) or ``huber`` (squared up to 1).
+    """
+
+    field = "target"
+
+    def __init__(
+        self,
+        *,
+        table: Any = None,
+        target: str = "target",
+        loss: Literal["mse", "mae", "huber"] = "mse",
+    ) -> None:
+        self.target = target
+        self.loss = loss
+        column = None
+        if target == "target" and table is not None:
+            column = table.statistics.target
+            if column is None:
+                raise ValueError(
+                    "task regression: no column is to be predicted; name it with "
+                    "dataset.decode.target=<column>"
+                )
+        self.shift = 0.0 if column is None else column.mean
+        self.scale = 1.0 if column is None else column.std or 1.0
+
+    def losses(self, outputs: Any, batch: Batch) -> dict[str, torch.Tensor]:
+        """The loss by its name, the mean over valid rows; 0, with a gradient of 0, if none is.
+
+        Args:
+            outputs: The scaled number, float [B] or [B, 1].
+            batch: ``target`` float [B] in its own units and ``valid`` bool [B].
+        """
+        from torch.nn import functional
+
+        call: Any = {
+            "mse": functional.mse_loss,
+            "mae": functional.l1_loss,
+            "huber": functional.huber_loss,
+        }[self.loss]
+        found, truth = self._found(outputs, batch)
+        scaled = (truth - self.shift) / self.scale
+        valid = batch.get("valid")
+        if valid is None:
+            return {self.loss: call(found, scaled)}
+        # Padding aims at what was found: whatever stands in it, its gradient is 0 and no NaN.
+        by_row = call(found, scaled.where(valid, found.detach()), reduction="none")
+        return {self.loss: by_row.sum() / valid.sum().clamp(min=1)}
+
+    def metrics(self) -> Any:
+        """``mae`` and ``rmse``, in the target's units, and ``r2``."""
+        from torchmetrics import MeanAbsoluteError, MeanSquaredError, MetricCollection
+
+        from pipeline.metrics.r2 import ExplainedVariance
+
+        metrics: dict[str, Any] = {
+            "mae": MeanAbsoluteError(),
+            "rmse": MeanSquaredError(squared=False),
+            "r2": ExplainedVariance(),
+        }
+        # Groups of metrics that share their state differ by rank where a rank saw nothing.
+        return MetricCollection(metrics, compute_groups=False)
+
+    def update(self, metrics: Any, outputs: Any, batch: Batch) -> None:
+        """Add the valid rows of a batch to `metrics`."""
+        found, truth = self._found(outputs, batch)
+        valid = batch.get("valid")
+        if valid is not None:
+            found, truth = found[valid], truth[valid]
+        if len(truth):
+            metrics.update(found.detach().float() * self.scale + self.shift, truth)
+
+    def _found(self, outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """What is predicted and what is true, float [B]."""
+        truth = batch.get(self.target)
+        if truth is None or isinstance(truth, list):
+            raise ValueError(
+                f"task regression: expected numbers as {self.target!r} in the batch, got "
+                f"{', '.join(sorted(batch))}; name the column with dataset.decode.target"
+            )
+        found = outputs["prediction"] if isinstance(outputs, dict) else outputs
+        if found.numel() != len(truth):
+            raise ValueError(
+                f"task regression: the model gave {list(found.shape)}, expected one number for "
+                f"each of {len(truth)} rows; data with a label has classes: drop it with "
+                f"dataset.keys={{label: null}}, or choose task=table"
+            )
+        return found.reshape(len(truth)), truth.float()
