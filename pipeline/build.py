@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping, Sized
+from collections.abc import Callable, Mapping, Sized
 from enum import Enum
 from math import lcm
 from pathlib import Path
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 Split = Literal["train", "val"]
 Config = Mapping[str, Any]
+ClassesOf = Callable[[str], "tuple[str, ...] | None"]
 
 _NO_ARGUMENTS = frozenset({"_target_", "_after_"})
 
@@ -273,28 +274,54 @@ def build_device_transforms(config: Config, split: Split) -> list[BatchTransform
     return [build(node, seed=seed, split=split, step=name) for name, node in steps.items()]
 
 
-def build_model(config: Config, num_classes: int, *, table: Any = None) -> nn.Module:
+def build_model(
+    config: Config, num_classes: int, *, table: Any = None, classes_of: ClassesOf | None = None
+) -> nn.Module:
     """The model, on the CPU, with weights drawn from torch's global generator.
 
     Args:
         config: The config.
         num_classes: Classes of the task's field; 0: none.
         table: What is known of a table's columns, ``loader.table``.
+        classes_of: Names of the classes of a field, ``loader.classes_of``.
     """
-    return build(config["model"], num_classes=num_classes, table=table)
+    fields = {name: field_of(task) for name, task in _tasks(config).items()}
+    known = {name: (f, len((classes_of and classes_of(f)) or ())) for name, f in fields.items()}
+    return build(config["model"], num_classes=num_classes, table=table, task_fields=known)
 
 
 def build_task(
-    config: Config, num_classes: int, class_names: tuple[str, ...] | None, *, table: Any = None
+    config: Config,
+    num_classes: int,
+    class_names: tuple[str, ...] | None,
+    *,
+    table: Any = None,
+    classes_of: ClassesOf | None = None,
 ) -> Task:
-    """Losses and metrics; for the arguments see `build_model`."""
-    return build(config["task"], num_classes=num_classes, class_names=class_names, table=table)
+    """Losses and metrics, of several tasks each told its own classes; see `build_model`."""
+    node = config["task"]
+    if "tasks" not in node:
+        return build(node, num_classes=num_classes, class_names=class_names, table=table)
+    tasks = {}
+    for name, task in _tasks(config).items():
+        names = classes_of(field_of(task)) if classes_of is not None else None
+        tasks[name] = build(task, num_classes=len(names or ()), class_names=names, table=table)
+    return build({key: value for key, value in node.items() if key != "tasks"}, tasks=tasks)
+
+
+def _tasks(config: Config) -> dict[str, Config]:
+    """The tasks of a task that holds several, by name."""
+    return {name: task for name, task in (config["task"].get("tasks") or {}).items() if task}
+
+
+def field_of(task: Config) -> str:
+    """The field whose classes a task is about: its own or its class's ``field``, or ``label``."""
+    return task.get("field") or getattr(resolve_target(task["_target_"]).call, "field", "label")
 
 
 def task_field(config: Config) -> str:
-    """The field whose classes the task is about: its own or its class's ``field``, or ``label``."""
-    node = config["task"]
-    return node.get("field") or getattr(resolve_target(node["_target_"]).call, "field", "label")
+    """The field whose classes the task of a config is about."""
+    return field_of(config["task"])
 
 
 def build_optimizer(config: Config, params: Iterable[Any]) -> Optimizer:

@@ -66,7 +66,7 @@ GROUPS: dict[str, Group] = {
         _group("batch_transform", "changes a batch on the device",
                "batch seed split step", partial=True),
         _group("engine", "who computes batches", "compute", option=None),
-        _group("model", "what is trained", "num_classes table"),
+        _group("model", "what is trained", "num_classes table task_fields"),
         _group("optimizer", "how weights are updated", "params"),
         _group("scheduler", "how the learning rate moves", "optimizer total_steps"),
         _group("logger", "where figures go", "run_dir config"),

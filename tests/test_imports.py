@@ -162,6 +162,7 @@ SHARED_BY_LEAVES = {
         "pipeline.networks.embedder",
         "pipeline.networks.fed_module",
         "pipeline.networks.keypoint_net",
+        "pipeline.networks.multi_net",
         "pipeline.networks.segmenter",
         "pipeline.networks.sequence_cnn",
         "pipeline.networks.small_cnn",
@@ -173,6 +174,7 @@ SHARED_BY_LEAVES = {
         "pipeline.metrics.mask_iou",
         "pipeline.metrics.retrieval",
         "pipeline.triplets",
+        "pipeline.metrics.named_metrics",
         "pipeline.metrics.r2",
     },
     "transforms.decode": {

@@ -48,6 +48,7 @@ REQUIRED = {
     ("dataset/storage", "pt_shards"): ["dataset/decode=raw"],
     ("augment", "as_is"): ["dataset=memmap"],
     ("augment", "small"): ["dataset=memmap"],
+    ("model", "multi_net"): ["task=multi"],
     ("model", "table_net"): ["task=table"],
     ("augment", "detection"): ["dataset/annotations=coco", "collate=list"],
     ("transform", "copy_paste"): ["dataset/annotations=coco", "collate=list"],
@@ -139,8 +140,9 @@ def test_an_option_composes_and_trains_a_step(group: str, option: str, data_dir:
     assert content.shape[:1] == batch["label"].shape == (8,)
     for transform in build_device_transforms(config, "train"):
         batch = transform(batch)
-    model = build_model(config, num_classes)
-    task = build_task(config, num_classes, names)
+    known = {"table": loader.table, "classes_of": loader.classes_of}
+    model = build_model(config, num_classes, **known)
+    task = build_task(config, num_classes, names, **known)
     optimizer = build_optimizer(config, model.parameters())
     scheduler = build_scheduler(config, optimizer, total_steps=10)
     before = [p.detach().clone() for p in model.parameters()]

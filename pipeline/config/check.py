@@ -11,6 +11,7 @@ from pipeline.config.allowed import family_of
 from pipeline.config.errors import Problem, listing, nearest
 from pipeline.config.places import (
     MAPPINGS,
+    PART_MAPPINGS,
     PARTS,
     STACKS,
     TARGETS,
@@ -232,6 +233,8 @@ class _Walk:
                 checked[name] = self._nested(value, full)
             elif name in PARTS and (name in signature.arguments or name in signature.injected):
                 checked[name] = self.component(value, full, PARTS[name])
+            elif name in PART_MAPPINGS and name in signature.arguments and value != "???":
+                checked[name] = self.mapping(value, full, PART_MAPPINGS[name])
             elif name in signature.injected:
                 self.report(full, f"{given(value)} given, but it is known at run time alone and "
                             f"cannot be configured; leave it away")  # fmt: skip

@@ -55,6 +55,9 @@ PARTS: dict[str, Place] = {
 }
 """Keys inside of a dataset (and of a cache) that hold a component of their own."""
 
+PART_MAPPINGS: dict[str, Place] = {"tasks": Place(("task",), nullable=True)}
+"""Keys inside of a component that hold components by name."""
+
 VALUES: dict[str, Any] = {
     "imports": list[str],
     "seed": Annotated[int, Ge(0), Lt(2**63)],

@@ -33,9 +33,14 @@ class KeypointNet(nn.Module):
             ``keypoints`` float [B, K, 2], x and y in pixels, and ``heatmaps``, float
             [B, K, H, W], before the softmax over H and W.
         """
-        maps = self.maps(batch).float()
-        height, width = maps.shape[2:]
-        shares = maps.flatten(2).softmax(-1).view_as(maps)
-        x = (shares.sum(2) * torch.arange(width, device=maps.device)).sum(-1)
-        y = (shares.sum(3) * torch.arange(height, device=maps.device)).sum(-1)
-        return {"keypoints": torch.stack([x, y], -1), "heatmaps": maps}
+        return keypoints_in(self.maps(batch))
+
+
+def keypoints_in(maps: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Keypoints at the means of heatmaps [B, K, H, W], with the maps, as `KeypointNet` gives."""
+    maps = maps.float()
+    height, width = maps.shape[2:]
+    shares = maps.flatten(2).softmax(-1).view_as(maps)
+    x = (shares.sum(2) * torch.arange(width, device=maps.device)).sum(-1)
+    y = (shares.sum(3) * torch.arange(height, device=maps.device)).sum(-1)
+    return {"keypoints": torch.stack([x, y], -1), "heatmaps": maps}

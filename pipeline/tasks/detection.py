@@ -69,6 +69,8 @@ class Detection:
         The first is the quality focal loss of Li et al., "Generalized Focal Loss", NeurIPS 2020:
         the score that is aimed at is the overlap with the true box. The second is 1 - GIoU.
 
+        A model that gives ``detections`` alone, as in evaluation, has none here.
+
         Args:
             outputs: What the model gave.
             batch: ``boxes``, a list of B float tensors [N, 4], xyxy in pixels, or padded
@@ -76,6 +78,8 @@ class Detection:
         """
         import torch
 
+        if isinstance(outputs, Mapping) and "detections" in outputs and "logits" not in outputs:
+            return {}  # the model's losses are its own, and it gives none in evaluation
         logits = _dense(outputs, "logits")
         rows = [
             self._row_losses(logits[row], outputs, row, boxes["boxes"], boxes["labels"])

@@ -192,14 +192,16 @@ def _build_parts(
     class_names = train.classes_of(task_field(config))
     num_classes = len(class_names or ())
 
-    model = build_model(config, num_classes, table=train.table)
+    model = build_model(config, num_classes, table=train.table, classes_of=train.classes_of)
     memory_format = torch.channels_last if settings.channels_last else torch.preserve_format
     model = model.to(device=world.device, memory_format=memory_format)  # type: ignore[call-overload]
     optimizer = build_optimizer(config, [p for p in model.parameters() if p.requires_grad])
     num_batches = _num_batches(train, settings)
     return Parts(
         model=model,
-        task=build_task(config, num_classes, class_names, table=train.table),
+        task=build_task(
+            config, num_classes, class_names, table=train.table, classes_of=train.classes_of
+        ),
         optimizer=optimizer,
         scheduler=build_scheduler(config, optimizer, _total_steps(num_batches, settings)),
         scaler=torch.amp.GradScaler(world.device.type, enabled=settings.amp == "fp16"),

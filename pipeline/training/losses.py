@@ -13,6 +13,18 @@ from datasets.sample import Batch
 def total_loss(task: Task, outputs: Any, batch: Batch) -> torch.Tensor:
     """The sum of the losses: the model's own if it gives some, else the task's.
 
+    Raises:
+        ValueError: There are none.
+    """
+    loss = loss_if_any(task, outputs, batch)
+    if loss is None:
+        raise ValueError("the task gave no losses, and the model none either; one is needed")
+    return loss
+
+
+def loss_if_any(task: Task, outputs: Any, batch: Batch) -> torch.Tensor | None:
+    """As `total_loss`; None where neither gives one, as models that predict may in evaluation.
+
     A model gives its own by returning a dict with keys that begin with ``loss``; a key that is
     just ``loss`` is taken for their sum.
 
@@ -26,5 +38,5 @@ def total_loss(task: Task, outputs: Any, batch: Batch) -> torch.Tensor:
             losses = {"loss": losses["loss"]}
     losses = losses or task.losses(outputs, batch)
     if not losses:
-        raise ValueError("the task gave no losses, and the model none either; one is needed")
+        return None
     return torch.stack([loss.float() for loss in losses.values()]).sum()

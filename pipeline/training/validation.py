@@ -13,7 +13,7 @@ from torch import nn
 from datasets.protocols import Task
 from pipeline.device import DevicePrefetcher
 from pipeline.training.distributed import World
-from pipeline.training.losses import total_loss
+from pipeline.training.losses import loss_if_any
 from pipeline.training.meter import Meter
 from pipeline.training.random_states import random_states, restore_random_states
 
@@ -45,12 +45,13 @@ def validate(
         meter: Counts the samples and the time.
 
     Returns:
-        ``loss`` and the task's metrics; None if it was broken off.
+        ``loss``, if there is one, and the task's metrics; None if it was broken off.
     """
     before = random_states()
     world.take_buffers(model)
     model.eval()
     metrics = task.metrics().to(world.device)
+    has_loss = True
     loss_sum, rows = torch.zeros((), dtype=torch.float64, device=world.device), 0
     try:
         batches.set_epoch(0)
@@ -58,10 +59,13 @@ def validate(
         for batch in islice(iter(batches), limit):
             with precision():
                 outputs = model(batch)
-                loss = total_loss(task, outputs, batch)
+                loss = loss_if_any(task, outputs, batch)
             if batch["num_valid"]:
                 task.update(metrics, outputs, batch)
-                loss_sum += loss.double() * batch["num_valid"]
+                if loss is None:
+                    has_loss = False
+                else:
+                    loss_sum += loss.double() * batch["num_valid"]
                 rows += batch["num_valid"]
             if world.sum(float(interrupted()))[0]:
                 return None
@@ -74,6 +78,8 @@ def validate(
             # A rank that saw no valid row has not been updated, and is right all the same.
             warnings.filterwarnings("ignore", message=".*before the ``update`` method.*")
             figures = {name: float(value) for name, value in metrics.compute().items()}
-        return {"loss": loss_sum.item() / all_rows, **figures}
+        # A model that predicts in evaluation, and whose task knows no loss of that, has none.
+        [without] = world.sum(float(not has_loss))
+        return figures if without else {"loss": loss_sum.item() / all_rows, **figures}
     finally:
         restore_random_states(before)

@@ -10,7 +10,8 @@ import pytest
 from pipeline import registry
 from pipeline.config.compose import compose
 
-FILE = Path(__file__).resolve().parents[2] / "examples" / "my_components.py"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+FILE = EXAMPLES / "my_components.py"
 
 
 @pytest.fixture
@@ -47,3 +48,30 @@ def test_the_sampler_is_pure_and_covers_the_data(config):
     assert sorted(whole.tolist()) == sorted([*range(10)] * 2)
     assert np.array_equal(sampler.indices(1, 5, 9), whole[5:9])
     assert not np.array_equal(sampler.indices(2, 0, 20), whole)
+
+
+def test_a_model_with_its_own_losses_trains_and_is_evaluated(data_dir, tmp_path):
+    import torch
+
+    from pipeline.training.job import train
+
+    file = EXAMPLES / "own_losses.py"
+    assert len(file.read_text().splitlines()) < 40
+    config = compose([
+        f"imports=[{file}]", "model=own_losses", f"data_dir={data_dir}", f"outputs={tmp_path}",
+        "augment=none", "loader=inline", "trainer.max_epochs=2", "trainer.limit_train_batches=8",
+        "trainer.limit_val_batches=2", "trainer.progress=off", "trainer.num_threads=1",
+    ])  # fmt: skip
+    model = registry.find("model/own_losses").target(num_classes=3)
+    batch = {
+        "image": torch.rand(2, 3, 16, 16),
+        "label": torch.tensor([0, 2]),
+        "valid": torch.tensor([False, False]),
+    }
+    losses = model(batch)
+    sum(losses.values()).backward()
+    assert all(value == 0 for value in losses.values())
+    assert all(not p.grad.any() for p in model.parameters() if p.grad is not None)
+    results = train(config)
+    assert {"val/accuracy", "val/loss"} <= set(results)
+    assert results["step"] == 16

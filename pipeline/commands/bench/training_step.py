@@ -41,11 +41,12 @@ class TrainingStep:
             num_classes = int(batch["label"].max()) + 1
         else:
             num_classes = len(class_names or ()) or _MADE_UP_CLASSES
+        known = {"table": loader.table, "classes_of": loader.classes_of}
         layout = torch.channels_last if settings.channels_last else torch.preserve_format
-        model = build_model(config, num_classes, table=loader.table)
+        model = build_model(config, num_classes, **known)
         self._model = model.to(device=device, memory_format=layout).train()  # type: ignore[call-overload]
         self._optimizer = build_optimizer(config, self._model.parameters())
-        self._task = build_task(config, num_classes, class_names, table=loader.table)
+        self._task = build_task(config, num_classes, class_names, **known)
         self._scaler = torch.amp.GradScaler(device.type, enabled=settings.amp == "fp16")
         self._precision = precision_of(settings, device)
         self._device = device

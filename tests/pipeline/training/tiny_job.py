@@ -176,8 +176,10 @@ FAKES = {
     "build_settings": lambda node: settings_of({"trainer": node}),
     "build_loader": _loader,
     "build_device_transforms": lambda config, split: [],
-    "build_model": lambda config, num_classes, table: TinyNet(config["tiny"]["dropout"]),
-    "build_task": lambda config, num_classes, names, table: Classification(num_classes=num_classes),
+    "build_model": lambda config, num_classes, **known: TinyNet(config["tiny"]["dropout"]),
+    "build_task": lambda config, num_classes, names, **known: Classification(
+        num_classes=num_classes
+    ),
     "task_field": lambda config: "label",
     "build_optimizer": _optimizer,
     "build_scheduler": _scheduler,
