@@ -459,7 +459,7 @@ class Task(Protocol):
         """Scalar tensors by name, each the mean over valid rows; their sum is trained on."""
 
     def metrics(self) -> Any:
-        """New and empty: a torchmetrics ``MetricCollection``, or what has its ``compute``, ``to``."""
+        """New and empty: a ``MetricCollection``, or what has its ``compute`` and ``to``."""
 
     def update(self, metrics: Any, outputs: Any, batch: Batch) -> None:
         """Add the valid rows of a batch to `metrics`."""
