@@ -60,9 +60,6 @@ class TinyLoader:
     class_names = CLASSES
     table = None
 
-    def classes_of(self, field: str) -> tuple[str, ...]:
-        return CLASSES
-
     def classes_of(self, field: str) -> tuple[str, ...] | None:
         """Names of the classes by label."""
         return CLASSES if field == "label" else None
