@@ -35,12 +35,13 @@ class TrainingStep:
     def __init__(self, config: Any, loader: Any, batch: Any, device: torch.device) -> None:
         settings = build_settings(config["trainer"])
         class_names = loader.classes_of(task_field(config))
-        self.made_up = not class_names
+        self.made_up = not class_names and task_field(config) == "label"
         self._no_label = "label" not in batch
         if class_names is None and not self._no_label:
             num_classes = int(batch["label"].max()) + 1
         else:
-            num_classes = len(class_names or ()) or _MADE_UP_CLASSES
+            made_up = _MADE_UP_CLASSES if task_field(config) == "label" else 0
+            num_classes = len(class_names or ()) or made_up
         known = {"table": loader.table, "classes_of": loader.classes_of}
         layout = torch.channels_last if settings.channels_last else torch.preserve_format
         model = build_model(config, num_classes, **known)
