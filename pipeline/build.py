@@ -156,16 +156,13 @@ def _storage_recipe(node: Config, data_dir: Path) -> Any:
 
     target = resolve_target(node["_target_"])
     arguments = {k: _build_nested(v) for k, v in node.items() if k not in _NO_ARGUMENTS}
-    name = node["_target_"].rpartition("/")[2]
-    if arguments.get("path") == "demo":
-        arguments["path"] = str(demo_path(name, data_dir))
-    elif arguments.get("path") == "demo_sequences":
-        arguments["path"] = str(demo_sequences_path(name, data_dir))
-    path, form = arguments.get("path"), node["_target_"].rpartition("/")[2]
+    path, name = arguments.get("path"), node["_target_"].rpartition("/")[2]
     if path == "demo":
-        arguments["path"] = str(demo_path(form, data_dir))
+        arguments["path"] = str(demo_path(name, data_dir))
+    elif path == "demo_sequences":
+        arguments["path"] = str(demo_sequences_path(name, data_dir))
     elif path in TABLES:
-        arguments["path"] = str(table_path(path, form, data_dir))
+        arguments["path"] = str(table_path(path, name, data_dir))
     return StorageRecipe(target.call, arguments)
 
 

@@ -11,8 +11,7 @@ from typing import Any
 from pipeline import registry
 from pipeline.config.errors import Problem
 
-_GENERATED = ("demo", "demo_sequences")
-GENERATED = ("demo", "demo_table", "demo_prices")
+GENERATED = ("demo", "demo_sequences", "demo_table", "demo_prices")
 """What stands for data that is generated, in place of a path."""
 
 _PATTERN = re.compile(r"[*?\[{]|://")
@@ -44,7 +43,6 @@ def missing_data(config: dict[str, Any]) -> Iterator[Problem]:
     """A path to the user's data that does not exist; demos are generated, a pattern is no path."""
     storage = config["dataset"].get("storage") or {}
     path = storage.get("path")
-    if isinstance(path, str) and path not in _GENERATED and not _PATTERN.search(path):
     if isinstance(path, str) and path not in GENERATED and not _PATTERN.search(path):
         if not Path(path).expanduser().exists():
             parent = Path(path).expanduser().absolute()
