@@ -313,7 +313,8 @@ def _tasks(config: Config) -> dict[str, Config]:
 
 def field_of(task: Config) -> str:
     """The field whose classes a task is about: its own or its class's ``field``, or ``label``."""
-    return task.get("field") or getattr(resolve_target(task["_target_"]).call, "field", "label")
+    own: str | None = task.get("field")
+    return own or getattr(resolve_target(task["_target_"]).call, "field", "label")
 
 
 def task_field(config: Config) -> str:
