@@ -313,8 +313,8 @@ def _tasks(config: Config) -> dict[str, Config]:
 
 def field_of(task: Config) -> str:
     """The field whose classes a task is about: its own or its class's ``field``, or ``label``."""
-    own: str | None = task.get("field")
-    return own or getattr(resolve_target(task["_target_"]).call, "field", "label")
+    of_class = getattr(resolve_target(task["_target_"]).call, "field", "label")
+    return str(task.get("field") or of_class)
 
 
 def task_field(config: Config) -> str:
