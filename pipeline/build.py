@@ -18,7 +18,7 @@ from pipeline.config.discovery import load_all
 from pipeline.config.places import TARGETS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from torch import nn
     from torch.optim import Optimizer
@@ -134,6 +134,11 @@ def build_dataset(config: Config, split: Split) -> Dataset | StreamDataset:
 
 def open_storage(config: Config, split: Split) -> Storage:
     """The records of a split alone, as they lie: what packing reads."""
+    return storage_opener(config, split)()
+
+
+def storage_opener(config: Config, split: Split) -> Callable[[], Storage]:
+    """What opens the records of a split, here or, pickled, in another process."""
     from datasets.splits import open_split
 
     load_all(config["imports"])
@@ -142,8 +147,8 @@ def open_storage(config: Config, split: Split) -> Storage:
         raise ValueError(f"dataset {node['_target_']} has no storage; use dataset=image_folder")
     recipe = _storage_recipe(node["storage"], Path(config["data_dir"]))
     annotations = build(node["annotations"]) if node.get("annotations") else None
-    return open_split(
-        recipe, split=split, val_fraction=node["val_fraction"], annotations=annotations
+    return functools.partial(
+        open_split, recipe, split=split, val_fraction=node["val_fraction"], annotations=annotations
     )
 
 

@@ -2,7 +2,8 @@
 
 A command is a module here: a settings dataclass registered as ``settings/<command>``, and
 ``run(config) -> int``, which returns the exit status. One that is to take ``key=a,b`` says
-``SWEEPS = True``, and its ``run`` gets `pipeline.config.points.Points`.
+``SWEEPS = True``, and its ``run`` gets `pipeline.config.points.Points`. ``WORDS`` are words that
+may follow its name, each with the override that it stands for.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 from importlib import import_module
 
 COMMANDS = {
-    "bench": "how fast the loader is, what the model needs, and which of the two is the limit",
+    "bench": "which of loader and model is the limit; bench storages: which form to keep data in",
     "doctor": "what this machine and this configuration can promise; equal=true proves it",
     "pack": "copy a data set into another form, such as LMDB, or check such a copy",
     "preview": "a picture of what the model gets, beside the originals",
@@ -43,8 +44,24 @@ def main(argv: list[str]) -> int:
     from pipeline.config.command_line import run_command
 
     command = import_module(f"pipeline.commands.{name}")
-    sweeps = getattr(command, "SWEEPS", False)
-    return run_command(name, argv[1:], command.run, sweeps=sweeps)
+    sweeps, words = getattr(command, "SWEEPS", False), getattr(command, "WORDS", {})
+    typed = argv[1:]
+    for word in [text for text in typed if text[:1] != "-" and "=" not in text]:
+        if word in words:
+            typed = _without_word(typed, word, words[word])
+        elif near := difflib.get_close_matches(word, words, n=1):
+            print(f"pipeline {name}: no {word!r}; did you mean {near[0]}?", file=sys.stderr)
+            return 2
+    return run_command(name, typed, command.run, sweeps=sweeps)
+
+
+def _without_word(typed: list[str], word: str, override: str) -> list[str]:
+    """What was typed, with the override in the word's place, unless its key was typed too."""
+    key = override.partition("=")[0]
+    keys = (f"{key}=", f"{key.rpartition('.')[2]}=")
+    instead = [] if any(text.startswith(keys) for text in typed) else [override]
+    at = typed.index(word)
+    return [*typed[:at], *instead, *typed[at + 1 :]]
 
 
 def _usage() -> str:

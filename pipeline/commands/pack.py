@@ -113,7 +113,7 @@ def run(config: dict[str, Any]) -> int:
     target = Path(settings.path).expanduser()
     if target.name in ("", ".."):  # a hidden folder of its name grows beside it
         target = target.resolve()
-    _refuse_nesting(config, target)
+    refuse_nesting(config, target)
     sources = {split: open_storage(config, split) for split in ("train", "val")}
     for split in [split for split, source in sources.items() if not len(source)]:
         print(f"{split}: no records, nothing written")
@@ -161,13 +161,22 @@ def _how_to_train(
     return f"train on it: python train.py dataset={settings.to} dataset.storage.path={path}{rest}"
 
 
-def _refuse_nesting(config: dict[str, Any], target: Path) -> None:
-    """Refuse to write into the source, or where the source lies in what is written."""
+def refuse_nesting(config: dict[str, Any], target: Path, key: str = "pack.path") -> None:
+    """Refuse to write into the source, or where the source lies in what is written.
+
+    Args:
+        config: The plain config.
+        target: The folder to make.
+        key: Where it was given.
+
+    Raises:
+        ValueError: They lie in each other.
+    """
     node, target = config["dataset"].get("storage") or {}, Path(os.path.realpath(target))
     for source in _paths(node.get("path")):
         if source == target or source in target.parents or target in source.parents:
             raise ValueError(
-                f"pack.path: {target} and the source, {source}, lie in each other; name a folder "
+                f"{key}: {target} and the source, {source}, lie in each other; name a folder "
                 f"beside it"
             )
 

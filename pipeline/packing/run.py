@@ -79,7 +79,7 @@ def pack(packing: Packing) -> int:
     for source in packing.sources.values():
         refuse_duplicates(source)
     staging = Staging(target, dict(packing.recipe), overwrite=packing.overwrite)
-    with _terminated_as_interrupt() as came:
+    with terminated_as_interrupt() as came:
         try:
             with staging:
                 before = staging.is_begun
@@ -170,7 +170,7 @@ def _explained(error: OSError, target: Path) -> ValueError:
 
 
 @contextlib.contextmanager
-def _terminated_as_interrupt() -> Iterator[list[int]]:
+def terminated_as_interrupt() -> Iterator[list[int]]:
     """While entered, SIGTERM ends like Ctrl-C; gives the signals that came."""
     came: list[int] = []
 

@@ -1,4 +1,4 @@
-"""``python -m pipeline bench``: what limits training, and which settings would help."""
+"""``python -m pipeline bench``: what limits training, and which settings or storage would help."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pipeline.config.points import Points
 
 SWEEPS = True
+WORDS = {"storages": "bench.storages=true"}
 
 
 @register("settings", "bench")
@@ -30,23 +31,33 @@ class BenchSettings:
         rounds: How often measurements alternate.
         split: The split to read.
         records: Records that are looked at for the way of decoding and the floor, and packed
-            where that is tried.
+            where that is tried; null: 256. For `storages`, how many are packed into each form;
+            null: 10,000, or fewer that make 256 MB.
         plot: The PNG that a sweep draws; null: in a folder of its own below ``outputs``.
         trace: Where to write a trace of some training steps, as JSON for ``chrome://tracing`` or
             Perfetto; null: nowhere.
+        storages: Compare storages instead: pack records of the split into each form that can hold
+            them, or into those of a list, and measure reading. ``bench storages`` is the same.
+        keep: With `storages`, a new folder in which what was packed stays; null: a temporary one.
     """
 
     seconds: Annotated[float, Gt(0)] = 2.0
     try_seconds: Annotated[float, Ge(0)] = 1.5
     rounds: Annotated[int, Ge(1)] = 5
     split: Literal["train", "val"] = "train"
-    records: Annotated[int, Ge(1)] = 256
+    records: Annotated[int, Ge(1)] | None = None
     plot: str | None = None
     trace: str | None = None
+    storages: bool | str | list[str] = False
+    keep: str | None = None
 
 
 def run(points: Points) -> int:
-    """Measure one configuration and what would help it, or several side by side."""
+    """Measure one configuration and what would help it, several side by side, or storages."""
+    if points.points[0].config["bench"]["storages"]:
+        from pipeline.commands.bench.storages import compare_storages
+
+        return compare_storages(points)
     if len(points.points) > 1:
         from pipeline.commands.bench.sweep import measure_sweep
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _HELD_S = 3.0
 """Decoding everything may take so long where holding it in memory is tried."""
 _TRIED = 8
+_RECORDS = 256
 _START_S = 2.0
 
 
@@ -100,7 +101,7 @@ def _look(
     dataset = subject.loader.dataset
     if not hasattr(dataset, "storage"):
         return None, None, Figures()
-    rows, records = some_records(dataset, settings.records)
+    rows, records = some_records(dataset, settings.records or _RECORDS)
     decoder = build(config["dataset"]["decode"])
     if config["dataset"]["_target_"] != "dataset/map":  # decoded once, and held
         return rows, None, Figures(floor=floor_of(None, (), subject.host_batch, threads))

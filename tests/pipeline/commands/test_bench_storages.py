@@ -1,0 +1,296 @@
+"""``bench storages``: forms packed, measured and compared; nothing is left behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datasets.memory_index import MemoryIndex
+from datasets.sample import Record
+from pipeline.commands import main
+from pipeline.commands.bench.forms import Form, pack_form, sampled_rows
+from pipeline.commands.bench.storage_process import (
+    Job,
+    Measured,
+    MeasureError,
+    OpenSome,
+    measure,
+    opener,
+    own_bytes,
+)
+from pipeline.commands.bench.storage_table import Data, advice, blocks, by_speed, gain
+from pipeline.packing.report import folder_bytes
+
+ROOT = Path(__file__).resolve().parents[3]
+QUICK = ["bench.seconds=0.02", "bench.rounds=1", "bench.records=100"]
+
+
+@pytest.fixture
+def scratch(tmp_path, monkeypatch) -> Path:
+    """The temporary directory, empty."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def compare(data_dir: Path, tmp_path: Path, *overrides: str, word: str = "storages") -> int:
+    given = [*QUICK, f"data_dir={data_dir}", f"outputs={tmp_path}/outputs", *overrides]
+    return main(["bench", word, *given])
+
+
+def test_forms_are_packed_measured_and_taken_away(data_dir, tmp_path, scratch, capsys):
+    forms = "bench.storages=[lmdb,sqlite,memmap]"
+    assert compare(data_dir, tmp_path, forms) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    rows = {line.split()[0]: line for line in out.splitlines() if "/s" in line}
+    assert set(rows) == {"image_folder*", "lmdb", "sqlite"}
+    for row in rows.values():
+        assert re.search(r"[\d,]+/s +[\d.]+ +[\d,]+/s +[\d.]+ MB +[\d.]+ s +[\d.]+ s", row)
+    # Encoded files are no rows of an array; the reason is the packer's.
+    assert re.search(r"not possible +memmap: field 'image' of .*pack\.raw=1", " ".join(out.split()))
+    assert "For shuffled reading of records of" in out and "Decoding a record takes" in out
+    assert list(scratch.iterdir()) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["scratch"]
+
+
+def test_the_word_stands_for_all_forms_and_a_slip_is_said(data_dir, tmp_path, capsys, monkeypatch):
+    from pipeline.commands import bench
+
+    seen = []
+    monkeypatch.setattr(bench, "run", lambda points: seen.append(points.points[0].config) or 0)
+    assert compare(data_dir, tmp_path) == 0
+    assert compare(data_dir, tmp_path, "storages=lmdb") == 0
+    assert main(["bench", f"data_dir={data_dir}", "storages", "bench.storages=[zip]"]) == 0
+    assert [config["bench"]["storages"] for config in seen] == [True, "lmdb", ["zip"]]
+    assert compare(data_dir, tmp_path, word="storage") == 2
+    assert "did you mean storages?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["bench.storages=[lmbd]"], "no form 'lmbd' can be written, .* type \\[lmdb\\]"),
+        (["bench.storages=[zip,zip]"], "zip is given twice"),
+        (["bench.storages=lmdb", "seed=1,2"], "seed: several values given"),
+        (["bench.records=0"], "bench.records"),
+        (["bench.storages=lmdb", "bench.keep={keep}"], "is there already; name a new folder"),
+    ],
+    ids=["unknown", "twice", "sweep", "records", "keep"],
+)
+def test_mistakes_are_said_before_anything_is_packed(
+    overrides, said, data_dir, tmp_path, scratch, capsys
+):
+    keep = tmp_path / "kept"
+    keep.mkdir()
+    (keep / "mine.txt").write_text("mine")
+    assert compare(data_dir, tmp_path, *[text.format(keep=keep) for text in overrides]) == 2
+    assert re.search(said, capsys.readouterr().err)
+    assert list(scratch.iterdir()) == []
+    assert (keep / "mine.txt").read_text() == "mine"
+
+
+def test_nothing_is_kept_in_the_source_itself(data_dir, tmp_path, capsys):
+    inside = data_dir / "demo" / "images" / "new"
+    assert compare(data_dir, tmp_path, f"bench.keep={inside}", "bench.storages=zip",
+                   f"dataset.storage.path={inside.parent}") == 1  # fmt: skip
+    assert "bench.keep: " in (said := capsys.readouterr().err) and "lie in each other" in said
+    assert not inside.exists()
+
+
+def test_what_is_kept_can_be_trained_on(data_dir, tmp_path, scratch, capsys):
+    from pipeline.build import open_storage
+    from pipeline.config.command_line import configure
+
+    keep = tmp_path / "kept"
+    assert compare(data_dir, tmp_path, "bench.storages=sqlite", f"bench.keep={keep}") == 0
+    assert "dataset.storage.path=" in capsys.readouterr().out
+    given = [f"dataset.storage.path={keep}/sqlite", "dataset=sqlite", "dataset.val_fraction=0"]
+    kept = open_storage(configure(given), "train")
+    source = open_storage(configure([f"data_dir={data_dir}"]), "train")
+    rows = sampled_rows(source, 100)
+    pairs = zip(kept.read(np.arange(100)), source.read(rows), strict=True)
+    assert all(a.key == b.key and a.fields["image"] == b.fields["image"] for a, b in pairs)
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_full_disk_is_a_line_and_nothing_is_left(
+    data_dir, tmp_path, scratch, capsys, monkeypatch
+):
+    from datasets.writers.zip import ZipWriter
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(ZipWriter, "finish", full)
+    keep = tmp_path / "kept"
+    assert compare(data_dir, tmp_path, "bench.storages=zip", f"bench.keep={keep}") == 1
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "No space left" in err and "bench.records" in err
+    assert list(scratch.iterdir()) == [] and not keep.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_nothing_behind(number, data_dir, tmp_path):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-m", "pipeline", "bench", "storages", f"data_dir={data_dir}",
+         "bench.seconds=60", "bench.rounds=1", "bench.storages=[lmdb]", "bench.records=50"],
+        cwd=ROOT, env={**os.environ, "TMPDIR": str(scratch)}, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as process:  # fmt: skip
+        deadline = time.monotonic() + 60
+        # A cache of the form's own index is written by the process that measures it.
+        while len(list(scratch.glob("*/.caches/1"))) < 1 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=30)
+    assert process.returncode == 130, out
+    assert "Traceback" not in out
+    assert list(scratch.iterdir()) == []
+    with pytest.raises(ProcessLookupError):  # nobody of its session is left
+        os.killpg(process.pid, 0)
+
+
+class Numbers:
+    """Records of a few bytes, of which the last is said to be damaged by dying."""
+
+    def __init__(self, size: int = 10, *, dies: bool = False) -> None:
+        self.size, self.dies = size, dies
+
+    def __len__(self) -> int:
+        return self.size
+
+    @property
+    def index(self) -> MemoryIndex:
+        return MemoryIndex([f"{n:03d}" for n in range(self.size)])
+
+    def read(self, indices):
+        if self.dies:
+            os._exit(7)
+        return [Record(i, f"{i:03d}", {"image": bytes(1000)}) for i in indices.tolist()]
+
+
+class Refusing(Numbers):
+    """One that cannot be opened."""
+
+    def __len__(self) -> int:
+        raise RuntimeError("no licence")
+
+
+def test_a_process_says_what_it_measured(tmp_path):
+    some = OpenSome(Numbers, np.arange(3, 7))
+    assert [record.key for record in some().read(np.arange(4))] == ["003", "004", "005", "006"]
+    first = measure(Job(opener(some), [], str(tmp_path), "first"))
+    assert first.open_s > 0 and first.bad == 0
+    found = measure(Job(opener(some), [], str(tmp_path), "round", seconds=0.02))
+    assert min(found.random, found.sequential, found.random_us, found.sequential_us) > 0
+
+
+def test_a_process_that_dies_or_fails_is_a_line(tmp_path):
+    import functools
+
+    dies = opener(functools.partial(Numbers, dies=True))
+    with pytest.raises(MeasureError, match=r"its process ended \(exit code 7\)"):
+        measure(Job(dies, [], str(tmp_path), "first"))
+    with pytest.raises(MeasureError, match="RuntimeError: no licence"):
+        measure(Job(opener(Refusing), [], str(tmp_path), "first"))
+
+
+def test_own_memory_is_what_nothing_could_take(tmp_path):
+    text = "1-2 rollup\nRss: 900 kB\nPrivate_Clean: 70 kB\nPrivate_Dirty: 30 kB\nSwapPss: 4 kB\n"
+    (tmp_path / "smaps_rollup").write_text(text)
+    assert own_bytes(tmp_path) == 34 * 1024
+    assert own_bytes(tmp_path / "none") is None
+
+
+def test_sampled_records_are_evenly_spread_runs():
+    rows = sampled_rows(Numbers(1000), 100)
+    assert len(rows) == 100 and (np.diff(rows) > 0).all()
+    assert len(np.flatnonzero(np.diff(rows) > 1)) == 15  # 16 runs
+    assert rows[0] == 0 and rows[-1] > 900
+    assert sampled_rows(Numbers(50), 100).tolist() == list(range(50))
+    assert sampled_rows(Numbers(50), 3).tolist() == [0, 16, 33]
+    assert len(sampled_rows(Numbers(20_000), None)) == 10_000
+
+
+def test_large_records_are_fewer(monkeypatch):
+    from pipeline.commands.bench import forms
+
+    monkeypatch.setattr(forms, "SAMPLE_BYTES", 20_000)
+    assert len(sampled_rows(Numbers(1000), None)) == 20
+
+
+def test_sizes_are_those_of_the_files(data_dir, tmp_path):
+    from pipeline.build import open_storage
+    from pipeline.config.command_line import configure
+    from pipeline.config.discovery import load_all
+
+    load_all([])
+    source = open_storage(configure([f"data_dir={data_dir}"]), "val")
+    form = pack_form("zip", source, tmp_path / "zip")
+    assert form.why == "" and form.pack_s > 0
+    assert form.size_bytes == folder_bytes(tmp_path / "zip")
+    assert form.size_bytes > int(source.index.column("size_bytes").sum())
+
+
+def test_a_missing_package_is_a_reason(data_dir, tmp_path, monkeypatch):
+    from pipeline.build import open_storage
+    from pipeline.config.command_line import configure
+    from pipeline.config.discovery import load_all
+
+    load_all([])
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    source = open_storage(configure([f"data_dir={data_dir}"]), "val")
+    form = pack_form("hdf5", source, tmp_path / "hdf5")
+    assert "pip install" in form.why and not form.opens
+    assert list(tmp_path.iterdir()) == []
+
+
+def form(name: str, *random: float, size: int = 10**6) -> Form:
+    rounds = [Measured(0.1, rate * 2, rate) for rate in random]
+    return Form(name, b"x", size, 1.0, Measured(0.2, own_bytes=10**6), rounds)
+
+
+def test_gains_are_medians_of_the_rounds_own():
+    source, other = form("files*", 100, 200, 400), form("lmdb", 300, 400, 400)
+    assert gain(other, source) == 2.0
+    assert gain(source, source) == 1.0
+    slow, failed = form("zip", 50, 50, 50), form("arrow", 900, 900, 900)
+    failed.why = "its process ended"
+    assert [f.name for f in by_speed([source, slow, failed, other])] == ["files*", "lmdb", "zip"]
+
+
+def test_advice_says_what_the_figures_say():
+    source, lmdb, close = form("files*", 1000), form("lmdb", 4000), form("sqlite", 3800)
+    tables = form("parquet", 500, size=2_000_000)
+    said = advice([source, tables, lmdb, close], Data(10, 3200, 100.0))
+    assert "records of 3.2 kB: lmdb or sqlite, 4.0 times as fast" in said
+    assert "100 µs, reading it as it is 1,000 µs, so reading is 91%" in said
+    assert said.endswith("programs: parquet (2.0 MB).")
+    said = advice([source, tables], Data(10, 3200, 99_000.0))
+    assert "no form beats the data as it is" in said and "decides little" in said
+    assert advice([source], Data(10, 3200, None)) == ""
+
+
+def test_a_narrow_terminal_gets_several_tables():
+    lines = [("form", "random", "size"), ("lmdb", "1,000/s", "3 MB"), ("zip", "5/s", "12 MB")]
+    assert blocks(lines, 80) == [
+        ["form   random   size", "lmdb  1,000/s   3 MB", "zip       5/s  12 MB"]
+    ]
+    assert blocks(lines, 15) == [
+        ["form   random", "lmdb  1,000/s", "zip       5/s"],
+        ["", "form   size", "lmdb   3 MB", "zip   12 MB"],
+    ]
