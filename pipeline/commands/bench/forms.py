@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.protocols import Storage
+from datasets.recoded import Recode
 from datasets.sample import Record
 from datasets.writing import write_storage
 from pipeline.blame import is_explained
@@ -113,13 +114,14 @@ def size_of(record: Record) -> int:
     )
 
 
-def pack_form(name: str, source: Storage, folder: Path) -> Form:
+def pack_form(name: str, source: Storage, folder: Path, *, recode: Recode | None = None) -> Form:
     """Pack records into one form; what it cannot hold, or what is missing for it, is its `why`.
 
     Args:
         name: The writer's.
         source: The records.
         folder: Does not exist; is made, or not if it cannot be.
+        recode: Changes each record.
 
     Raises:
         ValueError: The disk is full.
@@ -130,7 +132,7 @@ def pack_form(name: str, source: Storage, folder: Path) -> Form:
     try:
         writer = build(option_node(component))
         start = time.perf_counter()
-        write_storage(writer, folder, source)
+        write_storage(writer, folder, source, recode=recode)
         form.pack_s = time.perf_counter() - start
     except (ValueError, ImportError) as error:
         if not isinstance(error, ImportError) and not is_explained(error):
