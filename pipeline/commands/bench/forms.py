@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ SAMPLE_BYTES = 256 * 10**6
 _RECORDS = 10_000
 _LOOKED_AT = 64
 _RUNS = 16
+_PAGE = 4096
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -114,6 +116,30 @@ def size_of(record: Record) -> int:
     )
 
 
+def refuse_full(folder: Path, count: int, mean_bytes: float) -> None:
+    """Refuse to begin a form for which there is no room.
+
+    Args:
+        folder: Where it is packed.
+        count: How many records there are.
+        mean_bytes: Of a record; forms round it up and add at most about a page.
+
+    Raises:
+        ValueError: There is less room than it may take.
+    """
+    needed, free = count * (mean_bytes + _PAGE), shutil.disk_usage(folder).free
+    if free < needed:
+        text = f"{free / 1e6:,.1f} MB are free, a form may take {needed / 1e6:,.1f} MB"
+        raise _full(folder, text)
+
+
+def _full(folder: Path, text: str) -> ValueError:
+    return ValueError(
+        f"bench storages: {folder}: {text}; give fewer bench.records, or a folder with more room "
+        f"(TMPDIR=..., bench.keep=...)"
+    )
+
+
 def pack_form(name: str, source: Storage, folder: Path, *, recode: Recode | None = None) -> Form:
     """Pack records into one form; what it cannot hold, or what is missing for it, is its `why`.
 
@@ -142,10 +168,7 @@ def pack_form(name: str, source: Storage, folder: Path, *, recode: Recode | None
     except OSError as error:
         if error.errno not in _FULL:
             raise
-        raise ValueError(
-            f"bench storages: {folder.parent}: {error.strerror}; give fewer bench.records, or a "
-            f"folder with more room (TMPDIR=..., bench.keep=...)"
-        ) from error
+        raise _full(folder.parent, error.strerror or str(error)) from error
     form.size_bytes = folder_bytes(folder)
     storage = find(f"storage/{name}")
     if storage is None:

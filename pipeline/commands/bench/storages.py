@@ -18,6 +18,7 @@ from pipeline.commands.bench.forms import (
     form_names,
     measured,
     pack_form,
+    refuse_full,
     sampled_rows,
     size_of,
     some_of,
@@ -72,8 +73,10 @@ def compare_storages(points: Points) -> int:
         if "size_bytes" in source.index.columns:
             forms[0].size_bytes = int(source.index.column("size_bytes").sum(dtype="int64"))
         known = some_of(source)
+        mean_bytes = sum(map(size_of, known)) / max(len(known), 1)
         try:
             for name in names:
+                refuse_full(folder, len(source), mean_bytes)
                 doing(f"packing {len(source):,} records as {name}")
                 forms.append(pack_form(name, source, folder / name))
             measure_forms(forms, config["imports"], caches, settings)
@@ -82,7 +85,7 @@ def compare_storages(points: Points) -> int:
             if any(measured(forms)):
                 data = Data(
                     records=len(rows),
-                    mean_bytes=sum(map(size_of, known)) / max(len(known), 1),
+                    mean_bytes=mean_bytes,
                     decode_us=decoding_us(config, known),
                 )
                 print_table(forms)

@@ -140,6 +140,15 @@ def test_a_full_disk_is_a_line_and_nothing_is_left(
     assert list(scratch.iterdir()) == [] and not keep.exists()
 
 
+def test_a_form_is_not_begun_without_room(data_dir, tmp_path, scratch, capsys, monkeypatch):
+    usage = type("Usage", (), {"free": 100_000})
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: usage)
+    assert compare(data_dir, tmp_path, "bench.storages=zip") == 1
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and re.search(r"0.1 MB are free, a form may take 0.[89] MB; give", err)
+    assert list(scratch.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
 )
