@@ -93,7 +93,7 @@ def table(folder: Path, title: str, arguments: argparse.Namespace, *, raw: bool)
         f"### {len(source):,} {title}, {sum(map(size_of, known)) / len(known) / 1e3:.1f} kB each",
         markdown(HEADER, [_row(form, forms[0]) for form in _ranked(forms)]),
         f"The files take {sizes[1] / 1e6:,.1f} MB of the disk. Decoding one takes {decode:,.0f} µs "
-        f"in one thread. {arguments.rounds} rounds.",
+        f"of the processor. {arguments.rounds} rounds.",
         *(f"{form.name}: {form.why}" for form in forms if form.why),
     ])  # fmt: skip
 

@@ -145,7 +145,9 @@ def test_a_form_is_not_begun_without_room(data_dir, tmp_path, scratch, capsys, m
     monkeypatch.setattr("shutil.disk_usage", lambda folder: usage)
     assert compare(data_dir, tmp_path, "bench.storages=zip") == 1
     err = capsys.readouterr().err
-    assert err.count("\n") == 1 and re.search(r"0.1 MB are free, a form may take 0.[89] MB; give", err)
+    assert err.count("\n") == 1 and re.search(
+        r"0.1 MB are free, a form may take 0.[89] MB; give", err
+    )
     assert list(scratch.iterdir()) == []
 
 
@@ -275,7 +277,7 @@ def test_a_missing_package_is_a_reason(data_dir, tmp_path, monkeypatch):
 
 
 def form(name: str, *random: float, size: int = 10**6) -> Form:
-    rounds = [Measured(0.1, rate * 2, rate) for rate in random]
+    rounds = [Measured(0.1, rate * 2, rate, 1e6 / rate, 1e6 / rate) for rate in random]
     return Form(name, b"x", size, 1.0, Measured(0.2, own_bytes=10**6), rounds)
 
 
@@ -293,7 +295,7 @@ def test_advice_says_what_the_figures_say():
     tables = form("parquet", 500, size=2_000_000)
     said = advice([source, tables, lmdb, close], Data(10, 3200, 100.0))
     assert "records of 3.2 kB: lmdb or sqlite, 4.0 times as fast" in said
-    assert "100 µs, reading it as it is 1,000 µs, so reading is 91%" in said
+    assert "100 µs of the processor, reading it as it is 1,000 µs, so reading is 91%" in said
     assert said.endswith("programs: parquet (2.0 MB).")
     said = advice([source, tables], Data(10, 3200, 99_000.0))
     assert "no form beats the data as it is" in said and "decides little" in said
