@@ -311,3 +311,17 @@ def test_a_narrow_terminal_gets_several_tables():
         ["form   random", "lmdb  1,000/s", "zip       5/s"],
         ["", "form   size", "lmdb   3 MB", "zip   12 MB"],
     ]
+
+
+def test_records_that_a_split_leaves_over_are_packed(data_dir, tmp_path):
+    from pipeline.build import open_storage, storage_opener
+    from pipeline.config.command_line import configure
+
+    path = data_dir / "demo" / "images" / "val"
+    given = [f"dataset.storage.path={path}", "dataset.val_fraction=0.5"]
+    config = configure(given)
+    source = open_storage(config, "train")
+    rows = np.arange(len(source) - 5, len(source))
+    some = OpenSome(storage_opener(config, "train"), rows)()
+    pairs = zip(some.read(np.arange(5)), source.read(rows), strict=True)
+    assert all(a.key == b.key and a.fields == b.fields for a, b in pairs)
