@@ -26,7 +26,9 @@ class Subset:
     def __init__(self, base: Storage, rows: NDArray[Any]) -> None:
         index = base.index
         # An Index knows the rows of what lies below an inner subset, whose records these are too.
-        self.base = base.base if isinstance(base, Subset) and isinstance(index, Index) else base
+        self.base: Storage = base
+        if isinstance(base, Subset) and isinstance(index, Index):
+            self.base = base.base
         # An Index keeps the rows itself, and pickles long ones as the file they lie in.
         self._rows = None if isinstance(index, Index) else rows
         self._index: Index | MemoryIndex = (

@@ -140,7 +140,9 @@ def _full(folder: Path, text: str) -> ValueError:
     )
 
 
-def pack_form(name: str, source: Storage, folder: Path, *, recode: Recode | None = None) -> Form:
+def pack_form(
+    name: str, source: Storage, folder: Path, *, recode: Recode | None = None, share: float = 1.0
+) -> Form:
     """Pack records into one form; what it cannot hold, or what is missing for it, is its `why`.
 
     Args:
@@ -148,6 +150,8 @@ def pack_form(name: str, source: Storage, folder: Path, *, recode: Recode | None
         source: The records.
         folder: Does not exist; is made, or not if it cannot be.
         recode: Changes each record.
+        share: Of the whole that these records are: a cache of `cache_bytes` is so much smaller,
+            and holds as much of them as it would of the whole.
 
     Raises:
         ValueError: The disk is full.
@@ -175,7 +179,11 @@ def pack_form(name: str, source: Storage, folder: Path, *, recode: Recode | None
         form.why = f"no storage named {name!r} is registered, by which it could be read"
         return form
     make: Callable[..., Any] = storage.target
-    form.opens = opener(partial(make, os.path.abspath(folder), **writer.storage_arguments))
+    arguments = dict(writer.storage_arguments)
+    cache_bytes = option_node(storage).get("cache_bytes")
+    if share < 1 and isinstance(cache_bytes, int):
+        arguments["cache_bytes"] = int(cache_bytes * share)
+    form.opens = opener(partial(make, os.path.abspath(folder), **arguments))
     return form
 
 

@@ -21,8 +21,7 @@ _LEGEND = (
     f"is no cached index yet; "
     f"memory: what a worker that has read all records needs for itself. Everything lies in the "
     f"page cache; a disk that is slower than this gains more from forms that read in long runs. "
-    f"Parquet keeps row groups: shuffled, a sample that fits its cache_bytes reads many times "
-    f"faster than a whole that does not."
+    f"Where these are some of the records, a form's own cache is smaller by as much."
 )
 
 

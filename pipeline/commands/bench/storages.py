@@ -78,7 +78,8 @@ def compare_storages(points: Points) -> int:
             for name in names:
                 refuse_full(folder, len(source), mean_bytes)
                 doing(f"packing {len(source):,} records as {name}")
-                forms.append(pack_form(name, source, folder / name))
+                share = len(rows) / len(whole)
+                forms.append(pack_form(name, source, folder / name, share=share))
             measure_forms(forms, config["imports"], caches, settings)
         finally:
             clear()
