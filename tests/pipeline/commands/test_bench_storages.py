@@ -154,8 +154,7 @@ def test_a_form_is_not_begun_without_room(data_dir, tmp_path, scratch, capsys, m
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
 )
 def test_an_interrupt_leaves_nothing_behind(number, data_dir, tmp_path):
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
+    (scratch := tmp_path / "scratch").mkdir()
     with subprocess.Popen(
         [sys.executable, "-m", "pipeline", "bench", "storages", f"data_dir={data_dir}",
          "bench.seconds=60", "bench.rounds=1", "bench.storages=[lmdb]", "bench.records=50"],
