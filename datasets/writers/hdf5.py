@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,12 +64,15 @@ class Hdf5Writer:
             )
         name = f"part-{part.number:05d}-of-{len(plan.parts):05d}.h5"
         text = h5py.string_dtype()
-        with h5py.File(folder / name, "w") as file:
+        # Put together in memory: the library does not come back from a disk that is full.
+        whole = io.BytesIO()
+        with h5py.File(whole, "w") as file:
             file.attrs[PACKED] = "1"
             file["keys"] = np.array(raw_keys(plan.index, np.array(rows)), object).astype(text)
             if plan.class_names is not None:
                 file.create_dataset("class_names", data=list(plan.class_names), dtype=text)
             write_fields(file, found)
+        (folder / name).write_bytes(whole.getbuffer())
         return Written(files=(name,))
 
     def join_part(self, folder: Path, plan: PackPlan, summary: PartSummary) -> None:
