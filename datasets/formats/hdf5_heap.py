@@ -18,6 +18,39 @@ _COLLECTION = struct.Struct("<4sB3xQ")  # signature, version, size
 _OBJECT = struct.Struct("<HH4xQ")  # number, references, size
 _FIRST_BYTES = 4096  # the least size of a collection
 _MOST_FIRST_BYTES = 1 << 20
+_MOST_COLLECTION_BYTES = 1 << 26
+
+
+def read_collection(file: SharedFile, start: int, *, file_bytes: int) -> dict[int, bytes]:
+    """All objects of a collection, by their numbers: where several are wanted.
+
+    Finding one takes going through those before it, so finding each alone takes the square.
+
+    Args:
+        file: The file.
+        start: Where the collection begins.
+        file_bytes: Size of the file.
+
+    Raises:
+        DamagedChunk: It is not there, or is larger than any that is written.
+        datasets.shared_file.EndOfFile: The file ends before it.
+    """
+    signature, version, size_bytes = _COLLECTION.unpack(file.read(start, _COLLECTION.size))
+    if signature != b"GCOL" or version != 1 or start + size_bytes > file_bytes:
+        raise DamagedChunk("the place of a value holds something else")
+    if size_bytes > _MOST_COLLECTION_BYTES:
+        raise DamagedChunk(f"a collection of {size_bytes:,} bytes")
+    content = file.read(start, size_bytes)
+    objects: dict[int, bytes] = {}
+    at = _COLLECTION.size
+    while at + _OBJECT.size <= size_bytes:
+        number, _, object_bytes = _OBJECT.unpack_from(content, at)
+        at += _OBJECT.size
+        if number == 0 or object_bytes > size_bytes - at:  # the free space at the end; damage
+            break
+        objects.setdefault(number, content[at : at + object_bytes])
+        at += -(-object_bytes // 8) * 8
+    return objects
 
 
 def read_heap(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -13,10 +15,11 @@ from numpy.typing import NDArray
 
 from datasets.formats.hdf5_arrays import DAMAGE, Array, OpenedFile, Places, native
 from datasets.formats.hdf5_filters import DamagedChunk, decode_chunk
-from datasets.formats.hdf5_heap import read_heap
+from datasets.formats.hdf5_heap import read_collection, read_heap
 from datasets.group_cache import GroupCache
 
 _MOST_PLANS = 1024
+_SEVERAL = 4  # values of one collection for which it is read whole
 
 
 class ArrayReader:
@@ -98,22 +101,41 @@ class ArrayReader:
             return [_text(value, raw) for value in elements.tolist()]
         if kind == "bytes":
             return [value.tobytes() for value in elements]
-        dtype = np.dtype(array.type.dtype)
-        found: list[Any] = []
-        for element in elements.tolist():
-            try:
-                value = read_heap(
-                    opened.file,
-                    opened.base,
-                    element,
-                    dtype.itemsize,
-                    file_bytes=opened.size_bytes,
-                )
-            except DAMAGE as error:
-                found.append(DamagedChunk(str(error)))
-                continue
-            found.append(_text(value, raw) if kind == "long_text" else value)
+        item_bytes = np.dtype(array.type.dtype).itemsize
+        listed = elements.tolist()
+        found: list[Any] = [b""] * len(listed)
+        # One collection after the other, and whole where it holds several of them.
+        order = sorted(range(len(listed)), key=lambda row: listed[row][1])
+        for address, rows in groupby(order, key=lambda row: listed[row][1]):
+            several = list(rows)
+            for row, value in self._of_collection(opened, address, several, listed, item_bytes):
+                is_text = kind == "long_text" and not isinstance(value, DamagedChunk)
+                found[row] = _text(value, raw) if is_text else value
         return found
+
+    @staticmethod
+    def _of_collection(
+        opened: OpenedFile, address: int, rows: list[int], listed: list[Any], item_bytes: int
+    ) -> Iterator[tuple[int, Any]]:
+        """The rows' values, all of one collection of the heap, or a `DamagedChunk`."""
+        file, start, size = opened.file, opened.base + address, opened.size_bytes
+        objects: dict[int, bytes] = {}
+        if len(rows) >= _SEVERAL:
+            with suppress(*DAMAGE):  # each by itself, then, and said of each
+                objects = read_collection(file, start, file_bytes=size)
+        for row in rows:
+            length, _, number = listed[row]
+            value = objects.get(number, b"")
+            if length and len(value) < length * item_bytes:
+                try:
+                    yield (
+                        row,
+                        read_heap(file, opened.base, listed[row], item_bytes, file_bytes=size),
+                    )
+                except DAMAGE as error:
+                    yield row, DamagedChunk(str(error))
+                continue
+            yield row, value[: length * item_bytes]
 
     def _mapped(self, opened: OpenedFile, array: Array) -> NDArray[Any]:
         """An array in one piece, as a view of the file."""
