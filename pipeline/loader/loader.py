@@ -17,6 +17,7 @@ from pipeline.loader.engines import auto as _auto  # noqa: F401 - registers itse
 from pipeline.loader.engines import inline as _inline  # noqa: F401 - registers itself
 from pipeline.loader.engines import ring as _ring  # noqa: F401 - registers itself
 from pipeline.loader.engines import torch as _torch  # noqa: F401 - registers itself
+from pipeline.loader.epochs import EpochRuns
 from pipeline.loader.feed import check_ranks, indexed_tasks, stream_tasks
 from pipeline.loader.freed_memory import keep_freed_memory
 from pipeline.loader.padding import random_order_padding
@@ -129,6 +130,12 @@ class Loader:
         )
         self._bad_samples = BadSampleLog(bad_samples_path, max_error_rate=settings.max_error_rate)
         self._engine: Engine = _engine_class(settings.engine)(self._compute, settings)
+        self._runs = EpochRuns(
+            self._engine,
+            self._tasks,
+            num_batches=self._num_batches,
+            across=settings.across_epochs and settings.persistent_workers and not self._evaluates,
+        )
         self._epoch = 0
         self._next_batch = 0
         self._finished = False
@@ -199,8 +206,8 @@ class Loader:
         # `iter` find the place as it was set.
         self._check_turn(turn)
         self._placed = False
-        tasks = self._tasks(epoch=self._epoch, start=self._next_batch, quarantine=self._quarantine)
-        run = self._run = self._engine.run(tasks)
+        run = self._runs.deliveries(self._epoch, self._next_batch, self._quarantine)
+        self._run = run
         self.stats.begin()
         try:
             while (delivery := next(run, None)) is not None:
@@ -214,6 +221,7 @@ class Loader:
                     yield delivery.batch
                     self.stats.asked()
                     self._check_turn(turn)
+                del delivery  # whoever was handed the batch decides how long it lives
             self._finished = not self._placed
             self._bad_samples.end_epoch()
         finally:
@@ -266,6 +274,7 @@ class Loader:
         if not anyway:
             check_state(state, self._what())
         self._stop()
+        self._runs.drop()
         self._epoch = int(state["epoch"])
         self._next_batch = int(state["next_batch"])
         self._finished = bool(state["finished"])
@@ -296,6 +305,7 @@ class Loader:
     def close(self) -> None:
         """End iteration and workers. Iterating again starts them anew."""
         self._stop()
+        self._runs.drop()
         self._engine.close()
 
     def __enter__(self) -> Loader:

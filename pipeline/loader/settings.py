@@ -35,6 +35,9 @@ class LoaderSettings:
             read.
         pin_memory: Page-locked batches for fast copies to the device; ``auto``: if there is CUDA.
         persistent_workers: Keep workers from one epoch to the next.
+        across_epochs: In training, compute the first batches of the next epoch when the last ones
+            of this have been begun, so that workers never wait at an epoch's end. They take
+            memory while it is evaluated. Needs `persistent_workers`.
         timeout_s: Seconds to wait for one batch before giving up, or before a worker process of
             ``ring`` is replaced.
         multiprocessing_context: How worker processes start.
@@ -54,6 +57,7 @@ class LoaderSettings:
     read_ahead: Annotated[int, Ge(0)] = 0
     pin_memory: bool | Literal["auto"] = "auto"
     persistent_workers: bool = True
+    across_epochs: bool = True
     timeout_s: Annotated[float, Gt(0)] = 120.0
     multiprocessing_context: Literal["forkserver", "spawn", "fork"] = "forkserver"
     drop_last: bool | Literal["pad"] = True

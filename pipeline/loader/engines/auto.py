@@ -73,13 +73,14 @@ class AutoEngine:
         intact = False
         try:
             for crew, delivery in deliver(tasks, self._crew_of_next):
-                if self._is_settled:
-                    yield delivery
-                else:
+                looks = not self._is_settled
+                if looks:
                     self._note(crew, delivery)
-                    yield delivery
+                handed = [delivery]
+                del delivery  # kept nowhere here, however long the consumer takes
+                yield handed.pop()
+                if looks:
                     self.calibration.asked()
-                del delivery
             intact = True
         except GeneratorExit:
             intact = True
@@ -126,6 +127,8 @@ class AutoEngine:
         formation = next(key for key, value in self._crews.items() if value is crew)
         calibration = self.calibration
         if not calibration.is_over:
+            if delivery.number == 0:  # who knows what the consumer did between two epochs
+                calibration.begin()
             calibration.delivered(formation, delivery.positions, crew.usage)
             if calibration.is_over:
                 _logger.info("loader: computed by %s", self.choice)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from pipeline.loader.contract import BatchTask, Delivery
@@ -62,9 +63,7 @@ class RingEngine:
         crew = self._crew or self._start()
         intact = False
         try:
-            for _, delivery in deliver(tasks, lambda: crew):
-                yield delivery
-                del delivery
+            yield from map(itemgetter(1), deliver(tasks, lambda: crew))
             intact = True
         except GeneratorExit:
             intact = True

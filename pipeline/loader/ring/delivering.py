@@ -33,10 +33,9 @@ def deliver(
     _submit(source, ahead, crew_of_next)
     while ahead:
         crew, ticket = ahead.popleft()
-        delivery = crew.take(ticket)
+        taken = [crew.take(ticket)]
         _submit(source, ahead, crew_of_next)
-        yield crew, delivery
-        del delivery
+        yield crew, taken.pop()  # kept nowhere here: this may stand still for an evaluation
     if source.error is not None:
         raise source.error
 

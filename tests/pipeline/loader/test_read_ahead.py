@@ -65,7 +65,7 @@ def test_reading_is_begun_before_the_first_batch_is_decoded_and_no_more_of_it(
             assert begun.value == begun_batches
 
     dataset = StagedFake(200, on_read=count, on_finish=wait_for_reads)
-    with make_loader(dataset, read_ahead=depth, **settings) as loader:
+    with make_loader(dataset, read_ahead=depth, across_epochs=False, **settings) as loader:
         assert digests(loader) == digests(make_loader(FakeDataset(200)))
     assert begun.value == 25, "each batch once"
 
@@ -100,7 +100,7 @@ def test_breaking_off_ends_the_reading():
     begun = []
     dataset = StagedFake(800, on_read=lambda records: begun.append(records[0]))
     threads = threading.active_count()
-    with make_loader(dataset, read_ahead=4, **THREADS) as loader:
+    with make_loader(dataset, read_ahead=4, across_epochs=False, **THREADS) as loader:
         for batches in (1, 3):
             iterator = iter(loader)
             for _ in range(batches):

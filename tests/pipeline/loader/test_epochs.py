@@ -1,0 +1,194 @@
+"""Workers go on over an epoch's end; what they computed for the next one is only ever that."""
+
+from __future__ import annotations
+
+import gc
+import time
+import weakref
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from pipeline.samplers.random import RandomSampler
+from tests.pipeline.loader.fakes import FakeDataset, digest, digests, make_loader
+
+N, BATCHES = 40, 5
+AHEAD = 4  # batches that two workers compute ahead
+THREADS = {"engine": "ring", "num_workers": 2}
+WAYS = pytest.mark.parametrize(
+    "settings",
+    [
+        {"engine": "inline"},
+        THREADS,
+        {**THREADS, "engine": "auto"},
+        {**THREADS, "processes": 1, "multiprocessing_context": "fork"},
+        {"engine": "torch", "num_workers": 2, "multiprocessing_context": "fork"},
+    ],
+    ids=["inline", "threads", "auto", "process", "torch"],
+)
+
+
+class Noted(FakeDataset):
+    """Notes the epoch and the first position of every batch that is begun."""
+
+    def __init__(self, n: int, **settings: object) -> None:
+        super().__init__(n, **settings)
+        self.begun: list[tuple[int, int]] = []
+
+    def fetch(self, indices, positions, epoch):
+        self.begun.append((epoch, int(positions[0]) // 8))
+        return super().fetch(indices, positions, epoch)
+
+
+def loader_of(dataset, **settings):
+    return make_loader(dataset, RandomSampler(len(dataset), seed=4), **settings)
+
+
+def expected(epoch: int) -> list[str]:
+    loader = loader_of(FakeDataset(N), across_epochs=False)
+    loader.set_epoch(epoch)
+    return digests(loader)
+
+
+def begun_after_rest(dataset: Noted, count: int) -> list[tuple[int, int]]:
+    """What was begun, when `count` batches were and some time has passed."""
+    deadline = time.monotonic() + 10
+    while len(dataset.begun) < count and time.monotonic() < deadline:
+        time.sleep(0.002)
+    time.sleep(0.05)
+    return sorted(dataset.begun)
+
+
+def test_the_next_epoch_is_begun_once_and_no_further_than_others_are_computed_ahead():
+    dataset = Noted(N)
+    with loader_of(dataset, **THREADS) as loader:
+        for epoch in range(3):
+            assert digests(loader) == expected(epoch)
+            whole = [(done, number) for done in range(epoch + 1) for number in range(BATCHES)]
+            coming = [(epoch + 1, number) for number in range(AHEAD)]
+            assert begun_after_rest(dataset, len(whole + coming)) == whole + coming
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"across_epochs": False},
+        {"persistent_workers": False},
+        {"split": "val"},
+    ],
+    ids=["as asked", "workers end", "evaluation"],
+)
+def test_it_is_not(settings):
+    dataset = Noted(N)
+    with loader_of(dataset, **THREADS, **settings) as loader:
+        for _ in loader:
+            pass
+        assert begun_after_rest(dataset, BATCHES) == [(0, number) for number in range(BATCHES)]
+
+
+@WAYS
+def test_epochs_in_a_row_and_out_of_it(settings):
+    with loader_of(FakeDataset(N), **settings) as loader:
+        assert digests(loader) == expected(0)
+        assert digests(loader) == expected(1)
+        loader.set_epoch(7)
+        assert digests(loader) == expected(7), "another epoch than the next"
+        loader.set_epoch(7)
+        assert digests(loader) == expected(7), "the same epoch again"
+        assert digests(loader) == expected(8)
+        broken_off = [digest(batch) for batch in islice(loader, 2)]
+        assert broken_off == expected(9)[:2]
+        assert digests(loader) == expected(9), "broken off: again from its beginning"
+
+
+@WAYS
+def test_a_program_that_counts_batches(settings):
+    """It never asks for the batch behind the last one."""
+    with loader_of(FakeDataset(N), **settings) as loader:
+        for epoch in range(3):
+            assert [digest(batch) for batch in islice(loader, BATCHES)] == expected(epoch)
+
+
+def test_what_a_program_that_counts_leaves_behind_is_used():
+    dataset = Noted(N)
+    with loader_of(dataset, **THREADS) as loader:
+        for _ in range(2):
+            for _ in islice(loader, BATCHES):
+                pass
+        begun = begun_after_rest(dataset, 2 * BATCHES + AHEAD)
+    assert len(begun) == len(set(begun)) == 2 * BATCHES + AHEAD
+
+
+@WAYS
+def test_a_state_of_the_epochs_end_goes_on_with_the_next(settings):
+    with loader_of(FakeDataset(N), **settings) as loader:
+        for _ in loader:
+            pass
+        ended = loader.state_dict()
+        assert digests(loader) == expected(1)
+        for at, epoch, rest in (
+            (ended, 1, 0),
+            ({**ended, "finished": False, "next_batch": 3}, 0, 3),
+            ({**ended, "finished": False, "next_batch": BATCHES}, 0, BATCHES),
+        ):
+            loader.load_state_dict(at)
+            assert digests(loader) == expected(epoch)[rest:]
+
+
+def test_a_bad_sample_is_told_in_its_own_epoch():
+    """Position 2 of epoch 1 is bad, and computed while epoch 0 is the one that is iterated."""
+    bad = int(RandomSampler(N, seed=4).indices(1, 2, 3)[0])
+    place = int(np.flatnonzero(RandomSampler(N, seed=4).indices(0, 0, N) == bad)[0])
+    dataset = Noted(N, bad=[bad])
+    with loader_of(dataset, **THREADS, on_error="skip", max_error_rate=1) as loader:
+        for _ in islice(loader, place // 8):
+            pass
+        dataset.begun.clear()
+        loader.set_epoch(0)
+        for _ in loader:
+            pass
+        begun_after_rest(dataset, BATCHES + AHEAD)
+        assert loader.stats.bad_samples == 1
+        next(iter(loader))
+        assert loader.stats.bad_samples == 2
+
+
+def test_an_error_is_raised_in_its_own_epoch():
+    class Fails(Noted):
+        def fetch(self, indices, positions, epoch):
+            samples = super().fetch(indices, positions, epoch)
+            if (epoch, int(positions[0])) == (1, 8):
+                raise OSError("the disk is gone")
+            return samples
+
+    dataset = Fails(N)
+    with loader_of(dataset, **THREADS) as loader:
+        assert digests(loader) == expected(0)
+        begun_after_rest(dataset, BATCHES + AHEAD)
+        batches = iter(loader)
+        assert digest(next(batches)) == expected(1)[0]
+        with pytest.raises(OSError, match="the disk is gone"):
+            next(batches)
+        loader.set_epoch(2)
+        assert digests(loader) == expected(2), "and the loader goes on"
+
+
+def test_no_batch_of_the_epoch_that_ended_is_kept():
+    with loader_of(FakeDataset(N), **THREADS) as loader:
+        images = [weakref.ref(batch["image"]) for batch in loader]
+        gc.collect()
+        assert not any(image() is not None for image in images)
+
+
+def test_closing_forgets_what_was_computed():
+    dataset = Noted(N)
+    loader = loader_of(dataset, **THREADS)
+    for _ in loader:
+        pass
+    begun_after_rest(dataset, BATCHES + AHEAD)
+    loader.close()
+    count = len(dataset.begun)
+    assert digests(loader) == expected(1)
+    assert dataset.begun.count((1, 0)) == 2 and len(dataset.begun) > count
+    loader.close()
