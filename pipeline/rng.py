@@ -86,11 +86,9 @@ class PythonRandom(random.Random):
 
     def __init__(self, generator: np.random.Generator) -> None:
         self._generator = generator
+        # The generator's own method, without a call between: stacks draw half a dozen a sample.
+        self.random = generator.random  # type: ignore[method-assign]
         super().__init__()
-
-    def random(self) -> float:
-        """A float in [0, 1)."""
-        return float(self._generator.random())
 
     def getrandbits(self, k: int, /) -> int:
         """An integer of `k` random bits."""

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 _CONTEXT = 2
 # Narrower images are interpolated in another way by libjpeg (jdsample.c).
 LEAST_WIDTH = 8
-_RESTART = 0xD0
-_END_OF_IMAGE = 0xD9
+_RESTART = 0xFFD0
+_END_OF_IMAGE = 0xFFD9
+_MARKER_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +102,24 @@ def _cut_tiles(data: bytes, scan: JpegScan, box: Box) -> JpegPart | None:
     if ends is None:
         return None
 
-    grid = np.arange(columns * rows).reshape(rows, columns)
-    tiles = grid[first_row : last_row + 1, first_column : last_column + 1]
-    part = bytearray(data[: scan.data_at])
-    struct.pack_into(">HH", part, scan.frame_at + 5, height, width)
-    markers = []
-    for row in tiles:
-        begin = int(ends[row[0] - 1]) + 2 if row[0] else scan.data_at
-        markers.append(ends[row] + (len(part) - begin))
-        part += data[begin : int(ends[row[-1]]) + 2]
-    if not _renumber(part, np.concatenate(markers), tiles.ravel(), tiles_in_all=grid.size):
+    touched = np.s_[first_row : last_row + 1, first_column : last_column + 1]
+    its_ends = ends.reshape(rows, columns)[touched]
+    numbers = np.arange(columns * rows).reshape(rows, columns)[touched]
+    # In each row of tiles those that are wanted lie in one piece.
+    befores = numbers[:, 0] - 1
+    begins = ends[befores] + _MARKER_BYTES
+    if befores[0] < 0:
+        begins[0] = scan.data_at
+    stops = its_ends[:, -1] + _MARKER_BYTES
+    pieces = [data[: scan.data_at]]
+    pieces += [data[i:j] for i, j in zip(begins.tolist(), stops.tolist(), strict=True)]
+    part = bytearray().join(pieces)
+    lengths = stops - begins
+    moved = scan.data_at + lengths.cumsum() - stops  # how far each piece is from where it was
+    markers = (its_ends + moved[:, None]).ravel()
+    if not _renumber(part, markers, numbers.ravel(), numbers_in_all=ends.size):
         return None
+    struct.pack_into(">HH", part, scan.frame_at + 5, height, width)
     return JpegPart(part, width, height, left, top, exhaustive=True)
 
 
@@ -127,22 +135,29 @@ def _ends(data: bytes, scan: JpegScan, count: int) -> NDArray[np.int64] | None:
     if scan.tile_lengths is not None:
         lengths = np.frombuffer(scan.tile_lengths, ">u2")
         if len(lengths) == count:
-            ends: NDArray[np.int64] = np.cumsum(lengths + np.int64(2)) + (scan.data_at - 2)
-            return ends if ends[-1] + 2 <= len(data) else None
+            ends: NDArray[np.int64] = lengths.cumsum(dtype=np.int64)
+            ends += np.arange(scan.data_at, scan.data_at + _MARKER_BYTES * count, _MARKER_BYTES)
+            return ends if ends[-1] + _MARKER_BYTES <= len(data) else None
     found = find_ends(data, scan.data_at)
     return found if found is not None and len(found) == count else None
 
 
 def _renumber(
-    part: bytearray, at: NDArray[np.int64], tiles: NDArray[np.int64], *, tiles_in_all: int
+    part: bytearray, at: NDArray[np.int64], numbers: NDArray[np.int64], *, numbers_in_all: int
 ) -> bool:
-    """Number the markers at `at`, behind `tiles`, from 0 on; False if others stand there."""
+    """Number the markers at `at`, behind tiles `numbers`, from 0 on; False if others stand there."""
     import numpy as np
 
-    values = np.frombuffer(part, np.uint8)
-    there = np.where(tiles == tiles_in_all - 1, _END_OF_IMAGE, _RESTART + tiles % 8)
-    if at[-1] + 2 > len(part) or (values[at] != 0xFF).any() or (values[at + 1] != there).any():
+    if at[-1] + _MARKER_BYTES > len(part):
         return False
-    values[at + 1] = _RESTART + np.arange(len(at)) % 8
-    values[at[-1] + 1] = _END_OF_IMAGE
+    # Two bytes from every byte on: a marker is read, compared and written as one number.
+    pairs = np.ndarray((len(part) - 1,), ">u2", part, strides=(1,))
+    there = _RESTART + (numbers & 7)
+    if numbers[-1] == numbers_in_all - 1:
+        there[-1] = _END_OF_IMAGE
+    if (pairs[at] != there).any():
+        return False
+    renumbered = _RESTART + (np.arange(at.size) & 7)
+    renumbered[-1] = _END_OF_IMAGE
+    pairs[at] = renumbered
     return True
