@@ -145,7 +145,7 @@ def _ends(data: bytes, scan: JpegScan, count: int) -> NDArray[np.int64] | None:
 def _renumber(
     part: bytearray, at: NDArray[np.int64], numbers: NDArray[np.int64], *, numbers_in_all: int
 ) -> bool:
-    """Number the markers at `at`, behind tiles `numbers`, from 0 on; False if others stand there."""
+    """Number the markers at `at` from 0 on; False if others than those of the tiles stand there."""
     import numpy as np
 
     if at[-1] + _MARKER_BYTES > len(part):
