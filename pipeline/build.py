@@ -268,12 +268,16 @@ def build_device_transforms(config: Config, split: Split) -> list[BatchTransform
     """What happens to batches of a split on the device, in order: ``augment.device``.
 
     Each step is told the seed, its name and the split: what is random leaves evaluation alone.
+    Neighbours that move the pixels of rows are joined.
     """
+    from transforms.batch_rows import joined_steps
     from transforms.cpu.stack import ordered_steps
 
     steps = ordered_steps(config["augment"].get("device") or {})
     seed = config["seed"]
-    return [build(node, seed=seed, split=split, step=name) for name, node in steps.items()]
+    return joined_steps(
+        [build(node, seed=seed, split=split, step=name) for name, node in steps.items()]
+    )
 
 
 def build_model(

@@ -146,7 +146,7 @@ def words_at(key: int, epochs: Any, positions: Any) -> Any:
 
     SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA
     2014), which can be entered anywhere: the word of a position is that far into the sequence
-    that key and epoch start. In 26 calls on whole arrays, where Philox takes some 70; the same
+    that key and epoch start. In 20 calls on whole arrays, where Philox takes some 70; the same
     arithmetic, and so the same words, in NumPy and in torch on any device.
 
     Args:
@@ -163,6 +163,13 @@ def words_at(key: int, epochs: Any, positions: Any) -> Any:
 
 def _mixed(word: Any) -> Any:
     """The output function of SplitMix64 (variant 13 of Stafford's), on wrapping int64."""
+    if isinstance(word, np.ndarray):  # has shifts without a sign, and works in place
+        unsigned = word.view(np.uint64)
+        for unsigned_shift, unsigned_factor in _UNSIGNED_MIX:
+            unsigned ^= unsigned >> unsigned_shift
+            unsigned *= unsigned_factor
+        unsigned ^= unsigned >> _LAST_SHIFT
+        return word
     for shift, factor in _MIX:
         word = (word ^ (word >> shift & (1 << 64 - shift) - 1)) * factor
     return word ^ (word >> 31 & (1 << 33) - 1)
@@ -170,3 +177,5 @@ def _mixed(word: Any) -> Any:
 
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 _MIX = ((30, 0xBF58476D1CE4E5B9 - (1 << 64)), (27, 0x94D049BB133111EB - (1 << 64)))
+_UNSIGNED_MIX = tuple((np.uint64(shift), np.uint64(factor & _MASK64)) for shift, factor in _MIX)
+_LAST_SHIFT = np.uint64(31)

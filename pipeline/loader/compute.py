@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,7 @@ class BatchComputer:
         self._collate: Collate = getattr(dataset, "collate", None) or collate
         self._staged = _is_staged(dataset)
         self._whole = WholeBatches(dataset, self._collate)
+        self._looked = False
         self._on_error = on_error
         self._replacer: Replacer | None = None
         if sampler is not None and not isinstance(dataset, StreamDataset):
@@ -149,7 +151,7 @@ class BatchComputer:
         placed = self._staged or task.items is not None
         if not placed or not hasattr(self._collate, "with_rows"):
             return None
-        shape = self.dataset.row_shape
+        shape = self.dataset.row_shape or self._shape_of_first(task)
         if shape is None:
             return None
         shape = (task.positions.size, *shape)
@@ -157,6 +159,19 @@ class BatchComputer:
             return np.empty(shape, np.uint8)
         count = math.prod(shape)
         return np.frombuffer(allocate(count), np.uint8, count).reshape(shape)
+
+    def _shape_of_first(self, task: BatchTask) -> tuple[int, ...] | None:
+        """The shape of images, of a sample that is computed for it alone, once.
+
+        So the first batch too is written where it is to be, and not copied there.
+        """
+        if self._looked or task.items is not None or task.quarantined:
+            return None
+        self._looked = True
+        with suppress(Exception):  # whatever is wrong is said when the batch is computed
+            self.dataset.fetch(task.indices[:1], task.positions[:1], task.epoch)
+        shape: tuple[int, ...] | None = self.dataset.row_shape
+        return shape
 
     def _place(self, rows: Rows, row: int, sample: Sample | BadSample) -> None:
         """Put one fetched sample into its batch, or do with a bad one what is asked for."""

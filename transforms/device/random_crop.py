@@ -11,7 +11,7 @@ from annotated_types import Ge
 from datasets.sample import Batch
 from pipeline.registry import register
 from pipeline.rng import batch_key
-from transforms.batch_rows import changed_rows, on_cpu, row_words
+from transforms.batch_rows import RowChange, changed_rows, refuse_fixed_fields, row_words
 
 if TYPE_CHECKING:
     import torch
@@ -76,12 +76,23 @@ class RandomCrop:
             ValueError: An image is smaller than the crop or its padding, or the batch holds
                 boxes or keypoints, which would have to move too.
         """
-        if self._centre:
-            return batch if self._size is None else changed_rows(batch, self._centred, self._step)
-        words = row_words(batch, self._key)
-        return changed_rows(batch, lambda image, rows: self._crop(image, words[rows]), self._step)
+        change = self.row_change(batch)
+        return batch if change is None else changed_rows(batch, [change])
 
-    def _room(self, image: torch.Tensor) -> tuple[int, int, int, int]:
+    def row_change(self, batch: Batch) -> RowChange | None:
+        """What it does to the rows of a batch; see `transforms.batch_rows.RowStep`."""
+        if self._centre and self._size is None:
+            return None
+        refuse_fixed_fields(batch, self._step)
+        if self._centre:
+            return RowChange(self._centred, self._centred)
+        words = row_words(batch, self._key)
+        return RowChange(
+            lambda pixels, rows: self._cut(pixels, words[rows]),
+            lambda image, rows: self._gathered(image, words[rows]),
+        )
+
+    def _room(self, image: Any) -> tuple[int, int, int, int]:
         """Height and width of the crop, and how many places there are for each."""
         height, width = self._size or (image.shape[1], image.shape[2])
         down = image.shape[1] + 2 * self._padding - height + 1
@@ -99,24 +110,17 @@ class RandomCrop:
             )
         return height, width, down, across
 
-    def _centred(self, image: torch.Tensor, _: slice) -> torch.Tensor:
+    def _centred(self, image: Any, _: slice) -> Any:
+        """The middle of [B, H, W, ...], an array or a tensor."""
         height, width, down, across = self._room(image)
         top, left = (down - 1) // 2, (across - 1) // 2
         return image[:, top : top + height, left : left + width]
 
-    def _crop(self, image: torch.Tensor, words: Any) -> torch.Tensor:
-        """Crop rows of [B, H, W, ...] at the places that `words`, int64 [B], give."""
-        import torch
-
-        height, width, down, across = self._room(image)
-        # A number below n from 32 bits, by a product (Lemire, "Fast random integer generation
-        # in an interval", 2019, section 3): the bias is below n / 2^32.
-        tops = (words & _WORD) * down >> 32
-        lefts = (words >> 32 & _WORD) * across >> 32
-        if on_cpu(image):
-            padded = self._padded(image.numpy()) if self._padding else image.numpy()
-            return torch.from_numpy(_windows(padded, tops, lefts, height, width))
-        return self._gathered(image, torch.as_tensor(tops), torch.as_tensor(lefts), height, width)
+    def _cut(self, pixels: NDArray[np.uint8], words: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Crop rows of uint8 [B, H, W, C] at the places that `words`, int64 [B], give."""
+        height, width, down, across = self._room(pixels)
+        padded = self._padded(pixels) if self._padding else pixels
+        return _windows(padded, *_places(words, down, across), height, width)
 
     def _padded(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """uint8 [B, H, W, C] with pixels added on every side, in memory that is used again.
@@ -126,9 +130,11 @@ class RandomCrop:
         """
         padding, (count, height, width, channels) = self._padding, image.shape
         shape = (count, height + 2 * padding, width + 2 * padding, channels)
-        padded: NDArray[np.uint8] | None = getattr(self._local, "padded", None)
+        # One for images and one for masks, whose pixels are of other sizes.
+        kept: dict[str, NDArray[np.uint8]] = vars(self._local)
+        padded = kept.get(f"of {channels}")
         if padded is None or len(padded) < count or padded.shape[1:] != shape[1:]:
-            padded = self._local.padded = np.zeros(shape, np.uint8)
+            padded = kept[f"of {channels}"] = np.zeros(shape, np.uint8)
         padded = padded[:count]
         # A row of an image as one element, which NumPy copies at once. The border stays zero.
         row = np.dtype((np.void, width * channels))
@@ -149,12 +155,12 @@ class RandomCrop:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _local=threading.local())
 
-    def _gathered(
-        self, image: torch.Tensor, tops: torch.Tensor, lefts: torch.Tensor, height: int, width: int
-    ) -> torch.Tensor:
-        """The same by one gather of pixels, without a padded copy."""
+    def _gathered(self, image: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+        """The same of [B, H, W, ...] by one gather of pixels, without a padded copy."""
         import torch
 
+        height, width, down, across = self._room(image)
+        tops, lefts = map(torch.as_tensor, _places(words, down, across))
         device = image.device
         y = tops[:, None] + torch.arange(height, device=device) - self._padding
         x = lefts[:, None] + torch.arange(width, device=device) - self._padding
@@ -169,6 +175,15 @@ class RandomCrop:
         if self._padding and not self._reflect:
             crops.masked_fill_(~inside.reshape(*inside.shape, *[1] * (image.ndim - 3)), 0)
         return crops
+
+
+def _places(words: Any, down: int, across: int) -> tuple[Any, Any]:
+    """Top and left, int64 [B] each, below the numbers of places, from random words, int64 [B].
+
+    A number below n from 32 bits, by a product (Lemire, "Fast random integer generation in an
+    interval", 2019, section 3): the bias is below n / 2^32.
+    """
+    return (words & _WORD) * down >> 32, (words >> 32 & _WORD) * across >> 32
 
 
 def _windows(

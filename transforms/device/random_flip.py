@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
 from annotated_types import Ge, Le
 
 from datasets.sample import Batch
 from pipeline.registry import register
 from pipeline.rng import batch_key
-from transforms.batch_rows import changed_rows, on_cpu, row_words
+from transforms.batch_rows import RowChange, changed_rows, refuse_fixed_fields, row_words
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
     from numpy.typing import NDArray
 
@@ -57,31 +57,46 @@ class RandomFlip:
         Raises:
             ValueError: The batch holds boxes or keypoints, which would have to move too.
         """
+        change = self.row_change(batch)
+        return batch if change is None else changed_rows(batch, [change])
+
+    def row_change(self, batch: Batch) -> RowChange | None:
+        """What it does to the rows of a batch; see `transforms.batch_rows.RowStep`."""
         if not self._active:
-            return batch
-        words = row_words(batch, self._key)
+            return None
+        refuse_fixed_fields(batch, self._step)
         # 53 bits of the word, as far as a float reaches.
+        words = row_words(batch, self._key)
         flips = (words >> 11 & (1 << 53) - 1) < round(self.p * (1 << 53))
-        return changed_rows(batch, lambda image, rows: self._flip(image, flips[rows]), self._step)
-
-    def _flip(self, image: torch.Tensor, flips: Any) -> torch.Tensor:
-        """Flip rows of [B, H, W, ...] where `flips`, bool [B], says so."""
-        import torch
-
-        if on_cpu(image):
-            return torch.from_numpy(_flip_on_cpu(image.numpy(), flips))
-        flips = torch.as_tensor(flips)
-        return torch.where(flips.reshape(-1, *[1] * (image.ndim - 1)), image.flip(2), image)
+        return RowChange(
+            lambda pixels, rows: _flipped(pixels, flips[rows]),
+            lambda image, rows: _flipped_by_torch(image, flips[rows]),
+        )
 
 
-def _flip_on_cpu(image: NDArray[np.uint8], flips: NDArray[np.bool_]) -> NDArray[Any]:
-    """The same in uint8 [B, H, W, C] by OpenCV, all rows to be flipped as one tall image."""
+def _flipped_by_torch(image: torch.Tensor, flips: Any) -> torch.Tensor:
+    """Flip rows of [B, H, W, ...] where `flips`, bool [B], says so."""
+    import torch
+
+    flips = torch.as_tensor(flips)
+    return torch.where(flips.reshape(-1, *[1] * (image.ndim - 1)), image.flip(2), image)
+
+
+def _flipped(pixels: NDArray[np.uint8], flips: NDArray[np.bool_]) -> NDArray[np.uint8]:
+    """The same in uint8 [B, H, W, C], all rows to be flipped as one tall image of OpenCV's.
+
+    A row of the batch is moved as one element, which NumPy copies at once.
+    """
     import cv2
 
-    height, width, channels = image.shape[1:]
-    flipped = image.copy()
-    chosen = image[flips]
+    count, height, width, channels = pixels.shape
+    result = np.empty_like(pixels)
+    row = np.dtype((np.void, height * width * channels))
+    given, taken = (array.reshape(count, -1).view(row)[:, 0] for array in (pixels, result))
+    np.copyto(taken, given, where=~flips)
+    chosen = given[flips]
     if len(chosen):
-        tall = cv2.flip(chosen.reshape(-1, width, channels), 1)
-        flipped[flips] = tall.reshape(-1, height, width, channels)
-    return flipped
+        tall = chosen.view(np.uint8).reshape(-1, width, channels)
+        cv2.flip(tall, 1, dst=tall)
+        taken[flips] = chosen
+    return result

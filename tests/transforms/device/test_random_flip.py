@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.transforms.device.test_random_crop import batch
-from transforms.device import random_flip
+from transforms import batch_rows
 from transforms.device.random_flip import RandomFlip
 
 
@@ -26,7 +26,7 @@ def test_both_paths_flip_the_same_rows(monkeypatch, p, channels):
     given = batch(2000, channels=channels)
     before = given["image"].clone()
     fast = flip(p=p)(given)
-    monkeypatch.setattr(random_flip, "on_cpu", lambda image: False)
+    monkeypatch.setattr(batch_rows, "on_cpu", lambda image: False)
     plain = flip(p=p)(given)
     assert torch.equal(fast["image"], plain["image"]) and torch.equal(given["image"], before)
     rows = flipped(fast["image"], given["image"])
