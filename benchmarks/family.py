@@ -44,17 +44,26 @@ def pss_mb(pids: list[int]) -> float:
 
 
 def private_mb(pid: int) -> float:
-    """Memory that one process has for itself alone, MB."""
-    return _memory_kb(pid, "Private_Clean:", "Private_Dirty:") * 1024 / 1e6
+    """Memory that one process has for itself alone, MB, without the slots that batches lie in.
+
+    Those are the ring's: written by a worker, then mapped by the consumer too.
+    """
+    return _memory_kb(pid, "Private_Clean:", "Private_Dirty:", file="smaps") * 1024 / 1e6
 
 
-def _memory_kb(pid: int, *fields: str) -> int:
+def _memory_kb(pid: int, *fields: str, file: str = "smaps_rollup") -> int:
     try:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        text = Path(f"/proc/{pid}/{file}").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return 0
-    lines = (line.split() for line in text.splitlines()[1:])
-    return sum(int(parts[1]) for parts in lines if parts[0] in fields)
+    total, counts = 0, True
+    for line in text.splitlines():
+        parts = line.split()
+        if not parts[0].endswith(":"):  # a mapping begins
+            counts = "memfd:penstock" not in line
+        elif counts and parts[0] in fields:
+            total += int(parts[1])
+    return total
 
 
 def processor_s(pids: list[int]) -> float:

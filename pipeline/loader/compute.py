@@ -6,25 +6,23 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from datasets.protocols import StagedDataset, StreamDataset
+from datasets.protocols import StreamDataset
 from datasets.sample import BadSample, Batch, Sample
 from datasets.stage_times import StageTimes
 from pipeline.loader.contract import BatchTask, Delivery
 from pipeline.loader.faults import BadSampleError, OnError, Replacer
+from pipeline.loader.fetching import SampleFetcher
 from pipeline.loader.whole_batches import WholeBatches, completed
-from pipeline.loader.work import PIECE_ROWS, Rows, Spread, Work, finished_together
+from pipeline.loader.work import Rows, Spread, Work
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from datasets.protocols import Collate, Dataset, Sampler
-
-_QUARANTINED = "quarantined: it killed the worker that computed it"
 
 
 class BatchComputer:
@@ -56,7 +54,7 @@ class BatchComputer:
         self.dataset: Any = dataset  # of which kind, the task says
         self.imports = imports
         self._collate: Collate = getattr(dataset, "collate", None) or collate
-        self._staged = _is_staged(dataset)
+        self._fetch = SampleFetcher(dataset)
         self._whole = WholeBatches(dataset, self._collate)
         self._looked = False
         self._on_error = on_error
@@ -120,18 +118,18 @@ class BatchComputer:
     @property
     def spreads(self) -> bool:
         """Whether several threads can compute the samples of one batch."""
-        return self._staged and not self.global_random
+        return self._fetch.staged and not self.global_random
 
     @property
     def reads_apart(self) -> bool:
         """Whether `read` gives records."""
-        return self._staged and not self._whole.likely
+        return self._fetch.staged and not self._whole.likely
 
     def read(self, task: BatchTask) -> Sequence[Any] | None:
         """The records of a task, to be computed later; None where reading is not apart."""
         if task.items is not None or not self.reads_apart:
             return None
-        return self._read(task.indices, task.positions, task.epoch)
+        return self._fetch.read(task.indices, task.positions, task.epoch)
 
     def _whole_batch(
         self, task: BatchTask, times: StageTimes, allocate: Callable[[int], Any] | None
@@ -148,7 +146,7 @@ class BatchComputer:
         self, task: BatchTask, allocate: Callable[[int], Any] | None
     ) -> NDArray[np.uint8] | None:
         """Memory for the images of the batch, uint8 [n, H, W, C], where they can be put into it."""
-        placed = self._staged or task.items is not None
+        placed = self._fetch.staged or task.items is not None
         if not placed or not hasattr(self._collate, "with_rows"):
             return None
         shape = self.dataset.row_shape or self._shape_of_first(task)
@@ -204,75 +202,6 @@ class BatchComputer:
             f"stream cannot be read elsewhere: use a larger loader.batch_size or repair the data"
         )
 
-    def _fetch(self, task: BatchTask, work: Work) -> list[Sample | BadSample]:
-        rows = np.arange(task.positions.size)
-        held = np.isin(task.positions, np.asarray(task.quarantined, np.int64))
-        if not held.any():
-            return self._fetch_rows(task, rows, work)
-        fetched = iter(self._fetch_rows(task, rows[~held], work) if not held.all() else [])
-        return [
-            self._quarantined(task, row) if held[row] else next(fetched) for row in rows.tolist()
-        ]
-
-    def _quarantined(self, task: BatchTask, row: int) -> BadSample:
-        index = int(task.indices[row]) if task.items is None else -1
-        position = int(task.positions[row])
-        return BadSample(index, self._key(task, row), position, _QUARANTINED, "loader")
-
-    def _fetch_rows(self, task: BatchTask, rows: Any, work: Work) -> list[Sample | BadSample]:
-        try:
-            return self._call(task, rows, work)
-        except Exception as error:
-            error.add_note(f"while computing {self._failing(task, rows)}")
-            raise
-
-    def _failing(self, task: BatchTask, rows: Any) -> str:
-        """Which sample raises. They are pure, so computing them one by one finds it."""
-        for row in rows.tolist():
-            try:
-                self._call(task, np.array([row]), Work(None, StageTimes()))
-            except Exception:
-                return (
-                    f"{self._key(task, row)!r} at position {task.positions[row]} of epoch "
-                    f"{task.epoch} (batch {task.number})"
-                )
-        return f"batch {task.number} of epoch {task.epoch}: each of its samples alone is fine"
-
-    def _call(self, task: BatchTask, rows: Any, work: Work) -> list[Sample | BadSample]:
-        positions = task.positions[rows]
-        # Rows of the batch that are held back leave a gap, and then the images are collated.
-        images = work.images if work.images is not None and len(work.images) == len(rows) else None
-        if task.items is not None:
-            items = [task.items[row] for row in rows]
-            return self.dataset.fetch_items(
-                items, positions, task.epoch, rows=images, times=work.times
-            )
-        if not self._staged:
-            return self.dataset.fetch(task.indices[rows], positions, task.epoch)
-        records: Sequence[Any]
-        if work.records is not None:
-            records = [work.records[row] for row in rows.tolist()]
-        else:
-            start = time.perf_counter()
-            records = self._read(task.indices[rows], positions, task.epoch)
-            work.times.read += time.perf_counter() - start
-            work.times.count(records)
-        if work.spread is not None and len(rows) > PIECE_ROWS:
-            return finished_together(
-                self.dataset, records, positions, task.epoch, replace(work, images=images)
-            )
-        return self.dataset.finish(records, positions, task.epoch, rows=images, times=work.times)
-
-    def _read(self, indices: Any, positions: Any, epoch: int) -> Sequence[Any]:
-        if getattr(self.dataset, "needs_partners", False):
-            return self.dataset.read(indices, positions=positions, epoch=epoch)
-        return self.dataset.read(indices)
-
-    def _key(self, task: BatchTask, row: int) -> str:
-        if task.items is not None:
-            return f"item {task.positions[row]}"
-        return self.dataset.index.keys(task.indices[row : row + 1])[0]
-
     def _collated(
         self,
         task: BatchTask,
@@ -296,17 +225,6 @@ class BatchComputer:
             )
             raise
         return completed(batch, task, np.array(rows.valid, np.bool_))
-
-
-def _is_staged(dataset: Any) -> bool:
-    """Whether ``fetch`` is no more than `read` and `finish`: a subclass may have one of its own."""
-    if not isinstance(dataset, StagedDataset):
-        return False
-    holders = [
-        next(kind for kind in type(dataset).__mro__ if name in vars(kind))
-        for name in ("fetch", "finish")
-    ]
-    return issubclass(holders[1], holders[0])
 
 
 def _no_overhead(batch: Batch) -> tuple[int, int]:

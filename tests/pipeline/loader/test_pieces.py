@@ -1,0 +1,56 @@
+"""Large records of a batch are read a piece at a time, and the batches stay the same."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.loader import pieces
+from pipeline.loader.pieces import pieces_of
+from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader
+from tests.pipeline.loader.staged import RowsCollated, StagedFake
+
+LIMIT = 1000
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    monkeypatch.setattr(pieces, "_PIECE_BYTES", LIMIT)
+
+
+def sized(n, sizes, **settings):
+    dataset = StagedFake(n, **settings)
+    dataset.index._columns["size_bytes"] = np.resize(np.asarray(sizes, np.uint32), n)
+    return dataset
+
+
+@given(sizes=st.lists(st.integers(0, 3 * LIMIT), min_size=1, max_size=60), seed=st.integers(0, 99))
+def test_pieces_are_the_batch_and_hold_little_more_than_the_limit(sizes, seed):
+    dataset = sized(len(sizes), sizes)
+    indices = np.random.default_rng(seed).permutation(len(sizes))
+    cut = pieces_of(dataset, indices)
+    assert np.array_equal(np.concatenate([indices[piece] for piece in cut]), indices)
+    for piece in cut:
+        its_sizes = np.asarray(sizes)[indices[piece]]
+        assert its_sizes.size
+        assert its_sizes.sum() <= LIMIT + (its_sizes[0] + its_sizes[-1]) / 2
+    if sum(sizes) <= LIMIT:
+        assert len(cut) == 1
+
+
+def test_without_sizes_a_batch_is_read_at_once():
+    indices = np.arange(8)
+    assert pieces_of(StagedFake(8), indices) == [slice(0, 8)]
+    assert pieces_of(object(), indices) == [slice(0, 8)]
+
+
+@pytest.mark.parametrize("settings", [{}, {"engine": "ring", "num_workers": 2}])
+def test_the_batches_are_the_same_and_no_more_is_held(settings):
+    held = []
+    dataset = sized(80, [300, 400, 250], bad=(9, 41), on_read=held.append)
+    changes = {**settings, "collate": RowsCollated(), "max_error_rate": 1, "across_epochs": False}
+    with make_loader(dataset, **changes) as loader:
+        got = digests(loader, 3)
+    assert got == digests(make_loader(FakeDataset(80, bad=(9, 41)), max_error_rate=1), 3)
+    # Threads share the first batch of a run, and it is read at once for them.
+    assert sum(len(records) > 5 for records in held) == (3 if settings else 0)
