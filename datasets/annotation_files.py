@@ -1,12 +1,15 @@
-"""Where label files lie, and whether they are as they were."""
+"""Where label files lie, which records they speak of, and whether they are as they were."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
+
+from datasets.protocols import Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,50 @@ class LabelFile:
         if not stat.S_ISREG(status.st_mode):
             return None
         return cls(path, status.st_size, status.st_mtime_ns)
+
+    @classmethod
+    def of(cls, key: str, folder: str, ending: str) -> LabelFile | None:
+        """The label file of a key: in the same folders below `folder`, or without them."""
+        stem = os.path.splitext(key)[0]
+        for name in (stem, os.path.basename(stem)):
+            if file := cls.at(os.path.join(folder, f"{name}{ending}")):
+                return file
+        return None
+
+
+def find_labels(
+    name: str,
+    kind: Literal["file", "folder"],
+    path: str,
+    *,
+    storage: Storage,
+    root: str,
+    part: str,
+) -> tuple[str, str]:
+    """Where the labels of a storage lie, and what messages call that.
+
+    Args:
+        name: Of the component.
+        kind: What is expected there.
+        path: As configured, see `label_path`.
+        storage: The data.
+        root: See `label_path`.
+        part: See `label_path`.
+
+    Returns:
+        The absolute path; the storage and that path, for messages.
+
+    Raises:
+        ValueError: There is nothing of that kind.
+    """
+    found = label_path(path, root=root, part=part)
+    where = f"{storage}, annotations {name} {found}"
+    there = os.path.isdir(found) if kind == "folder" else LabelFile.at(found)
+    if not there:
+        raise ValueError(
+            f"{where}: no such {kind}; set dataset.annotations.path, relative to the data's"
+        )
+    return found, where
 
 
 def label_path(path: str, *, root: str, part: str) -> str:
@@ -56,6 +103,53 @@ def label_path(path: str, *, root: str, part: str) -> str:
 def stem_of(name: str) -> str:
     """The name of a file without its folders and its ending."""
     return os.path.splitext(os.path.basename(name.replace("\\", "/")))[0]
+
+
+def entries_of(keys: Sequence[str], names: Sequence[str], *, where: str) -> list[str | None]:
+    """The name under which one label file for all images speaks of each record.
+
+    It is the key itself; else the same path but for the ending; else the same file name, or the
+    same but for the ending, if no other name in the file is alike.
+
+    Args:
+        keys: Keys of the records.
+        names: The names in the label file, each once.
+        where: The storage and the label file, for messages.
+
+    Returns:
+        A name, or None where there is none, for each key.
+
+    Raises:
+        ValueError: A name fits two records equally well.
+    """
+    entries: list[str | None] = [None] * len(keys)
+    taken: dict[str, str] = {}
+    alike: tuple[Callable[[str], str], ...] = (str, _without_ending, _file_name, stem_of)
+    for short in alike:
+        by_short: dict[str, str | None] = {}
+        for name in names:
+            by_short[short(name)] = None if short(name) in by_short else name
+        here: dict[str, str] = {}
+        for row, key in enumerate(keys):
+            name_or_none = by_short.get(short(key)) if entries[row] is None else None
+            if name_or_none is None or name_or_none in taken:
+                continue
+            if (other := here.setdefault(name_or_none, key)) != key:
+                raise ValueError(
+                    f"{where}: {name_or_none!r} may be {other!r} or {key!r}; name the images "
+                    f"there by their paths in the data"
+                )
+            entries[row] = name_or_none
+        taken |= here
+    return entries
+
+
+def _without_ending(name: str) -> str:
+    return os.path.splitext(name)[0]
+
+
+def _file_name(name: str) -> str:
+    return name.replace("\\", "/").rpartition("/")[2]
 
 
 def marks_of(files: Iterable[LabelFile | None]) -> str:

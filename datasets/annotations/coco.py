@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from datasets.annotation_files import LabelFile, label_path, marks_of, stem_of, strays
+from datasets.annotation_files import LabelFile, entries_of, find_labels, marks_of, strays
 from datasets.annotation_rows import BadBoxes, ObjectRows, Objects, cached_objects
 from datasets.protocols import Storage
 from pipeline.registry import register
@@ -53,17 +53,11 @@ class CocoAnnotations:
         classes: Mapping[str, tuple[str, ...]],
     ) -> list[ObjectRows]:
         """Boxes and keypoints of a storage's records; see `datasets.protocols.Annotations`."""
-        path = label_path(self.path, root=root, part=part)
-        where = f"{storage}, annotations coco {path}"
-        file = LabelFile.at(path)
-        if file is None:
-            raise ValueError(
-                f"{where}: no such file; set dataset.annotations.path, relative to the data's"
-            )
+        path, where = find_labels("coco", "file", self.path, storage=storage, root=root, part=part)
         return cached_objects(
             {"annotations": "coco", **vars(self), "file": path, "data": storage.fingerprint()},
             keys=keys,
-            marks=marks_of([file]),
+            marks=marks_of([LabelFile.at(path)]),
             read=lambda: self._read(path, keys, where),
             classes=classes.get("box_labels"),
             bad_boxes=self.bad_boxes,
@@ -86,7 +80,8 @@ class CocoAnnotations:
         except (KeyError, TypeError, ValueError) as error:
             said = f"lacks {error}" if isinstance(error, KeyError) else str(error)
             raise ValueError(f"{where}: is no COCO file: {said}") from error
-        rows = [_row_of(key, found) for key in keys]
+        entries = entries_of(keys, list(found), where=where)
+        rows = [None if entry is None else found[entry] for entry in entries]
         missing = [key for key, row in zip(keys, rows, strict=True) if row is None]
         if self.missing == "error":
             strays(missing, keys, where, "entry")
@@ -101,22 +96,17 @@ class CocoAnnotations:
 
     @staticmethod
     def _images(images: Sequence[Any]) -> tuple[dict[str, int], dict[int, Objects | str]]:
-        """Image ids by file name (whole, and its stem where that is unique), and by id."""
+        """Image ids by file name, and what stands in each image by id."""
         found: dict[str, int] = {}
         by_id: dict[int, Objects | str] = {}
-        stems: dict[str, list[int]] = {}
         for image in images:
             number, name = int(image["id"]), str(image["file_name"])
             if number in by_id or name in found:
                 raise ValueError(f"image {number}, {name!r}, stands twice")
             found[name] = number
-            stems.setdefault(stem_of(name), []).append(number)
             size = (int(image.get("width") or 0), int(image.get("height") or 0))
             extras: dict[str, list[int]] = {"crowd": [], "id": []}
             by_id[number] = Objects(extras=extras, size=size if min(size) > 0 else None)
-        for stem, numbers in stems.items():
-            if len(numbers) == 1:
-                found.setdefault(stem, numbers[0])
         return found, by_id
 
     def _add(
@@ -164,11 +154,3 @@ def _listed(content: Any, name: str) -> list[Any]:
     if not isinstance(value, list):
         raise ValueError(f"expected an object with a list {name!r}")
     return value
-
-
-def _row_of(key: str, found: Mapping[str, int]) -> int | None:
-    """The image of a key: by its path, by its file name, or by its stem."""
-    for name in (key, key.rpartition("/")[2], stem_of(key)):
-        if name in found:
-            return found[name]
-    return None

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.annotation_files import LabelFile, label_path, strays
+from datasets.annotation_files import LabelFile, find_labels, strays
 from datasets.file_reader import MissingFile, read_file
 from datasets.index import Index, write_index
 from datasets.index_cache import cached_index
@@ -55,13 +55,11 @@ class MaskFolder:
         classes: Mapping[str, tuple[str, ...]],
     ) -> list[MaskFiles]:
         """The masks of a storage's records; see `datasets.protocols.Annotations`."""
-        folder = label_path(self.path, root=root, part=part)
-        where = f"{storage}, annotations mask_folder {folder}"
-        if not os.path.isdir(folder):
-            raise ValueError(
-                f"{where}: no such folder; set dataset.annotations.path, relative to the data's"
-            )
-        files = [self._file_of(key, folder) for key in keys]
+        folder, where = find_labels(
+            "mask_folder", "folder", self.path, storage=storage, root=root, part=part
+        )
+        ending = f"{self.suffix}.{self.ending.lstrip('.')}"
+        files = [LabelFile.of(key, folder, ending) for key in keys]
         found = [file for file in files if file is not None]
         strays([k for k, f in zip(keys, files, strict=True) if f is None], keys, where, "mask")
         names = [os.path.relpath(file.path, folder) for file in found]
@@ -83,14 +81,6 @@ class MaskFolder:
             ),
         )
         return [MaskFiles(folder, index, self.classes)]
-
-    def _file_of(self, key: str, folder: str) -> LabelFile | None:
-        stem = os.path.splitext(key)[0]
-        for name in (stem, os.path.basename(stem)):
-            path = os.path.join(folder, f"{name}{self.suffix}.{self.ending.lstrip('.')}")
-            if file := LabelFile.at(path):
-                return file
-        return None
 
 
 class MaskFiles:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 from xml.etree import ElementTree
 
-from datasets.annotation_files import LabelFile, label_path, marks_of, stem_of, strays
+from datasets.annotation_files import LabelFile, find_labels, marks_of, stem_of, strays
 from datasets.annotation_rows import BadBoxes, ObjectRows, Objects, cached_objects
 from datasets.protocols import Storage
 from pipeline.registry import register
@@ -58,13 +58,10 @@ class VocAnnotations:
         classes: Mapping[str, tuple[str, ...]],
     ) -> list[ObjectRows]:
         """The boxes of a storage's records; see `datasets.protocols.Annotations`."""
-        folder = label_path(self.path, root=root, part=part)
-        where = f"{storage}, annotations voc {folder}"
-        if not os.path.isdir(folder):
-            raise ValueError(
-                f"{where}: no such folder; set dataset.annotations.path, relative to the data's"
-            )
-        files = [self._file_of(key, folder) for key in keys]
+        folder, where = find_labels(
+            "voc", "folder", self.path, storage=storage, root=root, part=part
+        )
+        files = [LabelFile.of(key, folder, ".xml") for key in keys]
         if self.missing == "error":
             strays([k for k, f in zip(keys, files, strict=True) if f is None], keys, where, "XML")
 
@@ -83,14 +80,6 @@ class VocAnnotations:
             bad_boxes=self.bad_boxes,
             where=where,
         )
-
-    @staticmethod
-    def _file_of(key: str, folder: str) -> LabelFile | None:
-        stem = os.path.splitext(key)[0]
-        for name in (stem, os.path.basename(stem)):
-            if file := LabelFile.at(os.path.join(folder, f"{name}.xml")):
-                return file
-        return None
 
     def _parse(self, file: LabelFile, key: str) -> Objects | str:
         """The objects of an XML file, or what is wrong with it."""

@@ -96,6 +96,21 @@ def test_files_that_do_not_fit(root, change, message):
     assert "\n" not in str(caught.value)
 
 
+def test_an_image_of_unknown_size_has_no_box_without_end(root):
+    def change(content):
+        content["images"][0].pop("width")
+        content["annotations"][0]["bbox"] = [1, 2, float("inf"), 3]
+
+    assert fields_of(changed(root, change))[0]["boxes"].tolist() == [[90, 70, 120.5, 110]]
+
+
+def test_names_that_fit_two_images(root):
+    write_images(root, ["wide/b.jpg"])
+    assert len(fields_of(open_annotated(root, CocoAnnotations("coco.json", missing="empty")))) == 3
+    with pytest.raises(ValueError, match=r"'b\.jpg' may be 'deep/b\.jpg' or 'wide/b\.jpg'"):
+        changed(root, lambda content: content["images"][1].update(file_name="b.jpg"))
+
+
 @pytest.mark.parametrize("text", ["", "{", "[1]", "null", "\xff"])
 def test_what_is_no_coco(root, text):
     (root / "coco.json").write_bytes(text.encode("latin-1"))
