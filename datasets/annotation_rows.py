@@ -19,6 +19,7 @@ from datasets.index_cache import cached_index
 log = logging.getLogger(__name__)
 
 BadBoxes = Literal["drop", "record"]
+NORMALIZED = "boxes_normalized"
 _BOX = ("x0", "y0", "x1", "y1")
 _POINT = ("x", "y", "visibility")
 
@@ -51,11 +52,14 @@ class ObjectRows:
     Args:
         index: A row for each object, sorted by its column ``record``.
         count: The number of records.
+        normalized: Boxes are shares of their image, which its decoder knows the size of: they
+            are ``boxes_normalized`` until then.
     """
 
-    def __init__(self, index: Index, count: int) -> None:
+    def __init__(self, index: Index, count: int, *, normalized: bool = False) -> None:
         self._index = index
         self._count = count
+        self._boxes = NORMALIZED if normalized else "boxes"
         self._bad = {int(record): cause for record, cause in index.metadata["bad"].items()}
         field = "box_labels" if _BOX[0] in index.columns else "keypoints"
         names = index.class_names
@@ -87,7 +91,7 @@ class ObjectRows:
         if _BOX[0] not in arrays:
             return {"keypoints": np.stack([arrays[name][rows] for name in _POINT], 1)}
         fields: dict[str, Any] = {
-            "boxes": np.stack([arrays[name][rows] for name in _BOX], 1),
+            self._boxes: np.stack([arrays[name][rows] for name in _BOX], 1),
             "box_labels": arrays["label"][rows].astype(np.int64),
         }
         for name in arrays:
@@ -114,6 +118,7 @@ def cached_objects(
     classes: Sequence[str] | None,
     bad_boxes: BadBoxes,
     where: str,
+    normalized: bool = False,
 ) -> list[ObjectRows]:
     """The objects of every record, from the cache of indexes if the label files are as they were.
 
@@ -126,6 +131,7 @@ def cached_objects(
         classes: Names of the classes by id; None: those found, sorted (numbers by their value).
         bad_boxes: Whether a box without area in its image is left out, or makes its record bad.
         where: The storage and the label files, for messages.
+        normalized: See `ObjectRows`.
 
     Returns:
         Boxes, then keypoints if there are any.
@@ -155,7 +161,10 @@ def cached_objects(
         _write_points(path, found, names.get("keypoints"), marks)
 
     boxes, points = opened("boxes", write_boxes), opened("keypoints", write_points)
-    return [ObjectRows(index, len(keys)) for index in (boxes, *([points] if len(points) else []))]
+    return [
+        ObjectRows(index, len(keys), normalized=normalized)
+        for index in (boxes, *([points] if len(points) else []))
+    ]
 
 
 def _checked(
@@ -194,6 +203,7 @@ def _clipped(one: Objects) -> tuple[Objects, list[Sequence[float]]]:
     width, height = one.size or (np.inf, np.inf)
     inside = np.clip(boxes, 0, (width, height, width, height))
     good = (inside[:, 2] > inside[:, 0]) & (inside[:, 3] > inside[:, 1])  # False for NaN
+    good &= np.isfinite(inside).all(1)  # which they are not if the file knows no size
     rows = np.flatnonzero(good).tolist()
     kept = Objects(
         boxes=inside[good].tolist(),

@@ -6,6 +6,7 @@ A tree like ::
     demo/images/val/...
     demo/masks/train/circle/00012.png      0: background, 1 + class id: a shape
     demo/annotations/train.json            boxes and keypoints, as COCO lays them out
+    demo/annotations/train.csv             the boxes alone, one in a row
     demo/lmdb/train, demo/parquet/...      in another form, once its storage asks for it
     demo/penstock-demo.json                written last: whole, and ours
 """
@@ -26,7 +27,7 @@ from datasets.formats.coco_objects import categories, scene_objects
 CLASSES = ("circle", "cross", "ring", "square", "star", "triangle")
 KEYPOINTS = ("centre", "top", "right", "bottom", "left")
 COUNTS = {"train": 3000, "val": 600}
-_VERSION = 2
+_VERSION = 3
 _SEED = 20_240_229
 
 
@@ -90,6 +91,7 @@ def generate(root: Path, counts: dict[str, int] | None = None) -> None:
             (root / "masks" / split / name).mkdir(parents=True)
         images: list[dict[str, Any]] = []
         objects: list[dict[str, Any]] = []
+        rows = ["image,label,xmin,ymin,xmax,ymax\n"]
         for number in range(count):
             scene = draw_scene(split_id, number)
             key = f"{CLASSES[scene.label]}/{number:05d}.jpg"
@@ -101,12 +103,15 @@ def generate(root: Path, counts: dict[str, int] | None = None) -> None:
             height, width = scene.mask.shape
             images.append({"id": number, "file_name": key, "height": height, "width": width})
             objects += scene_objects(number, scene, first_id=len(objects) + 1)
+            for box, kind in zip(scene.boxes, scene.box_labels, strict=True):
+                rows.append(f"{key},{CLASSES[kind]},{','.join(map(str, box))}\n")
         about = {
             "images": images,
             "annotations": objects,
             "categories": categories(CLASSES, KEYPOINTS),
         }
         (root / "annotations" / f"{split}.json").write_text(json.dumps(about) + "\n")
+        (root / "annotations" / f"{split}.csv").write_text("".join(rows))
 
 
 def draw_scene(split_id: int, number: int) -> Scene:

@@ -106,6 +106,8 @@ SHARED_BY_LEAVES = {
         "datasets.annotation_files",
         "datasets.annotation_rows",
         "datasets.file_reader",
+        "datasets.formats.box_columns",
+        "datasets.formats.csv_rows",
         "datasets.index",
         "datasets.index_cache",
     },

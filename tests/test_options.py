@@ -39,6 +39,7 @@ REQUIRED = {
     ("batch_transform", "random_resized_crop"): ["augment.device.random_resized_crop.size=32"],
     ("batch_transform", "to_float"): ["augment.device.normalize=null"],
     ("scheduler", "plateau"): ["trainer.scheduler_interval=epoch"],
+    ("dataset/annotations", "boxes_csv"): ["collate=list"],
     ("dataset/annotations", "coco"): ["collate=list"],
     ("dataset/annotations", "voc"): ["collate=list"],
     ("dataset/source", "jsonl"): ["dataset=stream"],

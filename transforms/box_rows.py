@@ -64,6 +64,17 @@ def cut_boxes(
     return cut, left_over(cut, areas(boxes), limits)
 
 
+def boxes_in_pixels(shares: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Boxes as shares of an image's width and height, [N, 4], in pixels of its `shape`."""
+    import numpy as np
+
+    height, width = shape[:2]
+    pixels: NDArray[np.float32] = np.asarray(shares, np.float32).reshape(-1, 4) * np.array(
+        [width, height, width, height], np.float32
+    )
+    return pixels
+
+
 def areas(boxes: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     """Areas of boxes, [N], in square pixels."""
     import numpy as np

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from datasets.pending_image import PendingImage
 from datasets.sample import Record, Sample
+from transforms.box_rows import boxes_in_pixels
 from transforms.formats.image_pixels import (
     array_around,
     check_array,
@@ -63,6 +64,8 @@ class RecordDecoder(ABC):
 
     def __call__(self, record: Record) -> Sample:
         """Decode the record's ``image``, and its ``mask``; other fields pass unchanged.
+
+        ``boxes_normalized``, shares of width and height, become ``boxes`` in pixels.
 
         Args:
             record: A record with an encoded ``image``, or one that is decoded: uint8 [H, W, C].
@@ -127,6 +130,8 @@ class RecordDecoder(ABC):
 
     def _sample(self, record: Record, image: Any) -> Sample:
         sample = {**record.fields, "image": image, "index": record.index, "key": record.key}
+        if "boxes_normalized" in sample:
+            sample["boxes"] = boxes_in_pixels(sample.pop("boxes_normalized"), image.shape)
         if "mask" in sample:
             mask = decode_mask(sample["mask"], colours=self._colours, max_pixels=self.max_pixels)
             if mask.shape != image.shape[:2]:

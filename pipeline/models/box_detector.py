@@ -26,6 +26,6 @@ def box_detector(*, num_classes: int | None, width: int = 16) -> BoxDetector:
     if not num_classes:
         raise ValueError(
             "model box_detector detects, and the data has no classes of boxes; choose "
-            "dataset/annotations=voc or coco, or another model"
+            "dataset/annotations=voc, coco or boxes_csv, or another model"
         )
     return BoxDetector(num_classes=num_classes, width=width)

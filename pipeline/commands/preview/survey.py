@@ -47,8 +47,9 @@ class Survey:
         size = _size_of(fields.get("image"))
         if size is not None:
             self.sizes.append(size)
-        if "boxes" in fields:
-            self.boxes.append(len(fields["boxes"]))
+        boxes = fields.get("boxes", fields.get("boxes_normalized"))
+        if boxes is not None:
+            self.boxes.append(len(boxes))
             self.box_labels.update(np.asarray(fields.get("box_labels", ())).reshape(-1).tolist())
         for name, value in fields.items():
             is_series = isinstance(value, (np.ndarray, list)) and np.ndim(value) == 1
