@@ -10,7 +10,7 @@ from datasets.pending_image import DamagedImageError, PendingImage
 from datasets.sample import Sample
 from transforms.compiled_head import CompiledHead, compile_head
 from transforms.resized_head import ResizedHead, compile_resized_head
-from transforms.sample_targets import Targets
+from transforms.sample_targets import LostPoints, Targets
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +25,7 @@ class AlbumentationsStage:
 
     ``image`` and ``mask`` go through as they are; ``boxes`` are clipped to the image and those
     that leave it are dropped, together with their rows of every ``box_*`` field; ``keypoints``
-    that leave it get visibility 0 and stay, so that their number does not change.
+    that leave it, in any step, get visibility 0 and stay, so that their number does not change.
 
     Args:
         steps: Config nodes by step name.
@@ -39,6 +39,7 @@ class AlbumentationsStage:
         self._targets = targets
         self._composes: dict[tuple[bool, bool], tuple[Any, dict[int, str]]] = {}
         self._rng: np.random.Generator | None = None
+        self._lost = LostPoints()
         compose, _ = self._compose_for(False, False)
         self._head: CompiledHead | ResizedHead | None = compile_resized_head(compose)
         self._head = self._head or compile_head(compose)
@@ -68,15 +69,17 @@ class AlbumentationsStage:
             given |= {"bboxes": sample["boxes"], "_rows": np.arange(len(sample["boxes"]))}
         if has_keypoints:
             given["keypoints"] = self._targets.points(sample)
+            self._lost.begin(given["keypoints"], sample["image"].shape)
         try:
             result = compose(**given)
         except Exception as error:
             self._note_step(error, names)
             raise
         if has_boxes:
-            self._targets.put_boxes(sample, result.pop("bboxes"), result.pop("_rows"))
+            boxes, rows = result.pop("bboxes"), result.pop("_rows")
+            self._targets.put_boxes(sample, boxes, rows, result["image"].shape)
         if has_keypoints:
-            self._targets.put_points(sample, result.pop("keypoints"), result["image"].shape)
+            self._targets.put_points(sample, result.pop("keypoints"), self._lost.marks)
         sample.update(result)
         return sample
 
@@ -128,6 +131,8 @@ class AlbumentationsStage:
                 if has_keypoints
                 else None,
             )
+            if has_keypoints:
+                compose.processors["keypoints"].filter = self._lost.note
             made = compose, {id(step): name for name, step in transforms.items()}
             self._composes[has_boxes, has_keypoints] = made
             if self._rng is not None:

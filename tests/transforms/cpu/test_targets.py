@@ -103,3 +103,41 @@ def test_several_objects_swap_each_their_own():
 def test_pairs_that_are_none(swaps):
     with pytest.raises(ValueError, match=r"augment\.keypoints\.swaps"):
         KeypointSettings(swaps=swaps, per_object=5)
+
+
+def test_a_point_that_is_cut_off_is_not_seen_again():
+    """Its place is in the image again behind a border; what was there is not."""
+    pad = {"_target_": "albumentations.Pad", "padding": 20, "p": 1.0}
+    points = np.array([[5, 20, 2], [15, 20, 1], [30, 20, 0], [-3, 20, 2], [62, 0, 2]], np.float32)
+    for swaps in (None, [[0, 1]]):
+        stack = build_stack(
+            {"crop": CROP, "pad": pad}, build_step=build, keypoints=KeypointSettings(swaps=swaps)
+        )
+        for _ in range(2):
+            moved = stack(sample(keypoints=points), rng(0))["keypoints"]
+            assert moved[:, 2].tolist() == [0, 1, 0, 0, 0]
+            assert (moved[:, :2] == points[:, :2] + [10, 20]).all()
+    alone = build_stack({"pad": pad}, build_step=build)
+    assert alone(sample(keypoints=points), rng(0))["keypoints"][:, 2].tolist() == [2, 1, 0, 0, 2]
+
+
+@pytest.mark.parametrize("name", ["Pad", "Affine"])
+def test_points_that_a_border_mirrors_are_refused(name):
+    options = {"Pad": {"padding": 9}, "Affine": {"translate_px": [9, 9]}}[name]
+    mirrored = {"_target_": f"albumentations.{name}", **options, "border_mode": 4, "p": 1.0}
+    stack = build_stack({"border": mirrored}, build_step=build)
+    with pytest.raises(ValueError, match=r"3 keypoints became .*; set border_mode: 0") as caught:
+        stack(sample(keypoints=POINTS), rng(0))
+    assert "'border'" in caught.value.__notes__[0]
+
+
+def test_a_box_that_only_touches_the_image_is_dropped():
+    """In shares of the image its edge is rounded, to one side or the other."""
+    for width in range(50, 80):
+        crop = {**CROP, "x_min": 0, "x_max": 61}
+        resize = {"_target_": "albumentations.Resize", "height": 37, "width": width}
+        boxes = np.array([[61, 7, 70, 20], [60, 7, 61, 20], [3, 40, 9, 50]], np.float32)
+        stack = build_stack({"crop": crop, "resize": resize}, build_step=build)
+        moved = stack(sample(boxes=boxes, box_labels=np.arange(3)), rng(0))
+        assert moved["box_labels"].tolist() == [1]
+        assert (moved["boxes"] <= [width, 37, width, 37]).all()
