@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -138,6 +139,8 @@ class CocoAnnotations:
             points = [float(value) for value in annotation.get("keypoints") or ()]
             if len(points) % 3:
                 raise ValueError(f"{len(points)} values of keypoints, expected x, y, v of each")
+            if not all(map(math.isfinite, points)):
+                raise ValueError("a keypoint is no number")
         except (KeyError, TypeError, ValueError) as error:
             said = f"lacks {error}" if isinstance(error, KeyError) else str(error)
             by_id[image] = f"annotation {number} of {os.path.basename(where)}: {said}"
