@@ -54,6 +54,8 @@ def drawn_pairs(batch: Batch, key: int, count: int) -> Pairs:
 def check_mixable(batch: Batch, step: str, *, refused: tuple[str, ...]) -> None:
     """Refuse a batch whose fields would say what is no longer in its images.
 
+    A batch with boxes needs no ``label``.
+
     Raises:
         ValueError: The images differ in size, there are fields that cannot be mixed, or a
             ``label`` is missing or no class.
@@ -71,6 +73,8 @@ def check_mixable(batch: Batch, step: str, *, refused: tuple[str, ...]) -> None:
                 f"meaning; set {prefix}=null, or drop them with dataset.keys={{{field}: null}}"
             )
     label = batch.get("label")
+    if label is None and "boxes" in batch:
+        return
     if label is None or isinstance(label, list) or label.ndim != 1 or label.is_floating_point():
         raise ValueError(
             f"{prefix}: needs a label for each image, int64 [B], and the batch has "
@@ -87,12 +91,49 @@ def mixed_labels(batch: Batch, pairs: Pairs, share: torch.Tensor) -> Batch:
         share: How much of the row's own image is left, float [B], where it is mixed.
 
     Returns:
-        ``label_other`` int64 [B] and ``label_weight`` float32 [B].
+        ``label_other`` int64 [B], if there is a ``label``, and ``label_weight`` float32 [B].
     """
-    label = batch["label"]
-    other, weight = batch.get("label_other", label), batch.get("label_weight")
-    own = share.float()
-    return {
-        "label_other": label[pairs.partner].where(pairs.mixed, other),
-        "label_weight": own.where(pairs.mixed, 1.0 if weight is None else weight),
-    }
+    weight = batch.get("label_weight", 1.0)
+    mixed: Batch = {}
+    if "label" in batch:
+        label = batch["label"]
+        other = batch.get("label_other", label)
+        mixed["label_other"] = label[pairs.partner].where(pairs.mixed, other)
+    return {**mixed, "label_weight": share.float().where(pairs.mixed, weight)}
+
+
+def joined_boxes(batch: Batch, pairs: Pairs) -> Batch:
+    """The boxes of both of a pair, each row's own first.
+
+    Args:
+        batch: ``boxes`` and ``box_*``: lists of B tensors [N, ...], or padded [B, N, ...] with
+            ``_mask`` bool [B, N] and ``_lengths`` int64 [B].
+        pairs: Who is mixed with whom.
+
+    Returns:
+        These fields; padded ones are [B, 2 N, ...], so that no shape depends on the draws.
+    """
+    import torch
+
+    fields = [name for name in batch if name == "boxes" or name.startswith("box_")]
+    joined: Batch = {}
+    rows = list(zip(pairs.partner.tolist(), pairs.mixed.tolist(), strict=True))
+    for name in fields:
+        values = batch[name]
+        if isinstance(values, list):
+            joined[name] = [
+                torch.cat([values[row], values[other]]) if mixed else values[row]
+                for row, (other, mixed) in enumerate(rows)
+            ]
+        elif f"{name}_mask" in batch:
+            mask = batch[f"{name}_mask"]
+            there = torch.cat([mask, mask[pairs.partner] & pairs.mixed[:, None]], 1)
+            order = (~there).to(torch.uint8).argsort(dim=1, stable=True)
+            both = torch.cat([values, values[pairs.partner]], 1)
+            places = order.reshape(*order.shape, *[1] * (both.ndim - 2)).expand_as(both)
+            joined |= {
+                name: both.gather(1, places),
+                f"{name}_mask": there.gather(1, order),
+                f"{name}_lengths": there.sum(1),
+            }
+    return joined

@@ -10,12 +10,13 @@ from datasets.sample import Batch
 from pipeline.registry import register
 from pipeline.rng import batch_key
 from transforms.row_draws import row_by_row, symmetric_beta
-from transforms.row_pairs import check_mixable, drawn_pairs, mixed_labels
+from transforms.row_pairs import check_mixable, drawn_pairs, joined_boxes, mixed_labels
 
 if TYPE_CHECKING:
     import torch
 
-_REFUSED = ("mask", "boxes", "keypoints")
+_REFUSED = ("mask", "keypoints")
+_LEAST_ALPHA_OF_BOXES = 8.0
 
 
 @register("batch_transform", "mixup")
@@ -28,10 +29,16 @@ class Mixup:
     half of each. Ranks are never cut between two of a pair, so the result follows from seed,
     epoch, position and the name of the step alone. `loader.batch_size` must be even.
 
-    Source: Zhang et al., "mixup: Beyond Empirical Risk Minimization", ICLR 2018.
+    An image with boxes gets its neighbour's too, with all that belongs to them. They count as its
+    own, as detectors of the YOLO family train them, so both images have to be seen: `alpha` must
+    be 8 or more then.
+
+    Sources: Zhang et al., "mixup: Beyond Empirical Risk Minimization", ICLR 2018; for boxes,
+    Zhang et al., "Bag of Freebies for Training Object Detection Neural Networks",
+    arXiv:1902.04103, section 3.1, where they also weigh as much as their image.
 
     Args:
-        alpha: The smaller, the more of an image is left in most.
+        alpha: The smaller, the more of an image is left in most; for boxes, 32 is usual.
         p: Probability that a pair is blended at all.
         seed: The run's seed.
         split: ``train``; in ``val`` nothing is mixed.
@@ -62,27 +69,35 @@ class Mixup:
 
         Args:
             batch: With ``image`` [B, ...] of any layout and type, ``label`` int64 [B]; ``epoch``
-                and ``position`` int64 [B].
+                and ``position`` int64 [B]; perhaps ``boxes`` and ``box_*``, in lists or padded.
 
         Returns:
             The batch with new images, ``label_other`` int64 [B], the neighbour's class, and
-            ``label_weight`` float32 [B], the share of ``label``, 1 where nothing is mixed. In
-            evaluation the batch as it was.
+            ``label_weight`` float32 [B], the share of ``label``, 1 where nothing is mixed; and
+            with the boxes of both, see `transforms.row_pairs.joined_boxes`. In evaluation the
+            batch as it was.
 
         Raises:
-            ValueError: The images are of several sizes, or the batch holds masks, boxes or
-                keypoints, or no labels.
+            ValueError: The images are of several sizes, or the batch holds masks or keypoints,
+                or neither labels nor boxes, or has boxes and `alpha` is below 8.
         """
         import torch
 
         if not self._active:
             return batch
         check_mixable(batch, self._step, refused=_REFUSED)
+        if "boxes" in batch and self.alpha < _LEAST_ALPHA_OF_BOXES:
+            prefix = f"augment.device.{self._step}"
+            raise ValueError(
+                f"{prefix}: the batch has boxes and alpha is {self.alpha:g}, which leaves next to "
+                f"nothing of many images whose boxes would count; set {prefix}.alpha=32"
+            )
         pairs = drawn_pairs(batch, self._key, 3)
         pairs.mixed.logical_and_(torch.as_tensor(pairs.draws[2] < self.p))
         share = torch.as_tensor(symmetric_beta(pairs.draws[0], pairs.draws[1], self.alpha)).float()
         image = _blended(batch["image"], pairs.partner, pairs.mixed, share)
-        return {**batch, "image": image, **mixed_labels(batch, pairs, share)}
+        mixed = {**batch, "image": image, **mixed_labels(batch, pairs, share)}
+        return {**mixed, **joined_boxes(batch, pairs)} if "boxes" in batch else mixed
 
 
 def _blended(

@@ -5,9 +5,13 @@ import torch
 from scipy import stats
 from torch.nn import functional
 
+from pipeline.collates.pad import PaddedCollate
+from pipeline.models.box_detector import box_detector
 from pipeline.tasks.classification import Classification
+from pipeline.tasks.detection import Detection, true_boxes
 from tests.transforms.device.drawn_rows import PAIRS, as_floats, batch, part, step
 
+FIELDS = ("boxes", "box_labels", "box_id")
 BOTH = pytest.mark.parametrize("name", PAIRS)
 
 
@@ -143,7 +147,13 @@ def test_groups_are_declared_for_training_alone(name):
 @pytest.mark.parametrize(
     ("name", "changes", "said"),
     [
-        ("mixup", {"boxes": []}, r"augment\.device\.step: the batch has boxes, for which"),
+        ("cutmix", {"boxes": []}, r"augment\.device\.step: the batch has boxes, for which"),
+        (
+            "mixup",
+            {"boxes": []},
+            r"has boxes and alpha is 1, .* set augment\.device\.step\.alpha=32",
+        ),
+        ("mixup", {"keypoints": []}, "the batch has keypoints"),
         ("mixup", {"mask": []}, "the batch has mask"),
         ("cutmix", {"keypoints": []}, "the batch has keypoints"),
         ("cutmix", {"image": []}, "images are a list"),
@@ -154,3 +164,72 @@ def test_groups_are_declared_for_training_alone(name):
 def test_what_cannot_be_mixed_is_said(name, changes, said):
     with pytest.raises(ValueError, match=said):
         step(name)({**batch(), **changes})
+
+
+def boxed(counts, **options):
+    """A batch whose rows have so many boxes, numbered through."""
+    given = flat(len(counts), **options)
+    ends = torch.tensor(counts).cumsum(0)
+    numbers = [torch.arange(end - n, end) for n, end in zip(counts, ends, strict=True)]
+    boxes = [number[:, None] + torch.tensor([0.0, 0, 5, 5]) for number in numbers]
+    return {**given, "boxes": boxes, "box_labels": numbers, "box_id": [100 + n for n in numbers]}
+
+
+def mixed_boxes(given, **options):
+    return step("mixup", alpha=32.0, **options)(given)
+
+
+def test_boxes_of_both_images_count():
+    given = boxed([2, 0, 0, 0, 1, 3, 2, 1])
+    given["valid"][7] = False
+    result = mixed_boxes(given)
+    weight = result["label_weight"]
+    assert (weight[:6] < 1).all() and (weight[6:] == 1).all()
+    assert ((weight[:6] > 0.2) & (weight[:6] < 0.8)).all(), "both are seen"
+    expected = [[0, 1], [0, 1], [], [], [2, 3, 4, 5], [3, 4, 5, 2], [6, 7], [8]]
+    assert [labels.tolist() for labels in result["box_labels"]] == expected
+    for boxes, labels, ids in zip(
+        result["boxes"], result["box_labels"], result["box_id"], strict=True
+    ):
+        assert boxes.shape == (len(labels), 4) and torch.equal(boxes[:, 0], labels.float())
+        assert torch.equal(ids, labels + 100)
+    assert [len(boxes) for boxes in given["boxes"]] == [2, 0, 0, 0, 1, 3, 2, 1]
+
+
+def test_padded_boxes_are_those_of_lists():
+    given = boxed([2, 0, 0, 4, 1, 3, 2, 1, 0, 0, 1, 2])
+    given["valid"][3] = False
+    samples = [
+        {"key": str(row), **{name: given[name][row].numpy() for name in FIELDS}}
+        for row in range(12)
+    ]
+    padded = {**given, **PaddedCollate(fields=dict.fromkeys(FIELDS, 1))(samples)}
+    for options in ({}, {"p": 0.5}):
+        lists, result = mixed_boxes(given, **options), mixed_boxes(padded, **options)
+        assert torch.equal(lists["image"], result["image"])
+        for name in FIELDS:
+            assert result[name].shape[:2] == (12, 8)
+            assert (result[f"{name}_mask"].sum(1) == result[f"{name}_lengths"]).all()
+            for row in range(12):
+                there = result[f"{name}_mask"][row]
+                assert torch.equal(result[name][row][there], lists[name][row])
+                assert not there[int(there.sum()) :].any(), "padding comes last"
+
+
+def test_boxes_need_no_label():
+    given = boxed([1, 2, 3, 4])
+    del given["label"]
+    result = mixed_boxes(given)
+    assert (result["label_weight"] < 1).all() and "label_other" not in result
+    again = mixed_boxes(result, called="another")
+    assert torch.equal(again["image"], result["image"]), "what is mixed is left alone"
+    assert all(map(torch.equal, again["boxes"], result["boxes"]))
+
+
+def test_a_detector_trains_on_the_boxes_of_both():
+    task = Detection(num_classes=30)
+    given = mixed_boxes(boxed([2, 0, 1, 3]))
+    model = box_detector(num_classes=30)
+    losses = task.losses(model(given), given)
+    assert all(torch.isfinite(loss) and loss > 0 for loss in losses.values())
+    assert [len(row["boxes"]) for row in true_boxes(given, 30)] == [2, 2, 4, 4]
