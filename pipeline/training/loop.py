@@ -234,8 +234,9 @@ def _score(metrics: dict[str, float], settings: TrainerSettings) -> tuple[float,
     """The figure that is watched, and whether more of it is better."""
     name = settings.monitor or ("accuracy" if "accuracy" in metrics else "loss")
     if name not in metrics:
+        said = f"is {name!r}, and" if settings.monitor else "is not set, there is no loss, and"
         raise ValueError(
-            f"trainer.monitor is {name!r}, the task gives {', '.join(sorted(metrics))}; take one"
+            f"trainer.monitor {said} the task gives {', '.join(sorted(metrics))}; take one"
         )
     if settings.monitor_mode is not None:
         return metrics[name], settings.monitor_mode == "max"
