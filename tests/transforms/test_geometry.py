@@ -23,10 +23,12 @@ from pipeline.rng import KeyedRng
 from tests.building import build_step
 from tests.transforms.cpu.numbered_scenes import bounds
 from tests.transforms.random_stacks import (
+    EXACT,
     RESIZING,
     TURNING,
     Kind,
     draw_stack,
+    draw_step,
     traced_scene,
 )
 from transforms.cpu.stack import Stack, build_stack
@@ -235,3 +237,27 @@ def test_a_flip_on_the_device_undoes_itself(layout):
             assert torch.equal(once[field][row], batch[field][row].flip(axis))
             assert torch.equal(twice[field][row], batch[field][row])
     assert torch.equal(twice["label"], batch["label"])
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_boxes_of_one_pixel_go_with_their_pixel(number):
+    rng = np.random.default_rng(number)
+    names = rng.choice(EXACT, 3).tolist()
+    steps = {f"{i} {name}": draw_step(name, rng) for i, name in enumerate(names)}
+    places = rng.permutation(70 * 90)[:60]
+    rows, columns = places // 90, places % 90
+    mask = np.zeros((70, 90), np.uint8)
+    mask[rows, columns] = 1 + np.arange(60)
+    given = {
+        "image": np.zeros((70, 90, 3), np.uint8),
+        "mask": mask,
+        "boxes": np.stack([columns, rows, columns + 1, rows + 1], 1).astype(np.float32),
+        "box_labels": np.arange(60),
+    }
+    result = moved(build_stack(steps, build_step=build_step), given, number)
+    left, top = result["boxes"][:, :2].round().astype(int).T
+    assert np.abs(result["boxes"] - np.stack([left, top, left + 1, top + 1], 1)).max() < 1e-4
+    assert (result["mask"][top, left] == result["box_labels"] + 1).all()
+    assert (
+        sorted(result["box_labels"] + 1) == np.unique(result["mask"][result["mask"] > 0]).tolist()
+    )

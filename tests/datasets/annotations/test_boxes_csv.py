@@ -206,13 +206,15 @@ def test_images_that_are_not_there(root, caplog):
         in (caplog.text)
     )
     assert found[0]["box_labels"].tolist() == [1, 0], "and their classes are none"
+    known = ["ape", "cat", "dog, large"]
+    assert boxes(read(root, classes=known)[0]), "nor are they looked at"
     with pytest.raises(ValueError, match=r"1 of 4 images have no row, such as 'd\.jpg'"):
         read(root, missing="error")
 
 
 def test_names_that_fit_two_images(root):
     write_images(root, ["other/b.jpg"])
-    assert len(boxes(read(root)[3])) == 1, "a whole path is exact"
+    assert [len(boxes(one)) for one in read(root)[3:]] == [1, 0], "a whole path is exact"
     with pytest.raises(ValueError, match=r"'b\.jpg' may be 'deep/b\.jpg' or 'other/b\.jpg'"):
         read(root, TEXT.replace("deep/", ""))
 

@@ -141,3 +141,28 @@ def test_a_box_that_only_touches_the_image_is_dropped():
         moved = stack(sample(boxes=boxes, box_labels=np.arange(3)), rng(0))
         assert moved["box_labels"].tolist() == [1]
         assert (moved["boxes"] <= [width, 37, width, 37]).all()
+
+
+def test_boxes_that_are_none_are_dropped_with_all_that_is_theirs():
+    """From a storage that does not look at them, as label files' are."""
+    nan, inf = float("nan"), float("inf")
+    boxes = [
+        [10, 5, 10, 9], [30, 20, 20, 30], [nan, 5, 20, 9], [20, 5, nan, 9], [200, 5, 230, 9],
+        [-9, -9, -2, -3], [-4, -4, 3, 2], [70, 50, 90, 70], [20, 20, 21, 21], [5, 5, inf, 9],
+    ]  # fmt: skip
+    given = sample(boxes=np.array(boxes, np.float32), box_labels=np.arange(10))
+    for name in ("HorizontalFlip", "Affine", "NoOp"):
+        step = {"_target_": f"albumentations.{name}", "p": 1.0}
+        result = build_stack({"step": step}, build_step=build)(given, rng(0))
+        assert [n for n in result["box_labels"].tolist() if n != 9] == [6, 7, 8], name
+        assert len(result["boxes"]) == len(result["box_labels"])
+        assert np.isfinite(result["boxes"]).all()
+        assert (result["boxes"] >= 0).all() and (result["boxes"] <= [80, 60, 80, 60]).all()
+
+
+def test_a_point_that_is_no_number_is_not_seen():
+    points = np.array([[np.nan, 5, 2], [5, np.inf, 2], [5, 5, 2]], np.float32)
+    for node in (FLIP, {**FLIP, "p": 0.0}):
+        stack = build_stack({"flip": node}, build_step=build)
+        result = stack(sample(keypoints=points), rng(0))["keypoints"]
+        assert result[:, 2].tolist() == [0, 0, 2]
