@@ -117,13 +117,15 @@ def joined_boxes(batch: Batch, pairs: Pairs) -> Batch:
 
     fields = [name for name in batch if name == "boxes" or name.startswith("box_")]
     joined: Batch = {}
-    rows = list(zip(pairs.partner.tolist(), pairs.mixed.tolist(), strict=True))
+    in_lists = isinstance(batch["boxes"], list)
+    # Where there are none, nothing waits for the device.
+    partners = pairs.partner.where(pairs.mixed, -1).tolist() if in_lists else []
     for name in fields:
         values = batch[name]
         if isinstance(values, list):
             joined[name] = [
-                torch.cat([values[row], values[other]]) if mixed else values[row]
-                for row, (other, mixed) in enumerate(rows)
+                values[row] if other < 0 else torch.cat([values[row], values[other]])
+                for row, other in enumerate(partners)
             ]
         elif f"{name}_mask" in batch:
             mask = batch[f"{name}_mask"]

@@ -216,6 +216,16 @@ def test_padded_boxes_are_those_of_lists():
                 assert not there[int(there.sum()) :].any(), "padding comes last"
 
 
+def test_boxes_are_joined_however_the_batch_is_cut():
+    given = boxed([2, 0, 1, 4, 1, 3, 2, 1])
+    whole = mixed_boxes(given, p=0.6)
+    assert 0 < (whole["label_weight"] < 1).sum() < 8
+    for rows in (slice(0, 2), slice(2, 6), slice(6, 8)):
+        some = mixed_boxes(part(given, rows), p=0.6)
+        for name in FIELDS:
+            assert all(map(torch.equal, some[name], whole[name][rows]))
+
+
 def test_boxes_need_no_label():
     given = boxed([1, 2, 3, 4])
     del given["label"]
