@@ -133,6 +133,11 @@ class TableDecoder:
         return len(self._names) + len(self._indicated)
 
     @property
+    def indicated(self) -> tuple[str, ...]:
+        """Columns whose indicators stand behind the numbers in ``features``."""
+        return tuple(self._names[number] for number in self._indicated)
+
+    @property
     def num_categories(self) -> tuple[int, ...]:
         """Ids of each of the ``categories``, with 0, the unknown."""
         return tuple(len(ids) + 1 for _, ids in self._ids)

@@ -16,6 +16,21 @@ Legend = dict[str, Colour]
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """A column of a table, in one row.
+
+    Attributes:
+        name: The column.
+        value: What stands there.
+        is_gap: The record has no value there.
+    """
+
+    name: str
+    value: str
+    is_gap: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Cell:
     """One look at one sample.
 
@@ -23,14 +38,18 @@ class Cell:
         title: ``original`` or the epoch.
         picture: uint8 [H, W, 3], RGB; None where there is nothing to be drawn.
         lines: What is said below it.
+        entries: Columns of a table, below the lines.
         legend: The classes that are drawn.
+        points: The keypoints that are drawn, by name.
         fault: Why there is no sample.
     """
 
     title: str
     picture: NDArray[np.uint8] | None = None
     lines: tuple[str, ...] = ()
+    entries: tuple[Entry, ...] = ()
     legend: Legend = field(default_factory=dict)
+    points: Legend = field(default_factory=dict)
     fault: str = ""
 
 

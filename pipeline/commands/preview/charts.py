@@ -119,13 +119,11 @@ def histogram(title: str, note: str, values: Sequence[float], unit: str) -> Char
         values: At least one.
         unit: Of the values, for the axis.
     """
-    chart = _begun(title, note)
     data = np.asarray(values, float)
     if data.min() == data.max():
         said = f"{'all' if data.size > 1 else 'it is'} {data[0]:,.4g} {unit}".rstrip()
-        chart.shapes.append(Text(PAD, chart.height, said))
-        chart.height += 18 + PAD
-        return chart
+        return words(title, note, said)
+    chart = _begun(title, note)
     whole = bool(np.all(data == np.rint(data)))
     edges = bin_edges(float(data.min()), float(data.max()), whole=whole)
     counts, _ = np.histogram(data, edges)
@@ -157,6 +155,14 @@ def histogram(title: str, note: str, values: Sequence[float], unit: str) -> Char
     said = f"{ends}, median {np.median(data):,.4g}"
     chart.shapes.append(Text((left + right) / 2, bottom + 24, said, "middle"))
     chart.height = bottom + 24 + 18 + PAD
+    return chart
+
+
+def words(title: str, note: str, said: str) -> Chart:
+    """What is told in a line, where there is nothing to be drawn."""
+    chart = _begun(title, note)
+    chart.shapes.append(Text(PAD, chart.height, said))
+    chart.height += 18 + PAD
     return chart
 
 

@@ -23,12 +23,13 @@ class Looks:
 
     Attributes:
         originals: A sample or a bad one for each record, not augmented.
-        epochs: The same by epoch, as the model gets them.
+        epochs: The same by what they are called, as the model gets them; epochs that are alike
+            stand there once.
         notes: What could not be shown as it is, and why.
     """
 
     originals: list[Any]
-    epochs: list[list[Any]]
+    epochs: dict[str, list[Any]]
     notes: tuple[str, ...]
 
 
@@ -37,7 +38,8 @@ def look(config: dict[str, Any], split: Split, dataset: Any, sampler: Any, optio
 
     Those of epoch 0 are exactly what its batches hold at these positions: positions spread over
     the epoch, and the records that the sampler puts there. The other epochs show what they would
-    draw for the same records at the same positions. Of a stream it is its first items.
+    draw for the same records at the same positions. Evaluation is the same in every epoch. Of a
+    stream it is its first items.
 
     Args:
         config: The plain config.
@@ -53,6 +55,8 @@ def look(config: dict[str, Any], split: Split, dataset: Any, sampler: Any, optio
     group = lcm(getattr(sampler, "group", 1), *(getattr(t, "group", 1) for t in transforms))
     collate = getattr(dataset, "collate", None) or build(config["collate"])
     steps = DeviceSteps(collate, transforms, group=group)
+    if getattr(dataset, "needs_partners", False):
+        dataset = dataset.drawing_from(sampler)
     read, positions = _reader(config, split, dataset, sampler, options.samples, group)
     shown = slice(0, options.samples)
     plain = _original(config, split)
@@ -60,9 +64,34 @@ def look(config: dict[str, Any], split: Split, dataset: Any, sampler: Any, optio
     if getattr(plain, "collate", None) is not None:  # items are nothing before they are a batch
         originals = DeviceSteps(plain.collate, ())(originals, 0)
     epochs = [
-        steps(read(dataset, positions, epoch), epoch)[shown] for epoch in range(options.epochs)
+        steps(read(dataset, positions, epoch), epoch)[shown]
+        for epoch in range(1 if split == "val" else options.epochs)
     ]
-    return Looks(originals[shown], epochs, tuple(steps.notes))
+    return Looks(originals[shown], _titled(epochs, split), tuple(steps.notes))
+
+
+def _titled(epochs: list[list[Any]], split: Split) -> dict[str, list[Any]]:
+    if split == "val":
+        return {"every epoch": epochs[0]}
+    if len(epochs) > 1 and all(equal(epochs[0], other) for other in epochs[1:]):
+        return {f"epochs 0 to {len(epochs) - 1}, all alike": epochs[0]}
+    return {f"epoch {number}": samples for number, samples in enumerate(epochs)}
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Whether two samples, or what is in them, are the same to the last bit of every array."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(one[k], other[k]) for k in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(equal, one, other))
+    if hasattr(one, "detach"):
+        one, other = one.detach().cpu().numpy(), other.detach().cpu().numpy()
+    if isinstance(one, (np.ndarray, np.generic)):
+        same = (one.dtype, one.shape) == (other.dtype, other.shape)
+        return same and one.tobytes() == other.tobytes()
+    return bool(one == other)
 
 
 def _original(config: dict[str, Any], split: Split) -> Any:

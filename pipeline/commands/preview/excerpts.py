@@ -11,7 +11,8 @@ from pipeline.commands.preview.overlays import Classes
 
 OWN = frozenset({"index", "key", "position", "epoch", "valid", "num_valid"})
 DRAWN = frozenset({"image", "mask", "boxes", "keypoints"})
-_MOST_FIELDS, _MOST_VALUES, _MOST_LETTERS = 14, 12, 160
+_LABELS = frozenset({"label", "label_other", "label_weight"})
+_MOST_FIELDS, _MOST_VALUES, _MOST_LETTERS = 14, 20, 160
 _SHARE = 0.005
 
 
@@ -24,7 +25,7 @@ def lines_of(sample: Mapping[str, Any], classes: Mapping[str, Classes]) -> tuple
     """
     lines = []
     if "label" in sample:
-        lines.append(label_text(sample["label"], classes.get("label", Classes())))
+        lines.append(_class_text(sample, classes.get("label", Classes())))
     image = sample.get("image")
     if image is not None and getattr(image, "ndim", 0) >= 2:
         lines.append(f"{image.shape[1]} × {image.shape[0]} pixels")
@@ -35,14 +36,33 @@ def lines_of(sample: Mapping[str, Any], classes: Mapping[str, Classes]) -> tuple
         seen = int((points[:, 2] > 0).sum())
         lines.append(f"{seen} of {_counted(len(points), 'keypoint', 'keypoints')} visible")
     rest = [
-        name
-        for name in sample
-        if name not in OWN | DRAWN and name != "label" and not name.startswith("box_")
+        name for name in sample if name not in OWN | DRAWN | _LABELS and not name.startswith("box_")
     ]
-    lines += [field_text(name, sample[name]) for name in rest[:_MOST_FIELDS]]
-    if len(rest) > _MOST_FIELDS:
-        lines.append(f"… and {len(rest) - _MOST_FIELDS} more fields")
+    told = [line for name in rest for line in _field_lines(name, sample[name])]
+    lines += told[:_MOST_FIELDS]
+    if len(told) > _MOST_FIELDS:
+        lines.append(f"… and {len(told) - _MOST_FIELDS} more fields")
     return tuple(lines)
+
+
+def _class_text(sample: Mapping[str, Any], classes: Classes) -> str:
+    """A sample's class; where it is mixed with another one, both with their shares."""
+    label, weight = sample["label"], sample.get("label_weight")
+    if "label_other" not in sample or weight is None or np.ndim(label):
+        return label_text(label, classes)
+    share, other = float(weight), sample["label_other"]
+    if share == 1 or label == other:
+        return label_text(label, classes)
+    return (
+        f"{share:.1%} {label_text(label, classes)} + {1 - share:.1%} {label_text(other, classes)}"
+    )
+
+
+def _field_lines(name: str, value: Any) -> list[str]:
+    """A line about a field, or one about each of those that are nested in it."""
+    if isinstance(value, Mapping):
+        return [line for key in value for line in _field_lines(f"{name}.{key}", value[key])]
+    return [field_text(name, value)]
 
 
 def label_text(label: Any, classes: Classes) -> str:
@@ -64,7 +84,7 @@ def label_text(label: Any, classes: Classes) -> str:
 
 def field_text(name: str, value: Any) -> str:
     """A field and the beginning of what it holds."""
-    return f"{name}{_excerpt(value)}"
+    return f"{name}{_excerpt(value)}".removesuffix(": ")
 
 
 def _excerpt(value: Any) -> str:
@@ -84,9 +104,13 @@ def _excerpt(value: Any) -> str:
     array = value if isinstance(value, np.ndarray) else None
     if array is None or array.ndim == 0:
         return ": " + _short(_number(value))
+    sizes = " × ".join(map(str, array.shape))
+    if array.ndim == 2 and len(array) == 2 and array.dtype.kind in "iu":  # as edges are written
+        pairs = [f"{start}–{end}" for start, end in array[:, :_MOST_VALUES].T.tolist()]
+        more = " …" if array.shape[1] > _MOST_VALUES else ""
+        return _short(f" [{sizes}]: {' '.join(pairs)}{more}")
     flat = array.reshape(-1)[:_MOST_VALUES]
     more = " …" if array.size > _MOST_VALUES else ""
-    sizes = " × ".join(map(str, array.shape))
     return _short(f" [{sizes}]: {' '.join(_number(item) for item in flat)}{more}")
 
 

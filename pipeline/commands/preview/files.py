@@ -63,7 +63,11 @@ def marked_png(png: bytes) -> bytes:
 
 
 def write_all(contents: dict[Path, bytes]) -> None:
-    """Write files, each of them whole; none where one cannot be written."""
+    """Write files, each of them whole; none where one cannot be written.
+
+    Raises:
+        ValueError: One cannot be written.
+    """
     written: dict[Path, str] = {}
     try:
         for path, content in contents.items():
@@ -76,6 +80,10 @@ def write_all(contents: dict[Path, bytes]) -> None:
         for path, name in list(written.items()):
             os.replace(name, path)
             del written[path]
+    except OSError as error:
+        raise ValueError(
+            f"preview.path: {path} cannot be written: {error.strerror}; choose another path"
+        ) from error
     finally:
         for name in written.values():
             os.unlink(name)

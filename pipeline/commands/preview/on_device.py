@@ -63,21 +63,29 @@ class DeviceSteps:
         if not rows:
             return shown
         try:
-            batch = self._batch([shown[row] for row in rows], epoch)
+            batch, untouched = self._batch([shown[row] for row in rows], epoch)
         except ValueError as error:
             note = f"shown before the device's steps: {' '.join(str(error).split())}"
             if note not in self.notes:
                 self.notes.append(note)
             return shown
         for row, sample in zip(rows, rows_of(batch, len(rows)), strict=True):
-            kept = {name: shown[row][name] for name in ("key", "index", "position")}
-            shown[row] = {**sample, **kept}
+            own = shown[row]
+            kept = {name: own[name] for name in ("key", "index", "position")}
+            # Joined or nested fields have no row of their own; as they were where no step has
+            # touched them.
+            whole = {name: own[name] for name in untouched if name in own and name not in sample}
+            merged = {**sample, **whole, **kept}
+            order = [*(name for name in own if name in merged), *merged]  # as in the original
+            shown[row] = {name: merged[name] for name in order}
         return shown
 
-    def _batch(self, samples: list[Sample], epoch: int) -> Batch:
+    def _batch(self, samples: list[Sample], epoch: int) -> tuple[Batch, list[str]]:
+        """The batch after all steps, and its fields that are as the collate made them."""
         import torch
 
         batch = self._collate(samples)
+        collated = dict(batch)
         batch["epoch"] = torch.full((len(samples),), epoch)
         batch["valid"] = torch.ones(len(samples), dtype=torch.bool)
         if "position" not in batch:
@@ -88,7 +96,10 @@ class DeviceSteps:
             batch = transform(batch)
             if _is_float(batch) and (not _is_float(before) or _normalizes(transform)):
                 levels = _levels(transform, before, levels)
-        return {**batch, "image": _as_bytes(batch["image"], levels)} if _is_float(batch) else batch
+        untouched = [name for name, value in batch.items() if value is collated.get(name)]
+        if _is_float(batch):
+            batch = {**batch, "image": _as_bytes(batch["image"], levels)}
+        return batch, untouched
 
 
 def _is_float(batch: Batch) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 from pipeline.commands.preview.cells import Legend
 from pipeline.commands.preview.lettering import draw_text, line_height, width_of
 from pipeline.commands.preview.palette import Colour, class_colour, ink_on
+from pipeline.commands.preview.placing import Placing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,6 +21,7 @@ _OPACITY = 0.45
 _BACKGROUND = ("background", "bg", "_background_")
 _IGNORED_INK: tuple[Colour, Colour] = ((20, 20, 20), (235, 235, 235))
 _LABEL = 11
+_MOST_NAMED = 15
 _THICK_FROM = 40  # pixels that a box's shorter side has where its outline gets a second one
 
 
@@ -87,9 +89,16 @@ def _nearest(count: int, source: int) -> NDArray[np.int64]:
 
 
 def draw_boxes(
-    canvas: NDArray[np.uint8], boxes: Any, labels: Any, classes: Classes, scale: tuple[float, float]
+    canvas: NDArray[np.uint8],
+    boxes: Any,
+    labels: Any,
+    classes: Classes,
+    scale: tuple[float, float],
+    placing: Placing,
 ) -> Legend:
     """Outline boxes in the colours of their classes, with names where there is room for them.
+
+    Of many boxes the names would hide what is in them: they stand in the legend alone.
 
     Args:
         canvas: uint8 [h, w, 3], drawn on.
@@ -97,6 +106,7 @@ def draw_boxes(
         labels: Class ids, [N], or None.
         classes: Their names.
         scale: Canvas pixels in an image pixel, across and down.
+        placing: Where names may stand.
 
     Returns:
         The classes that are there.
@@ -104,7 +114,6 @@ def draw_boxes(
     places = np.asarray(boxes, np.float64).reshape(-1, 4)
     ids = [0] * len(places) if labels is None else np.asarray(labels).astype(np.int64).tolist()
     legend: Legend = {}
-    chips: list[tuple[int, int, int, int]] = []
     # The largest first: what lies inside of another stays visible.
     order = np.argsort(-np.prod(places[:, 2:] - places[:, :2], axis=1), kind="stable")
     drawn = []
@@ -117,8 +126,8 @@ def draw_boxes(
         if labels is not None:
             legend[classes.name(ids[row])] = colour
             drawn.append((x0, y0, y1, classes.name(ids[row]), colour))
-    for x, top, bottom, name, colour in drawn:
-        _draw_chip(canvas, x, top, bottom, name, colour, chips)
+    for x, top, bottom, name, colour in drawn if len(drawn) <= _MOST_NAMED else ():
+        _draw_chip(canvas, x, top, bottom, name, colour, placing)
     return dict(sorted(legend.items()))
 
 
@@ -151,54 +160,13 @@ def _draw_chip(
     bottom: int,
     text: str,
     colour: Colour,
-    taken: list[tuple[int, int, int, int]],
+    placing: Placing,
 ) -> None:
     """A name at a box's upper or lower edge, where it covers no other; else the legend has it."""
     height, width = line_height(_LABEL), width_of(text, _LABEL) + 6
     left = max(0, min(x, canvas.shape[1] - width))
-    for y in (top - height, bottom + 1, top, bottom + 1 - height):
-        place = (left, y, left + width, y + height)
-        inside = y >= 0 and place[3] <= canvas.shape[0] and place[2] <= canvas.shape[1]
-        if inside and not any(_meet(place, other) for other in taken):
-            taken.append(place)
-            canvas[y : place[3], left : place[2]] = colour
-            draw_text(canvas, left + 3, y, text, _LABEL, ink_on(colour))
-            return
-
-
-def _meet(a: tuple[int, int, int, int], b: tuple[int, int, int, int]) -> bool:
-    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
-
-
-def draw_keypoints(
-    canvas: NDArray[np.uint8], points: Any, per_object: int | None, scale: tuple[float, float]
-) -> None:
-    """Mark keypoints with their numbers: a disc is visible, a ring is hidden, others are not there.
-
-    Args:
-        canvas: uint8 [h, w, 3], drawn on.
-        points: x, y and visibility 0, 1 or 2, [K, 3].
-        per_object: Where the numbers begin again; None: nowhere.
-        scale: Canvas pixels in an image pixel, across and down.
-    """
-    import cv2
-
-    for number, (x, y, visibility) in enumerate(np.asarray(points, np.float64).tolist()):
-        if not visibility > 0 or not np.isfinite([x, y]).all():
-            continue
-        number %= per_object or max(len(points), 1)
-        colour = class_colour(number)
-        # The middle of the pixel that it names.
-        centre = (int((x + 0.5) * scale[0]), int((y + 0.5) * scale[1]))
-        cv2.circle(canvas, centre, 5, (255, 255, 255), cv2.FILLED, cv2.LINE_AA)
-        if visibility > 1:
-            cv2.circle(canvas, centre, 4, colour, cv2.FILLED, cv2.LINE_AA)
-        else:
-            cv2.circle(canvas, centre, 4, colour, 1, cv2.LINE_AA)
-        text = str(number)
-        room = centre[0] + 8 + width_of(text, _LABEL) < canvas.shape[1]
-        left = centre[0] + 8 if room else centre[0] - 8 - width_of(text, _LABEL)
-        y_text = min(max(centre[1] - line_height(_LABEL) // 2, 0), canvas.shape[0] - 12)
-        for dx, dy in ((-1, 0), (1, 0), (0, -1), (0, 1)):
-            draw_text(canvas, left + dx, y_text + dy, text, _LABEL, (0, 0, 0))
-        draw_text(canvas, left, y_text, text, _LABEL, (255, 255, 255))
+    rows = (top - height, bottom + 1, top, bottom + 1 - height)
+    free = placing.first_free([(left, y) for y in rows], width, height)
+    if free is not None:
+        canvas[free[1] : free[1] + height, left : left + width] = colour
+        draw_text(canvas, left + 3, free[1], text, _LABEL, ink_on(colour))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from pipeline.commands.preview.cells import Cell, Row
+from pipeline.commands.preview.cells import Cell, Entry, Row
 from pipeline.commands.preview.charts import TEXT, WIDTH, Box, Chart
 from pipeline.commands.preview.files import HTML_MARK
 from pipeline.commands.preview.palette import hex_of
@@ -42,6 +42,11 @@ figcaption span { display: block; } .title { color: var(--faint); }
   padding: 0; }
 .legend i { display: inline-block; width: 10px; height: 10px; border-radius: 2px;
   margin-right: 5px; border: 1px solid var(--faint); }
+.legend i.point { border-radius: 50%; }
+figcaption table { border-collapse: collapse; margin-top: 2px; width: 100%; }
+th, td { padding: 1px 8px 1px 0; text-align: left; vertical-align: top; font-weight: normal;
+  overflow-wrap: anywhere; } th { color: var(--faint); width: 45%; }
+td { font-variant-numeric: tabular-nums; } td.gap { color: var(--fault); }
 .charts { display: flex; flex-wrap: wrap; gap: 20px; align-items: flex-start; }
 .charts svg { width: 440px; max-width: 100%; height: auto; background: var(--panel);
   border-radius: 6px; }
@@ -56,6 +61,7 @@ aside summary { cursor: pointer; font-size: 16px; font-weight: bold; margin-bott
   aside { position: sticky; top: 24px; align-self: start; }
   aside pre { max-height: calc(100vh - 100px); } }
 """
+_GAP = ' class="gap"'
 # Nothing may be loaded, whatever the data says: only pictures within the page, and its own style.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
@@ -117,16 +123,27 @@ def _cell(cell: Cell, encode: Encode) -> str:
             f'src="data:image/png;base64,{data}">'
         )
     lines = "".join(f"<span>{escape(line)}</span>" for line in cell.lines)
+    lines += _table(cell.entries)
     fault = f'<div class="fault">bad sample: {escape(cell.fault)}</div>' if cell.fault else ""
     legend = "".join(
-        f'<li><i style="background:{hex_of(colour)}"></i>{escape(name)}</li>'
-        for name, colour in cell.legend.items()
+        f'<li><i{kind} style="background:{hex_of(colour)}"></i>{escape(name)}</li>'
+        for kind, named in (("", cell.legend), (' class="point"', cell.points))
+        for name, colour in named.items()
     )
     keys = f'<ul class="legend">{legend}</ul>' if legend else ""
     return (
         f'<figure>{picture}<figcaption><span class="title">{escape(cell.title)}</span>'
         f"{lines}{keys}{fault}</figcaption></figure>"
     )
+
+
+def _table(entries: Sequence[Entry]) -> str:
+    rows = "".join(
+        f"<tr><th>{escape(entry.name)}</th>"
+        f"<td{_GAP if entry.is_gap else ''}>{escape(entry.value)}</td></tr>"
+        for entry in entries
+    )
+    return f"<table>{rows}</table>" if rows else ""
 
 
 def _svg(chart: Chart) -> str:

@@ -9,9 +9,12 @@ import numpy as np
 
 from datasets.sample import BadSample
 from pipeline.commands.preview.arrays import array_picture
-from pipeline.commands.preview.cells import Cell, Legend
+from pipeline.commands.preview.cells import Cell, Entry, Legend
 from pipeline.commands.preview.excerpts import OWN, lines_of
-from pipeline.commands.preview.overlays import Classes, draw_boxes, draw_keypoints, draw_mask
+from pipeline.commands.preview.overlays import Classes, draw_boxes, draw_mask
+from pipeline.commands.preview.placing import Placing
+from pipeline.commands.preview.points import PointNames, draw_marks, keep_clear, marks_of
+from pipeline.commands.preview.tables import FIELDS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,7 +29,8 @@ def draw_cell(
     *,
     size: int,
     classes: Mapping[str, Classes],
-    per_object: int | None = None,
+    points: PointNames | None = None,
+    entries: tuple[Entry, ...] = (),
 ) -> Cell:
     """Draw one look at a sample.
 
@@ -35,10 +39,14 @@ def draw_cell(
         title: What the cell is called.
         size: The picture's longer side in pixels.
         classes: Names by field.
-        per_object: How many keypoints an object has; None: all are of one.
+        points: Names of keypoints.
+        entries: Columns of a table, which are told in place of its fields.
     """
     if isinstance(sample, BadSample):
         return Cell(title, fault=sample.cause)
+    if entries:
+        sample = {name: value for name, value in sample.items() if name not in FIELDS}
+        return Cell(title, lines=lines_of(sample, classes), entries=entries)
     image = sample.get("image")
     if image is None or image.ndim not in (2, 3):
         drawn = _drawn_array(sample, size)
@@ -55,15 +63,18 @@ def draw_cell(
         lines.append("shown stretched from its darkest to its lightest value")
     picture, scale = scaled(pixels, size)
     legend: Legend = {}
+    placing = Placing(*picture.shape[:2])
+    points = points or PointNames()
+    marks = marks_of(sample.get("keypoints", ()), points, scale)
+    keep_clear(marks, placing)
     if "mask" in sample and np.ndim(sample["mask"]) == 2:
         legend |= draw_mask(picture, sample["mask"], classes.get("mask", Classes()))
     if "boxes" in sample:
         boxes, labels = sample["boxes"], sample.get("box_labels")
         named = classes.get("box_labels", Classes())
-        legend |= draw_boxes(picture, boxes, labels, named, scale)
-    if "keypoints" in sample:
-        draw_keypoints(picture, sample["keypoints"], per_object, scale)
-    return Cell(title, picture, tuple(lines), legend)
+        legend |= draw_boxes(picture, boxes, labels, named, scale, placing)
+    named_points = draw_marks(picture, marks, points, placing)
+    return Cell(title, picture, tuple(lines), legend=legend, points=named_points)
 
 
 def _drawn_array(sample: Mapping[str, Any], size: int) -> tuple[str, NDArray[np.uint8], str] | None:

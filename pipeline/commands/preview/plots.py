@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.commands.preview.charts import Chart, bars, histogram
+from pipeline.commands.preview.charts import Chart, bars, histogram, words
 from pipeline.commands.preview.overlays import Classes
 from pipeline.commands.preview.survey import Survey, class_counts, drawn_counts
 
-_MOST_LENGTHS = 3
+_MOST_LENGTHS, _MOST_NUMBERS = 3, 6
 
 
 def make_charts(
@@ -42,15 +42,29 @@ def make_charts(
     if survey.boxes:
         charts.append(histogram("Boxes in an image", note, survey.boxes, "boxes"))
     if survey.sizes:
-        widths, heights = np.array(survey.sizes, float).T
-        charts.append(histogram("Widths", note, widths.tolist(), "pixels"))
-        charts.append(histogram("Heights", note, heights.tolist(), "pixels"))
-        ratios = np.round(widths / heights, 3).tolist()
-        charts.append(histogram("Aspects, width by height", note, ratios, ""))
+        charts += _sizes(survey.sizes, note)
+    for name, numbers in list(survey.numbers.items())[:_MOST_NUMBERS]:
+        there = [number for number in numbers if np.isfinite(number)]
+        lack = f"{note}, {len(numbers) - len(there):,} without" if len(there) < len(numbers) else ""
+        if len(set(there)) > 1:
+            charts.append(histogram(f"Values of {name}", lack or note, there, ""))
     for name, lengths in list(survey.lengths.items())[:_MOST_LENGTHS]:
         if len(set(lengths)) > 1:
             charts.append(histogram(f"Lengths of {name}", note, lengths, ""))
     return charts
+
+
+def _sizes(sizes: Sequence[tuple[int, int]], note: str) -> list[Chart]:
+    if len(sizes) > 1 and len(set(sizes)) == 1:
+        width, height = sizes[0]
+        return [words("Sizes", note, f"all {width:,} × {height:,} pixels")]
+    widths, heights = np.array(sizes, float).T
+    ratios = np.round(widths / heights, 3).tolist()
+    return [
+        histogram("Widths", note, widths.tolist(), "pixels"),
+        histogram("Heights", note, heights.tolist(), "pixels"),
+        histogram("Aspects, width by height", note, ratios, ""),
+    ]
 
 
 def _balance(index: Any, sampler: Any, names: Sequence[str] | None) -> list[Chart]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.commands.preview.cells import Cell, Row
+from pipeline.commands.preview.cells import Cell, Entry, Row
 from pipeline.commands.preview.charts import PAD, TEXT, WIDTH, Box, Chart
 from pipeline.commands.preview.lettering import (
     cut,
@@ -32,8 +33,9 @@ _COLOURS: dict[str, Colour] = {
     "second": (238, 119, 51),
 }
 _HEADING, _SWATCH = 16, 10
-_LEAST_COLUMN = 150
-_FAULT_LINES, _MOST_LINES = 8, 12
+_ROUND = np.hypot(*np.mgrid[0.5:_SWATCH, 0.5:_SWATCH] - _SWATCH / 2) <= _SWATCH / 2
+_LEAST_COLUMN, _TEXT_COLUMN = 150, 256
+_FAULT_LINES, _LINE_LINES, _MOST_LINES = 8, 4, 14
 
 
 def draw_sheet(
@@ -45,7 +47,7 @@ def draw_sheet(
     many columns as fit below.
     """
     widths = [
-        max(_LEAST_COLUMN, *(_width(row.cells[i]) for row in rows))
+        max(_width(row.cells[i]) for row in rows)
         for i in range(max(len(row.cells) for row in rows))
     ]
     grid_width = sum(widths) + GAP * (len(widths) - 1)
@@ -81,36 +83,61 @@ def draw_sheet(
 
 
 def _width(cell: Cell) -> int:
-    return 0 if cell.picture is None else cell.picture.shape[1]
+    """What a cell's picture takes, or its text where it has none."""
+    if cell.picture is not None:
+        return max(cell.picture.shape[1], _LEAST_COLUMN)
+    return _TEXT_COLUMN if cell.lines or cell.entries else _LEAST_COLUMN
 
 
 def _height(cell: Cell, width: int) -> int:
     picture = 0 if cell.picture is None else cell.picture.shape[0] + 4
-    lines = len(_texts(cell, width)) + len(_legend(cell, width))
-    return picture + lines * line_height(TEXT) + 4
+    return picture + len(_lines(cell, width)) * line_height(TEXT) + 4
 
 
-def _texts(cell: Cell, width: int) -> list[tuple[str, Colour]]:
-    """Lines below a cell's picture, and their colours."""
-    found = [(cell.title, _FAINT)]
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A part of a line: a text, behind a swatch if it says what a colour stands for."""
+
+    x: int
+    text: str
+    colour: Colour
+    swatch: Colour | None = None
+    is_round: bool = False
+
+
+def _lines(cell: Cell, width: int) -> list[list[_Piece]]:
+    """What stands below a cell's picture."""
+    found = [[_Piece(0, cut(cell.title, TEXT, width), _FAINT)]]
     if cell.fault:
-        lines = ["bad sample:", *wrapped(cell.fault, TEXT, width, _FAULT_LINES)]
-        return found + [(line, _FAULT) for line in lines]
-    return found + [(cut(line, TEXT, width), _INK) for line in cell.lines[:_MOST_LINES]]
+        told = ["bad sample:", *wrapped(cell.fault, TEXT, width, _FAULT_LINES)]
+        return found + [[_Piece(0, line, _FAULT)] for line in told]
+    for line in cell.lines[:_MOST_LINES]:
+        found += [[_Piece(0, part, _INK)] for part in wrapped(line, TEXT, width, _LINE_LINES)]
+    found += [_entry(entry, width) for entry in cell.entries]
+    return found + _legend(cell, width)
 
 
-def _legend(cell: Cell, width: int) -> list[list[tuple[int, str, Colour]]]:
-    """Lines of what colours stand for: where each begins, its name, its colour."""
-    lines: list[list[tuple[int, str, Colour]]] = []
-    x = width
-    for name, colour in cell.legend.items():
-        text = cut(name, TEXT, width - _SWATCH - 6)
-        taken = _SWATCH + 6 + width_of(text, TEXT)
-        if x + taken > width:
-            lines.append([])
-            x = 0
-        lines[-1].append((x, text, colour))
-        x += taken + 12
+def _entry(entry: Entry, width: int) -> list[_Piece]:
+    """A column's name and its value beside it."""
+    middle = round(width * 0.42)
+    name = cut(entry.name, TEXT, (middle if entry.value else width) - 8)
+    value = cut(entry.value, TEXT, width - middle)
+    return [_Piece(0, name, _FAINT), _Piece(middle, value, _FAULT if entry.is_gap else _INK)]
+
+
+def _legend(cell: Cell, width: int) -> list[list[_Piece]]:
+    """Lines of what colours stand for, those of points below those of classes."""
+    lines: list[list[_Piece]] = []
+    for legend, is_round in ((cell.legend, False), (cell.points, True)):
+        x = width
+        for name, colour in legend.items():
+            text = cut(name, TEXT, width - _SWATCH - 6)
+            taken = _SWATCH + 6 + width_of(text, TEXT)
+            if x + taken > width:
+                lines.append([])
+                x = 0
+            lines[-1].append(_Piece(x, text, _INK, colour, is_round))
+            x += taken + 12
     return lines
 
 
@@ -119,14 +146,14 @@ def _draw_cell(sheet: NDArray[np.uint8], x: int, y: int, cell: Cell, width: int)
         height, across = cell.picture.shape[:2]
         sheet[y : y + height, x : x + across] = cell.picture
         y += height + 4
-    for text, colour in _texts(cell, width):
-        draw_text(sheet, x, y, text, TEXT, colour)
-        y += line_height(TEXT)
-    for line in _legend(cell, width):
-        for start, text, colour in line:
-            left = x + start
-            sheet[y + 3 : y + 3 + _SWATCH, left : left + _SWATCH] = colour
-            draw_text(sheet, left + _SWATCH + 6, y, text, TEXT, _INK)
+    for line in _lines(cell, width):
+        for piece in line:
+            left = x + piece.x
+            if piece.swatch is not None:
+                swatch = sheet[y + 3 : y + 3 + _SWATCH, left : left + _SWATCH]
+                swatch[_ROUND if piece.is_round else slice(None)] = piece.swatch
+                left += _SWATCH + 6
+            draw_text(sheet, left, y, piece.text, TEXT, piece.colour)
         y += line_height(TEXT)
 
 

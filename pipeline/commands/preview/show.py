@@ -18,8 +18,10 @@ from pipeline.commands.preview.overlays import Classes
 from pipeline.commands.preview.page import write_page
 from pipeline.commands.preview.picture import draw_cell
 from pipeline.commands.preview.plots import make_charts
+from pipeline.commands.preview.points import PointNames
 from pipeline.commands.preview.sheet import draw_sheet
 from pipeline.commands.preview.survey import Survey, survey_samples, survey_storage
+from pipeline.commands.preview.tables import TableRows, table_rows
 from pipeline.loader.class_names import classes_of
 from pipeline.samplers.sequential import SequentialSampler
 
@@ -43,7 +45,8 @@ def show(config: dict[str, Any], settings: PreviewSettings) -> int:
     sampler = _sampler(config, settings, dataset)
     looks = look(config, settings.split, dataset, sampler, settings)
     classes = {name: _classes(config, dataset, name) for name in _FIELDS}
-    rows = draw_rows(config, settings, looks, classes)
+    table = _table(config, settings, dataset, looks)
+    rows = draw_rows(looks, settings.size, classes, _point_names(config, dataset), table)
     survey = _survey(config, settings, dataset, looks)
     charts = make_charts(dataset, sampler, survey, classes)
     heading, notes = _words(config, settings, looks, dataset)
@@ -87,24 +90,51 @@ def _classes(config: dict[str, Any], dataset: Any, name: str) -> Classes:
     return Classes(classes_of(dataset, name), frozenset(ignored or ()))
 
 
-def draw_rows(
-    config: dict[str, Any], settings: PreviewSettings, looks: Looks, classes: dict[str, Classes]
-) -> list[Row]:
-    """A row of cells for each record."""
+def _point_names(config: dict[str, Any], dataset: Any) -> PointNames:
     keypoints = config["augment"].get("keypoints") or {}
+    return PointNames(classes_of(dataset, "keypoints"), keypoints.get("per_object"))
+
+
+def _table(
+    config: dict[str, Any], settings: PreviewSettings, dataset: Any, looks: Looks
+) -> TableRows | None:
+    if "storage" not in config["dataset"] or getattr(dataset, "table", None) is None:
+        return None
+    storage = open_storage(config, settings.split)
+    return table_rows(dataset.table, storage, looks.originals, config["dataset"].get("keys"))
+
+
+def draw_rows(
+    looks: Looks,
+    size: int,
+    classes: dict[str, Classes],
+    points: PointNames,
+    table: TableRows | None,
+) -> list[Row]:
+    """A row of cells for each record.
+
+    Args:
+        looks: The samples.
+        size: The longer side of a picture, in pixels.
+        classes: Names by field.
+        points: Names of keypoints.
+        table: The records' columns, if they are rows of a table.
+    """
     rows = []
     for number, original in enumerate(looks.originals):
-        titled = [("original", original)]
-        titled += [(f"epoch {epoch}", each[number]) for epoch, each in enumerate(looks.epochs)]
+        looked = {"original": looks.originals, **looks.epochs}
         cells = tuple(
             draw_cell(
-                sample,
+                samples[number],
                 title,
-                size=settings.size,
+                size=size,
                 classes=classes,
-                per_object=keypoints.get("per_object"),
+                points=points,
+                entries=table.entries(samples[number], is_original=title == "original")
+                if table is not None
+                else (),
             )
-            for title, sample in titled
+            for title, samples in looked.items()
         )
         bad = isinstance(original, BadSample)
         key = original.key if bad else original["key"]
@@ -133,5 +163,6 @@ def _words(
     heading = f"{place}, {settings.split}: {count} {'sample' if count == 1 else 'samples'}"
     if hasattr(dataset, "__len__"):
         heading += f" of {len(dataset):,}"
-    heading += f", {settings.epochs} {'epoch' if settings.epochs == 1 else 'epochs'}"
+    if settings.split == "train":
+        heading += f", {settings.epochs} {'epoch' if settings.epochs == 1 else 'epochs'}"
     return heading, list(looks.notes)

@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 
 from datasets.protocols import Storage
 from datasets.sample import BadRecord, BadSample
+from pipeline.commands.preview.excerpts import OWN
 from pipeline.commands.preview.picture import channels_last
 from transforms.formats.sniff import read_header
 
 _READ = 64
 _DRAWS = 1 << 16
 _MOST_DRAWS = 5_000_000
+_NUMBERS = (int, float, np.integer, np.floating)
 _TURNED = 5  # from this EXIF orientation on, height and width change places
 
 
@@ -32,6 +34,7 @@ class Survey:
         boxes: Number of boxes in each image.
         box_labels: Number of boxes by class id.
         lengths: Lengths of arrays of one axis, by field.
+        numbers: Numbers that are no class ids, by field; NaN where a record has none.
     """
 
     records: int = 0
@@ -40,6 +43,7 @@ class Survey:
     boxes: list[int] = field(default_factory=list)
     box_labels: Counter[int] = field(default_factory=Counter)
     lengths: dict[str, list[int]] = field(default_factory=dict)
+    numbers: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, fields: Mapping[str, Any]) -> None:
         """Count one record's fields, or a sample's."""
@@ -52,8 +56,9 @@ class Survey:
             self.boxes.append(len(boxes))
             self.box_labels.update(np.asarray(fields.get("box_labels", ())).reshape(-1).tolist())
         for name, value in fields.items():
-            is_series = isinstance(value, (np.ndarray, list)) and np.ndim(value) == 1
-            if is_series and not name.startswith("box_") and name != "image":
+            if isinstance(value, _NUMBERS) and name not in OWN | {"label"}:
+                self.numbers.setdefault(name, []).append(float(value))
+            if _is_series(value) and not name.startswith("box_") and name != "image":
                 self.lengths.setdefault(name, []).append(len(value))
 
 
@@ -85,6 +90,12 @@ def survey_samples(samples: Iterable[Any], total: int | None) -> Survey:
         if not isinstance(sample, BadSample):
             survey.add(sample)
     return survey
+
+
+def _is_series(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(isinstance(item, _NUMBERS) for item in value)
+    return isinstance(value, np.ndarray) and value.ndim == 1
 
 
 def _size_of(image: Any) -> tuple[int, int] | None:

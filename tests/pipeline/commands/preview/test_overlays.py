@@ -7,12 +7,18 @@ import pytest
 
 from datasets.demo import CLASSES, draw_scene
 from datasets.sample import BadSample
-from pipeline.commands.preview.overlays import Classes, draw_boxes, draw_keypoints, draw_mask
+from pipeline.commands.preview.overlays import Classes, draw_boxes, draw_mask
 from pipeline.commands.preview.palette import class_colour
 from pipeline.commands.preview.picture import as_pixels, channels_last, draw_cell, scaled
+from pipeline.commands.preview.placing import Placing
+from pipeline.commands.preview.points import PointNames, draw_marks, keep_clear, marks_of
 
 NAMED = {"label": Classes(CLASSES), "box_labels": Classes(CLASSES)}
 SCENES = [draw_scene(0, number) for number in range(12)]
+
+
+def room(canvas):
+    return Placing(*canvas.shape[:2])
 
 
 @pytest.mark.parametrize("scene", SCENES)
@@ -20,7 +26,7 @@ SCENES = [draw_scene(0, number) for number in range(12)]
 def test_an_outline_lies_on_the_outermost_pixels_of_its_shape(scene, factor):
     height, width = scene.mask.shape
     canvas = np.zeros((height * factor, width * factor, 3), np.uint8)
-    draw_boxes(canvas, scene.boxes[:1], None, Classes(), (factor, factor))
+    draw_boxes(canvas, scene.boxes[:1], None, Classes(), (factor, factor), room(canvas))
     y, x = np.nonzero(canvas.any(2))
     shape = np.isin(scene.mask, scene.label + 1)
     x0, y0, x1, y1 = scene.boxes[0]
@@ -78,7 +84,8 @@ def test_keypoints_are_drawn_in_the_middle_of_the_pixel_that_they_name():
     canvas = np.zeros((height * 4, width * 4, 3), np.uint8)
     points = np.array(scene.keypoints, np.float32)
     points[1, 2], points[2, 2] = 0, 1
-    draw_keypoints(canvas, points, None, (4, 4))
+    names = PointNames()
+    draw_marks(canvas, marks_of(points, names, (4, 4)), names, room(canvas))
     for number, (x, y, visibility) in enumerate(points.astype(int).tolist()):
         found = tuple(canvas[y * 4 + 2, x * 4 + 2].tolist())
         if visibility == 2:
@@ -98,16 +105,17 @@ def test_boxes_of_every_kind_are_drawn_or_left_out():
         [900, 900, 999, 999],
         [60, 180, 61, 181],
     ]
-    legend = draw_boxes(canvas, boxes, [0, 1, 2, 3, 4], Classes(), (1, 1))
+    legend = draw_boxes(canvas, boxes, [0, 1, 2, 3, 4], Classes(), (1, 1), room(canvas))
     assert list(legend) == ["1", "2", "3", "4"]
     assert tuple(canvas[150, 150].tolist()) == class_colour(1)
     assert tuple(canvas[180, 60].tolist()) == class_colour(4)
-    assert not draw_boxes(canvas, np.zeros((0, 4)), np.zeros(0), Classes(), (1, 1))
+    none = np.zeros((0, 4)), np.zeros(0)
+    assert not draw_boxes(canvas, *none, Classes(), (1, 1), room(canvas))
 
 
 def test_a_name_stands_beside_its_box_in_the_colour_of_its_class():
     canvas = np.zeros((100, 200, 3), np.uint8)
-    draw_boxes(canvas, [[50, 40, 120, 90]], [2], Classes(CLASSES), (1, 1))
+    draw_boxes(canvas, [[50, 40, 120, 90]], [2], Classes(CLASSES), (1, 1), room(canvas))
     chip = canvas[28:40, 50:60]
     assert (chip == class_colour(2)).all(-1).mean() > 0.5
     assert not canvas[:25].any()
@@ -146,3 +154,58 @@ def test_pictures_fit_into_their_size(shape):
     picture, (across, down) = scaled(np.zeros((*shape, 3), np.uint8), 256)
     assert max(picture.shape[:2]) <= 256
     assert picture.shape[:2] == (round(shape[0] * down), round(shape[1] * across))
+
+
+def test_names_stand_on_nothing_else_and_within_the_picture():
+    draw = np.random.default_rng(0)
+    placing, given = Placing(90, 120), []
+    for _ in range(200):
+        width, height = draw.integers(1, 30, 2).tolist()
+        corners = draw.integers(-20, 120, (4, 2)).tolist()
+        found = placing.first_free(map(tuple, corners), width, height)
+        if found is not None:
+            assert list(found) in corners
+            given.append((*found, found[0] + width, found[1] + height))
+    canvas = np.zeros((90, 120), int)
+    for left, top, right, bottom in given:
+        assert 0 <= left and 0 <= top and right <= 120 and bottom <= 90
+        canvas[top:bottom, left:right] += 1
+    assert len(given) > 10 and canvas.max() == 1
+
+
+def test_names_of_boxes_leave_the_marks_of_keypoints_alone():
+    canvas = np.zeros((120, 200, 3), np.uint8)
+    placing, names = room(canvas), PointNames(("top",))
+    marks = marks_of([[52, 34, 2]], names, (1, 1))
+    keep_clear(marks, placing)
+    draw_boxes(canvas, [[50, 40, 120, 90]], [2], Classes(CLASSES), (1, 1), placing)
+    assert not canvas[25:40].any() and canvas[92].any()  # below, where above there is no room
+    assert draw_marks(canvas, marks, names, placing) == {"top": class_colour(0)}
+    assert canvas[30:40, 60:90].any()
+
+
+def test_keypoints_of_several_objects_share_names_and_colours():
+    names = PointNames(("eye", "ear"))
+    points = [[x, 20, 2] for x in range(10, 190, 30)]
+    marks = marks_of(points, names, (1, 1))
+    assert [names.name(mark.number) for mark in marks] == ["eye", "ear"] * 3
+    assert [mark.number for mark in marks_of(points, PointNames(None, 3), (1, 1))] == [0, 1, 2] * 2
+    canvas = np.zeros((40, 200, 3), np.uint8)
+    legend = draw_marks(canvas, marks, names, room(canvas))
+    assert legend == {"eye": class_colour(0), "ear": class_colour(1)}
+
+
+def test_of_many_boxes_and_keypoints_the_legend_alone_has_the_names():
+    few, many = np.zeros((2, 200, 200, 3), np.uint8)
+    boxes = [[x, y, x + 30, y + 30] for x in (5, 60, 115, 165) for y in (20, 65, 110, 155)]
+    for canvas, count in ((few, 15), (many, 16)):
+        legend = draw_boxes(canvas, boxes[:count], [3] * count, Classes(), (1, 1), room(canvas))
+        assert legend == {"3": class_colour(3)}
+    assert many.any(2).sum() < few.any(2).sum() / 1.5
+    marked = np.zeros((200, 200, 3), np.uint8)
+    names = PointNames(tuple("abcdefghijk"))
+    marks = marks_of([[15 * i + 10, 15 * i + 10, 2] for i in range(11)], names, (1, 1))
+    assert len(draw_marks(marked, marks, names, room(marked))) == 11
+    dots = marked.copy()
+    draw_marks(dots, marks, PointNames(), room(dots))
+    assert dots.any(2).sum() > marked.any(2).sum()

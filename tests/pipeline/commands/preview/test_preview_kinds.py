@@ -1,0 +1,196 @@
+"""Previews of every kind of sample: with partners, nested, rows of tables, mixed labels."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import cv2
+import numpy as np
+import pytest
+
+from datasets.demo_tables import draw_table
+from datasets.sample import BadSample
+from pipeline.build import build_dataset, build_loader, open_storage
+from pipeline.commands.preview.cells import Cell, Entry
+from pipeline.commands.preview.choice import equal, look
+from pipeline.commands.preview.excerpts import lines_of
+from pipeline.commands.preview.overlays import Classes
+from pipeline.commands.preview.page import _cell
+from pipeline.commands.preview.sheet import _lines
+from pipeline.commands.preview.show import _sampler as sampler_of
+from pipeline.commands.preview.survey import survey_storage
+from pipeline.commands.preview.tables import table_rows
+from pipeline.config.command_line import configure
+from tests.nested_samples import RULES, fields_of
+from tests.photographs import scene
+
+INLINE = ["loader=inline", "loader.batch_size=8"]
+
+
+def looks_of(config, split="train", samples=8, epochs=2):
+    dataset = build_dataset(config, split)
+    options = SimpleNamespace(split=split, samples=samples, epochs=epochs)
+    return dataset, look(config, split, dataset, sampler_of(config, options, dataset), options)
+
+
+@pytest.fixture
+def photographs(tmp_path):
+    for number in range(8):
+        folder = tmp_path / "photographs" / ("cat", "dog")[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(folder / f"{number}.png"), scene(70, 60 + number, number)[:, :, ::-1])
+    return tmp_path / "photographs"
+
+
+@pytest.mark.parametrize("sampler", ["random", "weighted"])
+def test_partners_are_those_that_the_sampler_puts_beside_a_sample(photographs, sampler):
+    given = [
+        f"dataset.storage.path={photographs}", "dataset.val_fraction=0", "augment.image_size=24",
+        "augment.train.mosaic={_target_: transform/mosaic, height: 60, width: 60, p: 1}",
+        "augment.device.normalize=null", f"sampler={sampler}", *INLINE,
+    ]  # fmt: skip
+    config = configure(given, command="preview")
+    _, looks = looks_of(config)
+    with build_loader(config) as loader:
+        (batch,) = list(loader)
+    shown = np.stack([sample["image"] for sample in looks.epochs["epoch 0"]])
+    assert (shown == batch["image"].numpy()).all()
+
+
+def test_nested_fields_are_those_of_the_batch_and_their_excerpts_are_told():
+    given = [
+        "imports=[tests.nested_samples]", "dataset/storage=nested_graphs", "dataset/decode=raw",
+        "dataset.val_fraction=0", "collate=nested", f"collate.rules={RULES}",
+        "augment.image_size=16", "augment.train.deep={_target_: transform/nested_shuffle}", *INLINE,
+    ]  # fmt: skip
+    config = configure(given, command="preview")
+    _, looks = looks_of(config, samples=5)
+    for original, first, second in zip(looks.originals, *looks.epochs.values(), strict=True):
+        drawn = fields_of(original["index"])["graph"]
+        assert list(first)[: len(original)] == list(original)
+        assert (first["graph"]["edges"] == drawn["edges"]).all()
+        moved = first["graph"]["x"] - drawn["x"]
+        assert moved.size == 0 or (0 < moved.max() and (moved != second["graph"]["x"]).any())
+        lines = lines_of(first, {})
+        edges = next(line for line in lines if line.startswith("graph.edges"))
+        pairs = [f"{start}–{end}" for start, end in drawn["edges"].T.tolist()]
+        assert edges.partition(": ")[2].split() == pairs
+        assert f"deep.er.size: {original['index']}" in lines
+    survey = survey_storage(open_storage(config, "train"), 41)
+    assert survey.records == 41
+
+
+def test_a_nested_field_that_a_step_has_changed_is_not_shown_as_it_was():
+    from pipeline.collates.nested import NestedCollate
+    from pipeline.commands.preview.on_device import DeviceSteps
+
+    def doubled(batch):
+        return {**batch, "deep": {"x": batch["deep"]["x"] * 2}}
+
+    nested = {"deep": {"x": 1.0}, "other": {"y": 2.0}}
+    given = [{**nested, "key": str(i), "index": i, "position": i} for i in range(3)]
+    for row in DeviceSteps(NestedCollate(), [doubled])(given, 0):
+        assert "deep" not in row and row["other"] == {"y": 2.0}
+
+
+def table_of(data_dir, split, *more, task="table", samples=600):
+    config = configure([f"task={task}", f"data_dir={data_dir}", *more], command="preview")
+    dataset, looks = looks_of(config, split, samples=samples)
+    storage = open_storage(config, split)
+    rows = table_rows(dataset.table, storage, looks.originals, config["dataset"]["keys"])
+    return looks, rows, dataset.table.statistics
+
+
+@pytest.mark.parametrize("task", ["table", "regression"])
+def test_rows_of_a_table_are_told_by_their_columns(data_dir, task):
+    looks, rows, statistics = table_of(data_dir, "val", task=task)
+    (given,) = looks.epochs.values()
+    columns = draw_table("val")
+    numeric = {column.name: column for column in statistics.numeric}
+    gaps = 0
+    for number, (original, sample) in enumerate(zip(looks.originals, given, strict=True)):
+        before = {e.name: e for e in rows.entries(original, is_original=True)}
+        after = {e.name: e for e in rows.entries(sample, is_original=False)}
+        assert set(before) <= set(after) and ("price" in before) == (task == "regression")
+        for name, column in numeric.items():
+            value = columns[name][number]
+            gaps += value is None
+            assert before[name].is_gap == after[name].is_gap == (value is None)
+            shown = column.quartiles[1] if value is None else float(value)
+            scaled = (shown - column.mean) / column.std
+            end = " filled in" if value is None else ""
+            assert after[name].value == f"{scaled:+.3f}{end}"
+            assert before[name].value == ("missing" if value is None else f"{value:.6g}")
+            if f"{name} is missing" in after:
+                assert after[f"{name} is missing"].value == str(int(value is None))
+        city = columns["city"][number]
+        assert before["city"].value == city
+        known = statistics.categorical[0].values
+        said = f"{city}, id {known.index(city) + 1}" if city in known else "unknown, id 0"
+        assert after["city"].value == said
+        assert after["city"].is_gap == (city not in known)
+    assert gaps > 10
+
+
+def test_a_wide_table_is_cut_and_a_bad_row_has_no_columns(data_dir):
+    looks, rows, statistics = table_of(data_dir, "val", samples=2)
+    assert rows.entries(BadSample(0, "k", 0, "gone", "csv"), is_original=True) == ()
+    wide = type(statistics)(
+        rows=1,
+        numeric=statistics.numeric[:1] * 40,
+        categorical=statistics.categorical,
+        target=None,
+    )
+    entries = type(rows)(wide, (), rows.records).entries(looks.originals[0], is_original=True)
+    assert len(entries) == 25 and entries[-1].name == "… and 18 more columns"
+
+
+def test_columns_stand_in_the_page_and_in_the_picture():
+    entries = (Entry("<age>", "missing", is_gap=True), Entry("n" * 99, "v" * 99), Entry("c", "7"))
+    cell = Cell("original", lines=("home",), entries=entries)
+    page = _cell(cell, lambda picture: b"")
+    assert '<th>&lt;age&gt;</th><td class="gap">missing</td>' in page
+    assert "<th>c</th><td>7</td>" in page
+    lines = _lines(cell, 256)
+    assert [piece.text for line in lines[2:3] for piece in line] == ["<age>", "missing"]
+    assert all(piece.text.endswith("…") for piece in lines[3])
+    assert [piece.x for piece in lines[4]] == [0, 108]
+
+
+def test_evaluation_is_the_same_in_every_epoch_and_shown_once(photographs):
+    config = configure(
+        [f"dataset.storage.path={photographs}", "dataset.val_fraction=0.5",
+         "augment.image_size=24", *INLINE], command="preview",
+    )  # fmt: skip
+    _, looks = looks_of(config, "val", samples=4, epochs=3)
+    assert list(looks.epochs) == ["every epoch"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ({"a": np.array([1, np.nan])}, {"a": np.array([1, np.nan])}, True),
+        ({"a": [np.zeros(2), "x"]}, {"a": [np.zeros(2), "x"]}, True),
+        ({"a": np.zeros(2)}, {"a": np.zeros(2, np.float32)}, False),
+        ({"a": np.zeros(2)}, {"a": np.zeros((2, 1))}, False),
+        ({"a": 1}, {"b": 1}, False),
+        ({"a": [1, 2]}, {"a": [1]}, False),
+        (BadSample(0, "k", 0, "x", "s"), BadSample(0, "k", 0, "x", "s"), True),
+        (BadSample(0, "k", 0, "x", "s"), {"a": 1}, False),
+    ],
+)
+def test_epochs_are_alike_if_every_bit_is(one, other, same):
+    assert equal(one, other) == same
+
+
+@pytest.mark.parametrize(
+    ("weight", "other", "said"),
+    [
+        (0.436, 1, "43.6% cat + 56.4% dog"),
+        (1.0, 1, "cat"),
+        (0.3, 0, "cat"),
+    ],
+)
+def test_mixed_labels_are_names_with_shares(weight, other, said):
+    sample = {"label": 0, "label_other": other, "label_weight": weight, "more": 3}
+    assert lines_of(sample, {"label": Classes(("cat", "dog"))}) == (said, "more: 3")
