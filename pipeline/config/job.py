@@ -18,7 +18,7 @@ from pipeline.config.errors import ConfigError, Problem, nearest
 from pipeline.config.overrides import Change, Choice, Parsed, parse, presets
 from pipeline.config.places import CHOSEN_BY, PRESETS
 from pipeline.config.resolution import plain, referred_names
-from pipeline.config.saved import apply_to_saved, saved_run, variables_of
+from pipeline.config.saved import apply_to_saved, saved_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ def read_job(texts: Sequence[str], composer: Composer, *, command: str | None = 
         parsed.problems.append(Problem(key, "only a sweep has a launcher and a sweeper; add -m"))
     run = saved_run(parsed)
     if run is not None:
-        config = apply_to_saved(run, parsed)
-        checked = _checked(config, parsed, command=command, variables=variables_of(config))
+        config, variables = apply_to_saved(run, parsed, _command_node(command, parsed))
+        checked = _checked(config, parsed, command=command, variables=variables)
         return Job(checked, tuple(texts))
     wrong = {problem.key for problem in parsed.problems}
     chosen = CHOSEN_BY.get(command or "", {})
@@ -65,8 +65,8 @@ def read_job(texts: Sequence[str], composer: Composer, *, command: str | None = 
     if command is not None:
         _choose_defaults(parsed, command, wrong)
     config, accepted = _compose(parsed, composer)
-    if command is not None:
-        _add_command(config, command, parsed)
+    with open_dict(config):
+        config.update(_command_node(command, parsed))
     skip = frozenset(key.replace("/", ".") for key in wrong)
     accepted += _apply(config, parsed, composer, skip)
     return Job(_checked(config, parsed, skip=skip, command=command), tuple(accepted))
@@ -214,18 +214,19 @@ def _choose_defaults(parsed: Parsed, command: str, wrong: Collection[str]) -> No
             parsed.choices.append(Choice(group, (option,), False, f"{group}={option}"))
 
 
-def _add_command(config: DictConfig, command: str, parsed: Parsed) -> None:
+def _command_node(command: str | None, parsed: Parsed) -> dict[str, dict[str, Any]]:
+    """The settings of a command under its name."""
+    if command is None:
+        return {}
     component = registry.find(f"settings/{command}")
-    with open_dict(config):
-        config[command] = (
-            {"_target_": f"settings/{command}"}
-            if component is None
-            else (registry.option_node(component))
-        )
-        for choice in parsed.choices:
-            for name, group in CHOSEN_BY.get(command, {}).items():
-                if choice.group == group and choice.options:
-                    config[command][name] = choice.options[0]
+    node: dict[str, Any] = {"_target_": f"settings/{command}"}
+    if component is not None:
+        node = dict(registry.option_node(component))
+    for choice in parsed.choices:
+        for name, group in CHOSEN_BY.get(command, {}).items():
+            if choice.group == group and choice.options:
+                node[name] = choice.options[0]
+    return {command: node}
 
 
 def locate(path: str) -> Callable[[dict[str, Any]], Any]:

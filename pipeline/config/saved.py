@@ -1,9 +1,10 @@
-"""Resuming a run by its folder: its own saved config, not a new composition."""
+"""Going on from a run by its folder: its own saved config, not a new composition."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
@@ -13,46 +14,63 @@ from pipeline.config.overrides import Parsed
 from pipeline.config.places import STACKS, TARGETS, top_level_keys
 
 SAVED = "config.yaml"
-KEY = "trainer.resume"
+RESUME, CHECKPOINT = "trainer.resume", "predict.checkpoint"
+
+
+_OTHERS = {RESUME: "a checkpoint in one, or auto", CHECKPOINT: "or a checkpoint"}
 
 
 def saved_run(parsed: Parsed) -> Path | None:
-    """The saved config that ``trainer.resume=<path>`` means.
+    """The saved config that ``trainer.resume=<path>`` means, or ``predict.checkpoint=<path>``.
 
     Returns:
-        The file; None where nothing is resumed so, or there is no run at the path: that is
-        added to the problems.
+        The file; None where nothing is named so, where a checkpoint lies in no run's folder (it
+        is of what is typed), or there is no run at the path: that is added to the problems.
     """
-    path = None
+    key, path = RESUME, None
     for change in parsed.changes:
-        if change.key == KEY:
-            path = change.override.value()
-    if not isinstance(path, str) or path in ("auto", "None", ""):
+        if change.key in (RESUME, CHECKPOINT):
+            key, path = change.key, change.override.value()
+    if not isinstance(path, str) or (key == RESUME and path in ("auto", "None", "")):
         return None
     folder = Path(path).expanduser()
     for candidate in (folder, *folder.parents[:2]):
         if (candidate / SAVED).is_file():
             return candidate / SAVED
+    if key == CHECKPOINT and folder.is_file():
+        return None
     what = f"there is no {SAVED} in it" if folder.exists() else "there is no such folder"
-    problem = Problem(KEY, f"{path!r} given, but {what}; accepts a run's folder, such as "
-                      f"outputs/<date>/<time>, a checkpoint in one, or auto")  # fmt: skip
+    problem = Problem(key, f"{path!r} given, but {what}; accepts a run's folder, such as "
+                      f"outputs/<date>/<time>, {_OTHERS[key]}")  # fmt: skip
     parsed.problems.append(problem)
     return None
 
 
-def apply_to_saved(file: Path, parsed: Parsed) -> DictConfig:
-    """A run's own config with the given values; mistakes go to `parsed.problems`."""
+def apply_to_saved(
+    file: Path, parsed: Parsed, added: Mapping[str, Any]
+) -> tuple[DictConfig, frozenset[str]]:
+    """A run's own config with the given values; mistakes go to `parsed.problems`.
+
+    Args:
+        file: The saved config.
+        parsed: What was typed.
+        added: Keys that stand beside those of the run, which values may be given for.
+
+    Returns:
+        The config, and the variables that the run's has.
+    """
     from pipeline.config.discovery import load_imports
 
     config = OmegaConf.create(yaml.safe_load(file.read_text(encoding="utf-8")))
     if not isinstance(config, DictConfig):
-        raise ConfigError([Problem(KEY, f"{file} is damaged: a mapping is expected in it")])
+        raise ConfigError([Problem(RESUME, f"{file} is damaged: a mapping is expected in it")])
     for choice in parsed.choices:
         parsed.problems.append(
-            Problem(choice.group, f"{choice.text!r} given, but a resumed run keeps the components "
-                    f"of its config; change single values, or leave {KEY} away")
+            Problem(choice.group, f"{choice.text!r} given, but a run that is gone on with, or that "
+                    f"predicts, keeps the components of its config; change single values")
         )  # fmt: skip
-    variables = variables_of(config)
+    variables = _variables_of(config)
+    config.update(added)
     for change in parsed.changes:
         if change.key.removeprefix("augment.") in variables:
             parsed.problems.append(
@@ -65,10 +83,10 @@ def apply_to_saved(file: Path, parsed: Parsed) -> DictConfig:
             OmegaConf.update(config, change.key, change.override.value(), force_add=True)
     load_imports(_strings(config.get("imports")))
     parsed.problems[:] = [problem for problem in parsed.problems if problem.message]
-    return config
+    return config, variables
 
 
-def variables_of(config: DictConfig) -> frozenset[str]:
+def _variables_of(config: DictConfig) -> frozenset[str]:
     """Names of what the saved config holds for interpolations, which are gone from it."""
     top = {str(name) for name in config} - set(top_level_keys())
     augment = config.get("augment")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
+from pipeline.config.command_line import configure
 from pipeline.config.compose import compose
 from pipeline.config.errors import ConfigError
 
@@ -40,6 +41,26 @@ def test_values_are_changed_and_checked(run_dir):
     assert [p.key for p in caught.value.problems] == [
         "sampler", "augment.image_size", "loader.num_worker",
     ]  # fmt: skip
+
+
+def test_a_key_that_the_run_does_not_have_is_refused(run_dir):
+    with pytest.raises(ConfigError, match="typo: 3 given, unknown key"):
+        compose([f"trainer.resume={run_dir}", "typo=3"])
+
+
+@pytest.mark.parametrize("key", ["trainer.resume", "predict.checkpoint"])
+def test_a_command_has_its_settings_beside_a_saved_config(run_dir, key):
+    path = run_dir / "checkpoints" / "last.pt"
+    config = configure([f"predict.checkpoint={path}", f"{key}={run_dir}"], command="predict")
+    assert config["predict"]["_target_"] == "settings/predict"
+    assert config["predict"]["split"] == "val"
+    assert config["sampler"]["_target_"] == "sampler/weighted"
+
+
+def test_a_checkpoint_that_lies_in_no_run_is_of_what_is_typed(tmp_path):
+    (tmp_path / "alone.pt").write_bytes(b"")
+    config = configure([f"predict.checkpoint={tmp_path / 'alone.pt'}"], command="predict")
+    assert config["sampler"]["_target_"] == "sampler/random"
 
 
 def test_auto_is_left_to_the_run():
