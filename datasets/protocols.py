@@ -452,7 +452,8 @@ class Model(Protocol):
 class Task(Protocol):
     """Turns outputs and batch into losses and metrics.
 
-    Losses are means over the rows that are valid; metrics leave invalid rows out.
+    Losses are means over the rows that are valid; metrics leave invalid rows out. One whose
+    outputs are to be written by ``python -m pipeline predict`` is a `PredictingTask` too.
     """
 
     def losses(self, outputs: Any, batch: Batch) -> dict[str, Any]:
@@ -463,6 +464,17 @@ class Task(Protocol):
 
     def update(self, metrics: Any, outputs: Any, batch: Batch) -> None:
         """Add the valid rows of a batch to `metrics`."""
+
+
+@runtime_checkable
+class PredictingTask(Protocol):
+    """A task whose model's outputs can be told, row by row."""
+
+    def predictions(self, outputs: Any, batch: Batch) -> dict[str, Any]:
+        """Columns: each a tensor [B] or [B, n], or a list of B plain values, lists or bytes.
+
+        Rows that are not valid are dropped by whoever asked.
+        """
 
 
 class Logger(Protocol):

@@ -194,6 +194,7 @@ def build_loader(
     world_size: int = 1,
     run_dir: Path | None = None,
     sampler: Sampler | None = None,
+    group: int = 1,
 ) -> Loader:
     """A loader of batches, ready to iterate; usable in anybody's loop.
 
@@ -204,6 +205,7 @@ def build_loader(
         world_size: Number of these processes.
         run_dir: Where ``bad_samples.csv`` is written; None writes none.
         sampler: Taken for ``train`` in place of the configured one.
+        group: Positions that no rank may cut apart, beside those that steps name.
 
     Returns:
         An iterable of batches: dicts of tensors with ``image`` uint8 [B, H, W, C], ``label``,
@@ -234,7 +236,7 @@ def build_loader(
         rank=rank,
         world_size=world_size,
         imports=tuple(config["imports"]),
-        group=lcm(*(getattr(t, "group", 1) for t in build_device_transforms(config, split))),
+        group=lcm(group, *(getattr(t, "group", 1) for t in build_device_transforms(config, split))),
         identity={
             "sampler": config["sampler"],
             "pixels": {
@@ -324,6 +326,12 @@ def field_of(task: Config) -> str:
     """The field whose classes a task is about: its own or its class's ``field``, or ``label``."""
     of_class = getattr(resolve_target(task["_target_"]).call, "field", "label")
     return str(task.get("field") or of_class)
+
+
+def task_classes(config: Config, classes_of: ClassesOf) -> dict[str, list[str]]:
+    """Names of the classes that a config's task, or each of its tasks, is about, by field."""
+    fields = [field_of(task) for task in _tasks(config).values()] or [task_field(config)]
+    return {field: list(names) for field in fields if (names := classes_of(field)) is not None}
 
 
 def task_field(config: Config) -> str:

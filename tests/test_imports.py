@@ -171,6 +171,7 @@ SHARED_BY_LEAVES = {
         "pipeline.networks.table_net",
     },
     "pipeline.tasks": {
+        "pipeline.prediction_columns",
         "pipeline.boxes",
         "pipeline.metrics.box_map",
         "pipeline.metrics.mask_iou",

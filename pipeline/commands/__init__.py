@@ -16,6 +16,7 @@ COMMANDS = {
     "bench": "which of loader and model is the limit; bench storages: which form to keep data in",
     "doctor": "what this machine and this configuration can promise; equal=true proves it",
     "pack": "copy a data set into another form, such as LMDB, or check such a copy",
+    "predict": "what a trained model says of every sample, as a table",
     "preview": "a picture of what the model gets, beside the originals",
 }
 

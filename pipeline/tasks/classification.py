@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pipeline.prediction_columns import named
 from pipeline.registry import register
 
 if TYPE_CHECKING:
@@ -125,6 +126,12 @@ class Classification:
             logits, labels = logits[valid], labels[valid]
         if len(labels):
             metrics.update(logits.float(), labels)
+
+    def predictions(self, outputs: Any, batch: Batch) -> dict[str, Any]:
+        """``class``, the likeliest one's name or id, and ``score``, its probability."""
+        probabilities = _logits(outputs).float().softmax(1)
+        scores, classes = probabilities.max(1)
+        return {"class": named(classes.tolist(), self.class_names), "score": scores}
 
 
 def _logits(outputs: Any) -> torch.Tensor:

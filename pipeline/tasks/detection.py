@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge, Gt, Le
 
+from pipeline.prediction_columns import image_sizes, named
 from pipeline.registry import register
 
 if TYPE_CHECKING:
@@ -152,6 +153,20 @@ class Detection:
             self._best(row.detach().sigmoid(), boxes.detach())
             for row, boxes in zip(logits, outputs["boxes"], strict=True)
         ]
+
+    def predictions(self, outputs: Any, batch: Batch) -> dict[str, Any]:
+        """``boxes``, ``classes`` and ``scores`` of each image, the best first.
+
+        Boxes are xyxy in pixels of the image that the model got, of ``image_height`` rows and
+        ``image_width`` columns.
+        """
+        found = self.detections(outputs)
+        return {
+            "boxes": [row["boxes"].float().tolist() for row in found],
+            "classes": [named(row["labels"].tolist(), self.class_names) for row in found],
+            "scores": [row["scores"].float().tolist() for row in found],
+            **image_sizes(batch),
+        }
 
     def _best(self, scores: torch.Tensor, boxes: torch.Tensor) -> dict[str, torch.Tensor]:
         from pipeline.boxes import suppressed

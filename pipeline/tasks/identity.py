@@ -128,6 +128,10 @@ class Identity:
         if len(columns["positions"]):
             metrics.update(**columns)
 
+    def predictions(self, outputs: Any, batch: Batch) -> dict[str, Any]:
+        """``features``, what images are compared by, float [B, D]."""
+        return {"features": _given(outputs, "features").float()}
+
     def _identities(self, batch: Batch) -> torch.Tensor:
         import torch
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Gt
 
+from pipeline.prediction_columns import image_sizes, named, size_of
 from pipeline.registry import register
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Keypoints:
 
         found = _found(outputs)
         truth, counted = self._truth(batch)
-        side = max(_size(batch["image"]))
+        side = max(size_of(batch["image"]))
         by_point = (found - truth).abs().sum(-1) / side
         losses = {"distance": self._mean(by_point, counted, batch) * self.distance_weight}
         if (maps := outputs.get("heatmaps")) is not None:
@@ -91,7 +92,18 @@ class Keypoints:
         distances = (_found(outputs).detach() - truth).square().sum(-1).sqrt()[counted]
         if len(distances):
             metrics["error"].update(distances)
-            metrics["pck"].update((distances <= self.near * max(_size(batch["image"]))).float())
+            metrics["pck"].update((distances <= self.near * max(size_of(batch["image"]))).float())
+
+    def predictions(self, outputs: Any, batch: Batch) -> dict[str, Any]:
+        """Each keypoint as a column of its name or number: x and y.
+
+        In pixels of the image that the model got, of ``image_height`` rows and ``image_width``
+        columns.
+        """
+        found = _found(outputs).float()
+        names = named(range(self.num_keypoints), self.class_names)
+        columns = {f"keypoint_{name}": found[:, n] for n, name in enumerate(names)}
+        return {**columns, **image_sizes(batch)}
 
     def _truth(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Places float [B, K, 2] and whether each counts, bool [B, K]."""
@@ -128,9 +140,3 @@ def _found(outputs: Any) -> torch.Tensor:
         )
     found: torch.Tensor = outputs["keypoints"]
     return found
-
-
-def _size(image: torch.Tensor) -> tuple[int, int]:
-    """Height and width of images [B, C, H, W], or uint8 [B, H, W, C]."""
-    height, width = image.shape[2:] if image.is_floating_point() else image.shape[1:3]
-    return height, width

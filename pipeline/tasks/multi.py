@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge
 
+from datasets.protocols import PredictingTask
 from pipeline.registry import register
 
 if TYPE_CHECKING:
@@ -69,6 +70,19 @@ class Multi:
         """Add the valid rows of a batch to every task's metrics."""
         for name, task in self.tasks.items():
             task.update(metrics[name], self._outputs(outputs, name), batch)
+
+    def predictions(self, outputs: Any, batch: Batch) -> dict[str, Any]:
+        """Every task's columns, as ``<task>_<column>``."""
+        columns: dict[str, Any] = {}
+        for name, task in self.tasks.items():
+            if not isinstance(task, PredictingTask):
+                raise ValueError(
+                    f"task multi: {name!r} is a {type(task).__name__}, which tells no "
+                    f"predictions; give its class a method predictions(outputs, batch)"
+                )
+            told = task.predictions(self._outputs(outputs, name), batch)
+            columns |= {f"{name}_{column}": values for column, values in told.items()}
+        return columns
 
     def _outputs(self, outputs: Any, name: str) -> Any:
         if not isinstance(outputs, Mapping) or name not in outputs:

@@ -93,6 +93,12 @@ class Regression:
         if len(truth):
             metrics.update(found.detach().float() * self.scale + self.shift, truth)
 
+    def predictions(self, outputs: Any, batch: Batch) -> dict[str, Any]:
+        """``prediction``, in the target's units; the batch need not have the target."""
+        rows = len(batch["position"])
+        found = self._rows(outputs, rows).double() * self.scale + self.shift
+        return {"prediction": found.float()}
+
     def _found(self, outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """What is predicted and what is true, float [B]."""
         truth = batch.get(self.target)
@@ -101,11 +107,16 @@ class Regression:
                 f"task regression: expected numbers as {self.target!r} in the batch, got "
                 f"{', '.join(sorted(batch))}; name the column with dataset.decode.target"
             )
+        return self._rows(outputs, len(truth)), truth.float()
+
+    @staticmethod
+    def _rows(outputs: Any, rows: int) -> torch.Tensor:
+        """What is predicted, scaled, float [B]."""
         found = outputs["prediction"] if isinstance(outputs, dict) else outputs
-        if found.numel() != len(truth):
+        if found.numel() != rows:
             raise ValueError(
                 f"task regression: the model gave {list(found.shape)}, expected one number for "
-                f"each of {len(truth)} rows; data with a label has classes: drop it with "
+                f"each of {rows} rows; data with a label has classes: drop it with "
                 f"dataset.keys={{label: null}}, or choose task=table"
             )
-        return found.reshape(len(truth)), truth.float()
+        return found.reshape(rows)

@@ -27,10 +27,12 @@ from pipeline.build import (
     build_scheduler,
     build_settings,
     build_task,
+    task_classes,
     task_field,
 )
 from pipeline.device import DevicePrefetcher
 from pipeline.training.checkpoint import CheckpointFolder, read_checkpoint
+from pipeline.training.class_record import keep_classes
 from pipeline.training.distributed import World, joined
 from pipeline.training.fixed_batches import FixedBatches
 from pipeline.training.interrupt import Interrupt
@@ -89,6 +91,8 @@ def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, An
                 anyway=settings.resume_anyway,
             )
         )
+        classes = task_classes(config, parts.train.loader.classes_of)
+        world.on_main(lambda: keep_classes(run_dir, classes))
         state = RunState()
         loggers = _build_loggers(config, run_dir) if world.is_main else {}
         progress = make_progress(settings.progress, settings.max_epochs, is_main=world.is_main)

@@ -178,6 +178,7 @@ FAKES = {
         num_classes=num_classes
     ),
     "task_field": lambda config: "label",
+    "task_classes": lambda config, classes_of: {"label": CLASSES},
     "build_optimizer": _optimizer,
     "build_scheduler": _scheduler,
     "build_loggers": lambda config, run_dir: [CsvLogger(run_dir=run_dir)],
