@@ -99,7 +99,7 @@ def bars(title: str, note: str, names: Sequence[str], series: dict[str, Sequence
             width = max(each[row] / most * room, 1 if each[row] else 0)
             chart.shapes.append(Box(PAD + _NAME, y + 1, width, thick - 1, role))
             y += thick
-        share = [f"{each[row] / (each.sum() or 1):.1%}" for each in values]
+        share = [share_text(each[row] / (each.sum() or 1)) for each in values]
         text = f"{values[0][row]:,.0f} · {share[0]}" if len(values) == 1 else " → ".join(share)
         longest = max(float(each[row]) for each in values)
         chart.shapes.append(
@@ -108,6 +108,13 @@ def bars(title: str, note: str, names: Sequence[str], series: dict[str, Sequence
         y += 6
     chart.height = y + PAD
     return chart
+
+
+def share_text(share: float) -> str:
+    """A share in percent, with as many digits as tell a small one from nothing."""
+    if share == 0:
+        return "0%"
+    return f"{share:.1%}" if share >= 0.001 else f"{share * 100:.1g}%"
 
 
 def histogram(title: str, note: str, values: Sequence[float], unit: str) -> Chart:

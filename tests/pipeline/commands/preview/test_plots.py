@@ -11,7 +11,7 @@ import pytest
 from datasets.memory_index import MemoryIndex
 from datasets.sample import BadRecord, Record
 from pipeline.commands.preview.cells import Cell, Row
-from pipeline.commands.preview.charts import Box, Text, bars, bin_edges, histogram
+from pipeline.commands.preview.charts import Box, Text, bars, bin_edges, histogram, share_text
 from pipeline.commands.preview.overlays import Classes
 from pipeline.commands.preview.page import _svg
 from pipeline.commands.preview.plots import make_charts
@@ -59,6 +59,15 @@ def test_bars_are_as_long_as_their_values():
     chart = bars("Classes", "", ["a", "b", "none"], {"n": [10, 5, 0]})
     widths = [shape.width for shape in chart.shapes if isinstance(shape, Box)]
     assert widths[0] == 2 * widths[1] and widths[2] == 0
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0, "0%"), (1, "100.0%"), (0.385, "38.5%"), (0.001, "0.1%"), (0.0007, "0.07%"),
+     (1 / 128_000, "0.0008%")],
+)  # fmt: skip
+def test_shares_of_many_classes_are_told_from_nothing(share, text):
+    assert share_text(share) == text
 
 
 @pytest.mark.parametrize(
