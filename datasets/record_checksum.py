@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+_BYTES = (bytes, bytearray, memoryview)
+
 
 def record_checksum(fields: dict[str, Any], *, key: str) -> tuple[int, int]:
     """CRC-32 of a record's fields, and how many bytes they are.
@@ -26,16 +28,16 @@ def record_checksum(fields: dict[str, Any], *, key: str) -> tuple[int, int]:
     for name in sorted(fields):
         value = fields[name]
         content: Any
-        if isinstance(value, bytes | bytearray | memoryview):
-            content, kind = value, b"bytes"
+        if isinstance(value, _BYTES):
+            content, kind = value, "bytes"
         elif isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
             native = value.astype(value.dtype.newbyteorder("<"), copy=False)
             content = np.ascontiguousarray(native).reshape(-1).view(np.uint8)
-            kind = f"{native.dtype.str}{value.shape}".encode()
+            kind = f"{native.dtype.str}{value.shape}"
         else:
-            content, kind = _as_json(value, name, key), b"json"
+            content, kind = _as_json(value, name, key), "json"
         size += len(content)
-        crc = zlib.crc32(b"%s\0%s\0%d\0" % (name.encode(), kind, len(content)), crc)
+        crc = zlib.crc32(f"{name}\0{kind}\0{len(content)}\0".encode(), crc)
         crc = zlib.crc32(content, crc)
     return crc, size
 

@@ -24,8 +24,10 @@ _SAMPLES = 8
 _READ_BYTES = 1 << 20
 
 
-def make_plan(writer: Writer, source: Storage, recode: Recode | None = None) -> PackPlan:
-    """What of `source` is written in which parts."""
+def make_plan(
+    writer: Writer, source: Storage, recode: Recode | None = None, *, held: bool = False
+) -> PackPlan:
+    """What of `source` is written in which parts; for `held` see `PackPlan`."""
     count = len(source)
     rows = np.unique(np.linspace(0, count - 1, min(count, _SAMPLES)).astype(np.int64))
     found = [r for i in rows.tolist() for r in recoded(source, recode, start=i, stop=i + 1)]
@@ -36,6 +38,7 @@ def make_plan(writer: Writer, source: Storage, recode: Recode | None = None) -> 
         ),
         samples=tuple(record for record in found if isinstance(record, Record)),
         recoded=recode is not None,
+        held=held,
     )
 
 
@@ -62,7 +65,7 @@ def write_part(
     threads: int = 1,
     progress: Callable[[int, int], None] = lambda records, size_bytes: None,
 ) -> PartSummary:
-    """Write one part; all of it is on the disk when this returns.
+    """Write one part; its files are on the disk when this returns.
 
     Args:
         writer: How.
@@ -94,7 +97,10 @@ def write_part(
         checksums=np.array(seen.checksums, np.uint32),
         sizes=np.array(seen.sizes, np.int64),
         labels=_labels(seen, source),
-        marks={name: sync_file(folder / name) for name in (*written.files, *written.spooled)},
+        marks={
+            **{name: sync_file(folder / name) for name in written.files},
+            **{name: mark_file(folder / name) for name in written.spooled},
+        },
         bad=tuple(seen.bad),
         done={what: n - before.get(what, 0) for what, n in counts.items() if n != before.get(what)},
     )
@@ -155,11 +161,21 @@ def check_labels(source: Storage, summaries: list[PartSummary]) -> None:
 
 def sync_file(path: Path) -> tuple[int, int]:
     """Bring a file to the disk; its size and CRC-32."""
+    found = mark_file(path)
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return found
+
+
+def mark_file(path: Path) -> tuple[int, int]:
+    """Size and CRC-32 of a file, which tell whether it is whole."""
     size, crc = 0, 0
     with open(path, "rb", buffering=0) as file:
         while chunk := file.read(_READ_BYTES):
             size, crc = size + len(chunk), zlib.crc32(chunk, crc)
-        os.fsync(file.fileno())
     return size, crc
 
 
@@ -214,7 +230,7 @@ def write_storage(
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
-        plan = make_plan(writer, source, recode)
+        plan = make_plan(writer, source, recode, held=True)
         writer.begin(folder, plan)
         summaries: list[PartSummary] = []
         for part in plan.parts:

@@ -102,15 +102,20 @@ class ImageFolder(IndexedStorage):
         index = self.index
         indices = np.asarray(indices, np.int64)
         labels = index.values("label", indices).tolist() if "label" in index.columns else None
+        sizes: list[int | None] = [None] * len(indices)
+        if "size_bytes" in index.columns:
+            sizes = index.values("size_bytes", indices).tolist()
         top = os.fsencode(self.path) + b"/"
         records: list[Record | BadRecord] = []
-        rows = zip(indices.tolist(), index.raw_keys(indices), index.keys(indices), strict=True)
-        for n, (i, raw_key, key) in enumerate(rows):
+        raw_keys = index.raw_keys(indices)
+        for n, (i, raw_key, size) in enumerate(zip(indices.tolist(), raw_keys, sizes, strict=True)):
+            key = raw_key.decode("utf-8", "backslashreplace")
             try:
-                fields: dict[str, Any] = {"image": read_file(top + raw_key, root=self.path)}
+                content = read_file(top + raw_key, root=self.path, size_bytes=size)
             except MissingFile as error:
                 records.append(BadRecord(i, key, str(error)))
                 continue
+            fields: dict[str, Any] = {"image": content}
             if labels is not None:
                 fields["label"] = labels[n]
             records.append(Record(i, key, fields))

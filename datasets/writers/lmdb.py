@@ -5,13 +5,14 @@ from __future__ import annotations
 import mmap
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from datasets.formats.lmdb_packed import DATA_NAME, INDEX_NAME, append_values
-from datasets.formats.lmdb_pages import scan_lmdb
+from datasets.formats.lmdb_packed import DATA_NAME, INDEX_NAME, append_values, finish_file
 from datasets.formats.packed_fields import pack_fields
 from datasets.index import write_index
 from datasets.parts import (
@@ -33,6 +34,7 @@ _PLACES = frozenset(
     "raw_height raw_width raw_channels".split()
 )
 _SIZES = frozenset(("height", "width"))  # of images that may have become others
+_BUFFER_BYTES = 1 << 20
 _SHAPE = ("height", "width", "channels")
 
 
@@ -46,7 +48,7 @@ class LmdbWriter:
     ``raw_channels``; 0 for a file) are in the index, with the columns of the source's index.
     """
 
-    version = 1
+    version = 2
     part_records = 4096
     part_bytes = 1 << 25
     cannot_hold: frozenset[str] = frozenset()
@@ -62,43 +64,53 @@ class LmdbWriter:
     ) -> Written:
         """Write the values one behind the other."""
         name = f"spool-{part.number:06d}"
-        sizes, images, checksums = [], [], []
-        shapes = []
-        with open(folder / name, "wb", buffering=1 << 20) as file:
+        sizes, images, checksums, shapes = [], [], [], []
+        held: list[bytes] = []
+        held_bytes, spool = 0, None
+        with ExitStack() as stack:
             for record in records:
                 value, image_bytes = pack_fields(record.fields, key=record.key)
-                file.write(value)
+                held.append(value)
+                held_bytes += len(value)
                 sizes.append(len(value))
                 images.append(image_bytes)
                 checksums.append(zlib.crc32(value))
                 image = record.fields.get("image")
                 shapes.append(image.shape if isinstance(image, np.ndarray) else (0, 0, 0))
+                if held_bytes > (self.part_bytes if plan.held else _BUFFER_BYTES):
+                    spool = spool or stack.enter_context(open(folder / name, "wb"))
+                    spool.write(b"".join(held))
+                    held, held_bytes = [], 0
+            if spool or not plan.held:
+                spool = spool or stack.enter_context(open(folder / name, "wb"))
+                spool.write(b"".join(held))
         columns = {
             "size_bytes": np.array(sizes, np.uint32),
             "image_bytes": np.array(images, np.uint32),
             "crc32": np.array(checksums, np.uint32),
             "shapes": np.array(shapes, np.uint32).reshape(-1, 3),
         }
-        return Written(columns=columns, spooled=(name,))
+        if spool:
+            return Written(columns=columns, spooled=(name,))
+        return Written(columns=columns, held=held)
 
     def join_part(self, folder: Path, plan: PackPlan, summary: PartSummary) -> None:
         """Append a part's values to data.mdb."""
-        sizes = summary.written.columns["size_bytes"].tolist()
-        values = memoryview(b"")
-        if sum(sizes):
-            with open(folder / summary.written.spooled[0], "rb") as file:
-                values = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        sizes = summary.written.columns["size_bytes"]
+        values = summary.written.held
+        if values is None:
+            values = _spooled(folder / summary.written.spooled[0], sizes)
         append_values(folder, summary.first, values, sizes)
 
     def finish(self, folder: Path, plan: PackPlan, summaries: Sequence[PartSummary]) -> None:
-        """Write the index."""
+        """Write the top of the tree and the index."""
         data = folder / DATA_NAME
         rows = written_rows(summaries)
         names = ("size_bytes", "crc32")
         columns: dict[str, Any] = {name: written_column(summaries, name) for name in names}
-        entries = list(scan_lmdb(str(data)))
-        assert [entry.size_bytes for entry in entries] == columns["size_bytes"].tolist()
-        columns["offset"] = np.array([entry.offset for entry in entries], np.int64)
+        columns["offset"] = finish_file(
+            folder, [summary.written.columns["size_bytes"] for summary in summaries]
+        )
         labels = written_labels(summaries)
         if labels is not None:
             columns["label"] = labels
@@ -119,3 +131,13 @@ class LmdbWriter:
             class_names=plan.class_names,
             metadata={"layout": "lmdb", "version": 1, "data_bytes": data.stat().st_size},
         )
+
+
+def _spooled(path: Path, sizes: NDArray[np.uint32]) -> list[memoryview]:
+    """Values that lie in a file one behind the other."""
+    content = memoryview(b"")
+    if sizes.any():
+        with open(path, "rb") as file:
+            content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    ends = np.cumsum(sizes, dtype=np.int64).tolist()
+    return [content[a:b] for a, b in zip([0, *ends], ends, strict=False)]

@@ -15,6 +15,7 @@ from datasets.parts import PartSummary, written_labels
 from datasets.protocols import Storage
 
 _MEASURE_S = 0.25
+_MEASURE_READS = 2048
 _BATCH = 32
 _CLASSES = 8
 _BALANCED = 1.5
@@ -118,7 +119,7 @@ def reads_per_s(storage: Storage) -> float:
     rng = np.random.default_rng(0)
     storage.read(rng.integers(0, len(storage), _BATCH))
     done, start = 0, time.perf_counter()
-    while (seconds := time.perf_counter() - start) < _MEASURE_S:
+    while (seconds := time.perf_counter() - start) < _MEASURE_S and done < _MEASURE_READS:
         storage.read(rng.integers(0, len(storage), _BATCH))
         done += _BATCH
     return done / seconds

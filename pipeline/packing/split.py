@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +77,7 @@ def pack_split(
     """
     folder = staging.result / split
     folder.mkdir(exist_ok=True)
-    plan = make_plan(writer, source, recode)
+    plan = make_plan(writer, source, recode, held=num_workers == 0)
     writer.begin(folder, plan)
     journal = staging.journal(split)
     parts = _Parts(writer, folder, plan, journal, skip_bad)
@@ -94,10 +96,10 @@ def pack_split(
             imports=imports,
             tell=screen.add,
         )
-        with closing(done):  # whatever happens, no process is left
+        # Whatever happens, no process is left, and no part half noted.
+        with closing(done), _Behind() as behind:
             for _, summary in done:
-                parts.add(summary)
-                parts.join()
+                behind.do(partial(parts.add, summary))
     finally:
         screen.close()
     summaries = parts.end()
@@ -116,6 +118,28 @@ def pack_split(
         )):  # fmt: skip
             raise RuntimeError(f"pack: {storage}: {damaged[0]} ({len(damaged)} damaged records)")
     return plan, summaries, sum(map(len, summaries)) - before
+
+
+class _Behind:
+    """Does one thing after the other on a thread of its own, one behind who asks for them."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "join")
+        self._last: Future[None] | None = None
+
+    def do(self, call: Callable[[], None]) -> None:
+        """Do this, once what was asked for before is done; what went wrong there is raised."""
+        if self._last is not None:
+            self._last.result()
+        self._last = self._thread.submit(call)
+
+    def __enter__(self) -> _Behind:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self._thread.shutdown()
+        if self._last is not None and error is None:
+            self._last.result()
 
 
 class _Parts:
@@ -137,9 +161,21 @@ class _Parts:
         return [part for part in self._plan.parts if part.number not in self.found]
 
     def add(self, summary: PartSummary) -> None:
-        """Note a part that has been written."""
-        self._journal.save(summary)
+        """Note a part that has been written, and join all that can be joined.
+
+        What is held in memory is joined before it is noted: it cannot be joined another time.
+        """
         self.found[summary.part.number] = summary
+        if summary.written.held is None:
+            self._journal.save(summary)
+            self.join()
+            return
+        self.join()
+        assert self._joined > summary.part.number, "parts that are held come in order"
+        self.found[summary.part.number] = summary = replace(
+            summary, written=replace(summary.written, held=None)
+        )
+        self._journal.save(summary)
 
     def join(self) -> None:
         """Join all that can be joined."""

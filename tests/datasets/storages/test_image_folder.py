@@ -259,15 +259,15 @@ def test_passing_trouble_is_retried_then_raised(tmp_path, monkeypatch):
     assert len(storage) == 7
     monkeypatch.setattr(file_reader, "_PAUSES_S", (0, 0, 0))
     calls = []
-    real = open
+    real = file_reader._read
 
-    def trouble(path, *args, **kwargs):
+    def trouble(path, size_bytes):
         calls.append(path)
         if len(calls) <= failures:
             raise OSError(errno.ESTALE, "Stale file handle")
-        return real(path, *args, **kwargs)
+        return real(path, size_bytes)
 
-    monkeypatch.setattr(file_reader, "open", trouble, raising=False)
+    monkeypatch.setattr(file_reader, "_read", trouble)
     failures = 3
     assert isinstance(storage.read(np.array([0]))[0], Record)
     assert len(calls) == 4
@@ -275,6 +275,14 @@ def test_passing_trouble_is_retried_then_raised(tmp_path, monkeypatch):
     failures = 4
     with pytest.raises(OSError, match="after 4 attempts"):
         storage.read(np.array([0]))
+
+
+@pytest.mark.parametrize("size", [0, 1, 4, 6, 3_000_000])
+def test_a_file_written_over_since_it_was_indexed_is_read_whole(tmp_path, size):
+    storage = ImageFolder(put(tmp_path, {"a/1.jpg": b"five."}))
+    assert storage.index.column("size_bytes").tolist() == [5]
+    (tmp_path / "a/1.jpg").write_bytes(content := os.urandom(size))
+    assert storage.read(np.array([0]))[0].fields["image"] == content
 
 
 def test_a_data_set_that_is_gone_as_a_whole_is_trouble_and_not_bad_records(tmp_path, monkeypatch):

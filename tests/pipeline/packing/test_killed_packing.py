@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -18,7 +19,7 @@ from pipeline.packing import report
 from pipeline.packing.run import pack
 from tests.contracts.killing import check_killed, pack_killed
 from tests.contracts.writer import contents, records_of
-from tests.pipeline.packing.packings import KINDS, Deadly, packing
+from tests.pipeline.packing.packings import KINDS, Deadly, packing, small_writer
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -39,17 +40,22 @@ def test_killed_at_every_step_and_gone_on_with(tmp_path):
 
 
 def test_a_part_cut_short_in_the_staging_folder_is_written_again(tmp_path):
+    def spooling(target):
+        return replace(packing(target), writer=writer)
+
+    writer = small_writer()
+    writer.part_bytes = 1  # more than that is never held in memory
     assert pack(packing(tmp_path / "whole")) == 0
     for cut in ("result/train/spool-000002", "journal/train/joined"):
         target = tmp_path / cut.replace("/", " ")
         staging = tmp_path / f".{target.name}.packing"
         for step in range(30, 400):  # until it is there
-            assert pack_killed(lambda target=target: packing(target), step) is None
+            assert pack_killed(lambda target=target: spooling(target), step) is None
             if (staging / cut).exists() and (staging / cut).stat().st_size:
                 break
             shutil.rmtree(staging)
         os.truncate(staging / cut, (staging / cut).stat().st_size // 2)
-        assert pack_killed(lambda target=target: packing(target), None) == 0
+        assert pack_killed(lambda target=target: spooling(target), None) == 0
         assert contents(target) == contents(tmp_path / "whole")
 
 
@@ -81,6 +87,7 @@ def test_a_record_that_kills_every_worker_is_named(tmp_path):
 SLOW_SIGNALS = (signal.SIGTERM, signal.SIGKILL)
 SLOWLY = """
 import sys
+from dataclasses import replace
 from pathlib import Path
 from pipeline.config.discovery import load_builtin
 from pipeline.packing.run import pack
