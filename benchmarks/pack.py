@@ -1,12 +1,14 @@
 """Packing many small files: ours beside the writers of other libraries, and the floor of each.
 
-    python benchmarks/pack.py [--count 10000] [--rounds 5] [--rows ours,lmdb] [--workers 2]
+    python benchmarks/pack.py [--count 10000] [--rounds 5] [--rows ours,lmdb] [--workers auto]
 
 The files are small JPEG (64 x 64), in folders by class, read from the page cache. Every row runs
 in a process of its own, the rows alternate, and ratios are of the same round. The floors: reading
-every file in one process, and decoding and encoding each anew in as many threads as there are
-workers. Ours also scans the folder, computes checksums, syncs what it writes, and opens and
-compares the result, which the others do not; their rows write and close.
+every file in one process, writing as many bytes to one file with a sync (what the disk takes), and
+decoding and encoding each file anew in as many threads as there are cores. The script that people
+write puts every file into LMDB; its quickest form syncs once, at the end. Ours also looks for sizes
+and labels, computes checksums, syncs, can go on after a kill, and opens and compares the result,
+which the others do not; their rows write and close.
 """
 
 from __future__ import annotations
@@ -36,15 +38,18 @@ BATCH = 1000
 
 ROWS = {
     "read": "reading the files alone (floor)",
+    "write": "writing as many bytes, and a sync (floor)",
     "encode": "decoding and encoding alone (floor)",
     "ours": "pack to lmdb",
     "ours-one": "pack to lmdb, pack.num_workers=0",
     "ours-quality": f"pack to lmdb, pack.quality={QUALITY}",
     "lmdb": "lmdb: put, 1,000 a transaction",
+    "lmdb-late": "lmdb: put, one sync at the end (the script)",
     "webdataset": "webdataset: ShardWriter",
     "pyarrow": "pyarrow: ParquetWriter, 1,000 a row group",
 }
-FLOOR = {"encode": "encode", "ours-quality": "encode"}
+SCRIPT = "lmdb-late"
+FLOOR = {"write": "write", "encode": "encode", "ours-quality": "encode"}
 
 
 def write_files(folder: Path, count: int) -> None:
@@ -74,13 +79,13 @@ def files_of(folder: Path) -> Iterator[tuple[str, bytes, int]]:
                 yield f"{inside.name}/{file}", opened.read(), label
 
 
-def read(folder: Path, target: Path, workers: int) -> None:
+def read(folder: Path, target: Path, workers: str) -> None:
     """Every file once."""
     for _ in files_of(folder):
         pass
 
 
-def encode(folder: Path, target: Path, workers: int) -> None:
+def encode(folder: Path, target: Path, workers: str) -> None:
     """Every file decoded and encoded anew."""
     import simplejpeg
 
@@ -88,12 +93,12 @@ def encode(folder: Path, target: Path, workers: int) -> None:
         image = simplejpeg.decode_jpeg(item[1])
         return len(simplejpeg.encode_jpeg(image, quality=QUALITY, colorsubsampling="420"))
 
-    with ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         for _ in pool.map(once, files_of(folder), chunksize=64):
             pass
 
 
-def ours(folder: Path, target: Path, workers: int, *overrides: str) -> Callable[[], Any]:
+def ours(folder: Path, target: Path, workers: str, *overrides: str) -> Callable[[], Any]:
     """The command, its configuration read."""
     sys.path.insert(0, str(ROOT))
     from pipeline.commands import pack
@@ -104,11 +109,21 @@ def ours(folder: Path, target: Path, workers: int, *overrides: str) -> Callable[
     return partial(pack.run, config)
 
 
-def put(folder: Path, target: Path, workers: int) -> None:
+def write(folder: Path, target: Path, workers: str) -> None:
+    """As many bytes as the files have, a megabyte at a time."""
+    left = sum(file.stat().st_size for inside in folder.iterdir() for file in os.scandir(inside))
+    chunk = os.urandom(1 << 20)
+    with open(target, "wb", buffering=0) as file:
+        while left > 0:
+            left -= file.write(chunk[:left])
+        os.fsync(file.fileno())
+
+
+def put(folder: Path, target: Path, workers: str, *, sync: bool = True) -> None:
     """Values by number, and nothing else."""
     import lmdb
 
-    env = lmdb.open(str(target), map_size=1 << 34)
+    env = lmdb.open(str(target), map_size=1 << 34, sync=sync)
     transaction = env.begin(write=True)
     for number, (_, content, _) in enumerate(files_of(folder)):
         transaction.put(b"%010d" % number, content)
@@ -116,10 +131,11 @@ def put(folder: Path, target: Path, workers: int) -> None:
             transaction.commit()
             transaction = env.begin(write=True)
     transaction.commit()
+    env.sync(True)
     env.close()
 
 
-def shards(folder: Path, target: Path, workers: int) -> None:
+def shards(folder: Path, target: Path, workers: str) -> None:
     """Tar files."""
     import webdataset
 
@@ -129,7 +145,7 @@ def shards(folder: Path, target: Path, workers: int) -> None:
             writer.write({"__key__": f"{number:09d}", "jpg": content, "cls": label})
 
 
-def table(folder: Path, target: Path, workers: int) -> None:
+def table(folder: Path, target: Path, workers: str) -> None:
     """Rows as the public hubs lay them out."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -147,18 +163,24 @@ def table(folder: Path, target: Path, workers: int) -> None:
         writer.write_table(pa.table(rows, schema=schema))
 
 
-def measure(row: str, folder: Path, target: Path, workers: int) -> dict[str, float]:
+def measure(row: str, folder: Path, target: Path, workers: str) -> dict[str, float]:
     """Files a second, and processor time for each."""
     count = sum(1 for _ in files_of(folder))
-    for name in {"lmdb": ["lmdb"], "webdataset": ["webdataset"], "encode": ["simplejpeg"],
-                 "pyarrow": ["pyarrow.parquet"]}.get(row, []):  # fmt: skip
+    for name in {
+        "lmdb": ["lmdb"],
+        SCRIPT: ["lmdb"],
+        "webdataset": ["webdataset"],
+        "encode": ["simplejpeg"],
+        "pyarrow": ["pyarrow.parquet"],
+    }.get(row, []):
         __import__(name)
-    others = {"read": read, "encode": encode, "lmdb": put, "webdataset": shards, "pyarrow": table}
+    others = {"read": read, "write": write, "encode": encode, "lmdb": put,
+              SCRIPT: partial(put, sync=False), "webdataset": shards, "pyarrow": table}  # fmt: skip
     if row in others:
         job: Callable[[], Any] = partial(others[row], folder, target, workers)
     else:
         quality = [f"pack.quality={QUALITY}"] if row == "ours-quality" else []
-        job = ours(folder, target, 0 if row == "ours-one" else workers, *quality)
+        job = ours(folder, target, "0" if row == "ours-one" else workers, *quality)
     spent_s, start = processor_s(members()), time.perf_counter()
     job()
     seconds = time.perf_counter() - start
@@ -171,7 +193,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=10_000, help="files")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--workers", default="auto", help="pack.num_workers")
     parser.add_argument("--rows", default=",".join(ROWS))
     parser.add_argument("--cell", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -210,12 +232,15 @@ def report(results: dict[str, list[Any]], arguments: argparse.Namespace) -> str:
             continue
         ratios = paired([r["rate"] for r in each], [r["rate"] for r in floor])
         own = FLOOR.get(name, "read") == name
+        script = results.get(SCRIPT) or []
+        beside = [r["rate"] for r in script] if len(script) == len(each) else []
+        of_script = with_spread(paired([r["rate"] for r in each], beside)) if beside else ""
         rate = statistics.median(r["rate"] for r in each)
         spent = statistics.median(r["processor_us"] for r in each)
         rows.append((ROWS[name], f"{rate:,.0f}", "1" if own else with_spread(ratios),
-                     f"{spent:,.0f}"))  # fmt: skip
-    header = ("row", "files/s", "of its floor", "processor µs a file")
-    about = f"{arguments.count:,} files, {arguments.workers} workers; {describe()}"
+                     of_script, f"{spent:,.0f}"))  # fmt: skip
+    header = ("row", "files/s", "of its floor", "of the script", "processor µs a file")
+    about = f"{arguments.count:,} files, pack.num_workers={arguments.workers}; {describe()}"
     return f"{about}\n\n{markdown(header, rows)}"
 
 

@@ -42,8 +42,8 @@ class PackSettings:
             about a third more bytes; for photographs much larger than the crop.
         raw: Share of the images, 0 .. 1, spread evenly, that are stored as decoded pixels, in
             the mode of ``dataset.decode``: quickest to read, several times the bytes.
-        num_workers: Processes that read, change and write; auto: one for each core. 0: this
-            one alone. The result is the same.
+        num_workers: Processes that read, change and write; auto: one for each core, once
+            there is enough to do for them. 0: this one alone. The result is the same.
         on_error: What becomes of records that cannot be read: ``raise``, or ``skip``, which
             leaves them out and lists them in ``bad_records.csv``.
         verify: Read all of the result again and compare it with its checksums.
@@ -142,6 +142,7 @@ def run(config: dict[str, Any]) -> int:
             overwrite=settings.overwrite,
             verify_all=settings.verify,
             num_workers=num_workers,
+            at_once=settings.changes_images or workers != "auto",
             imports=imports,
         )
     )

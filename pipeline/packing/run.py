@@ -45,6 +45,7 @@ class Packing:
         overwrite: Replace what packing made at `target`.
         verify_all: Read all of the result again.
         num_workers: Processes.
+        at_once: They are started at once, and not only where much is left after the first part.
         imports: Modules of the user's.
     """
 
@@ -59,6 +60,7 @@ class Packing:
     verify_all: bool
     num_workers: int
     imports: Sequence[str]
+    at_once: bool = True
 
     @property
     def about(self) -> dict[str, Any]:
@@ -111,7 +113,7 @@ def _fill(packing: Packing, staging: Staging) -> None:
             staging, split, source, packing.writer,
             about=packing.about, recode=packing.recode, skip_bad=packing.skip_bad,
             verify_all=packing.verify_all, num_workers=packing.num_workers,
-            imports=packing.imports,
+            at_once=packing.at_once, imports=packing.imports,
         )  # fmt: skip
         packed[split] = summaries
         seconds = time.perf_counter() - start

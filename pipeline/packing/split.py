@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -20,6 +21,9 @@ from pipeline.packing.screen import show
 from pipeline.packing.staging import Staging
 from pipeline.packing.verify import cache_in, compare_all, open_packed, verify
 from pipeline.packing.workers import Tell, do_tasks
+
+# Starting processes takes about a second, in which this one does much itself.
+_WORTH_STARTING_S = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,7 @@ def pack_split(
     skip_bad: bool,
     verify_all: bool,
     num_workers: int,
+    at_once: bool,
     imports: Sequence[str],
 ) -> tuple[PackPlan, list[PartSummary], int]:
     """Write, join, finish and verify a split, going on where it was left.
@@ -70,6 +75,8 @@ def pack_split(
         skip_bad: Leave out records that cannot be read.
         verify_all: Read all of it again.
         num_workers: Processes; one part alone needs none.
+        at_once: Start them at once. False: do the first part without, and start them if the rest
+            would take some seconds: where files are only copied, they seldom make up for that.
         imports: Modules of the user's.
 
     Returns:
@@ -77,7 +84,7 @@ def pack_split(
     """
     folder = staging.result / split
     folder.mkdir(exist_ok=True)
-    plan = make_plan(writer, source, recode, held=num_workers == 0)
+    plan = make_plan(writer, source, recode)
     writer.begin(folder, plan)
     journal = staging.journal(split)
     parts = _Parts(writer, folder, plan, journal, skip_bad)
@@ -88,14 +95,9 @@ def pack_split(
     screen = show(split, len(source), before)
     try:
         parts.join()
-        done = do_tasks(
-            WritePart(writer, folder, plan, source, recode, skip_bad),
-            missing,
-            num_workers=num_workers if len(missing) > 1 else 0,
-            lock=staging.workers_lock,
-            imports=imports,
-            tell=screen.add,
-        )
+        work = WritePart(writer, folder, plan, source, recode, skip_bad)
+        start = partial(do_tasks, lock=staging.workers_lock, imports=imports, tell=screen.add)
+        done = _written(work, missing, start, num_workers=num_workers, at_once=at_once)
         # Whatever happens, no process is left, and no part half noted.
         with closing(done), _Behind() as behind:
             for _, summary in done:
@@ -118,6 +120,29 @@ def pack_split(
         )):  # fmt: skip
             raise RuntimeError(f"pack: {storage}: {damaged[0]} ({len(damaged)} damaged records)")
     return plan, summaries, sum(map(len, summaries)) - before
+
+
+def _written(
+    work: WritePart,
+    missing: Sequence[Part],
+    start: Callable[..., Generator[tuple[Part, PartSummary], None, None]],
+    *,
+    num_workers: int,
+    at_once: bool,
+) -> Generator[tuple[Part, PartSummary], None, None]:
+    """Parts as they get written, by `start`, which is `do_tasks`, here or in processes."""
+    alone = replace(work, plan=replace(work.plan, held=True))
+    begun_s = time.perf_counter()
+    rest = missing
+    if missing and num_workers and not at_once:
+        yield from start(alone, missing[:1], num_workers=0)
+        seconds, rest = time.perf_counter() - begun_s, missing[1:]
+        if seconds * sum(map(len, rest)) < _WORTH_STARTING_S * len(missing[0]):
+            num_workers = 0
+    if num_workers and len(rest) > 1:
+        yield from start(work, rest, num_workers=num_workers)
+    else:
+        yield from start(alone, rest, num_workers=0)
 
 
 class _Behind:

@@ -13,7 +13,7 @@ import pytest
 
 from datasets.storages.lmdb import LmdbStorage
 from pipeline.config.discovery import load_builtin
-from pipeline.packing import report
+from pipeline.packing import report, split
 from pipeline.packing.report import summary_lines
 from pipeline.packing.run import pack
 from pipeline.packing.verify import check
@@ -27,13 +27,15 @@ def quick(monkeypatch):
     load_builtin()
 
 
-def test_any_number_of_workers_gives_the_same_bytes(tmp_path):
-    for name, workers in (("a", 0), ("b", 3)):
-        assert pack(packing(tmp_path / name, num_workers=workers)) == 0
-    assert contents(tmp_path / "a") == contents(tmp_path / "b")
-    assert sorted(os.listdir(tmp_path)) == ["a", "b"]
-    for split, count in (("train", 23), ("val", 7)):
-        storage = LmdbStorage(str(tmp_path / "b" / split))
+def test_any_number_of_workers_gives_the_same_bytes(tmp_path, monkeypatch):
+    for name, workers, worth_s in (("a", 0, None), ("b", 3, None), ("c", 2, 0.0), ("d", 2, 1e9)):
+        monkeypatch.setattr(split, "_WORTH_STARTING_S", worth_s)
+        at_once = worth_s is None
+        assert pack(packing(tmp_path / name, num_workers=workers, at_once=at_once)) == 0
+        assert contents(tmp_path / "a") == contents(tmp_path / name)
+    assert sorted(os.listdir(tmp_path)) == ["a", "b", "c", "d"]
+    for name, count in (("train", 23), ("val", 7)):
+        storage = LmdbStorage(str(tmp_path / "b" / name))
         assert_equal_records(storage, records_of(KINDS, count))
 
 
