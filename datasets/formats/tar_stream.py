@@ -95,7 +95,7 @@ class TarShard:
             return BadRecord(-1, name, f"{cause}; what comes behind it in this shard is lost")
         found = {name: member.content for name, member in members.items() if member.content}
         key = unpack_key(stem, next(iter(members.values())).owner)
-        return TarItem(key.decode("utf-8", "surrogateescape"), found, self._stream.name)
+        return TarItem(key.decode("utf-8", "backslashreplace"), found, self._stream.name)
 
     def skip(self, count: int) -> int:
         """Pass over so many samples without reading their content; how many there were."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import pickle
 import random
 import tarfile
@@ -17,6 +18,10 @@ import pytest
 from datasets.formats.tar_keys import pack_key
 from datasets.sample import BadRecord, Record
 from datasets.sources.webdataset import WebDatasetSource
+from datasets.storages.image_folder import ImageFolder
+from datasets.storages.webdataset import WebDatasetStorage
+from datasets.writers.webdataset import WebDatasetWriter
+from datasets.writing import write_storage
 from tests.datasets.formats.test_byte_streams import served
 
 
@@ -159,6 +164,22 @@ def test_keys_that_are_no_names_come_back(tmp_path):
         data = write_tar([(stem.decode(), {"txt": b"t"})], uname=owner.decode())
         (tmp_path / "a.tar").write_bytes(data)
         assert [record.key for record in records(WebDatasetSource(f"{tmp_path}/a.tar"))] == [key]
+
+
+def test_what_was_packed_streams_with_the_keys_that_its_index_has(tmp_path):
+    names = ["a/1.jpg", "a.b/2.tar.jpg", "a/100%.jpg", "b/.1.jpg", "b/ä ö.JPG", "b/2'.jpeg"]
+    for name in [*map(os.fsencode, names), b"b/\xff\xfe.jpg", b"b/tab\there.png"]:
+        file = os.path.join(os.fsencode(tmp_path / "files"), name)
+        os.makedirs(os.path.dirname(file), exist_ok=True)
+        with open(file, "wb") as opened:
+            opened.write(b"\xff\xd8" + name)
+    source = ImageFolder(str(tmp_path / "files"), hidden=True)
+    write_storage(WebDatasetWriter(shard_records=3), tmp_path / "tar", source)
+    rows = np.arange(len(names) + 2)
+    expected = WebDatasetStorage(str(tmp_path / "tar")).read(rows)
+    assert [r.key for r in expected] == source.index.keys(rows)
+    found = records(WebDatasetSource(str(tmp_path / "tar")))
+    assert [(r.key, r.fields) for r in found] == [(r.key, r.fields) for r in expected]
 
 
 def test_mistakes_are_one_line(tmp_path):
