@@ -33,7 +33,10 @@ ALIKE = frozenset(KINDS) - {"files", "pixels", "shapes", "missing", "no image", 
 @pytest.mark.parametrize("kinds", [frozenset(KINDS), ALIKE], ids=["any", "alike"])
 def test_there_and_back(one: str, other: str, kinds: frozenset[str], tmp_path: Any):
     a, b = WRITERS[one](), WRITERS[other]()
-    source = records_of(kinds & holdable(a) & holdable(b))
+    kinds = kinds & holdable(a) & holdable(b)
+    if "files" not in kinds and WRITERS["image_folder"] in (type(a), type(b)):
+        pytest.skip("image files are all that folders hold")
+    source = records_of(kinds)
     write_storage(a, tmp_path / "1", source)
     first = open_written(a, tmp_path / "1")
     write_storage(b, tmp_path / "2", first)
