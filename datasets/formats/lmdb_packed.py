@@ -14,6 +14,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ _NODE = 8 + _KEY  # a node without its value
 # The most that LMDB keeps in a leaf: two nodes are to fit (mdb.c, me_nodemax).
 _INSIDE = (_ROOM // 2 & ~1) - 2 - _NODE
 _ZEROS = memoryview(bytes(_PAGE))
-_BUFFER_BYTES = 1 << 20
+_PIECES = 1000  # a call takes 1024 (IOV_MAX)
 Buffer = bytes | memoryview
 
 _PAGE_HEAD = np.dtype([("page", "<u8"), ("pad", "<u2"), ("flags", "<u2"), ("pages", "<u4")])
@@ -117,17 +118,27 @@ def append_values(folder: Path, first: int, values: Sequence[Buffer], sizes: NDA
         sizes: Bytes of each, integer [n].
     """
     path = folder / DATA_NAME
-    with open(path, "r+b" if path.exists() else "w+b", buffering=_BUFFER_BYTES) as file:
+    with open(path, "r+b" if path.exists() else "w+b", buffering=0) as file:
         start = _start_of(file.read(_STATE.size), first)
         placed = place_values(sizes)
         stop = start + placed.count
         file.seek(start * _PAGE)
-        file.writelines(_pages(values, sizes.astype(np.int64), placed, first, start))
-        file.truncate(stop * _PAGE)
+        _write(file.fileno(), _pages(values, sizes.astype(np.int64), placed, first, start))
+        if os.fstat(file.fileno()).st_size > stop * _PAGE:  # of what was killed
+            file.truncate(stop * _PAGE)
         file.seek(0)
         file.write(_STATE.pack(_GROWING, first, start, first + len(sizes), stop))
-        file.flush()
         os.fsync(file.fileno())
+
+
+def _write(descriptor: int, pieces: Iterator[Buffer]) -> None:
+    """Write pieces where they are, without putting them together first."""
+    while some := list(islice(pieces, _PIECES)):
+        written, size_bytes = os.writev(descriptor, some), sum(map(len, some))
+        if written < size_bytes:  # more than a call takes, or than the disk has room for
+            rest = memoryview(b"".join(some))[written:]
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
 
 
 def _start_of(state: bytes, first: int) -> int:
@@ -147,7 +158,7 @@ def _pages(
     placed: Placement,
     first: int,
     start: int,
-) -> Iterator[Any]:
+) -> Iterator[Buffer]:
     """The bytes of a part, piece by piece."""
     count = len(sizes)
     nodes = np.zeros(count, _NODE_HEAD)
@@ -167,7 +178,10 @@ def _pages(
     leaf_starts, leaf_pages = placed.leaf_starts.tolist(), placed.leaf_pages.tolist()
     for a, b, page in zip(leaf_starts, leaf_starts[1:], leaf_pages, strict=False):
         yield _page_head(start + page, _LEAF, placed.nodes[a:b])
-        for i in range(a, b):
+        uneven = range(a, b) if any(inside[a:b]) else ()
+        if not uneven:
+            yield node_bytes[a * width : b * width]
+        for i in uneven:
             if inside[i]:
                 yield node_bytes[i * width : i * width + _NODE]
                 yield values[i]
@@ -227,7 +241,7 @@ def finish_file(folder: Path, parts: Sequence[NDArray[Any]]) -> NDArray[np.int64
             page += 1
         level, keys, depth = np.array(pages), np.array(firsts), depth + 1
     counts = depth, len(branches), leaves, large, first
-    with open(folder / DATA_NAME, "r+b", buffering=_BUFFER_BYTES) as file:
+    with open(folder / DATA_NAME, "r+b") as file:
         file.seek((page - len(branches)) * _PAGE)
         file.writelines(branches)
         file.truncate(page * _PAGE)

@@ -64,7 +64,9 @@ class LmdbWriter:
     ) -> Written:
         """Write the values one behind the other."""
         name = f"spool-{part.number:06d}"
-        sizes, images, checksums, shapes = [], [], [], []
+        sizes: list[int] = []
+        images, checksums = [], []
+        shapes = np.zeros((len(part), len(_SHAPE)), np.uint32)
         held: list[bytes] = []
         held_bytes, spool = 0, None
         with ExitStack() as stack:
@@ -72,11 +74,11 @@ class LmdbWriter:
                 value, image_bytes = pack_fields(record.fields, key=record.key)
                 held.append(value)
                 held_bytes += len(value)
+                if isinstance(image := record.fields.get("image"), np.ndarray):
+                    shapes[len(sizes)] = image.shape
                 sizes.append(len(value))
                 images.append(image_bytes)
                 checksums.append(zlib.crc32(value))
-                image = record.fields.get("image")
-                shapes.append(image.shape if isinstance(image, np.ndarray) else (0, 0, 0))
                 if held_bytes > (self.part_bytes if plan.held else _BUFFER_BYTES):
                     spool = spool or stack.enter_context(open(folder / name, "wb"))
                     spool.write(b"".join(held))
@@ -88,7 +90,7 @@ class LmdbWriter:
             "size_bytes": np.array(sizes, np.uint32),
             "image_bytes": np.array(images, np.uint32),
             "crc32": np.array(checksums, np.uint32),
-            "shapes": np.array(shapes, np.uint32).reshape(-1, 3),
+            "shapes": shapes[: len(sizes)],
         }
         if spool:
             return Written(columns=columns, spooled=(name,))
