@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import shutil
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from datasets.sample import BadRecord, Record
 
 _SAMPLES = 8
 _READ_BYTES = 1 << 20
+_MANY_FILES = 64
 
 
 def make_plan(
@@ -98,7 +100,7 @@ def write_part(
         sizes=np.array(seen.sizes, np.int64),
         labels=_labels(seen, source),
         marks={
-            **{name: sync_file(folder / name) for name in written.files},
+            **sync_files(folder, written.files),
             **{name: mark_file(folder / name) for name in written.spooled},
         },
         bad=tuple(seen.bad),
@@ -168,6 +170,34 @@ def sync_file(path: Path) -> tuple[int, int]:
     finally:
         os.close(descriptor)
     return found
+
+
+def sync_files(folder: Path, names: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Bring files below a folder to the disk; the size and CRC-32 of each by its name.
+
+    Many of them go with all else that waits to be written to their disk, in one call (syncfs(2)):
+    one by one, 30,000 small files took 140 s.
+    """
+    synced = len(names) > _MANY_FILES and _sync_disk_of(folder)
+    mark = mark_file if synced else sync_file
+    return {name: mark(folder / name) for name in names}
+
+
+def _sync_disk_of(folder: Path) -> bool:
+    """Bring all of a file system to the disk; whether there is such a call."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "syncfs"):
+        return False
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        if libc.syncfs(descriptor) == 0:
+            return True
+        number = ctypes.get_errno()
+        if number == errno.ENOSYS:
+            return False
+        raise OSError(number, os.strerror(number), str(folder))
+    finally:
+        os.close(descriptor)
 
 
 def mark_file(path: Path) -> tuple[int, int]:

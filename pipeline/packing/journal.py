@@ -14,7 +14,7 @@ from datasets.formats.packed_fields import pack_fields, unpack_fields
 from datasets.index import write_whole
 from datasets.parts import Part, PartSummary, Written
 from datasets.sample import BadRecord
-from datasets.writing import sync_file, sync_folder
+from datasets.writing import mark_file, sync_folder
 
 _CHECKSUM = struct.Struct("<I")
 
@@ -82,7 +82,7 @@ class Journal:
 
 
 def _mark(path: Path) -> tuple[int, int] | None:
-    return sync_file(path) if os.path.isfile(path) else None
+    return mark_file(path) if os.path.isfile(path) else None
 
 
 def _packed(summary: PartSummary) -> bytes:

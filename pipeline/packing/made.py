@@ -12,7 +12,7 @@ import numpy as np
 
 from datasets.index import Index, write_index, write_whole
 from datasets.parts import PackPlan, PartSummary, written_keys
-from datasets.writing import sync_file
+from datasets.writing import mark_file, sync_file
 
 MARK = ".packed.arrow"
 ABOUT = ".packed.json"
@@ -92,10 +92,10 @@ def check_made(folder: Path) -> None:
     """
     about = _about(folder)
     expected: Marks = {name: tuple(mark) for name, mark in about["files"].items()}
-    expected[ABOUT] = sync_file(folder / ABOUT)
+    expected[ABOUT] = mark_file(folder / ABOUT)
     for split in about["splits"]:
         index = read_mark(folder / split)
-        expected[f"{split}/{MARK}"] = sync_file(folder / split / MARK)
+        expected[f"{split}/{MARK}"] = mark_file(folder / split / MARK)
         files = index.metadata["files"]
         expected |= {f"{split}/{name}": tuple(mark) for name, mark in files.items()}
     found = files_in(folder)
@@ -103,7 +103,7 @@ def check_made(folder: Path) -> None:
         what = "is new" if name in found else "is gone"
         raise _changed(folder, f"{name} {what}")
     for name, mark in expected.items():
-        if sync_file(folder / name) != mark:
+        if mark_file(folder / name) != mark:
             raise _changed(folder, f"{name} is another")
 
 

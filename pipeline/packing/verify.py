@@ -17,7 +17,7 @@ from datasets.parts import PartSummary, raw_keys, written_labels
 from datasets.protocols import Storage
 from datasets.record_checksum import record_checksum
 from datasets.sample import BadRecord
-from datasets.writing import sync_file
+from datasets.writing import mark_file
 from pipeline.packing.made import packed_splits, read_mark
 from pipeline.packing.screen import show
 from pipeline.packing.workers import Tell, do_tasks
@@ -162,7 +162,7 @@ def _damage(folder: Path, split: str, num_workers: int, imports: Sequence[str]) 
         path = folder / name
         if not path.is_file():
             files.append(f"file {name} is gone")
-        elif sync_file(path) != tuple(expected):
+        elif mark_file(path) != tuple(expected):
             files.append(f"file {name} is not what was written (size or checksum)")
     try:
         storage = open_packed(folder, mark.metadata)
