@@ -122,6 +122,8 @@ SHARED_BY_LEAVES = {
         "datasets.formats.tar_stream",
     },
     "datasets.writers": {
+        "datasets.annotations.labels",
+        "datasets.scan",
         "datasets.formats.arrow_records",
         "datasets.shard_writer",
         "datasets.index",
@@ -130,7 +132,6 @@ SHARED_BY_LEAVES = {
         "datasets.table_writer",
         "datasets.formats.array_parts",
         "datasets.formats.lmdb_packed",
-        "datasets.formats.lmdb_pages",
         "datasets.formats.packed_fields",
         "datasets.formats.record_columns",
         "datasets.formats.sqlite_table",
