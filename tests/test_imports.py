@@ -132,6 +132,7 @@ SHARED_BY_LEAVES = {
         "datasets.table_writer",
         "datasets.formats.array_parts",
         "datasets.formats.lmdb_packed",
+        "datasets.formats.lmdb_pages",
         "datasets.formats.packed_fields",
         "datasets.formats.record_columns",
         "datasets.formats.sqlite_table",

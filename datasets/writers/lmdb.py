@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.formats.lmdb_packed import DATA_NAME, INDEX_NAME, append_values, finish_file
+from datasets.formats.lmdb_packed import DATA_NAME, INDEX_NAME, append_values
+from datasets.formats.lmdb_pages import scan_lmdb
 from datasets.formats.packed_fields import pack_fields
 from datasets.index import write_index
 from datasets.parts import (
@@ -48,7 +49,7 @@ class LmdbWriter:
     ``raw_channels``; 0 for a file) are in the index, with the columns of the source's index.
     """
 
-    version = 2
+    version = 1
     part_records = 4096
     part_bytes = 1 << 25
     cannot_hold: frozenset[str] = frozenset()
@@ -102,17 +103,17 @@ class LmdbWriter:
         values = summary.written.held
         if values is None:
             values = _spooled(folder / summary.written.spooled[0], sizes)
-        append_values(folder, summary.first, values, sizes)
+        append_values(folder, summary.first, values)
 
     def finish(self, folder: Path, plan: PackPlan, summaries: Sequence[PartSummary]) -> None:
-        """Write the top of the tree and the index."""
+        """Write the index."""
         data = folder / DATA_NAME
         rows = written_rows(summaries)
         names = ("size_bytes", "crc32")
         columns: dict[str, Any] = {name: written_column(summaries, name) for name in names}
-        columns["offset"] = finish_file(
-            folder, [summary.written.columns["size_bytes"] for summary in summaries]
-        )
+        entries = list(scan_lmdb(str(data)))
+        assert [entry.size_bytes for entry in entries] == columns["size_bytes"].tolist()
+        columns["offset"] = np.array([entry.offset for entry in entries], np.int64)
         labels = written_labels(summaries)
         if labels is not None:
             columns["label"] = labels

@@ -11,6 +11,7 @@ import lmdb
 import numpy as np
 import pytest
 
+from datasets.formats import lmdb_packed
 from datasets.formats.lmdb_pages import scan_lmdb
 from datasets.index import Index
 from datasets.memory_index import MemoryIndex
@@ -101,6 +102,14 @@ def test_all_kinds_of_fields_come_back(tmp_path):
     with pytest.raises(ValueError, match="'k': field 'o' is a object"):
         write_lmdb(tmp_path / "b", Listed({"k": {"image": b"", "o": object()}}))
     assert sorted(os.listdir(tmp_path)) == ["a"], "nothing is left of what failed"
+
+
+def test_the_map_grows(tmp_path, monkeypatch):
+    monkeypatch.setattr(lmdb_packed, "_FIRST_MAP_BYTES", 1 << 16)
+    records = images(300)
+    write_lmdb(tmp_path / "a", Listed(records))
+    storage = LmdbStorage(str(tmp_path / "a"))
+    assert [r.fields for r in storage.read(np.arange(300))] == list(records.values())
 
 
 def test_the_writer_is_whole_or_nothing_and_deletes_nothing(tmp_path):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import lmdb
+import numpy as np
 import pytest
 
 from datasets.formats import lmdb_packed
+from datasets.storages.lmdb import LmdbStorage
 from datasets.writers.lmdb import LmdbWriter
 from datasets.writing import join, make_plan, write_part, write_storage
 from tests.contracts.writer import check_writer, contents, records_of
@@ -41,26 +44,41 @@ def test_what_is_held_or_spooled_gives_the_same_bytes(tmp_path, part_bytes):
     assert contents(tmp_path / "held") == contents(tmp_path / "spooled")
 
 
-def test_a_join_that_was_killed_goes_on_with_the_same_bytes(tmp_path, monkeypatch):
+def test_transactions_and_maps_of_any_size_give_the_same_records(tmp_path, monkeypatch):
     source = records_of(frozenset(("files", "keys", "labels")), 60)
-    write_storage(small(), tmp_path / "whole", source)
-    pages = lmdb_packed._pages
+    write_storage(LmdbWriter(), tmp_path / "a", source)
+    monkeypatch.setattr(lmdb_packed, "_TRANSACTION_BYTES", 10_000)
+    monkeypatch.setattr(lmdb_packed, "_FIRST_MAP_BYTES", 1 << 16)
+    write_storage(LmdbWriter(), tmp_path / "b", source)
+    one, other = (LmdbStorage(str(tmp_path / name)).read(np.arange(60)) for name in "ab")
+    assert one == other
+
+
+@pytest.mark.parametrize("killed_after", [0, 1, 3])
+def test_a_join_that_was_killed_in_a_part_goes_on_with_the_same_bytes(
+    tmp_path, monkeypatch, killed_after
+):
+    monkeypatch.setattr(lmdb_packed, "_TRANSACTION_BYTES", 80_000)
+    monkeypatch.setattr(lmdb_packed, "_FIRST_MAP_BYTES", 1 << 16)
+    source = records_of(frozenset(("files", "keys", "labels")), 60)
+    write_storage(LmdbWriter(), tmp_path / "whole", source)
+    append, calls = lmdb_packed._append, []
 
     def dying(*arguments):
-        for n, piece in enumerate(pages(*arguments)):
-            if n == 9:
-                raise KeyboardInterrupt
-            yield piece
+        if len(calls) == killed_after:
+            raise KeyboardInterrupt
+        calls.append(1)
+        append(*arguments)
 
     class Killed(LmdbWriter):
         def join_part(self, folder, plan, summary):
-            with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-                patched.setattr(lmdb_packed, "_pages", dying)
+            monkeypatch.setattr(lmdb_packed, "_append", dying)
+            with pytest.raises(KeyboardInterrupt):
                 super().join_part(folder, plan, summary)
+            monkeypatch.setattr(lmdb_packed, "_append", append)
             super().join_part(folder, plan, summary)
-            super().join_part(folder, plan, summary)  # noted as written, and not as joined
 
-    killed = Killed()
-    killed.part_records = small().part_records
-    write_storage(killed, tmp_path / "killed", source)
+    write_storage(Killed(), tmp_path / "killed", source)
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+    with lmdb.open(str(tmp_path / "killed"), readonly=True, lock=False) as env:
+        assert env.stat()["entries"] == 60
