@@ -419,9 +419,9 @@ class Sampler(Protocol):
     """Which record stands at a position. Pure, without state, picklable.
 
     It may have the attributes ``group`` (positions that no rank may cut apart), ``same`` (an index
-    column whose value a record has that replaces a bad one) and ``tail`` (``drop``, ``pad`` or
-    ``keep``, whatever the loader's settings say). If it asks for ``batch_size``, it is told the
-    positions of a batch over all ranks.
+    column, or several, whose value a record has that replaces a bad one) and ``tail`` (``drop``,
+    ``pad`` or ``keep``, whatever the loader's settings say). If it asks for ``batch_size``, it is
+    told the positions of a batch over all ranks.
     """
 
     def __len__(self) -> int:

@@ -21,6 +21,7 @@ Sample = dict[str, Any]
 ``index``       int, the record in this split
 ``key``         str, the record's name in its storage
 ``position``    int, the position in the epoch
+``source``      int, the number of the source, where several are mixed
 ==============  ==================================================================
 
 ``index``, ``key`` and ``position`` are always there; of the rest, what the data has. Fields

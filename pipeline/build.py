@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from pipeline.config.allowed import resolve_class, resolve_function, resolve_target
 from pipeline.config.discovery import load_all
 from pipeline.config.places import TARGETS
+from pipeline.config.sources import sources_of
+from pipeline.identity import identity_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -35,26 +37,13 @@ if TYPE_CHECKING:
         Transform,
     )
     from pipeline.loader.loader import Loader
+    from pipeline.samplers.mix import Mixture
 
 Split = Literal["train", "val"]
 Config = Mapping[str, Any]
 ClassesOf = Callable[[str], "tuple[str, ...] | None"]
 
 _NO_ARGUMENTS = frozenset({"_target_", "_after_"})
-
-# What a dataset's node says about where samples are held and which there are: the first changes
-# no pixel, the second is in the data's fingerprint.
-_NOT_PIXELS = frozenset(
-    {
-        "_target_",
-        "storage",
-        "source",
-        "cache",
-        "annotations",
-        "val_fraction",
-        "worker_init_fn",
-    }
-)
 
 
 def build(node: Config, **injected: Any) -> Any:
@@ -118,7 +107,10 @@ def build_dataset(config: Config, split: Split) -> Dataset | StreamDataset:
         "split": split,
     }
     for key, value in node.items():
-        if key in ("storage", "source"):
+        if key == "sources" and sources_of(config):
+            parts = sources_of(config).items()
+            arguments[key] = {name: build_dataset(part, split) for name, part in parts}
+        elif key in ("storage", "source"):
             arguments[key] = _storage_recipe(value, Path(config["data_dir"]))
         elif key == "target":
             arguments[key] = resolve_class(value, bases=("torch.utils.data.Dataset",))
@@ -144,7 +136,8 @@ def storage_opener(config: Config, split: Split) -> Callable[[], Storage]:
     load_all(config["imports"])
     node = config["dataset"]
     if "storage" not in node:
-        raise ValueError(f"dataset {node['_target_']} has no storage; use dataset=image_folder")
+        what = f"{node['_target_']} has no storage of its own"
+        raise ValueError(f"{what}; take one data set alone, such as dataset=image_folder")
     recipe = _storage_recipe(node["storage"], Path(config["data_dir"]))
     annotations = build(node["annotations"]) if node.get("annotations") else None
     return functools.partial(
@@ -223,7 +216,6 @@ def build_loader(
             f"dataset: no sample to train on; got dataset.val_fraction="
             f"{config['dataset'].get('val_fraction')}, check that and what the data holds"
         )
-    augment = config["augment"]
     if sampler is None and split == "train":
         sampler = build_sampler(config, dataset)
     return Loader(
@@ -237,15 +229,7 @@ def build_loader(
         world_size=world_size,
         imports=tuple(config["imports"]),
         group=lcm(group, *(getattr(t, "group", 1) for t in build_device_transforms(config, split))),
-        identity={
-            "sampler": config["sampler"],
-            "pixels": {
-                "decode": {k: v for k, v in config["dataset"].items() if k not in _NOT_PIXELS},
-                "augment": augment["train" if split == "train" else "eval"],
-                **{name: augment[name] for name in TARGETS if augment.get(name)},
-                "collate": config["collate"],
-            },
-        },
+        identity=identity_of(config, split, sampler),
         bad_samples_path=run_dir / "bad_samples.csv" if run_dir else None,
     )
 
@@ -263,7 +247,20 @@ def build_sampler(config: Config, dataset: Any) -> Any:
         index=dataset.index,
         seed=config["seed"],
         batch_size=config["loader"]["batch_size"],
+        mixed=_mixture(config, dataset),
     )
+
+
+def _mixture(config: Config, dataset: Any) -> Mixture | None:
+    """What is mixed: the sources of a mix with their weights, and a sampler for each drawn one."""
+    from pipeline.samplers.mix import MixedSource, Mixture
+
+    sources = []
+    for name, part in sources_of(config).items():
+        weight, own = config["dataset"]["sources"][name]["weight"], dataset.sources[name]
+        sampler = build_sampler(part, own) if weight and len(own) else None
+        sources.append(MixedSource(name, len(own), weight, sampler))
+    return Mixture(tuple(sources), config["dataset"]["length"]) if sources else None
 
 
 def build_device_transforms(config: Config, split: Split) -> list[BatchTransform]:

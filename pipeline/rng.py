@@ -26,6 +26,7 @@ class Stream(IntEnum):
     GLOBAL = 4
     PARTNERS = 5
     WINDOW = 6
+    MIX = 7
 
 
 class KeyedRng:

@@ -157,6 +157,7 @@ SHARED_BY_LEAVES = {
         "pipeline.class_batches",
         "pipeline.permutation",
         "pipeline.orders",
+        "pipeline.shares",
         "pipeline.weights",
     },
     "pipeline.collates": {"pipeline.columns", "pipeline.padded_arrays"},

@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # What an option cannot know by itself.
 REQUIRED = {
     ("dataset", "torch"): ["dataset.target=tests.torch_datasets.Squares"],
+    ("sampler", "mix"): ["dataset=mix"],
     ("sampler", "torch"): ["sampler.target=torch.utils.data.RandomSampler"],
     ("augment", "device"): ["augment.image_size=32", "augment.stored_size=48"],
     ("batch_transform", "color_jitter"): ["augment.device.normalize._after_=color_jitter"],

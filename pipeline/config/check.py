@@ -12,7 +12,9 @@ from pipeline.config.errors import Problem, listing, nearest
 from pipeline.config.places import (
     MAPPINGS,
     PART_MAPPINGS,
+    PART_MAPPINGS_OF,
     PARTS,
+    PARTS_OF,
     STACKS,
     TARGETS,
     VALUES,
@@ -187,14 +189,15 @@ class _Walk:
             self.report(key, f"missing; {how_to_choose(key, place)}")
             return None
         if not isinstance(node, dict):
-            self.report(key, f"{given(node)} given, accepts a component; "
-                        f"{how_to_choose(key, place, node)}")  # fmt: skip
+            what = "a mapping of its own" if place.implied else "a component"
+            how = f"type {key}.<key>=..." if place.implied else how_to_choose(key, place, node)
+            self.report(key, f"{given(node)} given, accepts {what}; {how}")
             return None
         signature = self._signature(node, key, place)
         return node if signature is None else self._arguments(node, key, place, signature)
 
     def _signature(self, node: dict[str, Any], key: str, place: Place) -> Signature | None:
-        target = node.get("_target_")
+        target = node.get("_target_", place.only if place.implied else None)
         where = f"{key}._target_"
         if target is None or target == "???":
             self.report(where, f"missing; {how_to_choose(key, place)}")
@@ -223,6 +226,8 @@ class _Walk:
     ) -> dict[str, Any]:
         checked: dict[str, Any] = {"_target_": signature.target}
         before = len(self.problems)
+        parts = PARTS | PARTS_OF.get(signature.target, {})
+        mappings = PART_MAPPINGS | PART_MAPPINGS_OF.get(signature.target, {})
         for name, value in node.items():
             full = f"{key}.{name}"
             if name == "_target_":
@@ -231,10 +236,10 @@ class _Walk:
                 checked[name] = value
             elif name == "_args_" and signature.takes_positional:
                 checked[name] = self._nested(value, full)
-            elif name in PARTS and (name in signature.arguments or name in signature.injected):
-                checked[name] = self.component(value, full, PARTS[name])
-            elif name in PART_MAPPINGS and name in signature.arguments and value != "???":
-                checked[name] = self.mapping(value, full, PART_MAPPINGS[name])
+            elif name in parts and (name in signature.arguments or name in signature.injected):
+                checked[name] = self.component(value, full, parts[name])
+            elif name in mappings and name in signature.arguments and value != "???":
+                checked[name] = self.mapping(value, full, mappings[name])
             elif name in signature.injected:
                 self.report(full, f"{given(value)} given, but it is known at run time alone and "
                             f"cannot be configured; leave it away")  # fmt: skip
@@ -276,7 +281,10 @@ class _Walk:
             full = f"{key}.{argument.name}"
             if argument.name in node or full in self.skip:
                 continue
-            if argument.required and "_args_" not in node:
+            own = PARTS_OF.get(signature.target, {}).get(argument.name)
+            if argument.required and own is not None:
+                self.component("???", full, own)
+            elif argument.required and "_args_" not in node:
                 self.value(argument, "???", full)
             elif ours:
                 checked[argument.name] = argument.default

@@ -10,6 +10,7 @@ from typing import Any
 
 from pipeline import registry
 from pipeline.config.errors import Problem
+from pipeline.config.mixes import mixing, of_sources
 
 GENERATED = ("demo", "demo_sequences", "demo_table", "demo_prices")
 """What stands for data that is generated, in place of a path."""
@@ -26,9 +27,19 @@ def check_combinations(config: dict[str, Any], wrong: Collection[str] = ()) -> l
         config: The config as far as it could be checked.
         wrong: Keys that have been reported; rules about them or what is below are left out.
     """
+    found = _of_rules(config, wrong, RULES)
+    if not any(_touches(key, bad) for key in ("dataset", "dataset.sources") for bad in wrong):
+        of_data = {rule: RULES[rule] for rule in _OF_DATA}
+        found += of_sources(config, wrong, lambda source, bad: _of_rules(source, bad, of_data))
+    return found
+
+
+def _of_rules(
+    config: dict[str, Any], wrong: Collection[str], rules: dict[Rule, tuple[str, ...]]
+) -> list[Problem]:
     return [
         problem
-        for rule, keys in RULES.items()
+        for rule, keys in rules.items()
         if not any(_touches(key, bad) for key in keys for bad in wrong)
         for problem in rule(config)
     ]
@@ -214,6 +225,9 @@ def colours_after_normalize(config: dict[str, Any]) -> Iterator[Problem]:
 _OF_COLOURS = tuple(f"batch_transform/{name}" for name in ("color_jitter", "grayscale", "kornia"))
 
 
+_OF_DATA: tuple[Rule, ...] = (missing_data, torch_dataset, foreign_parts, empty_run, caches)
+"""What holds of the sources of a mix too."""
+
 RULES: dict[Rule, tuple[str, ...]] = {
     missing_data: ("dataset", "dataset.storage", "dataset.storage.path"),
     torch_dataset: ("dataset", "dataset.target", "sampler"),
@@ -224,5 +238,6 @@ RULES: dict[Rule, tuple[str, ...]] = {
     empty_run: ("dataset", "dataset.decode"),
     classes_in_batches: ("dataset", "dataset.storage", "sampler", "loader", "loader.batch_size"),
     caches: ("dataset", "dataset.cache", "dataset.cache.max_bytes"),
+    mixing: ("dataset", "dataset.sources", "sampler"),
 }
 """The rules, and the keys that must be right for them to make sense."""

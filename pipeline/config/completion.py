@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from pipeline.config.composition import base_version, setup_globals
 from pipeline.config.errors import ConfigError, Problem
 from pipeline.config.notation import literals
-from pipeline.config.overrides import quote
+from pipeline.config.quoting import quote
 
 SHELLS = ("bash", "zsh", "fish")
 

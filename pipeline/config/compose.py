@@ -58,7 +58,7 @@ def composer_for(overrides: Sequence[str], *, config_dir: Path | None = None) ->
 def imports_in(overrides: Sequence[str], composer: Any) -> list[str]:
     """What ``imports=[...]`` among the overrides names; the last one counts, as for any key."""
     from pipeline.config.composition import HydraException
-    from pipeline.config.overrides import quote
+    from pipeline.config.quoting import quote
 
     names: list[str] = []
     for text in overrides:

@@ -35,6 +35,7 @@ LEAF_PACKAGES = (
 LEAF_MODULES = (
     "datasets.map_dataset",
     "datasets.eager_dataset",
+    "datasets.mix_dataset",
     "datasets.stream_dataset",
     "datasets.torch_dataset",
     "pipeline.loader.settings",

@@ -125,14 +125,14 @@ def _compose(parsed: Parsed, composer: Composer) -> tuple[DictConfig, list[str]]
     texts = {_name(choice): _text(choice) for choice in parsed.choices}
     try:
         config, unused = composer.compose(list(texts.values()))
-        if unused:
-            for key in unused:
-                if key.startswith("~"):
-                    parsed.problems.append(Problem(key[1:], "there is no such choice to take away"))
-                    del texts[key]
-                else:
-                    texts[key] = f"+{texts[key]}"
-            config, _ = composer.compose(list(texts.values()))
+        while unused:
+            key = min(unused, key=len)  # one at a time: it may bring defaults for the others
+            if key.startswith("~"):
+                parsed.problems.append(Problem(key[1:], "there is no such choice to take away"))
+                del texts[key]
+            else:
+                texts[key] = f"+{texts[key]}"
+            config, unused = composer.compose(list(texts.values()))
     except CompositionError as error:
         raise ConfigError([*parsed.problems, Problem("", str(error))]) from error
     return config, list(texts.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,14 +12,16 @@ from pipeline.config.composition import (
     HydraException,
     Override,
     OverrideType,
-    Quote,
-    QuotedString,
 )
 from pipeline.config.errors import Problem, listing, nearest
 from pipeline.config.places import CHOSEN_BY, PRESETS, top_level_keys
+from pipeline.config.quoting import quote
 from pipeline.config.slips import CHOICES, INSTEAD, RENAMED
 
-_KEY = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[^=]*?)(?P<equals>=)(?P<value>.*)", re.DOTALL)
+_SOURCE_PART = re.compile(
+    r"dataset\.sources\.\w+\."
+    r"(?P<group>sampler|dataset|dataset\.(storage|decode|cache|annotations))"
+)
 _HYDRA_KEYS = ("hydra.launcher", "hydra.sweeper", "hydra/launcher", "hydra/sweeper")
 
 
@@ -109,6 +111,13 @@ def _add(override: Override, text: str, composer: Composer, parsed: Parsed) -> N
     if not key:
         parsed.problems.append(Problem(text, "no key given; an override is key=value"))
         return
+    group = _of_source(key)
+    if group is not None and isinstance(value, str):
+        choice = _choice(replace(override, key_or_group=group), text, composer)
+        if isinstance(choice, Choice):
+            choice = replace(choice, group=f"{group}@{key}")
+        _add_choice(choice, parsed, typed=key)
+        return
     if composer.is_group(key) and not isinstance(value, dict):
         _add_choice(_choice(override, text, composer), parsed)
         return
@@ -120,6 +129,12 @@ def _add(override: Override, text: str, composer: Composer, parsed: Parsed) -> N
         # Whether a key may be added is not said by a sign in front of it but by what takes it.
         override = replace(override, type=OverrideType.FORCE_ADD, package=None)
     parsed.changes.append(Change(override, text))
+
+
+def _of_source(key: str) -> str | None:
+    """The group of whose options one is chosen for a source of a mix, or None."""
+    match = _SOURCE_PART.fullmatch(key)
+    return match["group"].replace(".", "/") if match else None
 
 
 def _choice(override: Override, text: str, composer: Composer) -> Choice | Problem:
@@ -224,67 +239,6 @@ def _needs_sweep(override: Override, text: str) -> Problem:
         key, f"{value} is several values; add -m to run a job for each, type {key}=[{value}] for "
         f"a list, or \"{key}='{value}'\" for a text with commas",
     )  # fmt: skip
-
-
-def quote(text: str, composer: Composer, *, sweep: bool = False) -> str:
-    """An override with quotes around what Hydra's grammar refuses in its value.
-
-    Args:
-        text: As typed: ``dataset.storage.path=фото/a(1).jpg``.
-        composer: Knows the grammar.
-        sweep: Commas separate values of a sweep.
-    """
-    match = _KEY.fullmatch(text)
-    if match is None or _readable(text, composer):
-        return text
-    start = f"{match['sign'] or ''}{match['key']}="
-    value = match["value"]
-    quoted = ",".join(_quoted_parts(value, composer)) if sweep else _quoted(value, composer)
-    return start + quoted
-
-
-def _quoted(value: str, composer: Composer) -> str:
-    inner = value.strip()
-    if _readable(f"x={value}", composer):
-        return value
-    if inner.startswith("[") and inner.endswith("]"):
-        return "[" + ",".join(_quoted_parts(inner[1:-1], composer)) + "]"
-    if inner.startswith("{") and inner.endswith("}"):
-        items = [part.partition(":") for part in _split(inner[1:-1])]
-        if all(colon and key.strip().isidentifier() for key, colon, _ in items):
-            return "{" + ",".join(f"{k}:{_quoted(v.strip(), composer)}" for k, _, v in items) + "}"
-    return str(QuotedString(value, Quote.single).with_quotes())
-
-
-def _quoted_parts(value: str, composer: Composer) -> Iterator[str]:
-    for part in _split(value):
-        yield _quoted(part, composer)
-
-
-def _split(value: str) -> Iterator[str]:
-    """Parts between commas that stand in no brackets and no quotes."""
-    depth, start, inside = 0, 0, ""
-    for position, character in enumerate(value):
-        if inside:
-            inside = "" if character == inside else inside
-        elif character in "'\"":
-            inside = character
-        elif character in "[{(":
-            depth += 1
-        elif character in "]})":
-            depth -= 1
-        elif character == "," and depth == 0:
-            yield value[start:position]
-            start = position + 1
-    yield value[start:]
-
-
-def _readable(text: str, composer: Composer) -> bool:
-    try:
-        composer.parse(text)
-    except HydraException:
-        return False
-    return True
 
 
 def presets(choices: Sequence[Choice]) -> list[Choice]:

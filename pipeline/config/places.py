@@ -17,12 +17,14 @@ class Place:
         nullable: null is accepted and means none.
         only: The one target that is accepted, where there is only one.
         step: A step of a stack, which may say ``_after_``.
+        implied: The target is `only` where none is given.
     """
 
     kinds: tuple[str, ...]
     nullable: bool = False
     only: str | None = None
     step: bool = False
+    implied: bool = False
 
 
 PLACES: dict[str, Place] = {
@@ -55,8 +57,23 @@ PARTS: dict[str, Place] = {
 }
 """Keys inside of a dataset (and of a cache) that hold a component of their own."""
 
+PARTS_OF: dict[str, dict[str, Place]] = {
+    "settings/source": {
+        "dataset": Place(("dataset",)),
+        "sampler": Place(("sampler",), nullable=True),
+    }
+}
+"""The same inside of one component alone."""
+
 PART_MAPPINGS: dict[str, Place] = {"tasks": Place(("task",), nullable=True)}
 """Keys inside of a component that hold components by name."""
+
+PART_MAPPINGS_OF: dict[str, dict[str, Place]] = {
+    "dataset/mix": {
+        "sources": Place(("settings",), nullable=True, only="settings/source", implied=True)
+    }
+}
+"""The same inside of one component alone."""
 
 VALUES: dict[str, Any] = {
     "imports": list[str],

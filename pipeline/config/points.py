@@ -9,7 +9,7 @@ from typing import Any
 from pipeline.config.composition import Composer
 from pipeline.config.errors import ConfigError, Problem
 from pipeline.config.job import read_job
-from pipeline.config.overrides import quote
+from pipeline.config.quoting import quote
 from pipeline.config.sweep import check_jobs, expand
 from pipeline.config.table import split_override, varied_keys
 

@@ -24,8 +24,9 @@ from pipeline.config.composition import (
 )
 from pipeline.config.errors import ConfigError, Problem
 from pipeline.config.job import Job, check_config, locate, read_job
-from pipeline.config.overrides import parse, quote
+from pipeline.config.overrides import parse
 from pipeline.config.printing import print_config
+from pipeline.config.quoting import quote
 
 _KEYS = ("hydra.", "hydra/")
 _PLUGINS = ("hydra_plugins.", "hydra._internal.core_plugins.")

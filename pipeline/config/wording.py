@@ -44,9 +44,11 @@ def how_to_choose(key: str, place: Place, given_value: Any = None) -> str:
     option_groups = [group.option_group or group.name for group in groups]
     slashed = key.replace(".", "/")
     names = [name.rpartition("/")[2] for name in _names(place)]
-    if slashed in option_groups or key in PLACES:
+    of_source = key.startswith("dataset.sources.") and key.count(".") > 2
+    if slashed in option_groups or key in PLACES or of_source:
         near = nearest(str(given_value), names) if given_value is not None else None
-        return f"type {slashed}={near or '<option>'} (options: {listing(names) or 'none'})"
+        typed = key if of_source else slashed
+        return f"type {typed}={near or '<option>'} (options: {listing(names) or 'none'})"
     example = f"type {key}._target_=<{' or '.join(map(kind_of, place.kinds)) or 'target'}>"
     return f"{example} ({listing(_names(place))})" if names else example
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -37,7 +37,8 @@ class Replacer:
     Args:
         dataset: Where samples come from.
         sampler: Which record stands at a position. If it has an attribute `same`, the name of
-            an index column, the first half of the attempts take a record of the same value.
+            an index column or several, the first half of the attempts take a record of the same
+            values.
         seed: The run's seed.
     """
 
@@ -64,26 +65,30 @@ class Replacer:
 
     def _candidates(self, bad: BadSample, epoch: int) -> Iterator[int]:
         """One record per attempt."""
-        column = getattr(self._sampler, "same", None)
+        same = getattr(self._sampler, "same", None)
+        columns = (same,) if isinstance(same, str) else tuple(same or ())
         length = len(self._sampler)
         rng = KeyedRng()
         for attempt in range(MAX_ATTEMPTS):
             draws = rng.at(self._seed, epoch, bad.position, Stream.REPLACE, attempt)
             starts = draws.integers(0, length, _BLOCKS)
             found = None
-            if column is not None and attempt < MAX_ATTEMPTS // 2:
-                found = self._alike(column, bad.index, epoch, starts)
+            if columns and attempt < MAX_ATTEMPTS // 2:
+                found = self._alike(columns, bad.index, epoch, starts)
             if found is None:
                 found = int(self._sampler.indices(epoch, starts[0], starts[0] + 1)[0])
             yield found
 
-    def _alike(self, column: str, index: int, epoch: int, starts: NDArray[np.int64]) -> int | None:
-        """The first other record of equal `column`, from drawn positions onwards."""
-        values = self._dataset.index.column(column)
+    def _alike(
+        self, columns: Sequence[str], index: int, epoch: int, starts: NDArray[np.int64]
+    ) -> int | None:
+        """The first other record of equal `columns`, from drawn positions onwards."""
+        values = [self._dataset.index.column(column) for column in columns]
         for start in starts.tolist():
             stop = min(start + _BLOCK, len(self._sampler))
             records = self._sampler.indices(epoch, start, stop)
-            alike = np.flatnonzero((values[records] == values[index]) & (records != index))
+            equal = [column[records] == column[index] for column in values]
+            alike = np.flatnonzero(np.logical_and.reduce(equal) & (records != index))
             if alike.size:
                 return int(records[alike[0]])
         return None

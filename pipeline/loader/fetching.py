@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from datasets.protocols import StagedDataset
 from datasets.sample import BadSample, Sample
 from datasets.stage_times import StageTimes
+from datasets.staged import is_staged
 from pipeline.loader.contract import BatchTask
 from pipeline.loader.pieces import pieces_of
 from pipeline.loader.work import PIECE_ROWS, Work, finished_together
@@ -31,7 +31,7 @@ class SampleFetcher:
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset  # of which kind, the task says
-        self.staged = _is_staged(dataset)
+        self.staged = is_staged(dataset)
 
     def __call__(self, task: BatchTask, work: Work) -> list[Sample | BadSample]:
         """The sample of each row of a task, or why there is none.
@@ -118,14 +118,3 @@ class SampleFetcher:
         if task.items is not None:
             return f"item {task.positions[row]}"
         return self._dataset.index.keys(task.indices[row : row + 1])[0]
-
-
-def _is_staged(dataset: Any) -> bool:
-    """Whether ``fetch`` is no more than `read` and `finish`: a subclass may have one of its own."""
-    if not isinstance(dataset, StagedDataset):
-        return False
-    holders = [
-        next(kind for kind in type(dataset).__mro__ if name in vars(kind))
-        for name in ("fetch", "finish")
-    ]
-    return issubclass(holders[1], holders[0])

@@ -82,7 +82,8 @@ class Loader:
         keep_freed_memory()
         self.dataset: Any = dataset
         self.settings = settings
-        self.stats = LoaderStats()
+        # Of a mix of data sets: whatever else has a field of that name, has no classes for it.
+        self.stats = LoaderStats(drawn=dict.fromkeys(classes_of(dataset, "source") or (), 0))
         self.batch_size = settings.batch_size_of(split)
         self._evaluates = split == "val"
         self._seed = seed
@@ -285,12 +286,8 @@ class Loader:
         """What decides the batches; ranks and workers are not part of it."""
         if self._fingerprint is None:
             self._fingerprint = self.dataset.fingerprint()
-        sampler = self._identity.get("sampler")
-        if sampler is not None:
-            by_content = getattr(self._sampler, "by_content", ())
-            sampler = {name: value for name, value in sampler.items() if name not in by_content}
         plan: dict[str, Any] = {
-            "sampler": sampler,
+            "sampler": self._identity.get("sampler"),
             "batch_size": self.batch_size,
             "tail": self._tail,
         }

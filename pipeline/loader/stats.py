@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
+from datasets.sample import Batch
 from pipeline.loader.contract import Delivery
 
 RECENT_BATCHES = 100
@@ -104,6 +107,11 @@ def padding_text(share: float, of_random_order: float | None) -> str:
     return f"{text} (random order would give {of_random_order:.1%})"
 
 
+def sources_text(shares: Mapping[str, float]) -> str:
+    """Shares of the samples by source, 0 to 1, in words."""
+    return ", ".join(f"{share:.1%} {name}" for name, share in shares.items())
+
+
 @dataclass(slots=True)
 class LoaderStats:
     """Counts and times of what this rank's consumer was handed, since the loader was made.
@@ -116,6 +124,7 @@ class LoaderStats:
         padded: Elements of ragged fields with their padding.
         copy_s: Seconds that the device spent on copies; who has it copy adds them.
         random_order: Computes `padding_of_random_order` when it is first asked for.
+        drawn: Valid rows by the name of their source, where several data sets are mixed.
     """
 
     batches: int = 0
@@ -125,6 +134,7 @@ class LoaderStats:
     padded: int = 0
     copy_s: float = 0.0
     random_order: Callable[[], float | None] | None = None
+    drawn: dict[str, int] = field(default_factory=dict)
     _read_s: float = 0.0
     _decode_s: float = 0.0
     _transform_s: float = 0.0
@@ -158,6 +168,12 @@ class LoaderStats:
         return self._random_padding
 
     @property
+    def shares(self) -> dict[str, float]:
+        """Each source's share of the samples of a mix, 0 to 1, by name."""
+        count = max(sum(self.drawn.values()), 1)
+        return {name: drawn / count for name, drawn in self.drawn.items()}
+
+    @property
     def times(self) -> LoaderTimes:
         """Where the time went since the loader was made.
 
@@ -179,13 +195,17 @@ class LoaderStats:
         counts = {"bad_samples": self.bad_samples, "padding_overhead": self.padding_overhead}
         if self.padding_of_random_order is not None:
             counts["padding_of_random_order"] = self.padding_of_random_order
+        counts |= {f"drawn_{name}": drawn for name, drawn in self.drawn.items()}
         return {**self.times.as_dict(), **counts}
 
     def __str__(self) -> str:
-        if not self.padded:
-            return str(self.times)
-        padding = padding_text(self.padding_overhead, self.padding_of_random_order)
-        return f"{self.times}\npadding: {padding}"
+        lines = [str(self.times)]
+        if self.padded:
+            padding = padding_text(self.padding_overhead, self.padding_of_random_order)
+            lines.append(f"padding: {padding}")
+        if self.drawn:
+            lines.append(f"sources: {sources_text(self.shares)}")
+        return "\n".join(lines)
 
     def begin(self) -> None:
         """An iteration begins: the consumer has asked for its first batch."""
@@ -201,6 +221,8 @@ class LoaderStats:
         self.bad_samples += len(delivery.faults)
         self.real += delivery.real
         self.padded += delivery.padded
+        if self.drawn and delivery.batch is not None:
+            self._add_drawn(delivery.batch)
         stages = delivery.times
         self._read_s += stages.read
         self._decode_s += stages.decode
@@ -210,6 +232,14 @@ class LoaderStats:
         self._misses += stages.misses
         self._damaged += stages.damaged
         self._marks.append(self.times)
+
+    def _add_drawn(self, batch: Batch) -> None:
+        if "source" not in batch:  # left out by a collate
+            return
+        sources = np.asarray(batch["source"])[np.asarray(batch["valid"])]
+        counts = np.bincount(sources, minlength=len(self.drawn)).tolist()
+        for name, count in zip(self.drawn, counts, strict=True):
+            self.drawn[name] += count
 
     def asked(self) -> None:
         """The consumer asks for the next batch; what passed since the last one was its own."""

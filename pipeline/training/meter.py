@@ -72,7 +72,8 @@ class Meter:
             in the loader's threads, where it times them; ``cache_hits``, the share of records
             that a cache had, where there is one; ``padding``, the share of ragged fields that is
             padding, and ``padding_of_random_order``, what it would be with random batches, where
-            there are any and the index knows lengths.
+            there are any and the index knows lengths; ``drawn_<name>``, a source's share of the
+            samples of a mix.
         """
         if not self._total.samples:
             return {}
@@ -87,6 +88,7 @@ class Meter:
             **{f"{k}_us": v for k, v in (stages.stages_us if stages else {}).items()},
             **({"cache_hits": stages.hit_rate} if stages and stages.hit_rate is not None else {}),
             **self._padding(),
+            **self._drawn(),
         }
 
     def _padding(self) -> dict[str, float]:
@@ -96,6 +98,10 @@ class Meter:
         random = stats.padding_of_random_order
         figures = {"padding": stats.padding_overhead}
         return figures if random is None else {**figures, "padding_of_random_order": random}
+
+    def _drawn(self) -> dict[str, float]:
+        stats: Any = getattr(self.batches.loader, "stats", None)
+        return {f"drawn_{name}": share for name, share in getattr(stats, "shares", {}).items()}
 
     def _now(self) -> _Count:
         return _Count(0, time.perf_counter(), self.batches.wait_s, self.batches.copy_s)

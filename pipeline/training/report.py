@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.loader.stats import padding_text
+from pipeline.loader.stats import padding_text, sources_text
 from pipeline.training.distributed import World
 from pipeline.training.parts import Parts
 
@@ -46,7 +46,11 @@ def _size(loader: Any) -> str:
     except TypeError:
         return "a stream"
     dataset: Any = getattr(loader, "dataset", None)
-    return f"{len(dataset):,} samples in {batches}" if hasattr(dataset, "__len__") else batches
+    if not hasattr(dataset, "__len__"):
+        return batches
+    sources = len(getattr(getattr(loader, "stats", None), "drawn", ()))
+    of_sources = f" of {sources} sources" if sources else ""
+    return f"{len(dataset):,} samples{of_sources} in {batches}"
 
 
 def _batch(size: int, ranks: int) -> str:
@@ -113,6 +117,9 @@ def _speeds(times: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
             parts = [f"{k} {v:,.0f} us ({v / total:.0%})" for k, v in stages.items()]
             loader = "loader" if split == "train" else "val loader"
             lines[loader] = f"a sample in its threads: {', '.join(parts)}"
+        drawn = {k.removeprefix("drawn_"): v for k, v in figures.items() if k.startswith("drawn_")}
+        if drawn and split == "train":
+            lines["drawn"] = sources_text(drawn)
         if "padding" in figures:
             padding = "padding" if split == "train" else "val padding"
             random = figures.get("padding_of_random_order")

@@ -14,6 +14,8 @@ from typing import IO, Any
 
 import yaml
 
+from pipeline.config.sources import MIX
+
 _log = logging.getLogger(__name__)
 
 _TIME = re.compile(r"(\d\d-\d\d-\d\d)(?:-(\d+))?")
@@ -154,9 +156,19 @@ def _newest_equal(config: Mapping[str, Any], outputs: Path) -> RunFolder | None:
 def comparable(config: Mapping[str, Any]) -> dict[str, Any]:
     """A config without what does not change its results."""
     kept = {key: value for key, value in config.items() if key != "outputs"}
-    for group, names in _EXECUTION.items():
-        kept[group] = {k: v for k, v in (kept.get(group) or {}).items() if k not in names}
+    for group in _EXECUTION:
+        kept[group] = _without_execution(kept.get(group) or {}, group)
+    if kept["dataset"].get("_target_") == MIX:
+        kept["dataset"]["sources"] = {
+            name: {**source, "dataset": _without_execution(source["dataset"], "dataset")}
+            for name, source in kept["dataset"]["sources"].items()
+            if source
+        }
     return kept
+
+
+def _without_execution(node: Mapping[str, Any], group: str) -> dict[str, Any]:
+    return {name: value for name, value in node.items() if name not in _EXECUTION[group]}
 
 
 def _newest_first(outputs: Path) -> Iterator[Path]:

@@ -16,6 +16,7 @@ from pipeline.training.distributed import World
 from pipeline.training.losses import loss_if_any
 from pipeline.training.meter import Meter
 from pipeline.training.random_states import random_states, restore_random_states
+from pipeline.training.source_metrics import SourceMetrics
 
 
 @torch.no_grad()
@@ -45,12 +46,14 @@ def validate(
         meter: Counts the samples and the time.
 
     Returns:
-        ``loss``, if there is one, and the task's metrics; None if it was broken off.
+        ``loss``, if there is one, the task's metrics, and those of each source of a mix as
+        ``<source>/<figure>``; None if it was broken off.
     """
     before = random_states()
     world.take_buffers(model)
     model.eval()
     metrics = task.metrics().to(world.device)
+    by_source = SourceMetrics(task, batches.loader, world)
     has_loss = True
     loss_sum, rows = torch.zeros((), dtype=torch.float64, device=world.device), 0
     try:
@@ -62,6 +65,7 @@ def validate(
                 loss = loss_if_any(task, outputs, batch)
             if batch["num_valid"]:
                 task.update(metrics, outputs, batch)
+                by_source.update(outputs, batch)
                 if loss is None:
                     has_loss = False
                 else:
@@ -78,6 +82,7 @@ def validate(
             # A rank that saw no valid row has not been updated, and is right all the same.
             warnings.filterwarnings("ignore", message=".*before the ``update`` method.*")
             figures = {name: float(value) for name, value in metrics.compute().items()}
+            figures |= by_source.compute()
         # A model that predicts in evaluation, and whose task knows no loss of that, has none.
         [without] = world.sum(float(not has_loss))
         return figures if without else {"loss": loss_sum.item() / all_rows, **figures}

@@ -42,7 +42,7 @@ def test_nothing_else_does(target: str):
 def test_registered_components_know_what_is_injected():
     load_builtin()
     sampler = resolve_target("sampler/random")
-    assert sampler.injected == {"n", "index", "seed", "batch_size"}
+    assert sampler.injected == {"n", "index", "seed", "batch_size", "mixed"}
     assert not sampler.partial
     assert resolve_target("collate/stack").injected == {"samples"}
 

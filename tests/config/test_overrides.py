@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from pipeline.config.compose import composer_for
 from pipeline.config.composition import HydraException
-from pipeline.config.overrides import parse, quote
+from pipeline.config.overrides import parse
+from pipeline.config.quoting import quote
 
 
 @pytest.fixture(scope="module")

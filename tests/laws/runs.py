@@ -9,7 +9,7 @@ from typing import Any
 from pipeline import build_loader
 from pipeline.digest import batch_digest, row_digests
 
-DATASETS = ("image_folder", "lmdb", "webdataset", "eager", "torch")
+DATASETS = ("image_folder", "lmdb", "webdataset", "eager", "torch", "mix")
 SAMPLERS = {
     "sequential": ["sampler=sequential"],
     "random": ["sampler=random"],
@@ -21,7 +21,9 @@ SAMPLERS = {
     "inference": ["sampler=inference"],
     "length_bucket": ["sampler=length_bucket", "sampler.column=label", "sampler.window=3"],
     "torch": ["sampler=torch", "sampler.target=torch.utils.data.RandomSampler"],
+    "mix": [],
 }
+OF_SOURCES = ("sequential", "random", "weighted", "without", "inference", "torch")
 COLLATES = {
     "stack": ["collate=stack"],
     "list": ["collate=list", "collate.stacked=[]"],
@@ -51,13 +53,29 @@ def overrides(
     augment: str = "light",
 ) -> list[str]:
     """What a user would type for this content."""
-    if dataset == "torch":
+    order = SAMPLERS[sampler]
+    if "mix" in (dataset, sampler):
+        data = _mixed(photos, packed)
+        order = [f"dataset.sources.photos.{each}" for each in order if sampler in OF_SOURCES]
+    elif dataset == "torch":
         data = ["dataset=torch", "dataset.target=tests.laws.components.Photos"]
         data += [f"dataset.args={{root: {photos}/train}}", "dataset.val_fraction=0"]
     else:
         path = packed / dataset if packed and dataset in ("lmdb", "webdataset") else photos
         data = [f"dataset={dataset}", f"dataset.storage.path={path}"]
-    return [IMPORTS, *data, *SAMPLERS[sampler], *COLLATES[collate], *AUGMENTS[augment], *LOADER]
+    return [IMPORTS, *data, *order, *COLLATES[collate], *AUGMENTS[augment], *LOADER]
+
+
+def _mixed(photos: Path, packed: Path | None) -> list[str]:
+    """A mix of two storages with the same photographs, of which the first is drawn by a sampler."""
+    second, path = ("lmdb", packed / "lmdb") if packed else ("eager", photos)
+    return [
+        "dataset=mix",
+        "dataset.length=47",
+        f"dataset.sources.photos.dataset.storage.path={photos}",
+        f"dataset.sources.packed.dataset={second}",
+        f"dataset.sources.packed.dataset.storage.path={path}",
+    ]
 
 
 def loader_of(config: dict[str, Any], split: Any = "train", **changes: Any) -> Any:

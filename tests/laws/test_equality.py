@@ -15,6 +15,7 @@ from tests.laws.runs import (
     COLLATES,
     DATASETS,
     INLINE,
+    OF_SOURCES,
     SAMPLERS,
     digests,
     loader_of,
@@ -23,7 +24,7 @@ from tests.laws.runs import (
 
 CONTENT = {
     "dataset": DATASETS,
-    "sampler": tuple(SAMPLERS),
+    "sampler": tuple(name for name in SAMPLERS if name != "mix"),
     "collate": tuple(COLLATES),
     "augment": tuple(AUGMENTS),
 }
@@ -46,7 +47,13 @@ def quick(case: Case) -> bool:
     return stackable(case) and not many_spawned
 
 
-CASES = pairwise({**CONTENT, **WAYS}, quick)
+ALONE = {**CONTENT, **WAYS, "dataset": tuple(name for name in DATASETS if name != "mix")}
+MIXED = pairwise({**CONTENT, **WAYS, "dataset": ("mix",), "sampler": OF_SOURCES}, quick)
+CASES = [
+    *pairwise(ALONE, quick),
+    *MIXED[:2],
+    *(pytest.param(case, marks=pytest.mark.slow) for case in MIXED[2:]),
+]
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +85,7 @@ def test_evaluation_too_and_again_and_again(dataset, expected, photos, packed):
     changes = {"split": "val", "epochs": 3}
     first, *again = digests(config, **changes, **INLINE)
     # `val_fraction=0` leaves nothing of a torch dataset for evaluation.
-    assert len(first) == (0 if dataset == "torch" else 3)
+    assert len(first) == {"torch": 0, "mix": 5}.get(dataset, 3)
     assert again == [first, first]
     assert digests(config, **changes, engine="torch", num_workers=2) == [first] * 3
 

@@ -23,6 +23,9 @@ WAYS: list[dict[str, Any]] = [
 ]
 
 
+STEPPED = [pytest.param(name, marks=pytest.mark.slow if name == "mix" else ()) for name in SAMPLERS]
+
+
 def resumed(config: dict[str, Any], state: str, way: dict[str, Any]) -> tuple[list[str], str]:
     """The rest of an epoch from a state, and the state at its end: runs in another process."""
     with loader_of(config, **way) as loader:
@@ -38,7 +41,7 @@ def elsewhere():
         yield lambda *arguments: pool.submit(resumed, *arguments).result(timeout=120)
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("sampler", STEPPED)
 @pytest.mark.parametrize("tail", ["pad", False])
 def test_after_every_step_in_another_process(sampler, tail, photos, elsewhere):
     config = compose(overrides(photos, sampler=sampler, augment="strong"))

@@ -15,6 +15,7 @@ from pipeline.commands.bench.screen import (
     write,
 )
 from pipeline.cores import usable_cores
+from pipeline.loader.stats import sources_text
 
 if TYPE_CHECKING:
     from pipeline.commands.bench.single import Figures
@@ -33,6 +34,8 @@ def print_loader(subject: Subject) -> None:
     """Say what is measured, when its first batch came, and what memory it takes."""
     settings, dataset = subject.loader.settings, subject.loader.dataset
     size = f"{len(dataset):,} samples" if hasattr(dataset, "__len__") else "a stream"
+    if subject.loader.stats.drawn:
+        size += f" of {len(subject.loader.stats.drawn)} sources"
     workers = f"{subject.workers} worker{'s' if subject.workers != 1 else ''}"
     choice = f"engine {settings.engine}, {workers}"
     say("data", f"{size}, batches of {subject.loader.batch_size}, {choice}")
@@ -86,6 +89,8 @@ def _print_stages(subject: Subject, figures: Figures) -> None:
     write(f"  {'together':<13}{total:>10,.1f} us a sample")
     if rounds and (hit_rate := times_of(rounds).hit_rate) is not None:
         write(f"  the cache had {hit_rate:.0%} of the records")
+    if shares := subject.loader.stats.shares:
+        write(f"  drawn: {sources_text(shares)}")
 
 
 def verdict(figures: Figures) -> Literal["loader", "model"]:

@@ -38,7 +38,7 @@ def lines_of(sample: Mapping[str, Any], classes: Mapping[str, Classes]) -> tuple
     rest = [
         name for name in sample if name not in OWN | DRAWN | _LABELS and not name.startswith("box_")
     ]
-    told = [line for name in rest for line in _field_lines(name, sample[name])]
+    told = [line for name in rest for line in _field_lines(name, sample[name], classes.get(name))]
     lines += told[:_MOST_FIELDS]
     if len(told) > _MOST_FIELDS:
         lines.append(f"… and {len(told) - _MOST_FIELDS} more fields")
@@ -58,8 +58,10 @@ def _class_text(sample: Mapping[str, Any], classes: Classes) -> str:
     )
 
 
-def _field_lines(name: str, value: Any) -> list[str]:
+def _field_lines(name: str, value: Any, classes: Classes | None = None) -> list[str]:
     """A line about a field, or one about each of those that are nested in it."""
+    if classes is not None and classes.names:
+        return [f"{name}: {label_text(value, classes)}"]
     if isinstance(value, Mapping):
         return [line for key in value for line in _field_lines(f"{name}.{key}", value[key])]
     return [field_text(name, value)]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from datasets.mix_index import SOURCE
 from pipeline.commands.preview.charts import Chart, bars, histogram, words
 from pipeline.commands.preview.overlays import Classes
 from pipeline.commands.preview.survey import Survey, class_counts, drawn_counts
@@ -29,7 +30,9 @@ def make_charts(
     names = classes.get("label", Classes()).names
     index = getattr(dataset, "index", None)
     if index is not None and sampler is not None:
-        charts += _balance(index, sampler, names)
+        sources = classes.get(SOURCE, Classes()).names
+        charts += _balance("Sources", index, sampler, sources, SOURCE) if sources else []
+        charts += _balance("Classes", index, sampler, names, "label")
     note = _note(survey)
     if survey.box_labels:
         box_classes = classes.get("box_labels", Classes())
@@ -67,24 +70,26 @@ def _sizes(sizes: Sequence[tuple[int, int]], note: str) -> list[Chart]:
     ]
 
 
-def _balance(index: Any, sampler: Any, names: Sequence[str] | None) -> list[Chart]:
+def _balance(
+    title: str, index: Any, sampler: Any, names: Sequence[str] | None, column: str
+) -> list[Chart]:
     """Classes in the data, beside those that the sampler draws."""
-    if "label" not in index.columns or not len(index):
+    if column not in index.columns or not len(index):
         return []
-    labels = index.column("label")
+    labels = index.column(column)
     if labels.dtype.kind not in "iu":
         return []
     count = len(names) if names else int(labels.max()) + 1
-    counts = class_counts(index, count)
+    counts = class_counts(index, count, column)
     if counts is None or not counts.any():
         return []
-    drawn, draws = drawn_counts(index, sampler, count)
+    drawn, draws = drawn_counts(index, sampler, count, column)
     told = names or tuple(map(str, range(count)))
     both = {"in the data": counts.tolist(), "drawn by the sampler": drawn.tolist()}
     note = f"{len(index):,} records; {draws:,} draws of epoch 0"
     if draws < len(sampler):
         note += f" of {len(sampler):,}"
-    return [bars("Classes", note, told, both)]
+    return [bars(title, note, told, both)]
 
 
 def _note(survey: Survey) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets.mix_index import SOURCE
 from datasets.sample import BadSample
 from pipeline.build import build_dataset, build_sampler, open_storage
 from pipeline.commands.preview.cells import Row
@@ -22,13 +23,14 @@ from pipeline.commands.preview.points import PointNames
 from pipeline.commands.preview.sheet import draw_sheet
 from pipeline.commands.preview.survey import Survey, survey_samples, survey_storage
 from pipeline.commands.preview.tables import TableRows, table_rows
+from pipeline.config.sources import sources_of
 from pipeline.loader.class_names import classes_of
 from pipeline.samplers.sequential import SequentialSampler
 
 if TYPE_CHECKING:
     from pipeline.commands.preview import PreviewSettings
 
-_FIELDS = ("label", "box_labels", "mask")
+_FIELDS = ("label", "box_labels", "mask", SOURCE)
 
 
 def show(config: dict[str, Any], settings: PreviewSettings) -> int:
@@ -146,10 +148,18 @@ def draw_rows(
 def _survey(
     config: dict[str, Any], settings: PreviewSettings, dataset: Any, looks: Looks
 ) -> Survey:
-    if "storage" not in config["dataset"] or not hasattr(dataset, "fetch"):
+    sources = sources_of(config)
+    parts = list(sources.values()) or [config]
+    if any("storage" not in part["dataset"] for part in parts) or not hasattr(dataset, "fetch"):
         return survey_samples(looks.originals, None)
-    storage = open_storage(config, settings.split)
-    return survey_storage(storage, settings.records, config["dataset"].get("keys"))
+    survey = Survey()
+    ids = dataset.index.class_ids if sources else [{}]
+    for part, own in zip(parts, ids, strict=True):
+        storage = open_storage(part, settings.split)
+        records = -(-settings.records // len(parts))
+        found = survey_storage(storage, records, part["dataset"].get("keys"))
+        survey.join(found, own.get("box_labels"))
+    return survey
 
 
 def _words(
@@ -158,7 +168,8 @@ def _words(
     """The heading, and remarks below it."""
     node = config["dataset"]
     where = node.get("storage") or node.get("source") or {}
-    place = node.get("target") or where.get("path") or node["_target_"]
+    named = " + ".join(sources_of(config))
+    place = named or node.get("target") or where.get("path") or node["_target_"]
     count = len(looks.originals)
     heading = f"{place}, {settings.split}: {count} {'sample' if count == 1 else 'samples'}"
     if hasattr(dataset, "__len__"):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets.mix_index import united
 from datasets.protocols import Storage
 from datasets.sample import BadRecord, BadSample
 from pipeline.commands.preview.excerpts import OWN
@@ -60,6 +61,22 @@ class Survey:
                 self.numbers.setdefault(name, []).append(float(value))
             if _is_series(value) and not name.startswith("box_") and name != "image":
                 self.lengths.setdefault(name, []).append(len(value))
+
+    def join(self, other: Survey, box_ids: NDArray[np.int64] | None) -> None:
+        """Add another's figures.
+
+        Args:
+            other: The other, whose `total` is known as this one's is.
+            box_ids: The class id here of each of the other's, int64 [C]; None: they are the same.
+        """
+        self.records += other.records
+        self.total = (self.total or 0) + (other.total or 0)
+        self.sizes += other.sizes
+        self.boxes += other.boxes
+        for number, count in other.box_labels.items():
+            self.box_labels[united(number, box_ids)] += count
+        for name, lengths in other.lengths.items():
+            self.lengths.setdefault(name, []).extend(lengths)
 
 
 def survey_storage(
@@ -113,20 +130,22 @@ def _size_of(image: Any) -> tuple[int, int] | None:
     return size[::-1] if header.orientation >= _TURNED else size
 
 
-def class_counts(index: Any, count: int) -> NDArray[np.int64] | None:
-    """Records by class id, int64 [count]; None where the index has no labels."""
-    if "label" not in index.columns:
+def class_counts(index: Any, count: int, column: str = "label") -> NDArray[np.int64] | None:
+    """Records by class id, int64 [count]; None where the index has no such column."""
+    if column not in index.columns:
         return None
-    labels = np.asarray(index.column("label"))
+    labels = np.asarray(index.column(column))
     return np.bincount(labels[(labels >= 0) & (labels < count)], minlength=count)
 
 
-def drawn_counts(index: Any, sampler: Any, count: int) -> tuple[NDArray[np.int64], int]:
+def drawn_counts(
+    index: Any, sampler: Any, count: int, column: str = "label"
+) -> tuple[NDArray[np.int64], int]:
     """What a sampler draws in epoch 0, by class id: int64 [count], and how many draws these are.
 
     The first 5 million draws of an epoch that is longer.
     """
-    labels = np.asarray(index.column("label"))
+    labels = np.asarray(index.column(column))
     draws = min(len(sampler), _MOST_DRAWS)
     found = np.zeros(count, np.int64)
     for start in range(0, draws, _DRAWS):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 from fakes import FakeDataset, make_loader
 
 from datasets.stage_times import StageTimes
@@ -98,3 +99,16 @@ def test_a_loader_counts_what_it_hands_out():
     times = loader.stats.times
     assert (times.batches, times.samples) == (3, 20)
     assert times.wait > 0 and times.consumer > 0
+
+
+def test_the_valid_rows_of_each_source_are_counted():
+    stats = LoaderStats(drawn={"web": 0, "own": 0, "none": 0})
+    sources, valid = torch.tensor([0, 1, 1, 0]), torch.tensor([True, True, False, True])
+    stats.add(Delivery(0, {"source": sources, "valid": valid}, samples=3))
+    stats.add(Delivery(1, None))
+    stats.add(Delivery(2, {"valid": valid}, samples=3))  # a collate that leaves it out
+    assert stats.drawn == {"web": 2, "own": 1, "none": 0}
+    assert stats.shares == {"web": 2 / 3, "own": 1 / 3, "none": 0.0}
+    assert stats.as_dict()["drawn_web"] == 2
+    assert str(stats).endswith("sources: 66.7% web, 33.3% own, 0.0% none")
+    assert "sources" not in str(LoaderStats())

@@ -158,3 +158,27 @@ def test_a_sheet_has_room_for_all_that_is_on_it():
 def test_a_sequential_sampler_leaves_the_balance_as_it_is():
     found, draws = drawn_counts(index(), SequentialSampler(1000), 3)
     assert found.tolist() == [900, 90, 10] and draws == 1000
+
+
+def test_sources_of_a_mix_are_counted_by_name_and_as_drawn():
+    sources = np.repeat([0, 1], [300, 100])
+    columns = {"label": np.zeros(400, int), "source": sources}
+    mixed = MemoryIndex([str(i) for i in range(400)], columns, ["a"])
+    data = type("Data", (), {"index": mixed})()
+    sampler = WeightedSampler(400, mixed, seed=1, weights="source", num_samples=50)
+    classes = {"label": Classes(("a",)), "source": Classes(("web", "own"))}
+    chart, _ = make_charts(data, sampler, Survey(), classes)
+    assert {"Sources", "web", "own", "75.0% → 0.0%", "25.0% → 100.0%"} <= {*texts(chart)}
+    assert len(make_charts(data, sampler, Survey(), {"label": Classes(("a",))})) == 1
+
+
+def test_surveys_of_sources_are_joined_and_their_box_classes_united():
+    first, second = Survey(total=5), Survey(total=7)
+    for survey in (first, second):
+        survey.add({"boxes": np.zeros((2, 4)), "box_labels": np.array([0, 1]), "scores": [1, 2, 3]})
+    joined = Survey()
+    joined.join(first, None)
+    joined.join(second, np.array([1, 2]))
+    assert (joined.records, joined.total, joined.boxes) == (2, 12, [2, 2])
+    assert joined.box_labels == {0: 1, 1: 2, 2: 1}
+    assert joined.lengths == {"scores": [3, 3]}

@@ -1,0 +1,260 @@
+"""Several data sets at once, each with its exact share of the positions."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.registry import register
+from pipeline.rng import Stream, philox_words
+from pipeline.shares import counts_at, whole_weights
+
+if TYPE_CHECKING:
+    from datasets.protocols import Index, Sampler
+
+BLOCK = 1_024
+"""Positions that hold each source's exact share."""
+
+
+@dataclass(frozen=True, slots=True)
+class MixedSource:
+    """A source of a mix.
+
+    Attributes:
+        name: Its name.
+        size: Number of its records.
+        weight: How often it is drawn, beside the weights of the others; 0: never.
+        sampler: Which of its own records its own positions hold; None where the weight is 0.
+    """
+
+    name: str
+    size: int
+    weight: float
+    sampler: Sampler | None
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """What is mixed.
+
+    Attributes:
+        sources: In the order in which their records are numbered.
+        length: Positions in an epoch; None: as many as the samplers of the sources that are
+            drawn have together.
+    """
+
+    sources: tuple[MixedSource, ...]
+    length: int | None = None
+
+
+@register("sampler", "mix")
+class MixSampler:
+    """Draws from several data sets by their weights, for ``dataset=mix`` alone.
+
+    Blocks of 1,024 positions hold each source's exact share, by cumulative rounding over all
+    epochs (see `pipeline.shares`), in an order that (seed, epoch, block) permutes; an epoch's last
+    block is as long as what is left. The draws of a source, counted from the start of training,
+    are its own sampler's positions, whose epoch advances at every wrap: an epoch of the mix goes
+    on in each source where the one before ended, so no source repeats an order, and each goes
+    through all of its own before it begins again. Any position is known at once, without an array
+    of the epoch.
+
+    Args:
+        n: Number of records of all sources.
+        index: Metadata of the records, not used.
+        seed: The run's seed.
+        mixed: The sources, their weights and samplers.
+
+    Attributes:
+        same: The index columns whose values a record has that replaces a bad one.
+
+    Raises:
+        ValueError: There is no mix, a weight makes no sense, a source that is to be drawn has
+            nothing to be drawn, or a sampler needs its positions together.
+    """
+
+    def __init__(
+        self, n: int, index: Index | None = None, seed: int = 0, *, mixed: Mixture | None = None
+    ) -> None:
+        if mixed is None:
+            raise ValueError(
+                "sampler mix: the data set is no mix of several; set dataset=mix, or sampler=random"
+            )
+        _check(mixed)
+        self._sources = mixed.sources
+        self._firsts = np.cumsum([0, *(source.size for source in mixed.sources)])
+        assert self._firsts[-1] == n, "the records of a mix are those of its sources"
+        own = [len(source.sampler) for source in mixed.sources if source.sampler and source.weight]
+        weights = whole_weights([source.weight for source in mixed.sources])
+        self._plan = _Plan(seed, weights, mixed.length or sum(own))
+        more = {name for s in mixed.sources if s.weight for name in _same(s.sampler)}
+        self.same = ("source", *sorted(more))
+
+    def __len__(self) -> int:
+        return self._plan.length
+
+    def sampler_of(self, name: str) -> Sampler | None:
+        """The sampler of a source; None where it is not drawn."""
+        return next(source.sampler for source in self._sources if source.name == name)
+
+    def fingerprint(self) -> str:
+        """Hash of what the sources' samplers take from elsewhere, such as weights in a file."""
+        digest = hashlib.blake2b(digest_size=12)
+        for source in self._sources:
+            own = getattr(source.sampler, "fingerprint", None)
+            digest.update(f"{source.name}:{own() if own else ''};".encode())
+        return digest.hexdigest()
+
+    def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
+        """Record indices at positions ``start .. stop - 1`` of `epoch`, int64 [stop - start]."""
+        return self.at(epoch, np.arange(start, stop, dtype=np.int64))
+
+    def at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Record indices at any positions of `epoch`, int64 [n]: faster than one by one."""
+        sources = np.empty(len(positions), np.int16)
+        draws = np.empty(len(positions), np.int64)
+        for rows, places, block in _by_block(self._plan, epoch, positions):
+            sources[rows], draws[rows] = block.sources[places], block.draws[places]
+        records = np.empty(len(positions), np.int64)
+        for number, source in enumerate(self._sources):
+            rows = np.flatnonzero(sources == number)
+            if rows.size:
+                records[rows] = self._firsts[number] + _records_of(source, draws[rows])
+        return records
+
+    def of_source(self, number: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Records of one source near to any positions of `epoch`: what it draws from there on.
+
+        Args:
+            number: The source, counted from 0; one that is drawn.
+            epoch: The epoch.
+            positions: int64 [n].
+
+        Returns:
+            int64 [n], numbered in that source.
+        """
+        draws = np.empty(len(positions), np.int64)
+        for rows, places, block in _by_block(self._plan, epoch, positions):
+            held = np.flatnonzero(block.sources == number)
+            draws[rows] = block.before[number] + np.searchsorted(held, places)
+        return _records_of(self._sources[number], draws)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What decides the order of the sources: small, hashable."""
+
+    seed: int
+    weights: tuple[int, ...]
+    length: int
+
+    def counts(self, epoch: int, position: int) -> list[int]:
+        """Draws of each source before a position."""
+        return counts_at(epoch * self.length + position, self.weights)
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """The positions of a block.
+
+    Attributes:
+        before: Draws of each source before the block.
+        sources: The source at each position, int16 [n].
+        draws: Which draw of its source that is, int64 [n].
+    """
+
+    before: list[int]
+    sources: NDArray[np.int16]
+    draws: NDArray[np.int64]
+
+
+@lru_cache(maxsize=64)
+def _block(plan: _Plan, epoch: int, number: int) -> _Block:
+    first, last = number * BLOCK, min((number + 1) * BLOCK, plan.length)
+    before = plan.counts(epoch, first)
+    counts = np.subtract(plan.counts(epoch, last), before)
+    keys = philox_words(plan.seed, epoch, first, last, Stream.MIX)[:, 0]
+    in_order = np.repeat(np.arange(len(before), dtype=np.int16), counts)
+    sources = in_order[np.argsort(keys, kind="stable")]
+    draws = np.empty(len(sources), np.int64)
+    # The draws of a source follow each other in the order of the positions.
+    start = np.subtract(before, np.cumsum(counts) - counts)
+    draws[np.argsort(sources, kind="stable")] = np.arange(len(sources)) + np.repeat(start, counts)
+    return _Block(before, sources, draws)
+
+
+def _by_block(
+    plan: _Plan, epoch: int, positions: NDArray[np.int64]
+) -> Iterator[tuple[Any, NDArray[np.int64], _Block]]:
+    """Rows of `positions` that lie in one block, their places in it, and the block."""
+    numbers = positions // BLOCK
+    if positions.size and numbers[0] == numbers[-1] and (numbers == numbers[0]).all():
+        number = int(numbers[0])
+        yield slice(None), positions - number * BLOCK, _block(plan, epoch, number)
+        return
+    for number in np.unique(numbers).tolist():
+        rows = np.flatnonzero(numbers == number)
+        yield rows, positions[rows] - number * BLOCK, _block(plan, epoch, number)
+
+
+def _records_of(source: MixedSource, draws: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The records of a source's draws, int64 [n], numbered in it: its own sampler's."""
+    sampler = source.sampler
+    assert sampler is not None, "a source that is never drawn"
+    epochs, positions = np.divmod(draws, len(sampler))
+    records = np.empty(len(draws), np.int64)
+    # Where positions do not follow each other, a new run begins.
+    cuts = np.flatnonzero((np.diff(draws) != 1) | (np.diff(epochs) != 0)) + 1
+    scattered = getattr(sampler, "at", None)
+    if scattered is not None and cuts.size:
+        for epoch in np.unique(epochs).tolist():
+            rows = np.flatnonzero(epochs == epoch)
+            records[rows] = scattered(epoch, positions[rows])
+        return records
+    starts = [0, *cuts.tolist()] if len(draws) else []
+    for start, stop in zip(starts, [*starts[1:], len(draws)], strict=True):
+        epoch, first = int(epochs[start]), int(positions[start])
+        records[start:stop] = sampler.indices(epoch, first, first + stop - start)
+    return records
+
+
+def _same(sampler: Any) -> tuple[str, ...]:
+    """The columns by which a sampler wants a bad record replaced."""
+    same = getattr(sampler, "same", None)
+    return () if same is None else (same,) if isinstance(same, str) else tuple(same)
+
+
+def _check(mixed: Mixture) -> None:
+    """Refuse what cannot be mixed."""
+    for source in mixed.sources:
+        key = f"dataset.sources.{source.name}"
+        if not (source.weight >= 0 and math.isfinite(source.weight)):
+            raise ValueError(
+                f"sampler mix: the weight of {source.name!r} is {source.weight}, expected a number "
+                f"from 0 on; set {key}.weight=1, or 0 to draw nothing of it"
+            )
+        if not source.weight:
+            continue
+        if source.sampler is None or not len(source.sampler):
+            raise ValueError(
+                f"sampler mix: nothing can be drawn of {source.name!r}, which has {source.size} "
+                f"records to train on; check its data and its val_fraction, or set {key}.weight=0"
+            )
+        group = getattr(source.sampler, "group", 1)
+        if group > 1:
+            raise ValueError(
+                f"sampler mix: the sampler of {source.name!r} keeps {group} positions together, "
+                f"and a mix takes them apart; set {key}.sampler=random"
+            )
+    if not any(source.weight for source in mixed.sources):
+        names = ", ".join(source.name for source in mixed.sources) or "there is no source"
+        raise ValueError(
+            f"sampler mix: no source is drawn ({names}): all weights are 0; give one a weight"
+        )

@@ -1,0 +1,105 @@
+"""Mixes that cannot work are refused before anything is opened, one line each."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.config.compose import compose
+from pipeline.config.errors import ConfigError
+
+PHOTOS, PACKED = "dataset.sources.photos", "dataset.sources.packed"
+
+REFUSED = {
+    "another sampler": {
+        "sampler=weighted": "sampler: sampler/weighted given, and a mix is its own sampler; type "
+        f"sampler=mix, and for one of its sources {PHOTOS}.sampler=weighted",
+    },
+    "its sampler elsewhere": {
+        "dataset=image_folder": "",
+        "sampler=mix": "sampler: sampler/mix draws from several data sets, and this is one; type "
+        "sampler=random",
+    },
+    "no source": {"dataset.sources=null": "dataset.sources: no source given"},
+    "all taken away": {
+        f"{PHOTOS}=null": "dataset.sources: no source given",
+        f"{PACKED}=null": "",
+    },
+    "nothing drawn": {
+        f"{PHOTOS}.weight=0": "dataset.sources: all weights are 0 (photos, packed)",
+        f"{PACKED}.weight=0": "",
+    },
+    "what are no weights": {
+        f"{PHOTOS}.weight=-1": f"{PHOTOS}.weight: -1 given, accepts a number >= 0",
+        f"{PACKED}.weight=nan": f"{PACKED}.weight: nan given, accepts a number >= 0",
+        "dataset.length=0": "dataset.length: 0 given, accepts an integer >= 1 or null",
+    },
+    "what is no number": {
+        f"{PHOTOS}.weight=inf": f"{PHOTOS}.weight: inf given, accepts a number of at least 0",
+        f"{PACKED}=zip": f"{PACKED}: 'zip' given, accepts a mapping of its own",
+    },
+    "misspelt": {
+        "dataset.sources.photo.weight=2": "dataset.sources.photo.dataset: missing; type "
+        "dataset.sources.photo.dataset=<option>",
+        f"{PHOTOS}.wieght=2": f"{PHOTOS}.wieght: 2 given, unknown key; settings/source accepts "
+        f"dataset, sampler, weight; type {PHOTOS}.weight=2",
+        f"{PACKED}.dataset=zipp": f"{PACKED}.dataset: no option 'zipp', the options are",
+        f"{PHOTOS}.sampler=wieghted": f"type {PHOTOS}.sampler=weighted",
+    },
+    "what has no place": {
+        f"{PHOTOS}.sampler=infinite": f"{PHOTOS}.sampler: sampler/infinite given, which makes "
+        f"whole batches, and a mix takes the draws of its sources apart; type "
+        f"{PHOTOS}.sampler=random",
+        f"{PACKED}.dataset=stream": f"{PACKED}.dataset: dataset/stream is a stream, which is read "
+        f"in its own order, and a mix draws by index; type {PACKED}.dataset=webdataset",
+    },
+    "an iterable of torch's": {
+        f"{PHOTOS}.dataset=torch": f"{PHOTOS}.dataset: tests.laws.components.PhotoStream is a",
+        f"{PHOTOS}.dataset.target=tests.laws.components.PhotoStream": "",
+        f"{PHOTOS}.dataset.args={{root: .}}": "",
+    },
+    "of the sources alone": {
+        f"{PHOTOS}.dataset.storage.path=nowhere": f"{PHOTOS}.dataset.storage.path: 'nowhere' does",
+        f"{PACKED}.dataset.cache=ram": "",
+        f"{PACKED}.dataset.cache.max_bytes=x": f"{PACKED}.dataset.cache.max_bytes: 'x' given, "
+        "expected an amount",
+    },
+}
+
+
+@pytest.mark.parametrize("mistakes", REFUSED)
+def test_one_line_each_says_what_to_type(mistakes):
+    given = REFUSED[mistakes]
+    with pytest.raises(ConfigError) as caught:
+        compose(["dataset=mix", *given])
+    messages = [message for message in given.values() if message]
+    for message in messages:
+        assert message in str(caught.value)
+    assert len(caught.value.problems) == len(messages), str(caught.value)
+
+
+def test_a_mix_in_a_mix_is_refused():
+    with pytest.raises(ConfigError, match="a mix given, accepts one data set; give its sources"):
+        compose(["dataset=mix", f"{PHOTOS}.dataset=mix"])
+
+
+def test_sources_are_chosen_added_and_taken_away_by_what_is_typed():
+    config = compose(
+        [
+            "dataset=mix",
+            "dataset.sources.more.dataset.decode=raw",
+            "dataset.sources.more.dataset=memmap",
+            "dataset.sources.more.weight=0.5",
+            f"{PHOTOS}.dataset=zip",
+            f"{PHOTOS}.sampler=weighted",
+            f"{PHOTOS}.sampler.replacement=false",
+            "dataset.sources.packed=null",
+        ]
+    )
+    sources = config["dataset"]["sources"]
+    assert list(sources) == ["photos", "packed", "more"] and sources["packed"] is None
+    photos, more = sources["photos"], sources["more"]
+    assert photos["dataset"]["storage"]["_target_"] == "storage/zip"
+    assert photos["sampler"]["replacement"] is False and photos["weight"] == 3
+    assert more["dataset"]["decode"]["_target_"] == "decode/raw"
+    assert (more["weight"], more["sampler"]) == (0.5, None)
+    assert config["sampler"] == {"_target_": "sampler/mix"}
