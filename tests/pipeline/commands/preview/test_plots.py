@@ -168,7 +168,7 @@ def test_sources_of_a_mix_are_counted_by_name_and_as_drawn():
     sampler = WeightedSampler(400, mixed, seed=1, weights="source", num_samples=50)
     classes = {"label": Classes(("a",)), "source": Classes(("web", "own"))}
     chart, _ = make_charts(data, sampler, Survey(), classes)
-    assert {"Sources", "web", "own", "75.0% → 0.0%", "25.0% → 100.0%"} <= {*texts(chart)}
+    assert {"Sources", "web", "own", "75.0% → 0%", "25.0% → 100.0%"} <= {*texts(chart)}
     assert len(make_charts(data, sampler, Survey(), {"label": Classes(("a",))})) == 1
 
 
