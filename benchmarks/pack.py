@@ -1,14 +1,15 @@
 """Packing many small files: ours beside the writers of other libraries, and the floor of each.
 
-    python benchmarks/pack.py [--count 10000] [--rounds 5] [--rows ours,lmdb] [--workers auto]
+    python benchmarks/pack.py [--count 10000] [--rounds 5] [--rows ours,lmdb] [--cold]
 
-The files are small JPEG (64 x 64), in folders by class, read from the page cache. Every row runs
-in a process of its own, the rows alternate, and ratios are of the same round. The floors: reading
-every file in one process, writing as many bytes to one file with a sync (what the disk takes), and
-decoding and encoding each file anew in as many threads as there are cores. The script that people
-write puts every file into LMDB; its quickest form syncs once, at the end. Ours also looks for sizes
-and labels, computes checksums, syncs, can go on after a kill, and opens and compares the result,
-which the others do not; their rows write and close.
+The files are small JPEG (64 x 64), in folders by class, read from the page cache, or with
+``--cold`` from the disk, as what is larger than memory is. Every row runs in a process of its own,
+the rows alternate, and ratios are of the same round. The floors: reading every file in one process,
+writing as many bytes to one file with a sync (what the disk takes), and decoding and encoding each
+file anew in as many threads as there are cores. The script that people write puts every file into
+LMDB; its quickest form syncs once, at the end. Ours also looks for sizes and labels, computes
+checksums, syncs, can go on after a kill, and opens and compares the result, which the others do
+not; their rows write and close.
 """
 
 from __future__ import annotations
@@ -163,9 +164,20 @@ def table(folder: Path, target: Path, workers: str) -> None:
         writer.write_table(pa.table(rows, schema=schema))
 
 
-def measure(row: str, folder: Path, target: Path, workers: str) -> dict[str, float]:
+def forget(folder: Path) -> None:
+    """Have the system drop what it holds of every file."""
+    for inside in folder.iterdir():
+        for file in os.scandir(inside):
+            descriptor = os.open(file.path, os.O_RDONLY)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+
+
+def measure(row: str, folder: Path, target: Path, workers: str, cold: bool) -> dict[str, float]:
     """Files a second, and processor time for each."""
     count = sum(1 for _ in files_of(folder))
+    if cold:
+        forget(folder)
     for name in {
         "lmdb": ["lmdb"],
         SCRIPT: ["lmdb"],
@@ -194,6 +206,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=10_000, help="files")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workers", default="auto", help="pack.num_workers")
+    parser.add_argument("--cold", action="store_true", help="read from the disk, not its cache")
     parser.add_argument("--rows", default=",".join(ROWS))
     parser.add_argument("--cell", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -201,7 +214,7 @@ def main() -> None:
         spec = json.loads(arguments.cell)
         with tempfile.TemporaryDirectory(dir=spec["scratch"]) as target:
             folder, packed = Path(spec["folder"]), Path(target, "packed")
-            reply(measure(spec["row"], folder, packed, spec["workers"]))
+            reply(measure(spec["row"], folder, packed, spec["workers"], spec["cold"]))
         return
     stop_when_terminated()
     asked = arguments.rows.split(",")
@@ -212,7 +225,9 @@ def main() -> None:
         os.environ["XDG_CACHE_HOME"] = f"{scratch}/cache"
         folder = Path(scratch, "files")
         write_files(folder, arguments.count)
+        os.sync()  # what is not on the disk yet cannot be dropped
         spec = {"folder": str(folder), "scratch": scratch, "workers": arguments.workers}
+        spec |= {"cold": arguments.cold}
 
         def run(name: str) -> Any:
             result = run_cell(Path(__file__), {**spec, "row": name}, timeout_s=TIMEOUT_S)
@@ -240,7 +255,8 @@ def report(results: dict[str, list[Any]], arguments: argparse.Namespace) -> str:
         rows.append((ROWS[name], f"{rate:,.0f}", "1" if own else with_spread(ratios),
                      of_script, f"{spent:,.0f}"))  # fmt: skip
     header = ("row", "files/s", "of its floor", "of the script", "processor µs a file")
-    about = f"{arguments.count:,} files, pack.num_workers={arguments.workers}; {describe()}"
+    where = "from the disk" if arguments.cold else "from the page cache"
+    about = f"{arguments.count:,} files {where}, pack.num_workers={arguments.workers}; {describe()}"
     return f"{about}\n\n{markdown(header, rows)}"
 
 
