@@ -52,6 +52,7 @@ def test_a_sweep_ends_with_a_table_of_its_jobs(tmp_path, data_dir):
     assert table.count("random") == 2
 
 
+@pytest.mark.slow
 def test_a_sweep_runs_under_joblib(tmp_path, data_dir):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     sweep = ["-m", "hydra/launcher=joblib", "seed=1,2", "loader=inline", "hydra.launcher.n_jobs=2"]

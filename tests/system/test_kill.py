@@ -86,9 +86,8 @@ def _metrics(folder: Path) -> str:
     return file.read_text()
 
 
-@pytest.mark.parametrize(
-    ("kills", "max_steps"), [(2, 80), pytest.param(20, 1500, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("kills", "max_steps"), [(2, 80), (20, 1500)])
 @pytest.mark.timeout(1800)
 def test_killed_runs_end_bit_identical(kills, max_steps, tmp_path, data_dir):
     _run_killed(tmp_path / "straight", data_dir, 0, max_steps=max_steps)
