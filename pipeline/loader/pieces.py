@@ -26,10 +26,11 @@ def pieces_of(dataset: Any, indices: NDArray[np.int64]) -> list[slice]:
         one may be larger.
     """
     whole = [slice(0, indices.size)]
-    index = getattr(dataset, "index", None)
-    if "size_bytes" not in getattr(index, "columns", ()):
+    index: Any = getattr(dataset, "index", None)
+    # `values` reads these rows alone, where `column` copies the whole column of a split.
+    if not hasattr(index, "values") or "size_bytes" not in index.columns:
         return whole
-    ends = np.cumsum(dataset.index.column("size_bytes")[indices], dtype=np.int64)
+    ends = np.cumsum(index.values("size_bytes", indices), dtype=np.int64)
     if not ends.size or ends[-1] <= _PIECE_BYTES:
         return whole
     # A record belongs to the piece in which its middle would lie if all were cut evenly.

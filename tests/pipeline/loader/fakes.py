@@ -32,6 +32,9 @@ class FakeIndex:
     def column(self, name: str) -> np.ndarray:
         return self._columns[name]
 
+    def values(self, name: str, indices: np.ndarray) -> np.ndarray:
+        return self._columns[name][indices]
+
     def keys(self, indices: np.ndarray) -> list[str]:
         return [f"img/{index:07d}.jpg" for index in indices.tolist()]
 

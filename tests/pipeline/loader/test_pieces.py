@@ -54,3 +54,9 @@ def test_the_batches_are_the_same_and_no_more_is_held(settings):
     assert got == digests(make_loader(FakeDataset(80, bad=(9, 41)), max_error_rate=1), 3)
     # Threads share the first batch of a run, and it is read at once for them.
     assert sum(len(records) > 5 for records in held) == (3 if settings else 0)
+
+
+def test_no_column_of_all_records_is_copied_for_a_batch(monkeypatch):
+    dataset = sized(80, [600])
+    monkeypatch.setattr(dataset.index, "column", None)
+    assert len(pieces_of(dataset, np.arange(8))) == 5
