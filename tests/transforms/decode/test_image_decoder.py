@@ -232,10 +232,10 @@ def test_a_real_bomb_costs_no_time_and_no_memory():
     header = struct.pack(">IIBBBBB", 200_000, 200_000, 8, 2, 0, 0, 0)
     bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header)
     bomb += chunk(b"IDAT", zlib.compress(bytes(1_000_000))) + chunk(b"IEND", b"")
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(ValueError, match="max_pixels"):
         decode(bomb)
-    assert time.perf_counter() - began < 0.1
+    assert time.process_time() - began < 0.5, "decoded, it would be 40 gigapixels"
 
 
 def test_twelve_bits_are_refused_by_name():
