@@ -167,7 +167,7 @@ def _opened(recipe: StorageRecipe, **changes: Any) -> Storage:
     if lacking:
         raise ValueError(
             f"storage {type(storage).__qualname__} has no {', '.join(lacking)}; a storage has "
-            f"{', '.join(_CONTRACT)}: see Storage in datasets/protocols.py"
+            f"{', '.join(_CONTRACT)}: see Storage in datasets/protocols/storage.py"
         )
     len(storage.index)
     return storage

@@ -111,6 +111,6 @@ def _opened(recipe: StorageRecipe, lanes: int, **changes: Any) -> Source:
     if lacking:
         raise ValueError(
             f"source {recipe.make.__qualname__} has no {', '.join(lacking)}; a source has "
-            f"{', '.join(_CONTRACT)}: see Source in datasets/protocols.py"
+            f"{', '.join(_CONTRACT)}: see Source in datasets/protocols/source.py"
         )
     return source

@@ -12,6 +12,24 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("datasets", "transforms", "pipeline")
 
+# The contracts import what flows between the stages, and each other downwards.
+PROTOCOLS = {
+    "datasets.protocols.annotations": {"datasets.protocols.storage"},
+    "datasets.protocols.collate": {"datasets.sample"},
+    "datasets.protocols.dataset": {
+        "datasets.protocols.sampler",
+        "datasets.protocols.storage",
+        "datasets.sample",
+        "datasets.stage_times",
+    },
+    "datasets.protocols.decoder": {"datasets.sample"},
+    "datasets.protocols.sampler": set(),
+    "datasets.protocols.source": {"datasets.sample"},
+    "datasets.protocols.storage": {"datasets.sample"},
+    "datasets.protocols.training": {"datasets.sample"},
+    "datasets.protocols.transform": {"datasets.sample"},
+    "datasets.protocols.writer": {"datasets.sample"},
+}
 # What every leaf builds on; these import each other downwards only.
 FOUNDATION = {
     "datasets.sample": set(),
@@ -21,7 +39,7 @@ FOUNDATION = {
     "pipeline.global_random": {"pipeline.rng"},
     "datasets.stage_times": set(),
     "datasets.parts": {"datasets.sample"},
-    "datasets.protocols": {"datasets.sample", "datasets.stage_times"},
+    "datasets.protocols": set(PROTOCOLS),
     "datasets.pending_image": set(),
 }
 LEAF_PACKAGES = (
@@ -265,9 +283,24 @@ def test_there_are_leaves_to_look_at():
     assert len(LEAVES) > 15
 
 
-@pytest.mark.parametrize("name", sorted(FOUNDATION))
+@pytest.mark.parametrize("name", sorted(FOUNDATION | PROTOCOLS))
 def test_the_foundation_imports_nothing_above_it(name):
-    assert GRAPH[name] <= FOUNDATION[name]
+    assert GRAPH[name] <= (FOUNDATION | PROTOCOLS)[name]
+
+
+def test_every_contract_is_on_the_page_and_taken_from_it():
+    """One way to import a name; a new file of contracts has its rule above."""
+    parts = {name for name in MODULES if name.startswith("datasets.protocols.")}
+    assert parts == set(PROTOCOLS) == GRAPH["datasets.protocols"]
+    for name, file in MODULES.items():  # also where only a type checker imports
+        if not name.startswith("datasets.protocols"):
+            assert "from datasets.protocols." not in file.read_text(), name
+
+
+@pytest.mark.parametrize("name", sorted(FOUNDATION | PROTOCOLS))
+def test_the_foundation_imports_nothing_heavy(name):
+    top = {module.partition(".")[0] for module in _imports(MODULES[name], top_only=True)}
+    assert not top & set(HEAVY)
 
 
 @pytest.mark.parametrize("name", LEAVES)
