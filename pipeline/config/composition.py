@@ -105,7 +105,7 @@ class Composer:
     def groups(self, parent: str = "") -> list[str]:
         """Every group that has options, without Hydra's own."""
         found = []
-        for name in self.loader.get_group_options(parent, ObjectType.GROUP):
+        for name in self.loader.repository.get_group_options(parent, ObjectType.GROUP):
             group = f"{parent}/{name}" if parent else name
             if group.split("/")[0] == "hydra":
                 continue
