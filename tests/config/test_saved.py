@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
+import pipeline.commands.predict  # noqa: F401 - its settings are registered
 from pipeline.config.command_line import configure
 from pipeline.config.compose import compose
 from pipeline.config.errors import ConfigError
