@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -11,23 +12,33 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-_HEAVY = ("torch", "albumentations", "cv2", "pyarrow", "lmdb", "torchmetrics", "scipy")
+HYDRA = "hydra._internal.config_loader_impl, hydra._internal.defaults_list"
+# What reads a configuration is built on; whatever else is imported is not needed to answer.
+_LIGHT = (
+    "annotated_types antlr4 cython_runtime datasets hydra hydra_plugins numpy omegaconf packaging "
+    "pipeline pydantic pydantic_core transforms typing_extensions typing_inspection yaml"
+).split()
 _WATCHED = f"""
 import sys, runpy
-sys.argv = ["train.py", *sys.argv[1:]]
+known = {{*sys.modules, *sys.stdlib_module_names, *{_LIGHT!r}}}
+sys.path[0] = {str(ROOT)!r}
+program, sys.argv = sys.argv[1], sys.argv[1:]
 try:
-    runpy.run_path({str(ROOT / "train.py")!r}, run_name="__main__")
+    runpy.run_module(program, run_name="__main__", alter_sys=True)
 except SystemExit as end:
-    heavy = [name for name in {_HEAVY!r} if name in sys.modules]
-    print("HEAVY", *heavy, file=sys.stderr)
+    new = {{name.partition(".")[0] for name in sys.modules}} - known
+    print("HEAVY", *sorted(name for name in new if name[0] != "_"), file=sys.stderr)
     sys.exit(end.code)
 """
 
 
-def run(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: str, cwd: Path, program: str = "train", **environment: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", _WATCHED, *arguments], capture_output=True, text=True, cwd=cwd,
+        [sys.executable, "-c", _WATCHED, program, *arguments], capture_output=True, text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment}, check=False, timeout=120,
+        cwd=cwd,
     )  # fmt: skip
 
 
@@ -58,6 +69,56 @@ def test_it_answers_at_once_without_heavy_imports_or_files(tmp_path, arguments, 
     assert "HEAVY\n" in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        ((), 2),
+        (("--help",), 0),
+        (("bench", "--help"), 0),
+        (("doctor", "sampler=wheighted"), 2),
+        (("pack", "path=x", "--cfg", "job"), 0),
+        (("predict",), 2),
+        (("preview", "--cfg", "job"), 0),
+    ],
+)
+def test_commands_answer_without_heavy_imports_or_files(tmp_path, arguments, status):
+    done = run(*arguments, cwd=tmp_path, program="pipeline")
+    assert done.returncode == status, done.stderr
+    assert "HEAVY\n" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_answer_takes_little_more_than_importing_what_it_is_built_on(tmp_path):
+    """In processor time, which other programs of the machine hardly change; the best of some."""
+    answers = {
+        "help": [str(ROOT / "train.py"), "--help"],
+        "config": [str(ROOT / "train.py"), "--cfg", "job"],
+        "completion": [str(ROOT / "train.py"), "-sc", "query=bash"],
+        "mistakes": [str(ROOT / "train.py"), "loader.num_worker=8", "sampler=wheighted"],
+    }
+    floor = ["-c", f"import numpy, omegaconf, pydantic, yaml, {HYDRA}"]
+    best = dict.fromkeys(answers, float("inf")) | {"floor": float("inf")}
+    for _ in range(4):
+        for name, command in {"floor": floor, **answers}.items():
+            best[name] = min(best[name], processor_seconds(command, cwd=tmp_path))
+        slow = {name: best[name] / best["floor"] for name in answers}
+        slow = {name: ratio for name, ratio in slow.items() if ratio > 4}
+        if not slow:
+            return
+    raise AssertionError(f"times what the imports take: {slow}")
+
+
+def processor_seconds(command: list[str], *, cwd: Path) -> float:
+    """What a command of the interpreter spends, with its modules compiled as they usually are."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COMP_LINE": "python train.py sampler="}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, *command], capture_output=True, cwd=cwd, env=environment)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def test_mistakes_are_printed_once_and_not_once_per_rank(tmp_path):
