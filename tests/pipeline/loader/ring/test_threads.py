@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 
@@ -152,15 +153,21 @@ def test_a_process_without_a_worker_is_refused():
         LoaderSettings(processes=-1)
 
 
+def _seconds_to_the_first_batch(**settings):
+    with make_loader(FakeDataset(40), **settings) as loader:
+        start = time.perf_counter()
+        next(iter(loader))
+        return time.perf_counter() - start
+
+
 def test_the_first_batch_comes_at_once():
-    digests(make_loader(FakeDataset(40)))
-    loader = make_loader(FakeDataset(40), **THREADS)
-    digests(loader)
-    loader.close()
-    start = time.perf_counter()
-    next(iter(loader))
-    assert time.perf_counter() - start < 2, "nobody waits for a deadline"
-    loader.close()
+    """Nobody waits for a deadline: whoever did would do so every time, on any machine."""
+    alone = min(_seconds_to_the_first_batch() for _ in range(5))
+    handed_over = 10 * sys.getswitchinterval()  # threads that compute take turns
+    seconds = []
+    while len(seconds) < 20 and min(seconds, default=1e9) > 10 * alone + handed_over:
+        seconds.append(_seconds_to_the_first_batch(**THREADS))
+    assert min(seconds) <= 10 * alone + handed_over, seconds
 
 
 def test_what_came_before_an_error_of_the_tasks_is_delivered():
