@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from annotated_types import Ge, Le
@@ -16,20 +15,11 @@ from numpy.typing import NDArray
 
 from datasets.available_memory import available_bytes
 from datasets.packed_samples import pack, unpack
-from datasets.partners import Accompanied, PartnerStage
-from datasets.protocols import (
-    Annotations,
-    Decoder,
-    FittedDecoder,
-    Index,
-    Sampler,
-    Storage,
-    Transform,
-)
-from datasets.sample import BadRecord, BadSample, Sample
+from datasets.protocols import Annotations, Decoder, Storage, Transform
+from datasets.record_dataset import RecordDataset, open_records
+from datasets.sample import BadRecord, Sample
 from datasets.shared_bytes import SharedBytes
-from datasets.stage_times import StageTimes
-from datasets.stages import DecodeStage, TransformStage
+from datasets.stages import DecodeStage
 from pipeline.cores import usable_cores
 from pipeline.registry import register
 
@@ -40,7 +30,7 @@ _CHUNK = 32  # records per read and per piece of work for a thread
 _PROBES = 32  # records decoded to estimate the size of all
 
 
-class EagerDataset:
+class EagerDataset(RecordDataset):
     """Positions to samples that were decoded when the dataset was made.
 
     The samples are those of a `MapDataset` over the same storage, bit for bit, bad ones
@@ -56,11 +46,6 @@ class EagerDataset:
         seed: The run's seed.
         keys: Fields renamed, picked or dropped before decoding, see `DecodeStage`.
 
-    Attributes:
-        global_random: The transform draws from global random states and needs a process in
-            which no other thread does.
-        table: The decoder, if it is one that has learned from the training part; else None.
-
     Raises:
         ValueError: The decoded samples would not fit into memory.
     """
@@ -74,11 +59,14 @@ class EagerDataset:
         seed: int,
         keys: Mapping[str, str | None] | None = None,
     ) -> None:
-        self.storage = storage
-        self._transform = TransformStage(transform, seed=seed, storage=str(storage))
-        self.global_random = bool(getattr(transform, "global_random", False))
-        self._partners = PartnerStage(transform, seed=seed, num_records=len(storage))
-        self.table: Any = decode if isinstance(decode, FittedDecoder) else None
+        super().__init__(
+            storage,
+            decoder=decode,
+            transform=transform,
+            seed=seed,
+            decode=None,
+            decode_partner=_as_it_is,
+        )
         stage = DecodeStage(decode, keys=keys, storage=str(storage))
         check_fits(storage, stage)
         self._memory = SharedBytes()
@@ -92,99 +80,16 @@ class EagerDataset:
         self._ends_at = self._memory.size_bytes
         self._memory.append(ends.tobytes())
 
-    def __len__(self) -> int:
-        return len(self.storage)
-
-    @property
-    def index(self) -> Index:
-        """The metadata of the records."""
-        return self.storage.index
-
     @property
     def size_bytes(self) -> int:
         """Memory that the decoded samples take, once for all workers."""
         return self._memory.size_bytes
 
-    def fetch(
-        self, indices: NDArray[np.int64], positions: NDArray[np.int64], epoch: int
-    ) -> list[Sample | BadSample]:
-        """Take decoded samples and transform them.
-
-        Args:
-            indices: int64 [n], records.
-            positions: int64 [n], the positions that they stand at.
-            epoch: The epoch.
-
-        Returns:
-            A sample or a bad sample for each position, in order.
-
-        Raises:
-            RuntimeError: A transform failed, see `TransformStage`.
-        """
-        if not self.needs_partners:  # a subclass may read in a way of its own
-            return self.finish(self.read(indices), positions, epoch)
-        return self.finish(self.read(indices, positions, epoch), positions, epoch)
-
-    @property
-    def needs_partners(self) -> bool:
-        """Whether the transform needs other samples, and `read` the positions."""
-        return self._partners.needed
-
-    def drawing_from(self, sampler: Sampler) -> EagerDataset:
-        """The same data, whose transform gets other samples as `sampler` places them."""
-        bound = copy.copy(self)
-        bound._partners = self._partners.drawing_from(sampler)
-        return bound
-
-    @property
-    def row_shape(self) -> tuple[int, int, int] | None:
-        """The shape of the last uint8 image, likely that of the next ones; None before."""
-        return self._transform.row_shape
-
-    def read(
-        self,
-        indices: NDArray[np.int64],
-        positions: NDArray[np.int64] | None = None,
-        epoch: int = 0,
-    ) -> Sequence[Any]:
-        """The decoded samples at `indices`, int64 [n], copied out of the shared memory.
-
-        Where the transform needs other samples, `positions`, int64 [n], and `epoch` say which.
-        """
-        return self._partners.read(self._unpacked, indices, positions, epoch)
-
-    def _unpacked(self, indices: NDArray[np.int64]) -> list[Sample | BadRecord]:
+    def _lying_at(self, indices: NDArray[np.int64]) -> list[Sample | BadRecord]:
+        """Decoded samples, copied out of the shared memory."""
         memory = self._memory.view()
         ends = memory[self._ends_at :].view(np.int64)
         return [unpack(memory[ends[index] : ends[index + 1]]) for index in indices.tolist()]
-
-    def finish(
-        self,
-        records: Sequence[Any],
-        positions: NDArray[np.int64],
-        epoch: int,
-        *,
-        rows: NDArray[np.uint8] | None = None,
-        times: StageTimes | None = None,
-    ) -> list[Sample | BadSample]:
-        """Transform what `read` gave; see `datasets.protocols.StagedDataset`."""
-        samples = []
-        for row, (sample, position) in enumerate(zip(records, positions.tolist(), strict=True)):
-            partners = None
-            if isinstance(sample, Accompanied):
-                partners = self._partners.samples(
-                    sample, position, epoch, read=self._unpacked, decode=_as_it_is
-                )
-                sample = sample.record
-            into = None if rows is None else rows[row]
-            samples.append(
-                self._transform(sample, position, epoch, into=into, times=times, partners=partners)
-            )
-        return samples
-
-    def fingerprint(self) -> str:
-        """The storage's: what the data is, wherever it lies."""
-        return self.storage.fingerprint()
 
 
 @register("dataset", "eager")
@@ -216,21 +121,15 @@ def open_eager(
     Raises:
         ValueError: The storage cannot be opened or split, or memory does not suffice.
     """
-    from datasets.fitting import fitted
-    from datasets.splits import open_split
-
-    opened = open_split(storage, split=split, val_fraction=val_fraction, annotations=annotations)
-    decode = fitted(
-        decode,
+    opened, decode = open_records(
         storage,
-        opened=opened,
-        split=split,
+        decode=decode,
+        cache=cache,
+        annotations=annotations,
         val_fraction=val_fraction,
         keys=keys,
-        annotations=annotations,
+        split=split,
     )
-    if cache is not None:
-        opened = cache(storage=opened, decode=decode, keys=keys)
     return EagerDataset(opened, decode=decode, transform=transform, seed=seed, keys=keys)
 
 
