@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from datasets.protocols import Storage
+from datasets.protocols import RecordsToLabel
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,7 @@ class LabelFile:
 
 
 def find_labels(
-    name: str,
-    kind: Literal["file", "folder"],
-    path: str,
-    *,
-    storage: Storage,
-    root: str,
-    part: str,
+    name: str, kind: Literal["file", "folder"], path: str, records: RecordsToLabel
 ) -> tuple[str, str]:
     """Where the labels of a storage lie, and what messages call that.
 
@@ -56,9 +50,7 @@ def find_labels(
         name: Of the component.
         kind: What is expected there.
         path: As configured, see `label_path`.
-        storage: The data.
-        root: See `label_path`.
-        part: See `label_path`.
+        records: What they are of.
 
     Returns:
         The absolute path; the storage and that path, for messages.
@@ -66,8 +58,8 @@ def find_labels(
     Raises:
         ValueError: There is nothing of that kind.
     """
-    found = label_path(path, root=root, part=part)
-    where = f"{storage}, annotations {name} {found}"
+    found = label_path(path, root=records.root, part=records.part)
+    where = f"{records.storage}, annotations {name} {found}"
     there = os.path.isdir(found) if kind == "folder" else LabelFile.at(found)
     if not there:
         raise ValueError(
@@ -161,12 +153,21 @@ def marks_of(files: Iterable[LabelFile | None]) -> str:
     return digest.hexdigest()
 
 
-def strays(missing: Sequence[str], keys: Sequence[str], where: str, what: str) -> None:
-    """Refuse records that have no label file.
+def refuse_unlabelled(
+    keys: Sequence[str], found: Sequence[object | None], where: str, what: str
+) -> None:
+    """Refuse records of which labels say nothing.
+
+    Args:
+        keys: Keys of the records, [n].
+        found: What there is of each record, [n]; None: nothing.
+        where: The storage and the labels, for messages.
+        what: What a record lacks then.
 
     Raises:
         ValueError: There are some.
     """
+    missing = [key for key, one in zip(keys, found, strict=True) if one is None]
     if missing:
         raise ValueError(
             f"{where}: {len(missing):,} of {len(keys):,} images have no {what}, such as "

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from datasets.annotations.labels import class_ids
 from datasets.index import Index, write_index
 from datasets.index_cache import cached_index
+from datasets.protocols import RecordsToLabel
 
 log = logging.getLogger(__name__)
 
@@ -111,11 +112,11 @@ class ObjectRows:
 
 def cached_objects(
     recipe: Mapping[str, Any],
+    records: RecordsToLabel,
     *,
-    keys: Sequence[str],
     marks: Any,
     read: Callable[[], tuple[list[Objects | str], Names]],
-    classes: Sequence[str] | None,
+    classes: Sequence[str] | None = None,
     bad_boxes: BadBoxes,
     where: str,
     normalized: bool = False,
@@ -123,12 +124,13 @@ def cached_objects(
     """The objects of every record, from the cache of indexes if the label files are as they were.
 
     Args:
-        recipe: What they are made from: JSON.
-        keys: Keys of the records.
+        recipe: What they are made from beside the data: JSON.
+        records: What they are of.
         marks: State of the label files (sizes, times): JSON.
         read: Reads them: the objects of each record, or what is wrong with it; and what the
             files name by number: ``box_labels``, ``keypoints``.
-        classes: Names of the classes by id; None: those found, sorted (numbers by their value).
+        classes: Names of the classes by id, unless the training part has settled them; None: those
+            found, sorted (numbers by their value).
         bad_boxes: Whether a box without area in its image is left out, or makes its record bad.
         where: The storage and the label files, for messages.
         normalized: See `ObjectRows`.
@@ -139,6 +141,9 @@ def cached_objects(
     Raises:
         ValueError: All records are bad, or a class is not among `classes`.
     """
+    keys = records.keys
+    classes = records.classes.get("box_labels") or classes
+    recipe = {**recipe, "data": records.storage.fingerprint()}
 
     @cache
     def objects() -> tuple[list[Objects | str], Names]:

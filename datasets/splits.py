@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from datasets.annotated_storage import AnnotatedStorage
 from datasets.index import Index
 from datasets.index_cache import cached_selection
-from datasets.protocols import Annotations, ColumnStorage, Storage
+from datasets.protocols import Annotations, ColumnStorage, RecordsToLabel, Storage
 from datasets.subset import ColumnSubset, Subset
 
 Split = Literal["train", "val"]
@@ -190,10 +190,10 @@ def _annotated(
             f"{storage}: annotations lie beside the data, and its path is {path!r}; give one path"
         )
     keys = storage.index.keys(np.arange(len(storage)))
-    found = annotations.of(
-        storage, keys, root=os.path.abspath(path), part=part, classes=classes or {}
+    records = RecordsToLabel(
+        storage=storage, keys=keys, root=os.path.abspath(path), part=part, classes=classes or {}
     )
-    return AnnotatedStorage(storage, found)
+    return AnnotatedStorage(storage, annotations.of(records))
 
 
 def _open_val(recipe: StorageRecipe, path: str, train: Storage) -> Storage:

@@ -5,16 +5,22 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy as np
 
-from datasets.annotation_files import LabelFile, entries_of, find_labels, marks_of, strays
+from datasets.annotation_files import (
+    LabelFile,
+    entries_of,
+    find_labels,
+    marks_of,
+    refuse_unlabelled,
+)
 from datasets.annotation_rows import BadBoxes, ObjectRows, Objects, cached_objects
 from datasets.formats.box_columns import BoxColumns, BoxFormat, corners, find_box_columns
 from datasets.formats.csv_rows import CsvRow, convert, iter_rows
-from datasets.protocols import Storage
+from datasets.protocols import RecordsToLabel
 from pipeline.registry import register
 
 log = logging.getLogger(__name__)
@@ -86,37 +92,28 @@ class CsvBoxes:
                 f"dataset.annotations.delimiter: {delimiter!r}, expected one character, as in ';'"
             )
 
-    def of(
-        self,
-        storage: Storage,
-        keys: Sequence[str],
-        *,
-        root: str,
-        part: str,
-        classes: Mapping[str, tuple[str, ...]],
-    ) -> list[ObjectRows]:
+    def of(self, records: RecordsToLabel) -> list[ObjectRows]:
         """The boxes of a storage's records; see `datasets.protocols.Annotations`."""
-        path, where = find_labels(
-            "boxes_csv", "file", self.path, storage=storage, root=root, part=part
-        )
+        path, where = find_labels("boxes_csv", "file", self.path, records)
         # A file for both parts has rows of the other.
-        its_own = not part or "{part}" in self.path
-        known = classes.get("box_labels") or self.classes
+        its_own = not records.part or "{part}" in self.path
+        known = records.classes.get("box_labels") or self.classes
 
         def read() -> tuple[list[Objects | str], dict[str, list[str]]]:
             boxes = _Boxes(path, where, None if known is None else frozenset(known))
             for row, columns in self._rows(path, where):
                 boxes.add(row, columns, normalized=self.coordinates == "normalized")
-            objects = boxes.of(keys, must_fit=its_own, must_be_there=self.missing == "error")
+            there = self.missing == "error"
+            objects = boxes.of(records.keys, must_fit=its_own, must_be_there=there)
             self._check_unit(objects, where)
             return objects, {}
 
         return cached_objects(
-            {"annotations": "boxes_csv", **vars(self), "file": path, "data": storage.fingerprint()},
-            keys=keys,
+            {"annotations": "boxes_csv", **vars(self), "file": path},
+            records,
             marks=marks_of([LabelFile.at(path)]),
             read=read,
-            classes=known,
+            classes=self.classes,
             bad_boxes=self.bad_boxes,
             where=where,
             normalized=self.coordinates == "normalized",
@@ -217,7 +214,7 @@ class _Boxes:
             raise ValueError(f"{where}: it has no row; nothing to read")
         entries = entries_of(keys, list(lines), where=where)
         if must_be_there:
-            strays([k for k, e in zip(keys, entries, strict=True) if e is None], keys, where, "row")
+            refuse_unlabelled(keys, entries, where, "row")
         found = {entry for entry in entries if entry is not None}
         others = [name for name in lines if name not in found]
         if not found and keys:

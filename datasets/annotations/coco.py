@@ -8,9 +8,15 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from datasets.annotation_files import LabelFile, entries_of, find_labels, marks_of, strays
+from datasets.annotation_files import (
+    LabelFile,
+    entries_of,
+    find_labels,
+    marks_of,
+    refuse_unlabelled,
+)
 from datasets.annotation_rows import BadBoxes, ObjectRows, Objects, cached_objects
-from datasets.protocols import Storage
+from datasets.protocols import RecordsToLabel
 from pipeline.registry import register
 
 
@@ -44,23 +50,14 @@ class CocoAnnotations:
         self.missing = missing
         self.bad_boxes: BadBoxes = bad_boxes
 
-    def of(
-        self,
-        storage: Storage,
-        keys: Sequence[str],
-        *,
-        root: str,
-        part: str,
-        classes: Mapping[str, tuple[str, ...]],
-    ) -> list[ObjectRows]:
+    def of(self, records: RecordsToLabel) -> list[ObjectRows]:
         """Boxes and keypoints of a storage's records; see `datasets.protocols.Annotations`."""
-        path, where = find_labels("coco", "file", self.path, storage=storage, root=root, part=part)
+        path, where = find_labels("coco", "file", self.path, records)
         return cached_objects(
-            {"annotations": "coco", **vars(self), "file": path, "data": storage.fingerprint()},
-            keys=keys,
+            {"annotations": "coco", **vars(self), "file": path},
+            records,
             marks=marks_of([LabelFile.at(path)]),
-            read=lambda: self._read(path, keys, where),
-            classes=classes.get("box_labels"),
+            read=lambda: self._read(path, records.keys, where),
             bad_boxes=self.bad_boxes,
             where=where,
         )
@@ -83,9 +80,8 @@ class CocoAnnotations:
             raise ValueError(f"{where}: is no COCO file: {said}") from error
         entries = entries_of(keys, list(found), where=where)
         rows = [None if entry is None else found[entry] for entry in entries]
-        missing = [key for key, row in zip(keys, rows, strict=True) if row is None]
         if self.missing == "error":
-            strays(missing, keys, where, "entry")
+            refuse_unlabelled(keys, rows, where, "entry")
         for number, annotation in enumerate(annotations):
             self._add(annotation, number, by_id, names, where)
         objects = [Objects() if row is None else by_id[row] for row in rows]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from datasets.index import Index, write_index
 from datasets.index_cache import cached_index
-from datasets.protocols import Storage
+from datasets.protocols import RecordsToLabel
 from pipeline.registry import register
 
 _TAKEN = frozenset({"epoch", "image", "index", "key", "label", "position", "size_bytes", "valid"})
@@ -41,40 +41,33 @@ class FilenameFields:
     ) -> None:
         self.pattern = pattern
 
-    def of(
-        self,
-        storage: Storage,
-        keys: Sequence[str],
-        *,
-        root: str,
-        part: str,
-        classes: Mapping[str, tuple[str, ...]],
-    ) -> list[FoundFields]:
+    def of(self, records: RecordsToLabel) -> list[FoundFields]:
         """The fields of a storage's records; see `datasets.protocols.Annotations`."""
-        where = f"{storage}, annotations filename"
+        where = f"{records.storage}, annotations filename"
         pattern = self._compiled(where)
+        data = records.storage.fingerprint()
 
         def build(path: Any) -> None:
-            numbers, texts = _read(pattern, keys, where)
+            numbers, texts = _read(pattern, records.keys, where)
             write_index(
                 path,
-                keys=[key.encode() for key in keys],
+                keys=[key.encode() for key in records.keys],
                 columns=numbers,
                 metadata={"texts": texts},
             )
 
         index = cached_index(
-            {"annotations": "filename", "pattern": self.pattern, "data": storage.fingerprint()},
+            {"annotations": "filename", "pattern": self.pattern, "data": data},
             build=build,
             is_current=lambda index: True,
         )
-        for name in classes:
+        for name in records.classes:
             if name in pattern.groupindex and name not in index.columns:
                 raise ValueError(
                     f"{where}: {name!r} is a whole number in the training part and not in this; "
                     f"give both parts names of one kind"
                 )
-        return [FoundFields(index, self.pattern, tuple(index.metadata["texts"]), classes)]
+        return [FoundFields(index, self.pattern, tuple(index.metadata["texts"]), records.classes)]
 
     def _compiled(self, where: str) -> re.Pattern[str]:
         said = f"{where}: dataset.annotations.pattern {self.pattern!r}"

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.annotation_files import LabelFile, find_labels, strays
+from datasets.annotation_files import LabelFile, find_labels, refuse_unlabelled
 from datasets.file_reader import MissingFile, read_file
 from datasets.index import Index, write_index
 from datasets.index_cache import cached_index
-from datasets.protocols import Storage
+from datasets.protocols import RecordsToLabel
 from pipeline.registry import register
 
 
@@ -45,23 +45,13 @@ class MaskFolder:
         self.ending = ending
         self.suffix = suffix
 
-    def of(
-        self,
-        storage: Storage,
-        keys: Sequence[str],
-        *,
-        root: str,
-        part: str,
-        classes: Mapping[str, tuple[str, ...]],
-    ) -> list[MaskFiles]:
+    def of(self, records: RecordsToLabel) -> list[MaskFiles]:
         """The masks of a storage's records; see `datasets.protocols.Annotations`."""
-        folder, where = find_labels(
-            "mask_folder", "folder", self.path, storage=storage, root=root, part=part
-        )
+        folder, where = find_labels("mask_folder", "folder", self.path, records)
         ending = f"{self.suffix}.{self.ending.lstrip('.')}"
-        files = [LabelFile.of(key, folder, ending) for key in keys]
+        files = [LabelFile.of(key, folder, ending) for key in records.keys]
+        refuse_unlabelled(records.keys, files, where, "mask")
         found = [file for file in files if file is not None]
-        strays([k for k, f in zip(keys, files, strict=True) if f is None], keys, where, "mask")
         names = [os.path.relpath(file.path, folder) for file in found]
 
         def build(path: os.PathLike[str]) -> None:
@@ -73,7 +63,7 @@ class MaskFolder:
 
         sizes = [file.size_bytes for file in found]
         index = cached_index(
-            {"annotations": "mask_folder", "folder": folder, "data": storage.fingerprint()},
+            {"annotations": "mask_folder", "folder": folder, "data": records.storage.fingerprint()},
             build=build,
             is_current=lambda index: (
                 index.column("size_bytes").tolist() == sizes

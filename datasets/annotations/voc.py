@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from typing import Literal
 from xml.etree import ElementTree
 
-from datasets.annotation_files import LabelFile, find_labels, marks_of, stem_of, strays
+from datasets.annotation_files import LabelFile, find_labels, marks_of, refuse_unlabelled, stem_of
 from datasets.annotation_rows import BadBoxes, ObjectRows, Objects, cached_objects
-from datasets.protocols import Storage
+from datasets.protocols import RecordsToLabel
 from pipeline.registry import register
 
 _MAX_BYTES = 1 << 26
@@ -48,35 +47,24 @@ class VocAnnotations:
         self.missing = missing
         self.bad_boxes: BadBoxes = bad_boxes
 
-    def of(
-        self,
-        storage: Storage,
-        keys: Sequence[str],
-        *,
-        root: str,
-        part: str,
-        classes: Mapping[str, tuple[str, ...]],
-    ) -> list[ObjectRows]:
+    def of(self, records: RecordsToLabel) -> list[ObjectRows]:
         """The boxes of a storage's records; see `datasets.protocols.Annotations`."""
-        folder, where = find_labels(
-            "voc", "folder", self.path, storage=storage, root=root, part=part
-        )
-        files = [LabelFile.of(key, folder, ".xml") for key in keys]
+        folder, where = find_labels("voc", "folder", self.path, records)
+        files = [LabelFile.of(key, folder, ".xml") for key in records.keys]
         if self.missing == "error":
-            strays([k for k, f in zip(keys, files, strict=True) if f is None], keys, where, "XML")
+            refuse_unlabelled(records.keys, files, where, "XML")
 
         def read() -> tuple[list[Objects | str], dict[str, list[str]]]:
             return [
                 Objects() if file is None else self._parse(file, key)
-                for key, file in zip(keys, files, strict=True)
+                for key, file in zip(records.keys, files, strict=True)
             ], {}
 
         return cached_objects(
-            {"annotations": "voc", **vars(self), "folder": folder, "data": storage.fingerprint()},
-            keys=keys,
+            {"annotations": "voc", **vars(self), "folder": folder},
+            records,
             marks=marks_of(files),
             read=read,
-            classes=classes.get("box_labels"),
             bad_boxes=self.bad_boxes,
             where=where,
         )

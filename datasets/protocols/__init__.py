@@ -3,7 +3,8 @@
 ================  ==========================================================================
 `storage`         where records lie: `Index`, `Storage`, `ColumnStorage`
 `writer`          how packed data gets there: `Writer`
-`annotations`     what label files add to records: `Annotations`, `RecordAnnotations`
+`annotations`     what label files add to records: `Annotations`, which is given
+                  `RecordsToLabel` and gives `RecordAnnotations`
 `source`          where a stream comes from: `Source`, `ShardReader`
 `decoder`         record to sample: `Decoder`, `FittedDecoder`
 `transform`       sample to sample: `Transform`, `PartnerTransform`; batch to batch:
@@ -20,7 +21,7 @@ handles on first use in the process that uses them, and is safe under fork, spaw
 forkserver. Import every name from here.
 """
 
-from datasets.protocols.annotations import Annotations, RecordAnnotations
+from datasets.protocols.annotations import Annotations, RecordAnnotations, RecordsToLabel
 from datasets.protocols.collate import Collate
 from datasets.protocols.dataset import (
     ColumnDataset,
@@ -53,6 +54,7 @@ __all__ = [
     "PartnerTransform",
     "PredictingTask",
     "RecordAnnotations",
+    "RecordsToLabel",
     "Sampler",
     "ShardReader",
     "Source",

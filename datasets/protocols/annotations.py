@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from datasets.protocols.storage import Storage
@@ -14,26 +15,30 @@ if TYPE_CHECKING:
     Int64Array = NDArray[np.int64]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordsToLabel:
+    """The records that annotations are asked for.
+
+    Attributes:
+        storage: Where they lie.
+        keys: Their keys, [n].
+        root: The folder, or file, of the whole data set.
+        part: ``train`` or ``val`` where the data has parts, else an empty string.
+        classes: Names of the classes by field, which the training part has settled.
+    """
+
+    storage: Storage
+    keys: Sequence[str]
+    root: str
+    part: str
+    classes: Mapping[str, tuple[str, ...]]
+
+
 class Annotations(Protocol):
     """Where annotations lie: label files beside the data."""
 
-    def of(
-        self,
-        storage: Storage,
-        keys: Sequence[str],
-        *,
-        root: str,
-        part: str,
-        classes: Mapping[str, tuple[str, ...]],
-    ) -> Sequence[RecordAnnotations]:
+    def of(self, records: RecordsToLabel) -> Sequence[RecordAnnotations]:
         """The annotations of a storage's records.
-
-        Args:
-            storage: The images.
-            keys: Their keys, [n].
-            root: The folder, or file, of the whole data set.
-            part: ``train`` or ``val`` where the data has parts, else an empty string.
-            classes: Names of the classes by field, which the training part has settled.
 
         Raises:
             ValueError: Label files are missing or are none (one line).
