@@ -18,7 +18,7 @@ class Pairs:
 
     Attributes:
         partner: Row of the other, or the row itself where there is none, int64 [B].
-        mixed: Whether there is one, bool [B].
+        mixed: Whether the row is mixed with it, bool [B].
         draws: Uniforms, float32 [count, B], the same for both of a pair.
     """
 
@@ -27,18 +27,21 @@ class Pairs:
     draws: Any
 
 
-def drawn_pairs(batch: Batch, key: int, count: int) -> Pairs:
+def drawn_pairs(batch: Batch, key: int, count: int, *, p: float) -> Pairs:
     """Positions 2k and 2k + 1 are a pair if both are in the batch, valid, and not mixed yet.
+
+    Such a pair is mixed with probability `p`; otherwise the rows have their partners all the same.
 
     Args:
         batch: ``epoch`` and ``position`` int64 [B], in the order of a loader; perhaps ``valid``
             bool [B] and ``label_weight`` float32 [B].
         key: What `pipeline.rng.batch_key` gave for the step.
         count: How many numbers to draw for each pair, by its first position.
+        p: Probability that a pair is mixed.
     """
     import torch
 
-    draws = uniforms({**batch, "position": batch["position"] & -2}, key, count)
+    draws = uniforms({**batch, "position": batch["position"] & -2}, key, count + 1)
     positions, epochs = batch["position"], batch["epoch"]
     rows = torch.arange(len(positions), device=positions.device)
     other = (rows + 1 - 2 * (positions & 1)).clamp(0, len(positions) - 1)
@@ -48,7 +51,8 @@ def drawn_pairs(batch: Batch, key: int, count: int) -> Pairs:
     if "label_weight" in batch:
         whole = batch["label_weight"] == 1
         mixed &= whole & whole[other]
-    return Pairs(other.where(mixed, rows), mixed, draws)
+    partner = other.where(mixed, rows)
+    return Pairs(partner, mixed & torch.as_tensor(draws[count] < p), draws[:count])
 
 
 def check_mixable(batch: Batch, step: str, *, refused: tuple[str, ...]) -> None:

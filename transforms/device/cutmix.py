@@ -76,14 +76,11 @@ class CutMix:
             ValueError: The images are of several sizes, or the batch holds boxes or keypoints,
                 or no labels.
         """
-        import torch
-
         if not self._active:
             return batch
         check_mixable(batch, self._step, refused=_REFUSED)
         image = batch["image"]
-        pairs = drawn_pairs(batch, self._key, 5)
-        pairs.mixed.logical_and_(torch.as_tensor(pairs.draws[4] < self.p))
+        pairs = drawn_pairs(batch, self._key, 4, p=self.p)
         height, width = image.shape[2:4] if image.is_floating_point() else image.shape[1:3]
         windows = self._windows(pairs.draws, height, width)
         share = 1 - (windows.height * windows.width).float() / (height * width)

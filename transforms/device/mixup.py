@@ -92,8 +92,7 @@ class Mixup:
                 f"{prefix}: the batch has boxes and alpha is {self.alpha:g}, which leaves next to "
                 f"nothing of many images whose boxes would count; set {prefix}.alpha=32"
             )
-        pairs = drawn_pairs(batch, self._key, 3)
-        pairs.mixed.logical_and_(torch.as_tensor(pairs.draws[2] < self.p))
+        pairs = drawn_pairs(batch, self._key, 2, p=self.p)
         share = torch.as_tensor(symmetric_beta(pairs.draws[0], pairs.draws[1], self.alpha)).float()
         image = _blended(batch["image"], pairs.partner, pairs.mixed, share)
         mixed = {**batch, "image": image, **mixed_labels(batch, pairs, share)}
