@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from datasets.protocols import ColumnStorage
-from datasets.sample import Record
+from datasets.sample import Record, TextColumn
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from datasets.protocols import Storage, Transform
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 class ColumnStage:
     """Takes records as columns that are what reading, decoding and transforming one by one gives.
 
-    That is so where the storage gives columns and both decoder and transform say of themselves
-    that what they give is ``unchanged``.
+    That is so where the storage gives columns, the transform says of itself that what it gives is
+    ``unchanged``, and the decoder says so too or decodes ``columns``.
 
     Args:
         storage: Where the records lie.
@@ -31,7 +32,9 @@ class ColumnStage:
     def __init__(self, storage: Storage, decode: DecodeStage, transform: Transform) -> None:
         self._storage: Any = storage
         self._decode = decode
-        self._unchanged = _unchanged(decode.decode) and _unchanged(transform)
+        self._decoded: Callable[[dict[str, Any]], dict[str, Any] | None] | None = None
+        if _unchanged(transform):
+            self._decoded = _as_they_are if _unchanged(decode.decode) else _decoding(decode.decode)
         self._known: dict[str, str] | None = None
 
     def __call__(
@@ -47,8 +50,12 @@ class ColumnStage:
         taken = self._storage.take(indices, set(names.values()), allocate=allocate)
         if taken is None:
             return None
+        assert self._decoded is not None
+        decoded = self._decoded({new: taken[name] for new, name in names.items()})
+        if decoded is None:
+            return None
         return {
-            **{new: taken[name] for new, name in names.items()},
+            **{name: _listed(values) for name, values in decoded.items()},
             "index": indices,
             "key": self._storage.index.keys(indices),
             "position": positions,
@@ -63,7 +70,11 @@ class ColumnStage:
     def _names(self) -> dict[str, str]:
         """Fields of the storage by the names that they get; empty where there are no columns."""
         if self._known is None:
-            self._known = self._renamed() if self._unchanged else {}
+            names = {} if self._decoded is None else self._renamed()
+            # One that has to look first, or to prepare, does so here, before workers are started.
+            nothing = np.zeros(0, np.int64)
+            can = names and self._storage.take(nothing, set(names.values())) is not None
+            self._known = names if can else {}
         return self._known
 
     def _renamed(self) -> dict[str, str]:
@@ -74,6 +85,20 @@ class ColumnStage:
             return self._decode.renamed(Record(0, "", fields))
         except ValueError:  # a record by itself says better what is wrong
             return {}
+
+
+def _as_they_are(fields: dict[str, Any]) -> dict[str, Any]:
+    return fields
+
+
+def _decoding(decode: Any) -> Callable[[dict[str, Any]], dict[str, Any] | None] | None:
+    """How a decoder decodes columns, if it can."""
+    return getattr(decode, "columns", None)
+
+
+def _listed(values: Any) -> Any:
+    """Values as they are; with None for each that is missing, as records have them."""
+    return values.tolist() if isinstance(values, np.ma.MaskedArray | TextColumn) else values
 
 
 def _unchanged(part: Any) -> bool:

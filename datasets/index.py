@@ -138,8 +138,10 @@ class Index:
 
     def keys(self, indices: NDArray[np.int64]) -> list[str]:
         r"""Keys of the given indices. Bytes that are not UTF-8 show as ``\xff``."""
-        if self._layout.key_pattern == "{}":  # plain numbers, which need no formatting
-            return list(map(str, (self.rows(indices) + self._layout.key_start).tolist()))
+        pattern = self._layout.key_pattern
+        if pattern is not None:
+            show = str if pattern == "{}" else pattern.format  # plain numbers need no formatting
+            return list(map(show, (self.rows(indices) + self._layout.key_start).tolist()))
         return [key.decode("utf-8", "backslashreplace") for key in self.raw_keys(indices)]
 
     def iter_raw_keys(self) -> Iterator[bytes]:

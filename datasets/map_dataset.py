@@ -54,7 +54,7 @@ class MapDataset(RecordDataset):
 
     @property
     def gives_columns(self) -> bool:
-        """Whether batches can be taken as a whole: fields unchanged, of a storage of columns."""
+        """Whether batches can be taken as a whole, from a storage of columns."""
         return self._columns.possible
 
     def fetch_columns(

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Sample = dict[str, Any]
 """One decoded sample, a dict.
@@ -55,6 +59,27 @@ class Record:
     index: int
     key: str
     fields: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TextColumn:
+    """The texts of many records in one field, of which many are the same.
+
+    Attributes:
+        texts: Different ones, objects [T], the last of them None.
+        places: Where each record's stands among them, integer [n]; -1: it is None.
+    """
+
+    texts: NDArray[np.object_]
+    places: NDArray[np.integer[Any]]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def tolist(self) -> list[str | None]:
+        """The text of each record."""
+        found: list[str | None] = self.texts[self.places].tolist()
+        return found
 
 
 @dataclass(frozen=True, slots=True)

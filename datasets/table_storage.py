@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Protocol
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from datasets.data_files import DataFiles, find_data_files
 from datasets.file_reader import MissingFile
+from datasets.formats.arrow_columns import ArrowColumns, has_columns
 from datasets.formats.arrow_damage import DamagedFile
 from datasets.formats.arrow_lengths import find_lengths
 from datasets.formats.arrow_roles import Roles, find_roles
@@ -109,6 +110,15 @@ class TableStorage(IndexedStorage):
         """Key and label of every row."""
         return self._open_table().index
 
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the fields of every record; none where some may lack some, or are images."""
+        table = self._open_table()
+        if table.roles.images or table.roles.kinds:
+            return ()
+        label = ("label",) if "label" in table.index.columns else ()
+        return (*table.roles.fields.values(), *label)
+
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         """Read rows; those of a group that is damaged are bad records.
 
@@ -116,19 +126,48 @@ class TableStorage(IndexedStorage):
             OSError: The disk has trouble that did not pass.
         """
         table, indices = self._open_table(), np.asarray(indices, np.int64)
-        opened = self._opened
-        if opened is None or opened.pid != os.getpid():
-            opened = self._opened = _Opened(
-                table, self._open_file, self.group_name, self.cache_bytes, self.columns
-            )
+        opened = self._open()
         found: list[Row] = [""] * len(indices)
         for group in table.groups.wanted(table.index.rows(indices)):
             for place, row in zip(group.places.tolist(), opened.read(group), strict=True):
                 found[place] = row
         return table.records(indices, found)
 
+    def take(
+        self,
+        indices: NDArray[np.int64],
+        fields: Collection[str],
+        *,
+        allocate: Callable[[int], Any] | None = None,
+    ) -> dict[str, Any] | None:
+        """Rows as columns, see `datasets.protocols.ColumnStorage`; None where one is damaged.
+
+        Raises:
+            IndexError: An index is outside 0 .. len - 1.
+            OSError: The disk has trouble that did not pass.
+        """
+        table, indices = self._open_table(), np.asarray(indices, np.int64)
+        taken = self._open().take(
+            table.groups.wanted(table.index.rows(indices)), indices.size, fields
+        )
+        if taken is not None and "label" in fields and "label" in table.index.columns:
+            taken["label"] = table.index.values("label", indices)
+        return taken
+
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_table": self._open_table(), "_opened": None}
+
+    def _open(self) -> _Opened:
+        opened = self._opened
+        if opened is None or opened.pid != os.getpid():
+            opened = self._opened = _Opened(
+                self._open_table(),
+                self._open_file,
+                self.group_name,
+                self.cache_bytes,
+                self.columns,
+            )
+        return opened
 
     @staticmethod
     @abstractmethod
@@ -206,6 +245,22 @@ class _Opened:
         self._handles = OpenFiles(table.files.root)
         self._files = GroupCache(_OPEN_FILES_BYTES)
         self._groups = GroupCache(cache_bytes)
+        self._taken_from = ArrowColumns(self._load, table.roles, cache_bytes)
+        self._has_columns: bool | None = None
+
+    def take(
+        self, groups: Iterable[Group], size: int, fields: Collection[str]
+    ) -> dict[str, Any] | None:
+        """The wanted rows of groups as columns; None where they have none or are damaged."""
+        try:
+            if self._has_columns is None:
+                schema = self._files.get(0, lambda: self._open(0)).schema
+                self._has_columns = has_columns(schema, self._table.roles)
+            if not self._has_columns:
+                return None
+            return self._taken_from.take(groups, size, fields)
+        except (DamagedFile, EndOfFile, MissingFile):
+            return None
 
     def read(self, group: Group) -> Sequence[Row]:
         """The wanted rows of a group."""

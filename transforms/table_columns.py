@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.sample import TextColumn
 
 _VERSION = 1
 
@@ -152,6 +157,79 @@ def category_of(value: Any) -> str | None:
     if math.isnan(number):
         return None
     return str(int(value)) if number.is_integer() else repr(number)
+
+
+def numbers_of(values: Any) -> NDArray[np.float64]:
+    """A column as `number_of` reads its values.
+
+    Args:
+        values: [n], see `datasets.protocols.ColumnStorage.take`.
+
+    Raises:
+        ValueError: It refuses one of them.
+    """
+    if isinstance(values, TextColumn):
+        if (values.places >= 0).any():
+            raise ValueError("texts are no numbers")
+        return np.full(len(values), np.nan)
+    _refuse_others(values)
+    numbers: NDArray[np.float64] = np.ma.filled(values.astype(np.float64), np.nan)
+    if np.isinf(numbers).any():
+        raise ValueError("a number is not finite")
+    return numbers
+
+
+class CategoryIds:
+    """The ids of a column of categories; what has none, and what is missing, is 0.
+
+    Args:
+        values: Categories, the first of which has the id 1.
+    """
+
+    def __init__(self, values: Iterable[str]) -> None:
+        self._ids = {text: number for number, text in enumerate(values, start=1)}
+        self._looked_up: tuple[Any, Any] = None, None  # in one: threads read it at any time
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def of(self, value: Any) -> int:
+        """The id of one value.
+
+        Raises:
+            ValueError: It is neither text nor a number.
+        """
+        category = category_of(value)
+        return 0 if category is None else self._ids.get(category, 0)
+
+    def of_column(self, values: Any) -> NDArray[np.int64]:
+        """The ids of a column.
+
+        Args:
+            values: [n], see `datasets.protocols.ColumnStorage.take`.
+
+        Raises:
+            ValueError: `of` refuses one of them.
+        """
+        if isinstance(values, TextColumn):
+            # Batch after batch has the same texts: then they are looked up once.
+            texts, ids = self._looked_up
+            if texts is not values.texts:
+                ids = np.array(list(map(self.of, values.texts)), np.int64)
+                self._looked_up = values.texts, ids
+            return np.asarray(ids[values.places])
+        _refuse_others(values)
+        different, places = np.unique(np.ma.getdata(values), return_inverse=True)
+        ids = np.array([self.of(value) for value in different.tolist()], np.int64)
+        return np.where(np.ma.getmaskarray(values), 0, ids[places])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_looked_up": (None, None)}
+
+
+def _refuse_others(values: NDArray[Any]) -> None:
+    if values.ndim != 1 or values.dtype.kind not in "biuf":
+        raise ValueError("arrays are neither text nor numbers")
 
 
 def _has_axes(value: Any) -> bool:

@@ -66,10 +66,10 @@ def open_ram_cache(
         raise ValueError(f"dataset.cache.policy: {policy!r} given, expected keep, lru or adaptive")
     prepare = WholeImages(decode, keys) if what == "decoded" else None
     size_bytes = _limit(max_bytes)
-    if isinstance(storage, ColumnStorage):
+    if isinstance(storage, ColumnStorage) and storage.fields:
         _log.warning(
-            "dataset/cache=ram: %s is mapped into memory as it is; the cache holds it twice, "
-            "dataset/cache=none is better",
+            "dataset/cache=ram: %s has its columns mapped or in memory as it is; the cache holds "
+            "them twice, dataset/cache=none is better",
             storage,
         )
     count = len(storage)

@@ -13,7 +13,9 @@ class Decoder(Protocol):
 
     One that passes every field on as it is has an attribute ``unchanged`` that is True. One whose
     samples are the same if their image was decoded before, whole, by its method ``decode``, has
-    an attribute ``parts_are_exact`` that is True.
+    an attribute ``parts_are_exact`` that is True. One that can decode many records at once has a
+    method ``columns``: of fields as `ColumnStorage.take` gives them it makes the columns of the
+    samples, but ``index`` and ``key``, or None where one of the records is bad.
     """
 
     def __call__(self, record: Record) -> Sample: ...

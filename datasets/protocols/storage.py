@@ -72,10 +72,12 @@ class ColumnStorage(Storage, Protocol):
         fields: Collection[str],
         *,
         allocate: Callable[[int], Any] | None = None,
-    ) -> dict[str, NDArray[Any]] | None:
+    ) -> dict[str, Any] | None:
         """The given fields of the records at `indices`, int64 [n], as new arrays [n, ...].
 
-        None where one of the records is bad: ``read`` says which, and why.
-        Row i holds what ``read`` gives for ``indices[i]``; numbers are bool, integers or floats.
+        None where one of the records is bad: ``read`` says which, and why. None too, also where
+        `indices` are none, if these fields have no columns.
+        Row i holds what ``read`` gives for ``indices[i]``; numbers are bool, integers or floats,
+        in a masked array where some are None. Texts are a `datasets.sample.TextColumn`.
         `allocate` gives writable memory of so many bytes, for the largest of the arrays.
         """

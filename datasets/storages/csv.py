@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from datasets.annotations.label_columns import column_ids
 from datasets.file_reader import MissingFile, read_file
+from datasets.formats.csv_columns import CsvColumns, cached_columns
 from datasets.formats.csv_rows import convert, iter_rows, parse_row
 from datasets.formats.csv_table import find_csv_roles, scan_csv
 from datasets.index import Index, write_index
@@ -28,7 +30,8 @@ class CsvStorage(IndexedStorage):
     """A CSV file: every row is a record, every column a field of its name.
 
     The first line names the columns. One of them may hold the paths of image files, which are
-    read with their records. Only the places of the rows are in the index, not their text.
+    read with their records. Only the places of the rows are in the index, not their text. Where
+    batches are taken as a whole, the columns of a file without images are kept in the cache too.
 
     Args:
         path: The file; with ``train.csv`` and ``val.csv``, their folder.
@@ -80,6 +83,8 @@ class CsvStorage(IndexedStorage):
             raise ValueError(f"{self}: delimiter {delimiter!r}, expected one character, as in ';'")
         self._index: Index | None = None
         self._layout: dict[str, Any] = {}
+        self._mark: list[int] = []
+        self._columns: CsvColumns | None = None
         self._file: SharedFile | None = None
 
     @property
@@ -99,9 +104,18 @@ class CsvStorage(IndexedStorage):
                 build=lambda path: self._build(path, mark),
                 is_current=lambda index: index.metadata["mark"] == mark,
             )
-            self._layout = index.metadata["layout"]
+            self._layout, self._mark = index.metadata["layout"], index.metadata["mark"]
             self._index = index
         return self._index
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the fields of every record; none where there are images, which are files."""
+        index = self.index
+        if self._layout["image"] is not None:
+            return ()
+        label = ("label",) if "label" in index.columns else ()
+        return (*self._layout["fields"], *label)
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         """Read rows and their images; one whose image is gone or elsewhere is a bad record.
@@ -125,6 +139,47 @@ class CsvStorage(IndexedStorage):
                 fields["label"] = rows["label"][n]
             records.append(Record(i, key, fields))
         return records
+
+    def take(
+        self,
+        indices: NDArray[np.int64],
+        fields: Collection[str],
+        *,
+        allocate: Callable[[int], Any] | None = None,
+    ) -> dict[str, Any] | None:
+        """Rows as columns, see `datasets.protocols.ColumnStorage`; None if the file has changed.
+
+        Raises:
+            IndexError: An index is outside 0 .. len - 1.
+        """
+        rows = self.index.rows(indices)
+        if self._has_changed():
+            return None
+        names = [name for name in self.fields if name in fields]
+        if self._columns is None and names != ["label"]:
+            self._columns = cached_columns(
+                self.path,
+                self._layout["fields"],
+                delimiter=self.delimiter,
+                missing=self.missing,
+                recipe=self._recipe("root", "follow_symlinks"),
+                content=f"{self._mark} {self.fingerprint()}",
+                where=str(self),
+            )
+            if self._columns is None:
+                return None
+        columns = {n: self._columns.take(n, rows) for n in names if n != "label" and self._columns}
+        if "label" in names:
+            columns["label"] = self.index.values("label", rows)
+        return columns
+
+    def _has_changed(self) -> bool:
+        """Whether the file is not what it was when the index was made: then each row tells."""
+        try:
+            status = os.stat(self.path)
+        except OSError:
+            return True
+        return [status.st_size, status.st_mtime_ns] != self._mark
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_index": self.index, "_layout": self._layout, "_file": None}

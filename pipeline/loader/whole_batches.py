@@ -30,13 +30,14 @@ class WholeBatches:
     def __init__(self, dataset: Any, collate: Collate) -> None:
         self._dataset = dataset
         self._stack: Callable[[dict[str, Any]], Batch] | None = None
-        if _gives_columns(dataset):
-            self._stack = getattr(collate, "columns", None)
+        stack = getattr(collate, "columns", None)
+        if stack is not None and _gives_columns(dataset) and dataset.gives_columns:
+            self._stack = stack
 
     @property
     def likely(self) -> bool:
         """Whether batches are made so, but for a rare one: then nothing need be read ahead."""
-        return self._stack is not None and bool(self._dataset.gives_columns)
+        return self._stack is not None
 
     def __call__(
         self,

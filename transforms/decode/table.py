@@ -10,10 +10,11 @@ from annotated_types import Ge
 from datasets.sample import Record, Sample
 from pipeline.registry import register
 from transforms.table_columns import (
+    CategoryIds,
     NumericColumn,
     TableStatistics,
-    category_of,
     number_of,
+    numbers_of,
     read_statistics,
 )
 
@@ -120,10 +121,7 @@ class TableDecoder:
         self._fills = np.array(fills[self.missing], np.float64)
         lacking = [n for n, column in enumerate(table.numeric) if column.missing]
         self._indicated = np.array(lacking if self.indicators else [], np.int64)
-        self._ids = [
-            (column.name, {text: n for n, text in enumerate(column.values, start=1)})
-            for column in table.categorical
-        ]
+        self._ids = [(column.name, CategoryIds(column.values)) for column in table.categorical]
         self._names = [column.name for column in table.numeric]
         self._taken = frozenset(self._names) | {name for name, _ in self._ids}
 
@@ -162,10 +160,7 @@ class TableDecoder:
         assert self.statistics is not None, "a decoder that is fitted belongs here"
         fields = record.fields
         numbers = np.array([self._number(fields, name) for name in self._names], np.float64)
-        gone = np.isnan(numbers)
-        numbers = np.where(gone, self._fills, numbers)
-        with np.errstate(over="ignore"):
-            scaled = ((numbers - self._shift) / self._scale).astype(np.float32)
+        scaled, gone = self._scaled(numbers)
         if not np.isfinite(scaled).all():
             name = self._names[int(np.flatnonzero(~np.isfinite(scaled))[0])]
             raise ValueError(f"column {name!r} is too large to be scaled")
@@ -187,6 +182,51 @@ class TableDecoder:
         sample["index"], sample["key"] = record.index, record.key
         return sample
 
+    def columns(self, fields: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Decode many rows at once, a column at a time, to what they give one by one.
+
+        Args:
+            fields: Columns of n rows: see `datasets.protocols.ColumnStorage.take`.
+
+        Returns:
+            ``features`` float32 [n, F] and so on; None where a row is bad: which, and why, is said
+            when it is decoded by itself.
+        """
+        import numpy as np
+
+        assert self.statistics is not None, "a decoder that is fitted belongs here"
+        names = (*self._names, *([] if self.target is None else [self.target]))
+        if not all(name in fields for name in (*self._taken, *names)):
+            return None
+        count = len(next(iter(fields.values())))
+        numbers = np.empty((count, len(names)), np.float64)
+        categories = np.empty((count, len(self._ids)), np.int64)
+        try:
+            for place, name in enumerate(names):
+                numbers[:, place] = numbers_of(fields[name])
+            for place, (name, ids) in enumerate(self._ids):
+                categories[:, place] = ids.of_column(fields[name])
+        except ValueError:
+            return None
+        scaled, gone = self._scaled(numbers[:, : len(self._names)])
+        decoded = {n: v for n, v in fields.items() if n not in self._taken and n != self.target}
+        indicators = gone[:, self._indicated].astype(np.float32)
+        decoded["features"] = np.concatenate([scaled, indicators], axis=1)
+        decoded["categories"] = categories
+        if self.target is not None:
+            decoded["target"] = numbers[:, -1]
+        bad = not np.isfinite(scaled).all() or np.isnan(numbers[:, len(self._names) :]).any()
+        return None if bad else decoded
+
+    def _scaled(self, numbers: Floats) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Numbers [..., N], filled in and scaled, and which of them are missing."""
+        import numpy as np
+
+        gone = np.isnan(numbers)
+        with np.errstate(over="ignore"):
+            scaled = (np.where(gone, self._fills, numbers) - self._shift) / self._scale
+            return scaled.astype(np.float32), gone
+
     @staticmethod
     def _number(fields: Mapping[str, Any], name: str) -> float:
         try:
@@ -197,14 +237,13 @@ class TableDecoder:
             raise ValueError(f"column {name!r}: {error}") from None
 
     @staticmethod
-    def _id(fields: Mapping[str, Any], name: str, ids: Mapping[str, int]) -> int:
+    def _id(fields: Mapping[str, Any], name: str, ids: CategoryIds) -> int:
         try:
-            category = category_of(fields[name])
+            return ids.of(fields[name])
         except KeyError:
             raise ValueError(_absent(name, fields)) from None
         except ValueError as error:
             raise ValueError(f"column {name!r}: {error}") from None
-        return 0 if category is None else ids.get(category, 0)
 
 
 def _absent(name: str, fields: Mapping[str, Any]) -> str:

@@ -80,7 +80,8 @@ def taken(monkeypatch):
     take = MemmapStorage.take
 
     def counting(self, indices, fields, **options):
-        calls.append(set(fields))
+        if len(indices):  # a take of nothing asks whether there are columns
+            calls.append(set(fields))
         return take(self, indices, fields, **options)
 
     monkeypatch.setattr(MemmapStorage, "take", counting)
