@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline.full_disk import writing
+
 log = logging.getLogger(__name__)
 
 _MARKER = "penstock-demo.json"
@@ -71,8 +73,9 @@ def _generate_whole(root: Path, about: Mapping[str, Any], generate: Callable[[Pa
     log.info("making the demo set in %s", root)
     folder = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=root.parent))
     try:
-        generate(folder)
-        (folder / _MARKER).write_text(json.dumps(about) + "\n")
+        with writing(root, remedy="free some space, or set data_dir to a folder elsewhere"):
+            generate(folder)
+            (folder / _MARKER).write_text(json.dumps(about) + "\n")
         folder.chmod(0o755)
         os.rename(folder, root)
     except BaseException:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.index import Index, write_whole
+from pipeline.full_disk import writing
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +141,8 @@ def _locked(path: Path) -> Iterator[None]:
     """Hold an exclusive lock, so that the ranks of a machine scan once."""
     import fcntl
 
-    with open(path, "wb") as file:
+    remedy = "free some space, or set XDG_CACHE_HOME to a folder elsewhere"
+    with writing(path.parent, remedy=remedy), open(path, "wb") as file:
         # Some network file systems know no locks: then every process scans for itself.
         with contextlib.suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)

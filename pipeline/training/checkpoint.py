@@ -52,7 +52,15 @@ class CheckpointFolder:
         A kill at any moment leaves `last` or `previous` whole.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        temporary = self.folder / "last.pt.tmp"
+        temporary, copy = self.folder / "last.pt.tmp", self.folder / "best.pt.tmp"
+        try:
+            self._save(content, temporary, copy if best else None)
+        except BaseException:
+            for left in (temporary, copy):  # on a full disk they would be in the way
+                left.unlink(missing_ok=True)
+            raise
+
+    def _save(self, content: dict[str, Any], temporary: Path, copy: Path | None) -> None:
         with temporary.open("wb") as file:
             torch.save({"format": FORMAT, **content}, file)
             file.flush()
@@ -62,9 +70,8 @@ class CheckpointFolder:
             # in its state that no `weights_only` load accepts.
             read_checkpoint(temporary)
             self._proved = True
-        if best:
+        if copy is not None:
             # Before `last`: a `last` whose score counts as the best must find it kept.
-            copy = self.folder / "best.pt.tmp"
             shutil.copyfile(temporary, copy)
             _sync(copy)
             os.replace(copy, self.best)

@@ -6,6 +6,7 @@ import logging
 import platform
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 
 from datasets.protocols import Logger
+from pipeline.full_disk import writing
 from pipeline.loader.state import united
 from pipeline.training.checkpoint import CheckpointFolder
 from pipeline.training.distributed import World
@@ -24,6 +26,8 @@ from pipeline.training.settings import TrainerSettings
 from pipeline.training.state import RunState
 
 _log = logging.getLogger(__name__)
+
+_REMEDY = "free some space, and trainer.resume=auto goes on from the last checkpoint, if any"
 
 
 class Recorder:
@@ -80,8 +84,9 @@ class Recorder:
             row |= {f"time/{name}": value for name, value in self.meter.lap().items()}
         if validated:
             row |= {f"time/val_{name}": value for name, value in self.val_meter.lap().items()}
-        for logger in self._loggers.values():
-            logger.log(self._state.step, row)
+        for name, logger in self._loggers.items():
+            with self._writing(name):
+                logger.log(self._state.step, row)
 
     def stepped(self, samples: int) -> None:
         """A step over so many valid samples is done."""
@@ -116,7 +121,8 @@ class Recorder:
         content = self._content(*zip(*gathered, strict=True)) if self._world.is_main else {}
 
         def write() -> None:
-            self.checkpoints.save(content, best=best)
+            with writing(self.checkpoints.last, remedy=_REMEDY):
+                self.checkpoints.save(content, best=best)
 
         self._world.on_main(write)
         self._saved_s = time.monotonic()
@@ -196,8 +202,12 @@ class Recorder:
 
     def close(self) -> None:
         """Close the loggers."""
-        for logger in self._loggers.values():
-            logger.close()
+        for name, logger in self._loggers.items():
+            with self._writing(name):
+                logger.close()
+
+    def _writing(self, logger: str) -> AbstractContextManager[None]:
+        return writing(f"{self.run_dir} (logger {logger})", remedy=_REMEDY)
 
 
 def _load(name: str, part: Any, state: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from typing import IO, Any
 import yaml
 
 from pipeline.config.sources import MIX
+from pipeline.full_disk import writing
 
 _log = logging.getLogger(__name__)
 
@@ -203,13 +204,18 @@ def _locked(folder: Path) -> IO[str] | None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file whole or not at all."""
+    """Write a text file whole or not at all.
+
+    Raises:
+        ValueError: The disk is full.
+    """
     temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    with writing(path):
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
 
 
 def _dump(config: Mapping[str, Any]) -> str:

@@ -118,6 +118,18 @@ def test_a_missing_path_is_an_error_and_generates_nothing(tmp_path):
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.slow
+def test_a_disk_without_room_ends_a_run_in_a_line(tmp_path, data_dir):
+    run = _train("loader=inline", f"data_dir={data_dir}")
+    limited = ["bash", "-c", 'ulimit -f 400; exec "$@"', "bash", *run]  # 400 KB a file
+    done = subprocess.run(limited, cwd=tmp_path, capture_output=True, text=True, env=_environment())
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()[-1:]
+    assert line.startswith("error: outputs/") and "last.pt cannot be written: File too" in line
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.glob("outputs/*/*/checkpoints/*"))
+
+
 def test_ctrl_c_saves_and_the_run_goes_on_where_it_stopped(tmp_path, data_dir):
     whole = [sys.executable, str(ROOT / "train.py"), "trainer.max_steps=60", "loader.batch_size=16"]
     whole += ["trainer.limit_val_batches=1", "trainer.resume=auto"]
