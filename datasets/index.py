@@ -1,7 +1,7 @@
 """The index: metadata of every record, in an Arrow file that is memory-mapped, never loaded.
 
-The place of every column is noted when the file is opened, so that a worker, which receives only
-these places, maps the file with NumPy and needs no pyarrow.
+The place of every column is noted when the file is opened, from there on NumPy maps it: reading an
+index needs no pyarrow, and a worker receives only these places.
 """
 
 from __future__ import annotations
@@ -59,8 +59,6 @@ class Index:
             FileNotFoundError: There is no such file.
             ValueError: The file is damaged, or no index.
         """
-        import pyarrow as pa
-
         try:
             layout, metadata = read_layout(os.fspath(path))
             index = cls(layout, metadata=metadata)
@@ -68,7 +66,7 @@ class Index:
                 index._check()
         except FileNotFoundError:
             raise
-        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{os.fspath(path)}: damaged or no index file ({error})") from error
         return index
 

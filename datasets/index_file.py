@@ -16,7 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets.arrow_batch import read_batch
+
 _METADATA = b"penstock"
+_DTYPES = {"halffloat": "<f2", "float": "<f4", "double": "<f8"}
+"""NumPy's names of types that Arrow names otherwise."""
 CHUNK_ROWS = 1 << 18
 
 
@@ -61,40 +65,32 @@ def read_layout(path: str) -> tuple[Layout, dict[str, Any]]:
     Raises:
         ValueError: What the file says of itself does not fit together.
     """
-    import pyarrow as pa
+    with open(path, "rb") as file:
+        memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    with memory:
+        batch, size = read_batch(memory), len(memory)
+    header = _read_header(batch.metadata)
+    count: int = header["count"]
+    if header["schema"] and batch.num_rows != count:
+        raise ValueError("its number of rows is wrong")
+    buffers = iter(batch.buffers)
 
-    with pa.memory_map(path) as source:
-        reader = pa.ipc.open_file(source)
-        header = _read_header(reader.schema.metadata)
-        if reader.num_record_batches != 1:
-            raise ValueError("not one record batch")
-        batch = reader.get_batch(0)
-        source.seek(0)
-        base, size = source.read_buffer().address, source.size()
-        arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
-        if [[name, str(array.type)] for name, array in arrays.items()] != header["schema"]:
-            raise ValueError("its schema is damaged")
-        key = arrays.pop("key", None)
-        count: int = header["count"]
-        if (arrays or key is not None) and batch.num_rows != count:
-            raise ValueError("its number of rows is wrong")
+    def place(dtype: str, items: int) -> Place:
+        offset, size_bytes = next(buffers, (0, 0))
+        needed = items * np.dtype(dtype).itemsize
+        if needed > size_bytes or not 0 <= offset <= offset + needed <= size:
+            raise ValueError("a column lies outside the file")
+        return Place(offset if items else 0, dtype, items)
 
-        def place(buffer: Any, dtype: str, items: int) -> Place:
-            # Arrow leaves out buffers without bytes.
-            offset = buffer.address - base if buffer is not None and items else 0
-            if not 0 <= offset <= offset + items * np.dtype(dtype).itemsize <= size:
-                raise ValueError("a column lies outside the file")
-            return Place(offset, dtype, items)
-
-        key_offsets = key_text = None
-        if key is not None:
-            width = "<i8" if pa.types.is_large_binary(key.type) else "<i4"
-            key_offsets = place(key.buffers()[1], width, count + 1)
-            key_text = place(key.buffers()[2], "|u1", header["key_bytes"])
-        columns = {
-            name: place(array.buffers()[1], np.dtype(array.type.to_pandas_dtype()).str, count)
-            for name, array in arrays.items()
-        }
+    key_offsets = key_text = None
+    columns: dict[str, Place] = {}
+    for name, kind in header["schema"]:
+        next(buffers, None)  # which values are missing: none are
+        if name == "key":
+            key_offsets = place("<i8" if kind == "large_binary" else "<i4", count + 1)
+            key_text = place("|u1", header["key_bytes"])
+        else:
+            columns[name] = place(_DTYPES.get(kind) or np.dtype(kind).str, count)
     names = header["class_names"]
     layout = Layout(
         path=os.path.abspath(path),
