@@ -18,7 +18,8 @@ class Sampler(Protocol):
     It may have the attributes ``group`` (positions that no rank may cut apart), ``same`` (an index
     column, or several, whose value a record has that replaces a bad one) and ``tail`` (``drop``,
     ``pad`` or ``keep``, whatever the loader's settings say). If it asks for ``batch_size``, it is
-    told the positions of a batch over all ranks.
+    told the positions of a batch over all ranks. With ``at(epoch, positions)``, records at any
+    positions, int64 [n] both, it is asked for many batches at once.
     """
 
     def __len__(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,9 @@ from pipeline.loader.plan import BatchPlan, Tail, rank_slice
 
 if TYPE_CHECKING:
     from datasets.protocols import Sampler, StreamDataset
+
+_TOGETHER = 1024
+"""Positions that a sampler is asked for at once: a few calls of NumPy for each cost too much."""
 
 Quarantine = frozenset[tuple[int, int]]
 """Pairs of epoch and position that are known to kill a worker."""
@@ -35,17 +38,41 @@ def indexed_tasks(
         ValueError: The sampler gave something else than indices of records.
     """
     held = {position for at, position in quarantine if at == epoch}
-    for number in range(start, plan.num_batches):
-        positions, valid = plan.batch(number)
-        yield BatchTask(
-            epoch=epoch,
-            number=number,
-            positions=positions,
-            valid=valid,
-            indices=_records_at(sampler, num_records, epoch, positions),
-            quarantined=tuple(held.intersection(positions.tolist())) if held else (),
-            solo=plan.world_size == 1,
-        )
+    most = 1
+    if hasattr(sampler, "at"):
+        most = max(1, _TOGETHER * plan.world_size // plan.batch_size)
+    numbers = range(start, min(start + 1, plan.num_batches))
+    while numbers:
+        batches = [plan.batch(number) for number in numbers]
+        each = [positions for positions, _ in batches]
+        for number, (positions, valid), indices in zip(
+            numbers, batches, _records_of(sampler, num_records, epoch, each), strict=True
+        ):
+            yield BatchTask(
+                epoch=epoch,
+                number=number,
+                positions=positions,
+                valid=valid,
+                indices=indices,
+                quarantined=tuple(held.intersection(positions.tolist())) if held else (),
+                solo=plan.world_size == 1,
+            )
+        # The first batch is not to wait for others: more and more are asked for.
+        following = numbers.stop + min(2 * len(numbers), most)
+        numbers = range(numbers.stop, min(following, plan.num_batches))
+
+
+def _records_of(
+    sampler: Sampler, num_records: int, epoch: int, batches: Sequence[NDArray[np.int64]]
+) -> list[NDArray[np.int64]]:
+    """Records of batches of positions, int64 [n] each; in one call where the sampler has `at`."""
+    draw = getattr(sampler, "at", None)
+    if draw is None:
+        return [_records_at(sampler, num_records, epoch, positions) for positions in batches]
+    positions = np.concatenate(batches)
+    call = f"{type(sampler).__name__}: at({epoch}, ...)"
+    records = _checked(draw(epoch, positions), positions.size, num_records, call)
+    return np.split(records, np.cumsum([each.size for each in batches])[:-1])
 
 
 def _records_at(
@@ -56,21 +83,27 @@ def _records_at(
     parts = []
     for run in np.split(positions, cuts):
         start, stop = int(run[0]), int(run[-1]) + 1
-        part = np.asarray(sampler.indices(epoch, start, stop))
-        name = type(sampler).__name__
-        if part.shape != run.shape or part.dtype.kind not in "iu":
-            raise ValueError(
-                f"sampler {name}: indices({epoch}, {start}, {stop}) gave {part.dtype} "
-                f"{list(part.shape)}, expected int64 [{run.size}]: one record for each position"
-            )
-        if part.min() < 0 or part.max() >= num_records:
-            wrong = part[(part < 0) | (part >= num_records)][0]
-            raise ValueError(
-                f"sampler {name}: indices({epoch}, {start}, {stop}) has record {wrong}, expected "
-                f"0 to {num_records - 1}: the data has {num_records} records"
-            )
-        parts.append(part.astype(np.int64, copy=False))
+        call = f"{type(sampler).__name__}: indices({epoch}, {start}, {stop})"
+        part = sampler.indices(epoch, start, stop)
+        parts.append(_checked(part, run.size, num_records, call))
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _checked(given: Any, count: int, num_records: int, call: str) -> NDArray[np.int64]:
+    """What a sampler gave, int64 [count], if it is that many records."""
+    records = np.asarray(given)
+    if records.shape != (count,) or records.dtype.kind not in "iu":
+        raise ValueError(
+            f"sampler {call} gave {records.dtype} {list(records.shape)}, expected int64 "
+            f"[{count}]: one record for each position"
+        )
+    if records.min() < 0 or records.max() >= num_records:
+        wrong = records[(records < 0) | (records >= num_records)][0]
+        raise ValueError(
+            f"sampler {call} has record {wrong}, expected 0 to {num_records - 1}: the data has "
+            f"{num_records} records"
+        )
+    return records.astype(np.int64, copy=False)
 
 
 def stream_tasks(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pipeline.loader.feed import indexed_tasks
+from pipeline.loader.plan import BatchPlan
 from tests.pipeline.loader.fakes import FakeDataset, make_loader
 
 
@@ -38,3 +40,45 @@ def test_a_sampler_that_gives_no_records_is_told_so(answer, message):
 def test_a_list_of_records_is_taken():
     loader = make_loader(FakeDataset(40), sampler=Given(lambda p: p[::-1].tolist()), batch_size=8)
     assert next(iter(loader))["index"].tolist() == [7, 6, 5, 4, 3, 2, 1, 0]
+
+
+class Counting:
+    """A sampler that can be asked for any positions, and counts how often it is."""
+
+    def __init__(self, n, *, several):
+        self._n = n
+        self.calls = 0
+        if several:
+            self.at = self._at
+
+    def __len__(self):
+        return self._n
+
+    def indices(self, epoch, start, stop):
+        return self._at(epoch, np.arange(start, stop))
+
+    def _at(self, epoch, positions):
+        self.calls += 1
+        return (positions * 7 + epoch) % self._n
+
+
+@pytest.mark.parametrize("tail", ["drop", "keep", "pad"])
+@pytest.mark.parametrize(("world_size", "rank"), [(1, 0), (3, 0), (3, 2)])
+def test_many_batches_are_asked_for_at_once_and_are_the_same(tail, world_size, rank):
+    plan = BatchPlan(5003, batch_size=24, tail=tail, world_size=world_size, rank=rank)
+    tasks, calls = [], []
+    for several in (True, False):
+        sampler = Counting(5003, several=several)
+        found = indexed_tasks(plan, sampler, 5003, epoch=3, start=5, quarantine=frozenset())
+        tasks.append([repr(task) for task in found])
+        calls.append(sampler.calls)
+    assert tasks[0] == tasks[1]
+    assert len(tasks[0]) == plan.num_batches - 5
+    assert calls[0] <= 5003 // world_size // 1000 + 8 < calls[1]
+
+
+def test_positions_asked_for_at_once_are_checked(monkeypatch):
+    sampler = Counting(40, several=True)
+    monkeypatch.setattr(sampler, "at", lambda epoch, positions: positions + 1)
+    with pytest.raises(ValueError, match=r"Counting: at\(0, \.\.\.\) has record 40, expected 0 to"):
+        list(make_loader(FakeDataset(40), sampler=sampler, batch_size=8))
