@@ -86,27 +86,41 @@ class SampleFetcher:
         if work.records is not None:
             given = [work.records[row] for row in rows.tolist()]
             return self._finish(given, positions, task.epoch, replace(work, images=images))
-        samples: list[Sample | BadSample] = []
         indices = task.indices[rows]
-        # Several threads share a batch, which is the first one, evenly if they have all of it.
-        cut = [slice(0, indices.size)] if work.spread else pieces_of(self._dataset, indices)
-        for piece in cut:
+
+        def taken(piece: slice, times: StageTimes) -> Sequence[Any]:
             start = time.perf_counter()
             records = self.read(indices[piece], positions[piece], task.epoch)
-            work.times.read += time.perf_counter() - start
-            work.times.count(records)
+            times.read += time.perf_counter() - start
+            times.count(records)
+            return records
+
+        cut = pieces_of(self._dataset, indices)
+        if work.spread is not None and len(cut) > 1:  # each thread reads what it finishes
+            its_work = replace(work, images=images)
+            return finished_together(self._dataset, taken, cut, positions, task.epoch, its_work)
+        samples: list[Sample | BadSample] = []
+        for piece in cut:
             its_work = replace(work, images=None if images is None else images[piece])
-            samples += self._finish(records, positions[piece], task.epoch, its_work)
-            del records
+            samples += self._finish(
+                taken(piece, work.times), positions[piece], task.epoch, its_work
+            )
         return samples
 
     def _finish(
         self, records: Sequence[Any], positions: Any, epoch: int, work: Work
     ) -> list[Sample | BadSample]:
         """The samples of records that were read, put into ``work.images``."""
-        if work.spread is not None and len(records) > PIECE_ROWS:
-            return finished_together(self._dataset, records, positions, epoch, work)
-        return self._dataset.finish(records, positions, epoch, rows=work.images, times=work.times)
+        if work.spread is None or len(records) <= PIECE_ROWS:
+            return self._dataset.finish(
+                records, positions, epoch, rows=work.images, times=work.times
+            )
+
+        def taken(piece: slice, times: StageTimes) -> Sequence[Any]:
+            return records[piece]
+
+        whole = [slice(0, len(records))]
+        return finished_together(self._dataset, taken, whole, positions, epoch, work)
 
     def read(self, indices: Any, positions: Any, epoch: int) -> Sequence[Any]:
         """The records at `indices`, where reading is apart."""

@@ -68,22 +68,37 @@ class Rows:
 
 def finished_together(
     dataset: StagedDataset,
-    records: Sequence[Any],
+    taken: Callable[[slice, StageTimes], Sequence[Any]],
+    cut: Sequence[slice],
     positions: NDArray[np.int64],
     epoch: int,
     work: Work,
 ) -> list[Sample | BadSample]:
-    """What one call of the dataset's `finish` gives, in pieces that several threads compute."""
+    """What one call of the dataset's `finish` gives, in pieces that several threads compute.
+
+    Args:
+        dataset: Finishes the records.
+        taken: Gives the records of a piece, and adds to the times if it reads them for that.
+        cut: Pieces that are the batch; those of more than `PIECE_ROWS` rows are cut further.
+        positions: int64 [n].
+        epoch: The epoch.
+        work: Has them computed, in several threads.
+    """
 
     def finished(piece: slice) -> tuple[list[Sample | BadSample], StageTimes]:
         times = StageTimes()
         images = None if work.images is None else work.images[piece]
-        samples = dataset.finish(records[piece], positions[piece], epoch, rows=images, times=times)
+        records = taken(piece, times)
+        samples = dataset.finish(records, positions[piece], epoch, rows=images, times=times)
         return samples, times
 
     assert work.spread is not None
-    starts = range(0, len(records), PIECE_ROWS)
-    pieces = work.spread(finished, [slice(start, start + PIECE_ROWS) for start in starts])
-    for _, times in pieces:
+    pieces = [
+        slice(start, min(start + PIECE_ROWS, piece.stop))
+        for piece in cut
+        for start in range(piece.start, piece.stop, PIECE_ROWS)
+    ]
+    outcomes = work.spread(finished, pieces)
+    for _, times in outcomes:
         work.times.add(times)
-    return [sample for samples, _ in pieces for sample in samples]
+    return [sample for samples, _ in outcomes for sample in samples]

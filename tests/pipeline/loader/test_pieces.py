@@ -52,8 +52,8 @@ def test_the_batches_are_the_same_and_no_more_is_held(settings):
     with make_loader(dataset, **changes) as loader:
         got = digests(loader, 3)
     assert got == digests(make_loader(FakeDataset(80, bad=(9, 41)), max_error_rate=1), 3)
-    # Threads share the first batch of a run, and it is read at once for them.
-    assert sum(len(records) > 5 for records in held) == (3 if settings else 0)
+    # Also of the first batch of a run, which threads share: each reads what it computes.
+    assert max(map(len, held)) <= 5
 
 
 def test_no_column_of_all_records_is_copied_for_a_batch(monkeypatch):
