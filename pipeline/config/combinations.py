@@ -54,7 +54,9 @@ def missing_data(config: dict[str, Any]) -> Iterator[Problem]:
     """A path to the user's data that does not exist; demos are generated, a pattern is no path."""
     storage = config["dataset"].get("storage") or {}
     path = storage.get("path")
-    if isinstance(path, str) and path not in GENERATED and not _PATTERN.search(path):
+    if path == "":
+        yield _nothing("dataset.storage.path")
+    elif isinstance(path, str) and path not in GENERATED and not _PATTERN.search(path):
         if not Path(path).expanduser().exists():
             parent = Path(path).expanduser().absolute()
             while not parent.exists():
@@ -64,6 +66,22 @@ def missing_data(config: dict[str, Any]) -> Iterator[Problem]:
                 f"{path!r} does not exist (of it there is {str(parent)!r}); type "
                 f"dataset.storage.path=<folder or file>, or demo for the generated set",
             )
+
+
+def empty_paths(config: dict[str, Any]) -> Iterator[Problem]:
+    """Folders of an empty name, which would be the working directory."""
+    for key in ("data_dir", "outputs"):
+        if config[key] == "":
+            yield _nothing(key)
+    if config["trainer"].get("resume") == "":
+        yield _nothing("trainer.resume", instead="trainer.resume=null to start anew")
+
+
+def _nothing(key: str, *, instead: str | None = None) -> Problem:
+    here = instead or f"{key}=. for the working directory"
+    return Problem(
+        key, f"'' given, which names no folder (a variable that is not set?); type {here}"
+    )
 
 
 def torch_dataset(config: dict[str, Any]) -> Iterator[Problem]:
@@ -230,6 +248,7 @@ _OF_DATA: tuple[Rule, ...] = (missing_data, torch_dataset, foreign_parts, empty_
 
 RULES: dict[Rule, tuple[str, ...]] = {
     missing_data: ("dataset", "dataset.storage", "dataset.storage.path"),
+    empty_paths: ("data_dir", "outputs", "trainer.resume"),
     torch_dataset: ("dataset", "dataset.target", "sampler"),
     foreign_parts: ("dataset",),
     stream: ("dataset", "dataset.source", "dataset.source.path", "sampler", "trainer.max_epochs"),

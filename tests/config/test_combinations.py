@@ -17,6 +17,15 @@ def test_colours_behind_normalize_are_refused_with_what_to_type(name):
     compose([f"batch_transform={name}", "augment.device.normalize=null"])
 
 
+@pytest.mark.parametrize("key", ["data_dir", "outputs", "dataset.storage.path", "trainer.resume"])
+def test_a_path_of_a_variable_that_is_not_set_is_not_the_working_directory(key):
+    with pytest.raises(ConfigError) as error:
+        compose([f"{key}=", "seed=1"])
+    [line] = [str(problem) for problem in error.value.problems]
+    assert line.startswith(f"{key}: '' given, which names no folder")
+    assert f"type {key}=" in line
+
+
 def test_an_order_that_is_wrong_is_said_once():
     with pytest.raises(ConfigError) as error:
         compose(["batch_transform=grayscale", "augment.device.normalize._after_=greyscale"])
