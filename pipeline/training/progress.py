@@ -11,6 +11,7 @@ from pipeline.training.state import RunState
 
 _LINE_EVERY_S = 10.0
 _FIGURES_EVERY_S = 0.5
+_WIDE = 80  # columns that the whole bar fits in
 
 
 class Progress(Protocol):
@@ -85,7 +86,10 @@ class Lines:
 
 
 class Bar:
-    """A progress bar of the epoch, with speed, loss and waiting beside it."""
+    """A progress bar of the epoch, with speed, loss and waiting beside it.
+
+    On a narrow terminal: epoch, batch and loss.
+    """
 
     def __init__(self, max_epochs: int | None) -> None:
         from rich.console import Console
@@ -93,13 +97,14 @@ class Bar:
         from rich.progress import Progress as RichProgress
 
         self._max_epochs = max_epochs
+        console = Console(highlight=False)
+        self._narrow = console.width < _WIDE
+        between = (BarColumn(bar_width=12), MofNCompleteColumn(), TimeRemainingColumn(compact=True))
         self._bar: Any = RichProgress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=12),  # all of it fits in 80 columns
-            MofNCompleteColumn(),
-            TimeRemainingColumn(compact=True),
+            *(between[1:2] if self._narrow else between),
             TextColumn("{task.fields[figures]}"),
-            console=Console(highlight=False),
+            console=console,
             transient=True,
         )
         self._task = self._bar.add_task("", total=None, figures="")
@@ -111,7 +116,9 @@ class Bar:
         changes: dict[str, Any] = {"completed": state.batch, "total": num_batches}
         if time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + _FIGURES_EVERY_S
-            changes["figures"] = _speed(figures, waiting="data wait")
+            changes["figures"] = (
+                _loss(figures) if self._narrow else _speed(figures, waiting="data wait")
+            )
             changes["description"] = _epoch(state, self._max_epochs)
         self._bar.update(self._task, **changes)
 
@@ -128,7 +135,10 @@ def _epoch(state: RunState, max_epochs: int | None) -> str:
     return f"epoch {state.epoch + 1}" + (f"/{max_epochs}" if max_epochs else "")
 
 
+def _loss(figures: dict[str, float]) -> str:
+    return f"loss {figures['loss']:.4g}  " if "loss" in figures else ""
+
+
 def _speed(figures: dict[str, float], waiting: str = "waiting for data") -> str:
-    loss = f"loss {figures['loss']:.4g}  " if "loss" in figures else ""
     speed = f"{figures['samples_per_s']:,.0f} samples/s"
-    return f"{loss}{speed}  {waiting} {figures['data_wait']:.0%}"
+    return f"{_loss(figures)}{speed}  {waiting} {figures['data_wait']:.0%}"
