@@ -23,7 +23,7 @@ from pipeline.config.places import (
     top_level_keys,
 )
 from pipeline.config.signatures import Argument, Signature, signature_of
-from pipeline.config.slips import instead_of
+from pipeline.config.slips import instead_of, meant_for_another
 from pipeline.config.values import UNRESOLVED, given, mistake, shown
 from pipeline.config.wording import accepts, how_to_choose, near_target, not_allowed, wrong_kind
 
@@ -167,7 +167,17 @@ class _Walk:
             return {}
         if place.step:
             self._order(value, key)
-        return {name: self.component(node, f"{key}.{name}", place) for name, node in value.items()}
+        checked = {}
+        for name, node in value.items():
+            full = f"{key}.{name}"
+            if place.implied and meant_for_another(name, value):
+                others = [other for other in value if other != name]
+                new = f"or another with a data set: {full}.dataset=<option>"
+                accepted = f"accepts {listing(others)}, {new}"
+                self.unknown(full, {}, [f"{key}.{other}" for other in others], accepted)
+                continue
+            checked[name] = self.component(node, full, place)
+        return checked
 
     def _order(self, steps: dict[str, Any], key: str) -> None:
         for name, node in steps.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pipeline.config.errors import nearest
@@ -108,6 +108,19 @@ def instead_of(
     if target is None or target == key:
         return f"leave {key} away" if typed else f"type ~{key} to take it away"
     return f"type {target}=..." if value is None else f"type {target}={value}"
+
+
+def meant_for_another(name: str, sources: Mapping[str, Any]) -> bool:
+    """Whether a source of a mix that has no data set is nearly named as one that has."""
+    node = sources[name]
+    if not isinstance(node, dict) or _has_dataset(node):
+        return False
+    return nearest(name, [other for other in sources if _has_dataset(sources[other])]) is not None
+
+
+def _has_dataset(source: Any) -> bool:
+    dataset = source.get("dataset") if isinstance(source, dict) else None
+    return dataset is not None and (not isinstance(dataset, dict) or "_target_" in dataset)
 
 
 def _elsewhere(leaf: str, config: dict[str, Any], prefix: str = "") -> str | None:

@@ -38,8 +38,12 @@ REFUSED = {
         f"{PACKED}=zip": f"{PACKED}: 'zip' given, accepts a mapping of its own",
     },
     "misspelt": {
-        "dataset.sources.photo.weight=2": "dataset.sources.photo.dataset: missing; type "
-        "dataset.sources.photo.dataset=<option>",
+        "dataset.sources.photo.weight=2": "dataset.sources.photo: unknown key; accepts photos, "
+        "packed, pakced, slides, or another with a data set: "
+        "dataset.sources.photo.dataset=<option>; type dataset.sources.photos=...",
+        "dataset.sources.pakced.dataset.storage.path=.": "type dataset.sources.packed=...",
+        "dataset.sources.slides.weight=1": "dataset.sources.slides.dataset: missing; type "
+        "dataset.sources.slides.dataset=<option>",
         f"{PHOTOS}.wieght=2": f"{PHOTOS}.wieght: 2 given, unknown key; settings/source accepts "
         f"dataset, sampler, weight; type {PHOTOS}.weight=2",
         f"{PACKED}.dataset=zipp": f"{PACKED}.dataset: no option 'zipp', the options are",
