@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing import forkserver, process
+from multiprocessing import forkserver, process, resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,14 @@ server_users: set[int] = set()
 
 
 def process_context(name: str) -> Any:
-    """The multiprocessing context of a start method, its server told what to preload."""
+    """The multiprocessing context of a start method, its server told what to preload.
+
+    What it starts while SIGINT is blocked, as by `interrupts_held`, starts with it blocked: no
+    Ctrl-C reaches a process before it can ignore it.
+    """
     context = multiprocessing.get_context(name)
+    if name != "fork":
+        _start_resource_tracker()
     if name == "forkserver":
         os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
         used = [module for module in _PRELOADED_IF_USED if module in sys.modules]
@@ -56,6 +62,19 @@ def preload(name: str) -> None:
         process_context(name)
         with interrupts_held():
             forkserver.ensure_running()
+
+
+def _start_resource_tracker() -> None:
+    """Start the process that multiprocessing starts before any other one.
+
+    Doing so it unblocks SIGINT, whether that was blocked before or not, and what is started next
+    would be open to Ctrl-C amid its imports.
+    """
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
 @contextmanager

@@ -11,12 +11,12 @@ import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Sequence
-from multiprocessing import connection, get_context
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any, Protocol
 
 from pipeline.blame import is_explained
-from pipeline.loader.starting import interrupts_held
+from pipeline.loader.starting import interrupts_held, process_context
 
 _ATTEMPTS = 3
 _REPORT_EVERY_S = 0.2
@@ -128,7 +128,7 @@ class _Pool:
         self._processes.clear()
 
     def _start(self, waiting: deque[Any]) -> None:
-        context = get_context("spawn")
+        context = process_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(
             target=_serve, args=(theirs, self._lock, self._imports, os.getpid()), daemon=True

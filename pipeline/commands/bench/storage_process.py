@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing import connection, get_context
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from datasets.protocols import Storage
 from datasets.sample import BadRecord
 from pipeline.blame import is_explained
-from pipeline.loader.starting import interrupts_held
+from pipeline.loader.starting import interrupts_held, process_context
 
 BATCH = 64
 
@@ -102,7 +102,7 @@ def measure(job: Job) -> Measured:
     Raises:
         MeasureError: The storage cannot be opened or read, or the process died.
     """
-    context = get_context("spawn")
+    context = process_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_serve, args=(theirs, job), daemon=True)
     with ours:
