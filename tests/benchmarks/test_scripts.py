@@ -53,6 +53,17 @@ def test_the_loaders_table(tmp_path, photographs, tmp_path_factory):
 
 
 @pytest.mark.slow
+def test_tables(tmp_path):
+    arguments = ["--rows", "300", "--rounds", "1", "--batches", "50"]
+    said = finish(tmp_path, start(tmp_path, "tables.py", *arguments))
+    rows = [line.split("|")[1].strip() for line in said.splitlines() if line.startswith("| ")]
+    assert rows[1:4] == [
+        "torch, row by row, 0 workers", "torch, row by row, 2 workers", "torch, batches of indices",
+    ]  # fmt: skip
+    assert len(rows) == 10 and all(row.startswith("ours, ") for row in rows[4:])
+
+
+@pytest.mark.slow
 def test_packing(tmp_path):
     arguments = ["--count", "300", "--rounds", "1", "--rows", "ours-one,ours-quality,lmdb,pyarrow"]
     said = finish(tmp_path, start(tmp_path, "pack.py", *arguments))
