@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.partners import Accompanied, PartnerStage
+from datasets.partners import PartnerStage
 from datasets.protocols import (
     Annotations,
     Decoder,
@@ -22,7 +22,7 @@ from datasets.protocols import (
 )
 from datasets.sample import BadRecord, BadSample, Sample
 from datasets.stage_times import StageTimes
-from datasets.stages import TransformStage
+from datasets.transform_stage import TransformStage
 
 if TYPE_CHECKING:
     from datasets.splits import StorageRecipe
@@ -139,25 +139,33 @@ class RecordDataset:
     ) -> list[Sample | BadSample]:
         """Decode and transform what `read` gave; see `datasets.protocols.StagedDataset`."""
         times = StageTimes() if times is None else times
+        if not self.needs_partners:
+            decoded = self._decoded(records, times)
+            return self._transform.each(decoded, positions, epoch, rows=rows, times=times)
         samples = []
-        for row, (record, position) in enumerate(zip(records, positions.tolist(), strict=True)):
-            partners = None
-            if isinstance(record, Accompanied):
-                start = time.perf_counter()
-                partners = self._partners.samples(
-                    record, position, epoch, read=self._lying_at, decode=self._decode_partner
-                )
-                times.decode += time.perf_counter() - start
-                record = record.record
-            if self._decode is not None:
-                start = time.perf_counter()
-                record = self._decode(record)
-                times.decode += time.perf_counter() - start
+        decoded = self._decoded((group.record for group in records), times)
+        groups = zip(records, decoded, positions.tolist(), strict=True)
+        for row, (group, sample, position) in enumerate(groups):
+            start = time.perf_counter()
+            partners = self._partners.samples(
+                group, position, epoch, read=self._lying_at, decode=self._decode_partner
+            )
+            times.decode += time.perf_counter() - start
             into = None if rows is None else rows[row]
             samples.append(
-                self._transform(record, position, epoch, into=into, times=times, partners=partners)
+                self._transform(sample, position, epoch, into=into, times=times, partners=partners)
             )
         return samples
+
+    def _decoded(self, records: Iterable[Any], times: StageTimes) -> Iterator[Any]:
+        for record in records:
+            if self._decode is None:
+                yield record
+                continue
+            start = time.perf_counter()
+            sample = self._decode(record)
+            times.decode += time.perf_counter() - start
+            yield sample
 
     def fingerprint(self) -> str:
         """The storage's: what the data is, wherever it lies."""

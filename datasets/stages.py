@@ -1,23 +1,15 @@
-"""What every dataset does with a record: decode it, then transform it at a position."""
+"""Record to sample, before anything is drawn: fields are renamed, and the decoder runs."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from datasets.pending_image import DamagedImageError, PendingImage
-from datasets.sample import BadRecord, BadSample, Record, Sample
-from pipeline.rng import KeyedRng, Stream
+from datasets.sample import BadRecord, Record, Sample
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from datasets.protocols import Decoder, Transform
-    from datasets.stage_times import StageTimes
 
 _RESERVED = ("index", "key", "position")
 _REST = "*"
@@ -122,132 +114,3 @@ class DecodeStage:
                 )
             fields[new_name] = record.fields[name]
         return fields
-
-
-class TransformStage:
-    """Sample to sample at a position, with draws that only (seed, epoch, position) decide.
-
-    Args:
-        transform: The transform; one that `fills_rows` takes an argument `into`.
-        seed: The run's seed.
-        storage: What messages call the storage.
-
-    Attributes:
-        row_shape: Height, width and channels of the last uint8 image that came out, which is
-            the likely shape of the next ones; None before there was one.
-    """
-
-    row_shape: tuple[int, int, int] | None
-
-    def __init__(self, transform: Transform, *, seed: int, storage: str) -> None:
-        self.transform = transform
-        self.seed = seed
-        self.storage = storage
-        self.row_shape = None
-        self._local = threading.local()
-
-    def __call__(
-        self,
-        sample: Sample | BadRecord,
-        position: int,
-        epoch: int,
-        *,
-        into: NDArray[np.uint8] | None = None,
-        times: StageTimes | None = None,
-        partners: Sequence[list[Sample]] | BadRecord | None = None,
-    ) -> Sample | BadSample:
-        """Transform one sample.
-
-        Args:
-            sample: The decoded sample, or why there is none.
-            position: Its position in the epoch.
-            epoch: The epoch.
-            into: uint8 [*row_shape], where the image is put if it is of that shape.
-            times: Its `transform` and `decode` are added to.
-            partners: The samples for each step that needs others, or why there are none; None
-                where no step does.
-
-        Returns:
-            The sample with its ``position``; bad stays bad, and becomes so where a pending
-            image turns out to be damaged.
-
-        Raises:
-            RuntimeError: The transform failed. That is a mistake in it or its arguments, not
-                in the data, so it is no bad sample: it stops the run and the cause is chained.
-        """
-        if isinstance(sample, BadRecord):
-            return BadSample(sample.index, sample.key, position, sample.cause, self.storage)
-        if isinstance(partners, BadRecord):
-            cause = f"no partner could be read, the last was {partners.key!r}: {partners.cause}"
-            key = str(sample.get("key"))
-            return BadSample(int(sample["index"]), key, position, cause, self.storage)
-        sample["position"] = position
-        image = sample.get("image")
-        start = time.perf_counter()
-        rng = self._keyed_rng().at(self.seed, epoch, position, Stream.AUGMENT)
-        try:
-            changed = self._transformed(sample, rng, into, partners)
-            if not isinstance(changed, dict):
-                raise TypeError(f"gave {type(changed).__name__}, expected the sample, a dict")
-            return self._put(changed, into)
-        except DamagedImageError as error:
-            key = str(sample.get("key"))
-            return BadSample(int(sample["index"]), key, position, str(error), self.storage)
-        except Exception as error:
-            where = "; ".join(getattr(error, "__notes__", ())) or "in the transform"
-            raise RuntimeError(
-                f"{self.storage}: {sample.get('key')!r} at position {position}: {where}: "
-                f"{type(error).__name__}: {error}"
-            ) from error
-        finally:
-            if times is not None:
-                decoding_s = image.seconds if isinstance(image, PendingImage) else 0.0
-                times.decode += decoding_s
-                times.transform += time.perf_counter() - start - decoding_s
-
-    def _transformed(
-        self,
-        sample: Sample,
-        rng: np.random.Generator,
-        into: NDArray[np.uint8] | None,
-        partners: Sequence[list[Sample]] | None,
-    ) -> Sample:
-        more: dict[str, Any] = {}
-        if into is not None and getattr(self.transform, "fills_rows", False):
-            more["into"] = into
-        if partners is not None:
-            more["partners"] = partners
-        return self.transform(sample, rng, **more)
-
-    def _put(self, sample: Sample, into: NDArray[np.uint8] | None) -> Sample:
-        """The sample with its image in the row that is meant for it, if it fits."""
-        image: Any = sample.get("image")
-        if image is into or not _is_uint8_image(image):
-            return sample
-        self.row_shape = image.shape
-        if into is None or into.shape != image.shape:
-            return sample
-        into[...] = image
-        # A new dict: a transform may have kept the one it gave, and a row is not to be kept.
-        return {**sample, "image": into}
-
-    def _keyed_rng(self) -> KeyedRng:
-        """This thread's generator."""
-        rng: KeyedRng | None = getattr(self._local, "rng", None)
-        if rng is None:
-            rng = self._local.rng = KeyedRng()
-        return rng
-
-    def __getstate__(self) -> tuple[Transform, int, str]:
-        return self.transform, self.seed, self.storage
-
-    def __setstate__(self, state: tuple[Transform, int, str]) -> None:
-        self.transform, self.seed, self.storage = state
-        self.row_shape = None
-        self._local = threading.local()
-
-
-def _is_uint8_image(image: Any) -> bool:
-    import numpy as np
-
-    return isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3

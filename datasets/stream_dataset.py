@@ -19,7 +19,8 @@ from datasets.protocols import Decoder, FittedDecoder, Source, Transform
 from datasets.reading_thread import read_ahead
 from datasets.sample import BadRecord, BadSample, Record, Sample
 from datasets.stage_times import StageTimes
-from datasets.stages import DecodeStage, TransformStage, deferred
+from datasets.stages import DecodeStage, deferred
+from datasets.transform_stage import TransformStage
 from pipeline.permutation import permute
 from pipeline.registry import register
 
@@ -158,17 +159,20 @@ class LaneStreamDataset:
             RuntimeError: A transform failed, see `TransformStage`.
         """
         times = StageTimes() if times is None else times
-        samples = []
-        for row, (item, position) in enumerate(zip(items, positions.tolist(), strict=True)):
+        decoded = self._decoded(items, positions, times)
+        return self._transform.each(decoded, positions, epoch, rows=rows, times=times)
+
+    def _decoded(
+        self, items: Sequence[Any], positions: NDArray[np.int64], times: StageTimes
+    ) -> Iterator[Sample | BadRecord]:
+        for item, position in zip(items, positions.tolist(), strict=True):
             start = time.perf_counter()
             record = self._record(item, position)
             read = time.perf_counter()
             sample = self._decode(record)
             times.read += read - start
             times.decode += time.perf_counter() - read
-            into = None if rows is None else rows[row]
-            samples.append(self._transform(sample, position, epoch, into=into, times=times))
-        return samples
+            yield sample
 
     def _record(self, item: Any, position: int) -> Record | BadRecord:
         record = item if isinstance(item, BadRecord) else self.source.load(item)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from datasets.pending_image import DamagedImageError, PendingImage
+from datasets.pending_image import DamagedImageError, DrawnImage, PendingImage
 from datasets.sample import Sample
 from transforms.compiled_head import CompiledHead, compile_head
 from transforms.resized_head import ResizedHead, compile_resized_head
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+T = TypeVar("T")
 Node = Mapping[str, Any]
 BuildStep = Callable[..., Any]
 
@@ -54,11 +56,11 @@ class AlbumentationsStage:
         """
         if rng is not self._rng:
             self._take_draws_from(rng)
-        image = sample.get("image")
+        image: Any = sample.get("image")
+        if self._head is not None and _image_alone(sample) and self._head.takes(image):
+            sample["image"] = self._noted(functools.partial(self._head, image, into))
+            return sample
         has_boxes, has_keypoints = "boxes" in sample, "keypoints" in sample
-        image_alone = not (has_boxes or has_keypoints or "mask" in sample)
-        if self._head is not None and image_alone and self._head.takes(image):
-            return self._compiled(self._head, sample, into)
         if isinstance(image, PendingImage):
             sample["image"] = image.whole()
         compose, names = self._compose_for(has_boxes, has_keypoints)
@@ -91,17 +93,33 @@ class AlbumentationsStage:
         target = str(self._steps[step]["_target_"]).rpartition(".")[2]
         return f"the augmentation begins with {step!r} ({target}), not with a crop"
 
-    def _compiled(
-        self, head: CompiledHead | ResizedHead, sample: Sample, into: NDArray[np.uint8] | None
-    ) -> Sample:
+    @property
+    def draws_first(self) -> bool:
+        """Whether `draw` leaves nothing but pixels to be made."""
+        return self._head is not None and self._head.draws_first
+
+    def draw(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """Like a call, but the image of a sample that has nothing else is a `DrawnImage`."""
+        image = sample["image"]
+        if self._head is None or not _image_alone(sample) or not self._head.takes(image):
+            return self(sample, rng)
+        if rng is not self._rng:
+            self._take_draws_from(rng)
+        pixels = self._noted(functools.partial(self._head.draw, image))
+        sample["image"] = DrawnImage(
+            image, lambda into: self._noted(functools.partial(pixels, into))
+        )
+        return sample
+
+    def _noted(self, make: Callable[[], T]) -> T:
+        """What `make` returns; what it raises gets a note that names the step."""
         try:
-            sample["image"] = head(sample["image"], into)
+            return make()
         except DamagedImageError:
             raise
         except Exception as error:
             self._note_step(error, self._compose_for(False, False)[1])
             raise
-        return sample
 
     def _note_step(self, error: Exception, names: Mapping[int, str]) -> None:
         step = _failed_step(error, names)
@@ -145,6 +163,10 @@ class AlbumentationsStage:
         self._rng = rng
         for compose, _ in self._composes.values():
             compose.set_random_state(rng, PythonRandom(rng))
+
+
+def _image_alone(sample: Sample) -> bool:
+    return not ("boxes" in sample or "keypoints" in sample or "mask" in sample)
 
 
 def import_albumentations() -> Any:

@@ -7,6 +7,8 @@ image's size, before there are pixels.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from datasets.pending_image import PendingImage
@@ -94,6 +96,26 @@ class CompiledHead:
             DamagedImageError: What had to be decoded is damaged.
             Exception: Whatever a transform raises.
         """
+        pixels = self.draw(image)
+        if not self._rest:
+            return pixels(into)
+        data: dict[str, Any] = {"image": pixels(None)}
+        for transform in self._rest:
+            data = transform(**data)
+        result: Image = data["image"]
+        return result
+
+    @property
+    def draws_first(self) -> bool:
+        """Whether `draw` makes every draw of the Compose."""
+        return not self._rest
+
+    def draw(self, image: Image | PendingImage) -> Callable[[Image | None], Image]:
+        """Make the draws of crop, resize and flips, and what the decoder needs of the image.
+
+        Returns:
+            What makes the pixels, in `into` or in an array of its own; see a call.
+        """
         first = self._first
         # Whether to run at all: Compose draws that even where p is 1.
         self._compose.py_random.random()
@@ -105,27 +127,20 @@ class CompiledHead:
             if flip.should_apply():
                 turned[axis] = not turned[axis]
         flip_code = _FLIP_CODES.get((turned[0], turned[1]))
-        if not self._rest:
-            return self._pixels(image, params, flip_code, into)
-        data: dict[str, Any] = {"image": self._pixels(image, params, flip_code, None)}
-        for transform in self._rest:
-            data = transform(**data)
-        result: Image = data["image"]
-        return result
+        return functools.partial(self._pixels, self._part(image, params), flip_code)
 
     def _pixels(
         self,
-        image: Image | PendingImage,
-        params: dict[str, Any] | None,
+        part: Callable[[], tuple[Image, Any, int]],
         flip_code: int | None,
         into: Image | None,
     ) -> Image:
-        """Crop, resize and flip as drawn."""
+        """Decode, crop, resize and flip as drawn."""
         import cv2
         import numpy as np
 
-        part, size, interpolation = self._part(image, params)
-        height, width, channels = part.shape
+        pixels, size, interpolation = part()
+        height, width, channels = pixels.shape
         resizes = size is not None and tuple(size) != (height, width)
         if resizes:
             height, width = size
@@ -134,42 +149,46 @@ class CompiledHead:
         elif resizes or flip_code is not None:
             target = np.empty((height, width, channels), np.uint8)
         else:
-            return np.ascontiguousarray(part)
+            return np.ascontiguousarray(pixels)
         if resizes:
-            cv2.resize(part, (width, height), dst=target, interpolation=interpolation)
+            cv2.resize(pixels, (width, height), dst=target, interpolation=interpolation)
             if flip_code is not None:
                 cv2.flip(target, flip_code, dst=target)  # in place, while it is in the cache
         elif flip_code is not None:
-            cv2.flip(part, flip_code, dst=target)
+            cv2.flip(pixels, flip_code, dst=target)
         else:
-            target[...] = part
+            target[...] = pixels
         return target
 
     def _part(
         self, image: Image | PendingImage, params: dict[str, Any] | None
-    ) -> tuple[Image, Any, int]:
-        """The cropped pixels, and the rows and columns and the way they are to be resized by."""
+    ) -> Callable[[], tuple[Image, Any, int]]:
+        """What gives the cropped pixels, the size they are resized to, and in which way."""
         first = self._first
         if params is None:
-            return _around(image, None)[0], None, 0
-        if self.crops:
-            x_min, y_min, x_max, y_max = params["crop_coords"]
-            height, width, _ = image.shape
-            inside = 0 <= x_min < x_max <= width and 0 <= y_min < y_max <= height
-            if not inside or params.get("pad_params") is not None:
-                return first.apply(_around(image, None)[0], **params), None, 0
-            size = getattr(first, "size", None)
-            box = (int(x_min), int(y_min), int(x_max), int(y_max))
-            if isinstance(image, PendingImage) and size is not None:
-                pixels, box = image.to_resize(box, size)
-                left = top = 0
-            else:
-                pixels, left, top = _around(image, box)
-            part = pixels[box[1] - top : box[3] - top, box[0] - left : box[2] - left]
-            if size is None:
-                return part, None, 0
-        else:
-            part, size = _around(image, None)[0], (first.height, first.width)
+            return lambda: (_whole(image), None, 0)
+        if not self.crops:
+            return lambda: self._to_size(_whole(image), (first.height, first.width))
+        x_min, y_min, x_max, y_max = params["crop_coords"]
+        height, width, _ = image.shape
+        inside = 0 <= x_min < x_max <= width and 0 <= y_min < y_max <= height
+        if not inside or params.get("pad_params") is not None:
+            return lambda: (first.apply(_whole(image), **params), None, 0)
+        size = getattr(first, "size", None)
+        box = (int(x_min), int(y_min), int(x_max), int(y_max))
+        if isinstance(image, PendingImage):
+            return functools.partial(self._cropped, image.prepare(box, size), size)
+        return functools.partial(self._cropped, lambda: (_whole(image), box), size)
+
+    def _cropped(
+        self, decode: Callable[[], tuple[Image, Box]], size: Any
+    ) -> tuple[Image, Any, int]:
+        pixels, box = decode()
+        part = pixels[box[1] : box[3], box[0] : box[2]]
+        return self._to_size(part, size) if size is not None else (part, None, 0)
+
+    def _to_size(self, part: Image, size: Any) -> tuple[Image, Any, int]:
+        first = self._first
         shrinks = part.shape[0] > size[0] or part.shape[1] > size[1]
         if shrinks and first.area_for_downscale is not None:
             import cv2
@@ -195,10 +214,10 @@ def _is(transform: Any, module: str, names: frozenset[str] | tuple[str, ...]) ->
     return kind.__module__ == module and kind.__name__ in names
 
 
-def _around(image: Image | PendingImage, box: Box | None) -> tuple[Image, int, int]:
-    """Pixels that hold a box, or all for None, and the column and row they begin at."""
+def _whole(image: Image | PendingImage) -> Image:
+    """All pixels, in one piece."""
     if isinstance(image, PendingImage):
-        return image.around(box)
+        return image.whole()
     import numpy as np
 
-    return np.ascontiguousarray(image), 0, 0
+    return np.ascontiguousarray(image)

@@ -7,7 +7,9 @@ right and at the bottom maps every pixel as that of the whole image does.
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from datasets.pending_image import PendingImage
@@ -66,22 +68,37 @@ class ResizedHead:
             DamagedImageError: What had to be decoded is damaged.
             Exception: Whatever a transform raises.
         """
-        # Whether to run at all: Compose draws that even where p is 1.
-        self._compose.py_random.random()
-        pixels = self._pixels(image)
-        if not self._rest and into is not None and into.shape == pixels.shape:
-            into[...] = pixels
-            return into
-        import numpy as np
-
-        data: dict[str, Any] = {"image": np.ascontiguousarray(pixels)}
+        pixels = self.draw(image)
+        if not self._rest:
+            return pixels(into)
+        data: dict[str, Any] = {"image": pixels(None)}
         for transform in self._rest:
             data = transform(**data)
         result: Image = data["image"]
         return result
 
+    @property
+    def draws_first(self) -> bool:
+        """Whether `draw` makes every draw of the Compose."""
+        return not self._rest
+
+    def draw(self, image: PendingImage) -> Callable[[Image | None], Image]:
+        """Make the draws of the head; what is returned makes the pixels, see a call."""
+        # Whether to run at all: Compose draws that even where p is 1.
+        self._compose.py_random.random()
+        return functools.partial(self._put, image)
+
+    def _put(self, image: PendingImage, into: Image | None) -> Image:
+        import numpy as np
+
+        pixels = self._pixels(image)
+        if into is None or into.shape != pixels.shape:
+            return np.ascontiguousarray(pixels)
+        into[...] = pixels
+        return into
+
     def _pixels(self, image: PendingImage) -> Image:
-        """Resize and crop as drawn."""
+        """Resize and crop, at the centre."""
         height, width, channels = image.shape
         size, interpolation = self._size(height, width)
         params = self._crop.get_params_dependent_on_data({"shape": (*size, channels)}, {})

@@ -160,6 +160,32 @@ class Stack:
             sample = dict(sample)  # a step may have kept the one it gave
         return last(sample, rng, into)
 
+    @property
+    def draws_first(self) -> bool:
+        """Whether every draw can be made before a pending image is decoded, by `draw`."""
+        stages = self._stages()
+        first = stages[0] if len(stages) == 1 else None
+        return isinstance(first, AlbumentationsStage) and first.draws_first
+
+    def draw(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """Make the draws for a sample, where the stack `draws_first`.
+
+        Args:
+            sample: The sample, whose image is a `PendingImage`; its arrays are left as they are.
+            rng: Where every draw comes from.
+
+        Returns:
+            A new sample. Where there are no boxes, mask or keypoints its image is a `DrawnImage`,
+            to be filled in this thread; otherwise all is done.
+
+        Raises:
+            DamagedImageError: A pending image is damaged.
+            Exception: Whatever a step raises, with a note that names the step.
+        """
+        (stage,) = self._stages()
+        assert isinstance(stage, AlbumentationsStage)
+        return stage.draw(dict(sample), rng)
+
     def partner_counts(self, rng: np.random.Generator) -> tuple[int, ...]:
         """How many other samples each step that needs some asks for, in the order of the steps."""
         stages = [stage for stage in self._stages() if isinstance(stage, _OwnStage)]

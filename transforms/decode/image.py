@@ -9,7 +9,7 @@ from annotated_types import Ge
 
 from datasets.pending_image import PendingImage
 from pipeline.registry import register
-from transforms.formats.jpeg_pixels import decode_around
+from transforms.formats.jpeg_pixels import cut_around, decode_around
 from transforms.formats.opencv_pixels import CHANNELS
 from transforms.record_decoder import RecordDecoder
 
@@ -76,4 +76,8 @@ class ImageDecoder(RecordDecoder):
 
     def _pending(self, data: bytes, header: Header) -> PendingImage:
         shape = (header.height, header.width, CHANNELS[self.mode])
-        return PendingImage(shape, functools.partial(decode_around, data, header, self.mode))
+        return PendingImage(
+            shape,
+            functools.partial(decode_around, data, header, self.mode),
+            cut=functools.partial(cut_around, data, header, self.mode),
+        )

@@ -16,7 +16,9 @@ _START_OF_SCAN = 0xDA
 _END_OF_IMAGE = 0xD9
 _RESTART_INTERVAL = 0xDD
 _APP1 = 0xE1
-_ALONE = frozenset(range(0xD0, 0xD8)) | {0x01}
+# Markers without a length behind them, fill bytes among them.
+_NO_SEGMENT = frozenset(range(0xD0, 0xD8)) | {0x01, 0xFF, _END_OF_IMAGE}
+_TELLING = _START_OF_FRAME | {_APP1, _RESTART_INTERVAL, TILES_MARKER}
 
 
 @dataclass(slots=True)
@@ -43,23 +45,25 @@ def read_header(data: bytes) -> Header:
     """
     found = _Found()
     at, size = 2, len(data)
+    # A photograph has some ten segments, of which few say how its pixels lie: no call for the rest.
     while True:
         if at + 4 > size:
             raise ValueError("truncated JPEG: it ends within its header")
         if data[at] != 0xFF:
             raise ValueError(f"damaged JPEG: no marker at byte {at}, where a segment begins")
         marker = data[at + 1]
-        if marker == 0xFF or marker in _ALONE:
+        if marker in _NO_SEGMENT:
+            if marker == _END_OF_IMAGE:
+                raise ValueError("damaged JPEG: it ends before any pixels")
             at += 1 if marker == 0xFF else 2
             continue
-        if marker == _END_OF_IMAGE:
-            raise ValueError("damaged JPEG: it ends before any pixels")
-        (length,) = struct.unpack_from(">H", data, at + 2)
+        length = data[at + 2] << 8 | data[at + 3]
         if length < 2 or at + 2 + length > size:
             raise ValueError("truncated JPEG: it ends within its header")
         if marker == _START_OF_SCAN:
             break
-        _read_segment(found, data, marker, at, length)
+        if marker in _TELLING:
+            _read_segment(found, data, marker, at, length)
         at += 2 + length
     if found.frame is None:
         raise ValueError("damaged JPEG: a scan without a frame header")
@@ -110,10 +114,12 @@ def _read_scan(found: _Found, data: bytes, scan_at: int, data_at: int) -> JpegSc
     # In a sequential file the first scan is the only one if it has all components.
     if not found.baseline or components not in (1, 3) or data[scan_at + 4] != components:
         return None
-    factors = [data[found.frame_at + 11 + 3 * i] for i in range(components)]
-    # A lone component is not interleaved: its units are single blocks (section A.2.2).
-    across = max(factor >> 4 for factor in factors) if components > 1 else 1
-    down = max(factor & 15 for factor in factors) if components > 1 else 1
+    across = down = 1  # a lone component is not interleaved: its units are single blocks (A.2.2)
+    if components == 3:
+        factors_at = found.frame_at + 11
+        first, second, third = data[factors_at : factors_at + 7 : 3]
+        across = max(first >> 4, second >> 4, third >> 4)
+        down = max(first & 15, second & 15, third & 15)
     if not across or not down:
         return None
     return JpegScan(

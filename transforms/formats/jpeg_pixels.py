@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import TYPE_CHECKING
 
 from datasets.pending_image import smaller_box
 from transforms.formats.jpeg import read_header
-from transforms.formats.jpeg_region import LEAST_WIDTH, cut_part
+from transforms.formats.jpeg_region import LEAST_WIDTH, JpegPart, cut_part
 from transforms.formats.opencv_pixels import CHANNELS, convert, imdecode
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
     from numpy.typing import NDArray
 
-    from datasets.pending_image import Box
+    from datasets.pending_image import Box, Part
     from transforms.formats.header import Header
 
     Image = NDArray[np.uint8]
@@ -27,21 +30,21 @@ _STRAY_MARKERS = ("Unsupported marker type", "Unsupported JPEG process")
 _EXTRANEOUS = re.compile(r"(\d+) extraneous bytes before marker 0xd9")
 
 
-def decode_around(
-    data: bytes, header: Header, mode: str, box: Box | None
-) -> tuple[Image, int, int]:
+def decode_around(data: bytes, header: Header, mode: str, box: Box | None) -> Part:
     """Decode what a box needs, or everything; the pixels, and the column and row they begin at.
 
     Whatever the decoder says of a part, the whole image decides whether the file is damaged:
     it is decoded then, and what it forgives is forgiven.
     """
-    image, left, top = _decode_part(data, header, mode, box, 1)
-    return image, left, top
+    return _cut(data, header, mode, box, 1)()
 
 
-def decode_reduced(
-    data: bytes, header: Header, mode: str, box: Box | None, factor: int
-) -> tuple[Image, int, int]:
+def cut_around(data: bytes, header: Header, mode: str, box: Box) -> Callable[[], Part]:
+    """Cut out what a box needs; what is returned decodes it, as `decode_around` does."""
+    return _cut(data, header, mode, box, 1)
+
+
+def decode_reduced(data: bytes, header: Header, mode: str, box: Box | None, factor: int) -> Part:
     """Like `decode_around`, with both sides smaller by a factor of 2, 4 or 8, rounded up.
 
     An overview of that factor in the file is taken; else the pixels are those of DCT scaling,
@@ -75,18 +78,24 @@ def decode_reduced(
             min(header.width, box[2] + context),
             min(header.height, box[3] + context),
         )
-    image, left, top = _decode_part(data, header, mode, box, factor)
+    image, left, top = _cut(data, header, mode, box, factor)()
     return image, left // factor, top // factor
 
 
-def _decode_part(
+def _cut(
     data: bytes, header: Header, mode: str, box: Box | None, factor: int
-) -> tuple[Image, int, int]:
+) -> Callable[[], Part]:
     part = cut_part(data, header.scan, box) if box is not None and header.scan else None
+    return functools.partial(_decode_part, part, data, header, mode, factor)
+
+
+def _decode_part(
+    part: JpegPart | None, data: bytes, header: Header, mode: str, factor: int
+) -> Part:
     if part is not None and part.width >= LEAST_WIDTH * factor:
         image = _buffer(part.height, part.width, mode, factor)
         try:
-            _decode_into(image, part.data, mode, factor)
+            _decode_into(image, part.file(), mode, factor)
         except ValueError as error:
             # The first complaint is the one that is reported, so nothing hides behind this one.
             left_over = not part.exhaustive and _EXTRANEOUS.search(str(error))

@@ -7,7 +7,9 @@ stand at regular places gives the touched intervals alone, with the markers numb
 
 from __future__ import annotations
 
+import functools
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,7 +36,7 @@ class JpegPart:
     """A JPEG of a part of an image.
 
     Attributes:
-        data: The file.
+        file: Gives the file. What it would only copy is copied where it is decoded, and not before.
         width: Its columns.
         height: Its rows.
         left: Column of the whole image at which it begins.
@@ -43,7 +45,7 @@ class JpegPart:
             over, about which the decoder complains.
     """
 
-    data: bytes | bytearray
+    file: Callable[[], bytes | bytearray]
     width: int
     height: int
     left: int
@@ -70,9 +72,15 @@ def _cut_rows(data: bytes, scan: JpegScan, box: Box) -> JpegPart | None:
     height = box[3] + _CONTEXT
     if height >= scan.height:
         return None
+    file = functools.partial(_lowered, data, scan.frame_at, height)
+    return JpegPart(file, scan.width, height, 0, 0, exhaustive=False)
+
+
+def _lowered(data: bytes, frame_at: int, height: int) -> bytearray:
+    """A file whose frame header says another height."""
     part = bytearray(data)
-    struct.pack_into(">H", part, scan.frame_at + 5, height)
-    return JpegPart(part, scan.width, height, 0, 0, exhaustive=False)
+    struct.pack_into(">H", part, frame_at + 5, height)
+    return part
 
 
 def _cut_tiles(data: bytes, scan: JpegScan, box: Box) -> JpegPart | None:
@@ -120,7 +128,7 @@ def _cut_tiles(data: bytes, scan: JpegScan, box: Box) -> JpegPart | None:
     if not _renumber(part, markers, numbers.ravel(), numbers_in_all=ends.size):
         return None
     struct.pack_into(">HH", part, scan.frame_at + 5, height, width)
-    return JpegPart(part, width, height, left, top, exhaustive=True)
+    return JpegPart(lambda: part, width, height, left, top, exhaustive=True)
 
 
 def _tiles(start: int, stop: int, size: int, count: int) -> tuple[int, int]:

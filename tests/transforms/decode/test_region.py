@@ -134,7 +134,7 @@ def test_tiles_save_most_of_the_bytes():
     part = cut_part(data, read_header(data).scan, (300, 300, 400, 400))
     assert part is not None and part.exhaustive
     assert (part.left, part.top, part.width, part.height) == (256, 288, 192, 128)
-    assert len(part.data) < len(data) / 10
+    assert len(part.file()) < len(data) / 10
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_damage_in_touched_tiles_raises_wherever_the_whole_image_does(kind):
     raised = 0
     for trial in range(120):
         # The touched tiles are the first ones, so their bytes are the first ones too.
-        at = int(rng.integers(header.scan.data_at, len(part.data) - 45))
+        at = int(rng.integers(header.scan.data_at, len(part.file()) - 45))
         kinds = [data[:at] + data[at + 40 :], data[:at] + b"\xff\x00" * 4 + data[at + 8 :]]
         damaged = kinds[trial % 2]
         if outcome(lambda damaged=damaged: ImageDecoder().decode(damaged)) is None:

@@ -1,0 +1,254 @@
+"""Sample to sample at a position: the draws, then the pixels."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from datasets.pending_image import DamagedImageError, DrawnImage, PendingImage
+from datasets.sample import BadRecord, BadSample, Sample
+from pipeline.rng import KeyedRng, Stream
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from datasets.protocols import Transform
+    from datasets.stage_times import StageTimes
+
+# Samples whose draws are made before the pixels of the first one. What the decoder needs of them
+# is held meanwhile, so it is few.
+_DRAWN_AHEAD = 16
+
+
+class TransformStage:
+    """Sample to sample at a position, with draws that only (seed, epoch, position) decide.
+
+    Args:
+        transform: The transform; one that `fills_rows` takes an argument `into`.
+        seed: The run's seed.
+        storage: What messages call the storage.
+
+    Attributes:
+        row_shape: Height, width and channels of the last uint8 image that came out, which is
+            the likely shape of the next ones; None before there was one.
+    """
+
+    row_shape: tuple[int, int, int] | None
+
+    def __init__(self, transform: Transform, *, seed: int, storage: str) -> None:
+        self.transform = transform
+        self.seed = seed
+        self.storage = storage
+        self.row_shape = None
+        self._local = threading.local()
+
+    def __call__(
+        self,
+        sample: Sample | BadRecord,
+        position: int,
+        epoch: int,
+        *,
+        into: NDArray[np.uint8] | None = None,
+        times: StageTimes | None = None,
+        partners: Sequence[list[Sample]] | BadRecord | None = None,
+    ) -> Sample | BadSample:
+        """Transform one sample.
+
+        Args:
+            sample: The decoded sample, or why there is none.
+            position: Its position in the epoch.
+            epoch: The epoch.
+            into: uint8 [*row_shape], where the image is put if it is of that shape.
+            times: Its `transform` and `decode` are added to.
+            partners: The samples for each step that needs others, or why there are none; None
+                where no step does.
+
+        Returns:
+            The sample with its ``position``; bad stays bad, and becomes so where a pending
+            image turns out to be damaged.
+
+        Raises:
+            RuntimeError: The transform failed. That is a mistake in it or its arguments, not
+                in the data, so it is no bad sample: it stops the run and the cause is chained.
+        """
+        if isinstance(sample, BadRecord):
+            return BadSample(sample.index, sample.key, position, sample.cause, self.storage)
+        if isinstance(partners, BadRecord):
+            cause = f"no partner could be read, the last was {partners.key!r}: {partners.cause}"
+            key = str(sample.get("key"))
+            return BadSample(int(sample["index"]), key, position, cause, self.storage)
+        sample["position"] = position
+        image = sample.get("image")
+        with _Clock(times, image):
+            rng = self._keyed_rng().at(self.seed, epoch, position, Stream.AUGMENT)
+            try:
+                return self._put(self._transformed(sample, rng, into, partners), into)
+            except Exception as error:
+                return self._failed(error, sample)
+
+    def each(
+        self,
+        samples: Iterable[Sample | BadRecord],
+        positions: NDArray[np.int64],
+        epoch: int,
+        *,
+        rows: NDArray[np.uint8] | None = None,
+        times: StageTimes | None = None,
+    ) -> list[Sample | BadSample]:
+        """Transform samples, the draws of several before the pixels of the first where that can be.
+
+        Between two photographs a decoder leaves none of the interpreter's code and data in a core's
+        caches. Apart from one another, both are faster.
+
+        Args:
+            samples: Decoded samples, or why there is none.
+            positions: int64 [n], where they stand.
+            epoch: The epoch.
+            rows: uint8 [n, *row_shape], where images are put that are of that shape.
+            times: Its `transform` and `decode` are added to.
+
+        Returns:
+            As of a call, for each.
+
+        Raises:
+            RuntimeError: The transform failed, as in a call.
+        """
+        draws_first = getattr(self.transform, "draws_first", False)
+        done: list[Sample | BadSample] = []
+        first = 0
+        for row, (sample, position) in enumerate(zip(samples, positions.tolist(), strict=True)):
+            if draws_first and isinstance(sample, dict) and _is_pending(sample):
+                done.append(self._draw(sample, position, epoch, times))
+            else:
+                into = None if rows is None else rows[row]
+                done.append(self(sample, position, epoch, into=into, times=times))
+            if len(done) - first == _DRAWN_AHEAD:
+                self._fill(done, first, rows, times)
+                first = len(done)
+        self._fill(done, first, rows, times)
+        return done
+
+    def _draw(
+        self, sample: Sample, position: int, epoch: int, times: StageTimes | None
+    ) -> Sample | BadSample:
+        sample["position"] = position
+        with _Clock(times, sample["image"]):
+            rng = self._keyed_rng().at(self.seed, epoch, position, Stream.AUGMENT)
+            try:
+                drawn: Sample = self.transform.draw(sample, rng)  # type: ignore[attr-defined]
+                return drawn
+            except Exception as error:
+                return self._failed(error, sample)
+
+    def _fill(
+        self,
+        done: list[Sample | BadSample],
+        first: int,
+        rows: NDArray[np.uint8] | None,
+        times: StageTimes | None,
+    ) -> None:
+        """Make the pixels of ``done[first:]``."""
+        for row in range(first, len(done)):
+            sample = done[row]
+            if isinstance(sample, BadSample):
+                continue
+            image = sample.get("image")
+            into = None if rows is None else rows[row]
+            if not isinstance(image, DrawnImage):
+                done[row] = self._put(sample, into)
+                continue
+            with _Clock(times, image.source):
+                try:
+                    sample["image"] = image.fill(into)
+                    done[row] = self._put(sample, into)
+                except Exception as error:
+                    done[row] = self._failed(error, sample)
+
+    def _failed(self, error: Exception, sample: Sample) -> BadSample:
+        """A damaged image is a bad sample; anything else is raised."""
+        if isinstance(error, DamagedImageError):
+            key, position = str(sample.get("key")), int(sample["position"])
+            return BadSample(int(sample["index"]), key, position, str(error), self.storage)
+        where = "; ".join(getattr(error, "__notes__", ())) or "in the transform"
+        raise RuntimeError(
+            f"{self.storage}: {sample.get('key')!r} at position {sample['position']}: {where}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+    def _transformed(
+        self,
+        sample: Sample,
+        rng: np.random.Generator,
+        into: NDArray[np.uint8] | None,
+        partners: Sequence[list[Sample]] | None,
+    ) -> Sample:
+        more: dict[str, Any] = {}
+        if into is not None and getattr(self.transform, "fills_rows", False):
+            more["into"] = into
+        if partners is not None:
+            more["partners"] = partners
+        changed = self.transform(sample, rng, **more)
+        if not isinstance(changed, dict):
+            raise TypeError(f"gave {type(changed).__name__}, expected the sample, a dict")
+        return changed
+
+    def _put(self, sample: Sample, into: NDArray[np.uint8] | None) -> Sample:
+        """The sample with its image in the row that is meant for it, if it fits."""
+        image: Any = sample.get("image")
+        if image is into or not _is_uint8_image(image):
+            return sample
+        self.row_shape = image.shape
+        if into is None or into.shape != image.shape:
+            return sample
+        into[...] = image
+        # A new dict: a transform may have kept the one it gave, and a row is not to be kept.
+        return {**sample, "image": into}
+
+    def _keyed_rng(self) -> KeyedRng:
+        """This thread's generator."""
+        rng: KeyedRng | None = getattr(self._local, "rng", None)
+        if rng is None:
+            rng = self._local.rng = KeyedRng()
+        return rng
+
+    def __getstate__(self) -> tuple[Transform, int, str]:
+        return self.transform, self.seed, self.storage
+
+    def __setstate__(self, state: tuple[Transform, int, str]) -> None:
+        self.transform, self.seed, self.storage = state
+        self.row_shape = None
+        self._local = threading.local()
+
+
+class _Clock:
+    """Adds what a block takes to the times: to ``decode`` where a pending image was decoded."""
+
+    __slots__ = ("_decoded_s", "_image", "_start", "_times")
+
+    def __init__(self, times: StageTimes | None, image: Any) -> None:
+        self._times = times
+        self._image = image if isinstance(image, PendingImage) else None
+
+    def __enter__(self) -> None:
+        self._decoded_s = 0.0 if self._image is None else self._image.seconds
+        self._start = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        if self._times is not None:
+            passed_s = time.perf_counter() - self._start
+            decoding_s = 0.0 if self._image is None else self._image.seconds - self._decoded_s
+            self._times.decode += decoding_s
+            self._times.transform += passed_s - decoding_s
+
+
+def _is_pending(sample: Sample) -> bool:
+    return isinstance(sample.get("image"), PendingImage)
+
+
+def _is_uint8_image(image: Any) -> bool:
+    import numpy as np
+
+    return isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3

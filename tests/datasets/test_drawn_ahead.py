@@ -1,0 +1,131 @@
+"""Draws for several samples before the pixels of the first: the samples are those of one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datasets.pending_image import PendingImage
+from datasets.sample import BadRecord, BadSample, Record, Sample
+from datasets.stage_times import StageTimes
+from datasets.stages import DecodeStage
+from datasets.transform_stage import TransformStage
+from tests.building import build_step
+from tests.contracts.equality import assert_same
+from tests.photographs import photograph, scene
+from transforms.cpu.stack import Stack, build_stack
+from transforms.decode.image import ImageDecoder
+from transforms.decode.scaled import ScaledDecoder
+from transforms.formats.jpeg_tiles import write_tiled
+
+SIZE = (24, 32)
+RESIZED = {"_target_": "albumentations.RandomResizedCrop", "size": list(SIZE)}
+CROP = {"_target_": "albumentations.RandomCrop", "height": SIZE[0], "width": SIZE[1]}
+SHRUNK = {"_target_": "albumentations.SmallestMaxSize", "max_size": 60}
+CENTER = {"_target_": "albumentations.CenterCrop", "height": SIZE[0], "width": SIZE[1]}
+FLIP = {"_target_": "albumentations.HorizontalFlip", "p": 0.5}
+STACKS = {
+    "imagenet": [RESIZED, FLIP],
+    "crop": [CROP, FLIP, {"_target_": "albumentations.VerticalFlip", "p": 0.5}],
+    "sometimes": [{**RESIZED, "p": 0.5}],
+    "evaluation": [SHRUNK, CENTER],
+    "more behind": [RESIZED, FLIP, {"_target_": "albumentations.ColorJitter", "p": 0.8}],
+    "no crop": [FLIP],
+}
+PHOTOGRAPH, TILED = photograph(97, 131), write_tiled(scene(130, 200), quality=95)
+PROGRESSIVE = photograph(97, 131, progressive=True)
+
+
+def stack(name: str) -> Stack:
+    steps = {f"step {number}": dict(node) for number, node in enumerate(STACKS[name])}
+    return build_stack(steps, build_step=build_step)
+
+
+def record(index: int) -> Record | BadRecord:
+    """Photographs of all ways of decoding, pixels, and every kind of damage among them."""
+    if index % 13 == 5:
+        return BadRecord(index, f"gone {index}", "cannot be read")
+    kinds = [PHOTOGRAPH, TILED, PROGRESSIVE, scene(60 + index, 90), b"no image"]
+    if index % 11 == 7:  # the header is whole, and pixels are missing
+        kinds = [PHOTOGRAPH[: len(PHOTOGRAPH) // 3], TILED[: len(TILED) // 3]]
+    image: Any = kinds[index % len(kinds)]
+    if isinstance(image, np.ndarray):
+        image.flags.writeable = False
+    return Record(index, f"key {index}", {"image": image, "label": index})
+
+
+def decoded(decoder: Any, count: int) -> Iterator[Sample | BadRecord]:
+    stage = DecodeStage(decoder.defer, keys=None, storage="storage")
+    return (stage(record(index)) for index in range(count))
+
+
+@pytest.mark.parametrize("decoder", [ImageDecoder(), ScaledDecoder()], ids=["exact", "scaled"])
+@pytest.mark.parametrize("name", STACKS)
+def test_the_samples_are_those_of_one_by_one(name, decoder):
+    count = 75
+    positions = np.random.default_rng(0).permutation(count).astype(np.int64)
+    one_by_one = TransformStage(stack(name), seed=3, storage="storage")
+    expected = [
+        one_by_one(sample, position, 2)
+        for sample, position in zip(decoded(decoder, count), positions.tolist(), strict=True)
+    ]
+    assert sum(isinstance(sample, BadSample) for sample in expected) > 10
+    stage = TransformStage(stack(name), seed=3, storage="storage")
+    for some in (0, 1, 15, 16, 17, count):
+        assert_same(stage.each(decoded(decoder, some), positions[:some], 2), expected[:some])
+        rows = np.zeros((some, *SIZE, 3), np.uint8)
+        samples = stage.each(decoded(decoder, some), positions[:some], 2, rows=rows)
+        assert_same(samples, expected[:some])
+        for row, sample in zip(rows, samples, strict=True):
+            if not isinstance(sample, BadSample) and sample["image"].shape == row.shape:
+                assert np.shares_memory(sample["image"], row)
+
+
+def test_what_was_drawn_keeps_its_order_and_few_images_wait(monkeypatch):
+    events: list[tuple[str, int]] = []
+
+    def pending(number: int) -> PendingImage:
+        def decode(box: object) -> Any:
+            events.append(("pixels", number))
+            return scene(90, 120), 0, 0
+
+        def cut(box: object) -> Any:
+            events.append(("cut", number))
+            return lambda: decode(box)
+
+        return PendingImage((90, 120, 3), decode, cut=cut)
+
+    samples = [{"image": pending(number), "index": number, "key": "a"} for number in range(40)]
+    TransformStage(stack("imagenet"), seed=0, storage="s").each(samples, np.arange(40), 0)
+    numbers = {what: [n for kind, n in events if kind == what] for what in ("cut", "pixels")}
+    assert numbers["cut"] == numbers["pixels"] == list(range(40))
+    assert [kind for kind, _ in events[:17]] == ["cut"] * 16 + ["pixels"]
+    waiting = np.cumsum([1 if kind == "cut" else -1 for kind, _ in events])
+    assert waiting.max() == 16
+
+
+def test_the_times_tell_decoding_from_transforming(monkeypatch):
+    clock = iter(range(10**6))
+    monkeypatch.setattr("time.perf_counter", lambda: float(next(clock)))
+    times = StageTimes()
+    images = [PHOTOGRAPH, TILED]
+    stage = DecodeStage(ImageDecoder().defer, keys=None, storage="s")
+    samples = [stage(Record(n, "a", {"image": images[n % 2]})) for n in range(20)]
+    TransformStage(stack("imagenet"), seed=0, storage="s").each(
+        samples, np.arange(20), 0, times=times
+    )
+    # A tick each for cutting and for decoding, between the two of the clock around each.
+    assert times.decode == 20 * 2
+    assert times.transform == 20 * (2 * 3 - 2)
+
+
+def test_a_mistake_is_told_with_its_step_whenever_it_shows():
+    shape = {"_target_": "albumentations.CenterCrop", "height": 999, "width": 9}
+    for steps in ({"too large": shape}, {"first": RESIZED, "too large": shape}):
+        stage = TransformStage(build_stack(steps, build_step=build_step), seed=0, storage="s")
+        samples = list(decoded(ImageDecoder(), 1))
+        with pytest.raises(RuntimeError, match=r"s: 'key 0' at position 7: .*'too large'"):
+            stage.each(samples, np.array([7]), 0)
