@@ -14,7 +14,7 @@ from datasets.storages.image_folder import ImageFolder
 from datasets.storages.lmdb import LmdbStorage
 from datasets.subset import Subset
 from tests.contracts.storage import check_storage
-from tests.datasets.storages.test_lmdb import Listed
+from tests.datasets.storages.lmdb_files import Listed
 from tests.packed import write_lmdb
 
 

@@ -1,61 +1,20 @@
-"""Tar shards: what the webdataset library writes, odd names, and damage anywhere."""
+"""Tar shards: what the webdataset library writes, labels, odd names and paths."""
 
 import gzip
-import io
-import os
-import pickle
 import shutil
 import tarfile
-import zlib
 
 import numpy as np
 import pytest
 import webdataset
 
-from datasets.formats import tar_indexing, tar_shards
-from datasets.formats.npy_bytes import write_npy
-from datasets.sample import BadRecord, Record
+from datasets.formats import tar_shards
 from datasets.splits import StorageRecipe, open_split
 from datasets.storages.webdataset import WebDatasetStorage
 from tests.contracts.storage import check_storage, summary
+from tests.datasets.storages.tar_samples import BOXES, expected, keys, put, read, samples
 
 rng = np.random.default_rng(0)
-BOXES = np.arange(8, dtype=np.float32).reshape(2, 4)
-
-
-def samples(n, start=0):
-    """Key and fields by extension, with content of many sizes, one of them empty."""
-    return [
-        (f"dir/{i:03d}", {"cls": b"%d" % (i % 3), "jpg": np.random.default_rng(i).bytes(i * 97)})
-        for i in range(start, start + n)
-    ]
-
-
-def put(path, content, kind=tarfile.GNU_FORMAT, **options):
-    """A shard by the standard library; `content`: key and members, or (name, bytes) of a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w", format=kind) as shard:
-        for key, members in content:
-            files = members.items() if isinstance(members, dict) else [(None, members)]
-            for extension, data in files:
-                info = tarfile.TarInfo(f"{key}.{extension}" if extension else key)
-                info.size = len(data)
-                for option, value in options.items():
-                    setattr(info, option, value)
-                shard.addfile(info, io.BytesIO(data))
-    return str(path)
-
-
-def expected(content):
-    return [(k, {"label": int(m["cls"]), "image": m["jpg"]}) for k, m in content]
-
-
-def keys(storage):
-    return storage.index.keys(np.arange(len(storage)))
-
-
-def read(storage, *rows):
-    return storage.read(np.array(rows or range(len(storage))))
 
 
 def test_contract_over_several_shards(tmp_path):
@@ -71,19 +30,6 @@ def test_contract_over_several_shards(tmp_path):
         make_copy=lambda: WebDatasetStorage(str(tmp_path / "b/s-{000..003}.tar")),
     )
     assert sum(path.is_file() for path in tmp_path.rglob("*")) == 8, "nothing is written there"
-
-
-def test_contract_with_a_damaged_sample_between_good_ones(tmp_path):
-    content = samples(20)
-    path = put(tmp_path / "a.tar", content)
-    storage = WebDatasetStorage(path)
-    at = int(storage.index.column("offset")[7]) + 20
-    with open(path, "r+b") as file:
-        file.seek(at)
-        file.write(b"?")
-    want = [(key, None if n == 7 else f) for n, (key, f) in enumerate(expected(content))]
-    check_storage(lambda: storage, want, start_methods=("spawn",))
-    assert read(storage, 7)[0].cause == "a.tar: a header is damaged (checksum); copy it again"
 
 
 def test_shards_of_the_library_hold_what_it_reads_from_them(tmp_path):
@@ -183,36 +129,6 @@ def test_chosen_fields_and_samples_without_them(tmp_path):
     assert storage.fingerprint() != WebDatasetStorage(path).fingerprint()
 
 
-def test_damaged_content_spoils_its_own_sample(tmp_path):
-    good = {"npy": write_npy(BOXES), "txt": b"a"}
-    pickled = io.BytesIO()
-    np.save(pickled, np.array([{}], object), allow_pickle=True)
-    damaged = [good | {"txt": b"\xff"}, good | {"npy": write_npy(BOXES)[:-1]},
-               good | {"npy": pickled.getvalue()}, good | {"a.json": b"{"}]  # fmt: skip
-    content = [(str(n), members) for n, members in enumerate([good, *damaged, good])]
-    first, *bad, last = read(WebDatasetStorage(put(tmp_path / "a.tar", content)))
-    assert first.fields["text"] == last.fields["text"] == "a"
-    assert np.array_equal(first.fields["array"], BOXES)
-    causes = ("its txt: 'utf-8'", "its npy: has 31 bytes of float32",
-              "its npy: holds Python objects", "its a.json")  # fmt: skip
-    for record, cause in zip(bad, causes, strict=True):
-        assert cause in record.cause
-        assert "\n" not in record.cause
-
-
-def test_checksums_in_the_archive_are_compared(tmp_path):
-    content = [("1", {"jpg": b"right"}), ("2", {"jpg": b"right"})]
-    group = f"crc32:{zlib.crc32(b'right'):08x}"
-    path = put(tmp_path / "a.tar", content, gname=group)
-    data = bytearray((tmp_path / "a.tar").read_bytes())
-    data[data.index(b"right")] ^= 1
-    (tmp_path / "a.tar").write_bytes(data)
-    bad, good = read(WebDatasetStorage(path))
-    assert bad.cause == "a.tar: the bytes of '1.jpg' are not those that were packed"
-    assert good.fields == {"image": b"right"}
-    assert len(read(WebDatasetStorage(path, checksums=False))[0].fields["image"]) == 5
-
-
 def test_keys_that_stand_twice(tmp_path):
     put(tmp_path / "0.tar", samples(3))
     put(tmp_path / "1.tar", samples(3))
@@ -303,21 +219,6 @@ def test_shards_by_part_are_training_and_validation(tmp_path, names):
     assert val.index.class_names == train.index.class_names == ("a", "b", "c")
 
 
-def test_a_shard_cut_short_anywhere_is_one_clear_error(tmp_path):
-    path = put(tmp_path / "a.tar", samples(6))
-    content = open(path, "rb").read()
-    end = len(content.rstrip(b"\0"))
-    end += -end % 512
-    sizes = {0, 1, 511, 512, 513, end, end - 1, *range(512, end, 512), *range(100, end, 333)}
-    for size in sorted(sizes):
-        (tmp_path / "a.tar").write_bytes(content[:size])
-        with pytest.raises(ValueError, match=r"a.tar: .*copy it again") as error:
-            len(WebDatasetStorage(path))
-        assert "\n" not in str(error.value)
-    (tmp_path / "a.tar").write_bytes(content[: end + 512])
-    assert len(WebDatasetStorage(path)) == 6
-
-
 def test_shards_put_one_behind_the_other_are_all_read(tmp_path):
     first = open(put(tmp_path / "1.tar", samples(3)), "rb").read()
     second = open(put(tmp_path / "2.tar", samples(3, start=3)), "rb").read()
@@ -326,116 +227,3 @@ def test_shards_put_one_behind_the_other_are_all_read(tmp_path):
     (tmp_path / "a.tar").write_bytes(first + b"more")
     with pytest.raises(ValueError, match="ends within a header"):
         len(WebDatasetStorage(str(tmp_path / "a.tar")))
-
-
-def test_a_shard_cut_or_gone_while_it_is_open(tmp_path):
-    path = put(tmp_path / "a.tar", samples(6))
-    storage = WebDatasetStorage(path)
-    os.truncate(path, int(storage.index.column("offset")[5]) + 700)
-    *good, bad = read(storage)
-    assert all(isinstance(record, Record) for record in good)
-    assert "copy it again" in bad.cause
-    os.unlink(path)
-    elsewhere = pickle.loads(pickle.dumps(storage))
-    assert "No such file" in read(elsewhere, 0)[0].cause
-
-
-def test_a_second_start_looks_again_only_if_a_shard_changed(tmp_path, monkeypatch):
-    path = put(tmp_path / "a.tar", samples(6))
-    first = WebDatasetStorage(path).fingerprint()
-    with monkeypatch.context() as patch:
-        patch.setattr("datasets.storages.webdataset.scan_shards", None)
-        assert WebDatasetStorage(path).fingerprint() == first
-    put(tmp_path / "a.tar", samples(7))
-    assert len(WebDatasetStorage(path)) == 7
-
-
-def test_only_headers_and_labels_are_read_of_large_samples(tmp_path, monkeypatch):
-    content = [(str(n), {"cls": b"1", "jpg": bytes(300_000)}) for n in range(20)]
-    path = put(tmp_path / "a.tar", content)
-    sizes = []
-    read_upto = tar_shards.SharedFile.read_upto
-    monkeypatch.setattr(
-        tar_shards.SharedFile, "read_upto",
-        lambda file, at, size: sizes.append(size) or read_upto(file, at, size),
-    )  # fmt: skip
-    assert len(WebDatasetStorage(path)) == 20
-    assert sum(sizes) < 1_000_000 < os.path.getsize(path)
-
-
-def test_other_processes_find_the_same(tmp_path, monkeypatch, cache):
-    for n in range(5):
-        put(tmp_path / f"s-{n}.tar", samples(4, start=n * 4))
-    alone = WebDatasetStorage(str(tmp_path)).fingerprint()
-    monkeypatch.setattr(tar_indexing, "_WORTH_S", 0)
-    monkeypatch.setattr(tar_indexing, "usable_cores", lambda: 2)
-    scan, here = tar_indexing.scan_shard, []
-    monkeypatch.setattr(tar_indexing, "scan_shard", lambda *a: here.append(a) or scan(*a))
-    shutil.rmtree(cache)
-    storage = WebDatasetStorage(str(tmp_path))
-    assert storage.fingerprint() == alone
-    assert len(here) == 1, "the first shard, by which the time is estimated"
-    assert [record.fields for record in read(storage)] == [f for _, f in expected(samples(20))]
-    os.truncate(tmp_path / "s-3.tar", 700)
-    with pytest.raises(ValueError, match=r"webdataset .*: s-3.tar: .*copy it again"):
-        len(WebDatasetStorage(str(tmp_path)))
-
-
-def test_where_another_process_fails_it_is_done_here(tmp_path, monkeypatch):
-    for n in range(4):
-        put(tmp_path / f"s-{n}.tar", samples(4, start=n * 4))
-    monkeypatch.setattr(tar_indexing, "_WORTH_S", 0)
-    monkeypatch.setattr(tar_indexing, "usable_cores", lambda: 2)
-    monkeypatch.setattr(tar_indexing.sys, "executable", shutil.which("false"))
-    assert keys(WebDatasetStorage(str(tmp_path))) == [key for key, _ in samples(16)]
-
-
-def test_a_flipped_bit_anywhere_is_an_error_or_spoils_one_sample(tmp_path):
-    content = samples(12)
-    path = put(tmp_path / "a.tar", content)
-    whole = open(path, "rb").read()
-    wanted = dict(expected(content))
-    bad = refused = 0
-    for at in rng.integers(0, len(whole), 300).tolist():
-        flipped = bytearray(whole)
-        flipped[at] ^= 1 << int(rng.integers(8))
-        (tmp_path / "a.tar").write_bytes(flipped)
-        try:
-            records = read(WebDatasetStorage(path))
-        except ValueError as error:
-            assert "\n" not in str(error)
-            refused += 1
-            continue
-        assert [record.key for record in records] == list(wanted)
-        wrong = [r for r in records if r.fields != wanted[r.key]]
-        assert len(wrong) <= 1, "tar has no checksums of its own for content"
-        bad += bool(wrong)
-    assert refused > 50
-    assert bad > 20
-
-
-def test_a_bit_flipped_behind_the_index_spoils_one_sample(tmp_path):
-    content = samples(12)
-    path = put(tmp_path / "a.tar", content)
-    storage = WebDatasetStorage(path)
-    headers = [at for at in range(0, os.path.getsize(path), 512)]
-    whole = open(path, "rb").read()
-    # The label is in the index: what holds nothing else is not looked at again.
-    headers = [at for at in headers if b".jpg" in whole[at : at + 100]]
-    wanted = [fields for _, fields in expected(content)]
-    bad = 0
-    assert len(storage) == 12
-    for _ in range(300):
-        at = int(rng.choice(headers)) + int(rng.integers(512))
-        with open(path, "r+b") as file:
-            file.seek(at)
-            file.write(bytes([whole[at] ^ (1 << int(rng.integers(8)))]))
-        broken = [record for record in read(storage) if isinstance(record, BadRecord)]
-        assert len(broken) <= 1
-        assert all(record.fields == wanted[record.index] for record in read(storage)
-                   if isinstance(record, Record))  # fmt: skip
-        bad += len(broken)
-        with open(path, "r+b") as file:
-            file.seek(at)
-            file.write(whole[at : at + 1])
-    assert bad > 290

@@ -1,0 +1,164 @@
+"""HDF5 files that cannot be read as they are, each with the line that says why."""
+
+import json
+import pickle
+
+import h5py
+import numpy as np
+import pytest
+
+from datasets.storages.hdf5 import Hdf5Storage
+from tests.datasets.storages.hdf5_files import (
+    AGES,
+    IMAGES,
+    LABELS,
+    fields,
+    message,
+    write,
+    write_groups,
+)
+
+
+def test_what_leads_out_of_the_file_is_refused(tmp_path):
+    write(tmp_path / "other.h5")
+    path = tmp_path / "a.h5"
+
+    def said(make, **options):
+        with h5py.File(path, "w") as file:
+            file["labels"] = LABELS
+            make(file)
+        return message(path, **options)
+
+    def external(file):
+        file["images"] = h5py.ExternalLink("other.h5", "/images")
+
+    def soft(file):
+        file["images"] = h5py.SoftLink("/labels")
+
+    def virtual(file):
+        layout = h5py.VirtualLayout((11, 6, 5, 3), np.uint8)
+        layout[:] = h5py.VirtualSource("other.h5", "images", (11, 6, 5, 3))
+        file.create_virtual_dataset("images", layout)
+
+    def raw(file):
+        file.create_dataset("images", (11, 6, 5, 3), "u1", external=[(b"/etc/passwd", 0, 990)])
+
+    def groups(file):
+        del file["labels"]
+        file["s0/image"] = IMAGES[0]
+        file["s1/image"] = h5py.ExternalLink("other.h5", "/images")
+
+    assert "'images' is an external link, which leads out of the file" in said(external)
+    assert "external link" in said(external, fields={"image": "images"})
+    assert "'images' is a soft link; name what it leads to" in said(soft)
+    assert "lies outside the file (virtual" in said(virtual)
+    assert "lies outside the file (external)" in said(raw)
+    assert "'s1/image' is an external link" in said(groups)
+
+
+def test_types_that_are_not_read(tmp_path):
+    path = tmp_path / "a.h5"
+
+    def said(**arrays):
+        with h5py.File(path, "w") as file:
+            file["images"] = IMAGES
+            for name, make in arrays.items():
+                make(file, name)
+        return message(path)
+
+    def data(value, **options):
+        return lambda file, name: file.create_dataset(name, data=value, **options)
+
+    pairs = np.zeros(11, [("a", "i4"), ("b", "f4")])
+    assert "'pairs' holds elements of the type compound" in said(pairs=data(pairs))
+
+    def references(file, name):
+        file.create_dataset(name, data=[file["images"].ref] * 11, dtype=h5py.ref_dtype)
+
+    assert "type reference" in said(points=references)
+    assert "'times' holds elements of the type opaque" in said(
+        times=data(np.zeros(11, "M8[s]").astype(h5py.opaque_dtype("M8[s]")))
+    )
+    assert "'none' is empty" in said(none=data(h5py.Empty("f4")))
+    assert "one value" in said(count=data(11))
+    assert "'key' would be" not in said(index=data(AGES)), "keys are known"
+    assert "index would be a field 'index'" in said(index=data(AGES))
+    assert "scaleoffset" in said(
+        small=data(LABELS.astype("i4")[:, None], scaleoffset=4, chunks=(4, 1))
+    )
+
+
+def test_a_pickle_in_a_text_is_a_text(tmp_path):
+    text = pickle.dumps(print, 0).decode()
+    path = write(tmp_path / "a.h5", arrays={"data": [text] * 2, "labels": [0, 1]})
+    with h5py.File(path, "r+") as file:
+        file.attrs["class_names"] = [text, "b"]
+    assert [each["data"] for each in fields(path)] == [text, text]
+    assert Hdf5Storage(path).index.class_names == (text, "b")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        ({"labels": LABELS[:10]}, "image has 11 rows and label has 10"),
+        ({"labels": LABELS.astype(float)}, "label is number float64 [11], expected integers"),
+        ({"labels": LABELS.astype(int) - 1}, "label -1 in record 0"),
+        ({"labels": LABELS.astype(int) << 40}, "is no class id"),
+        ({"labels": LABELS[:, None]}, "label is number uint8 [11, 1]"),
+        ({"images": IMAGES / 255}, "images are float64 [11, 6, 5, 3], expected uint8"),
+        ({"images": IMAGES.transpose(0, 3, 1, 2)}, "put the channels last"),
+        ({"images": IMAGES[..., 0]}, "give them an axis of channels"),
+        ({"image": IMAGES}, "two datasets would be one field"),
+        ({"images": IMAGES[:0], "labels": LABELS[:0]}, "have no rows"),
+        ({"keys": ["a"] * 11}, "key 'a' stands twice, in records 0 and 1"),
+        ({"keys": ["a"] * 3}, "keys has 3 rows and the fields have 11"),
+        ({"keys": AGES}, "'keys' holds no keys"),
+        ({"class_names": ["a", "b"]}, "label 3, but the data names 2 classes"),
+        ({"a-b": AGES}, "a-b would be a field 'a-b'"),
+    ],
+)
+def test_arrays_that_cannot_be_used(tmp_path, arrays, said):
+    path = write(tmp_path / "a.h5", arrays={"images": IMAGES, "labels": LABELS} | arrays)
+    assert said in message(path)
+
+
+def test_files_that_are_not_there_or_do_not_fit(tmp_path):
+    assert "nothing there" in message(tmp_path / "none.h5")
+    assert "no file found" in message(tmp_path)
+    (tmp_path / "a.h5").write_bytes(b"no HDF5 at all")
+    assert "damaged or no HDF5 file" in message(tmp_path / "a.h5")
+    write(tmp_path / "a.h5")
+    assert "nothing is called 'x' there; there are: depth, images, labels" in message(
+        tmp_path / "a.h5/x"
+    )
+    assert "expected a group" in message(tmp_path / "a.h5/images")
+    write(tmp_path / "b.h5", arrays={"images": IMAGES})
+    assert "b.h5: has the fields image, and a.h5 has image, label, depth" in message(tmp_path)
+    write_groups(tmp_path / "b.h5")
+    assert "some files hold arrays and others groups" in message(tmp_path)
+    with h5py.File(tmp_path / "c.h5", "w") as file:
+        file.create_group("empty")
+    assert "no dataset in the groups" in message(tmp_path / "c.h5")
+    with h5py.File(tmp_path / "c.h5", "w") as file:
+        file.create_dataset("images", (11, 6, 5, 3), "u1", chunks=(1, 6, 5, 3))[:4] = IMAGES[:4]
+    assert "7 of 11 chunks of 'images' were never written" in message(tmp_path / "c.h5")
+    with h5py.File(tmp_path / "c.h5", "w") as file:
+        file.create_dataset("images", (1 << 50, 6, 5, 3), "u1", chunks=(1, 6, 5, 3))
+    assert "chunks, in a smaller file" in message(tmp_path / "c.h5")
+
+
+def test_addresses_of_another_size_are_refused(tmp_path):
+    creation = h5py.h5p.create(h5py.h5p.FILE_CREATE)
+    creation.set_sizes(4, 4)
+    path = tmp_path / "a.h5"
+    with h5py.File(h5py.h5f.create(str(path).encode(), fcpl=creation)) as file:
+        file["images"] = IMAGES
+    assert "addresses have not 8 bytes" in message(path)
+
+
+def test_texts_in_attributes_are_no_instructions(tmp_path):
+    path = write(tmp_path / "a.h5")
+    with h5py.File(path, "r+") as file:
+        file["images"].attrs["penstock"] = json.dumps({"holds": "nonsense"})
+        file["depth"].attrs["penstock"] = "{"
+    assert len(fields(path)) == 11

@@ -1,0 +1,93 @@
+"""LMDB files damaged or cut short anywhere: an error or bad records, never a crash."""
+
+import numpy as np
+import pytest
+
+from datasets.sample import BadRecord, Record
+from datasets.storages.lmdb import LmdbStorage
+from tests.datasets.storages.lmdb_files import Listed, foreign, images
+from tests.packed import write_lmdb
+
+rng = np.random.default_rng(0)
+
+
+def test_a_flipped_bit_anywhere_spoils_at_most_the_record_it_is_in(tmp_path):
+    records = images(30)
+    write_lmdb(tmp_path / "a", Listed(records))
+    data = tmp_path / "a/data.mdb"
+    content = data.read_bytes()
+    wanted = list(records.values())
+    spoilt_runs = 0
+    for at in rng.integers(0, len(content), 300).tolist():
+        flipped = bytearray(content)
+        flipped[at] ^= 1 << (at % 8)
+        data.write_bytes(flipped)
+        found = LmdbStorage(str(tmp_path / "a")).read(np.arange(30))
+        bad = [r for r in found if isinstance(r, BadRecord)]
+        assert len(bad) <= 1
+        assert all("checksum" in r.cause for r in bad)
+        assert all(r.fields == wanted[r.index] for r in found if isinstance(r, Record))
+        spoilt_runs += len(bad)
+    assert spoilt_runs > 50
+
+
+def test_a_file_cut_short_is_one_clear_error(tmp_path):
+    write_lmdb(tmp_path / "a", Listed(images(30)))
+    data = tmp_path / "a/data.mdb"
+    content = data.read_bytes()
+    storage = LmdbStorage(str(tmp_path / "a"))
+    assert len(storage) == 30
+    for size in (0, 1, 100, 4096, 8192, len(content) // 2, len(content) - 1):
+        data.write_bytes(content[:size])
+        with pytest.raises(ValueError, match=r"cut short: data.mdb has") as error:
+            len(LmdbStorage(str(tmp_path / "a")))
+        assert "\n" not in str(error.value)
+        # Cut while it is open: bad records, and no bus error.
+        if size <= len(content) // 2:
+            assert isinstance(storage.read(np.array([29]))[0], BadRecord)
+
+
+def test_a_damaged_index_is_one_clear_error(tmp_path):
+    write_lmdb(tmp_path / "a", Listed(images(30)))
+    index = tmp_path / "a/index.arrow"
+    content = index.read_bytes()
+    for size in (0, 10, len(content) // 2, len(content) - 1):
+        index.write_bytes(content[:size])
+        with pytest.raises(ValueError, match=r"index.arrow: damaged or no index file"):
+            len(LmdbStorage(str(tmp_path / "a")))
+    wanted = [f for f in images(30).values()]
+    for at in rng.integers(0, len(content), 300).tolist():
+        flipped = bytearray(content)
+        flipped[at] ^= 1 << (at % 8)
+        index.write_bytes(flipped)
+        try:
+            found = LmdbStorage(str(tmp_path / "a")).read(np.arange(30))
+        except ValueError as error:
+            assert "index.arrow: damaged" in str(error) or "cut short" in str(error)
+        else:
+            assert all(r.fields == wanted[r.index] for r in found if isinstance(r, Record))
+    index.unlink()
+    with pytest.raises(ValueError, match=r"no index.arrow beside data.mdb.*key_format"):
+        len(LmdbStorage(str(tmp_path / "a")))
+
+
+def test_a_foreign_file_damaged_anywhere_never_ends_the_interpreter(tmp_path):
+    items = {b"%08d" % i: np.random.default_rng(i).bytes(i * 37 % 6000) for i in range(200)}
+    path = foreign(tmp_path / "f", items)
+    data = tmp_path / "f/data.mdb"
+    content = data.read_bytes()
+    # Most pages are values; the first and the branch and leaf pages are where the danger is.
+    pages = [n for n in range(len(content) // 4096) if content[n * 4096 + 10] in (1, 2, 8)]
+    for n, at in enumerate(rng.integers(0, 4096, 200).tolist()):
+        flipped = bytearray(content)
+        flipped[pages[n % len(pages)] * 4096 + at] ^= 1 << (at % 8)
+        data.write_bytes(flipped)
+        try:
+            storage = LmdbStorage(path, key_format="sorted")
+            storage.read(np.arange(len(storage)))
+        except ValueError as error:
+            assert "\n" not in str(error)
+    for size in (0, 1, 5000, len(content) // 2, len(content) - 4096):
+        data.write_bytes(content[:size])
+        with pytest.raises(ValueError, match=r"cut short|too few"):
+            len(LmdbStorage(path, key_format="sorted"))
