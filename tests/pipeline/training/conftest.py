@@ -1,0 +1,21 @@
+"""What tests of training runs share."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def tiny_parts(monkeypatch):
+    """A job in this process makes the parts of `tiny_job`, and leaves torch as it was."""
+    import torch
+    from tiny_job import FAKES
+
+    from pipeline.training import job
+
+    threads = torch.get_num_threads()
+    for name, fake in FAKES.items():
+        monkeypatch.setattr(job, name, fake)
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.set_num_threads(threads)
