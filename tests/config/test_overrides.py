@@ -61,7 +61,7 @@ def test_what_the_grammar_takes_is_left_alone(composer, text: str):
 _plain = st.text(st.characters(codec="utf-8", exclude_characters="\\,'\"[]{}\n\r\t$", exclude_categories=("Cc", "Cs", "Zs", "Zl", "Zp")), min_size=1)  # fmt: skip  # noqa: E501
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(_plain)
 def test_any_path_is_one_value(path: str):
     composer = _composer()
@@ -79,7 +79,7 @@ _values = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(_values)
 def test_what_is_typed_is_what_hydra_is_given(value: object):
     """A change survives the way to a launcher: parsed, written out as `++`, parsed again."""

@@ -115,7 +115,7 @@ def test_an_epoch_is_every_record_once_in_another_order():
             len(loader)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.lists(st.integers(0, 9), min_size=1, max_size=7), st.integers(1, 5), st.integers(0, 6),
     st.integers(1, 4), st.sampled_from([True, False, "pad"]), st.integers(1, 9), st.data(),

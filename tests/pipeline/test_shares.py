@@ -17,7 +17,7 @@ WEIGHTS = st.lists(
 ).filter(any)  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(WEIGHTS, st.lists(st.integers(0, 10**15), min_size=1, max_size=8))
 def test_counts_add_up_grow_and_are_near_the_exact_share(weights, totals):
     whole = whole_weights(weights)

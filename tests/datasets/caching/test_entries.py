@@ -55,7 +55,7 @@ def same(a: Any, b: Any) -> bool:
     return a == b or (isinstance(a, float) and math.isnan(a) and math.isnan(b))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(key=st.text(), fields=st.dictionaries(st.text(max_size=4), VALUES, max_size=4))
 def test_any_record_comes_back_value_by_value_and_type_by_type(key, fields):
     payload = payload_of(Record(3, key, fields))

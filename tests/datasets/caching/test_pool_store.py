@@ -44,7 +44,7 @@ def blocks_add_up(store: PoolStore) -> bool:
     return sorted(every.tolist()) == list(range(store.num_blocks)) and not store._writers.any()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     steps=st.lists(
         st.tuples(st.booleans(), st.integers(0, COUNT - 1), st.integers(0, 30_000)), max_size=60

@@ -32,7 +32,7 @@ NAMES = st.sampled_from(["image", "boxes", "Boxes", "a/b", "", "label_", "key", 
 FIELDS = st.dictionaries(NAMES, VALUES | ARRAYS | st.binary(max_size=5), max_size=5)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(FIELDS, max_size=3), FIELDS, st.booleans())
 def test_there_and_back(samples, fields, has_arrays):
     records = [Record(i, str(i), found) for i, found in enumerate([*samples, fields][:-1])]

@@ -44,7 +44,7 @@ def _row_digests(batch) -> list[tuple[int, str]]:
     ]  # fmt: skip
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     n=st.integers(1, 90),
     batch_size=st.integers(1, 20),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.metrics.retrieval import Retrieval
@@ -54,7 +54,6 @@ def figures(data, rows=None):
     return {name: float(value) for name, value in metric.compute().items()}
 
 
-@settings(deadline=None)
 @given(st.integers(0, 999), st.integers(1, 40), st.booleans())
 def test_it_counts_as_one_would_by_hand(seed, n, roles):
     data = drawn(seed, n, roles)

@@ -22,7 +22,7 @@ from tests.pipeline.loader.fakes import FakeIndex
 from tests.pipeline.samplers.test_samplers import fits
 
 SIZES = st.lists(st.integers(1, 13), min_size=2, max_size=9)
-QUICK = settings(max_examples=60, deadline=None)
+QUICK = settings(max_examples=60)
 
 
 def index_of(sizes, seed=0):

@@ -42,7 +42,7 @@ def test_contract(weights, length):
     check_sampler(sampler, n=134, shuffles=True, exactly_once=False)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(
     sizes=st.lists(st.integers(1, 1_500), min_size=1, max_size=5),
     weights=st.lists(st.floats(1e-3, 1e3) | st.integers(1, 5), min_size=5, max_size=5),

@@ -111,7 +111,7 @@ def compare(nodes: tuple[dict[str, Any], ...], image: np.ndarray, positions: ran
             assert (other == 7).all()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     crop=CROP_NODES, flips=FLIP_NODES, after=AFTER, shape=st.tuples(SIDES, SIDES),
     channels=st.sampled_from([1, 2, 3, 3, 3, 4, 5]), seed=st.integers(0, 1000),
