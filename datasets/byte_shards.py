@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from datasets.braces import expand_braces
 from datasets.data_files import find_data_files
 from datasets.formats.byte_streams import (
-    PIPE,
     STDIN,
     ByteStream,
-    command_of,
     is_file,
     is_read_once,
     socket_address,
 )
+from datasets.formats.piped_commands import PIPE, command_of
 
 
 class ByteShards:

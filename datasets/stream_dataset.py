@@ -14,10 +14,11 @@ import numpy as np
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
-from datasets.lanes import Keep, Lane, ShardRecords, close_all, read_lanes
+from datasets.lanes import Lane, close_all, read_lanes
 from datasets.protocols import Decoder, FittedDecoder, Source, Transform
 from datasets.reading_thread import read_ahead
 from datasets.sample import BadRecord, BadSample, Record, Sample
+from datasets.shard_records import Keep, ShardRecords
 from datasets.stage_times import StageTimes
 from datasets.stages import DecodeStage, deferred
 from datasets.transform_stage import TransformStage

@@ -12,9 +12,9 @@ from datasets.generator_source import GeneratorSource
 from datasets.splits import StorageRecipe, find_parts, is_val
 
 if TYPE_CHECKING:
-    from datasets.lanes import Keep
     from datasets.protocols import ShardReader, Source
     from datasets.sample import BadRecord, Record
+    from datasets.shard_records import Keep
 
 log = logging.getLogger(__name__)
 

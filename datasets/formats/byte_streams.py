@@ -6,55 +6,28 @@ error and never an end.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import gzip
 import io
 import os
 import select
-import shlex
-import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import zlib
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
+from datasets.formats.piped_commands import PIPE, PIPE_BYTES, end_command, start_command
 from datasets.reading_thread import still_wanted
 
-PIPE = "pipe:"
 STDIN = "-"
 _SOCKETS = ("tcp://", "unix:")
 _BUFFER_BYTES = 1 << 18
-_PIPE_BYTES = 1 << 20
-_SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ of Linux
 _TICK_S = 0.2
-_END_S = 2.0
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
-
-# Executed in place of itself by the command, which so dies with the thread that started it: also
-# where that was killed and could end nothing. prctl(1, 9): PR_SET_PDEATHSIG, SIGKILL.
-_LEASH = (
-    "import ctypes, os, sys\n"
-    "ctypes.CDLL(None).prctl(1, 9)\n"
-    "if os.getppid() != int(sys.argv[1]): sys.exit(1)\n"
-    "try: os.execvp(sys.argv[2], sys.argv[2:])\n"
-    "except OSError as error: sys.exit(f'{sys.argv[2]}: {error.strerror}')\n"
-)
-
-# A worker that is forked while a command is being started would keep the command's ends of its
-# pipes open, and so its output would never end: forks wait until it is started.
-_starting = threading.Lock()
-os.register_at_fork(
-    before=_starting.acquire,
-    after_in_parent=_starting.release,
-    after_in_child=_starting.release,
-)
 
 
 class StreamError(RuntimeError):
@@ -157,7 +130,7 @@ class ByteStream:
             return found
         left = size_bytes
         while left:
-            found = len(self.read(min(left, _PIPE_BYTES)))
+            found = len(self.read(min(left, PIPE_BYTES)))
             if not found:
                 break
             left -= found
@@ -225,7 +198,7 @@ class _WaitedBytes(io.RawIOBase):
         if isinstance(owner, subprocess.Popen):
             assert owner.stdout is not None
             owner.stdout.close()
-            _end(owner)
+            end_command(owner)
         elif owner is not None:
             owner.close()
 
@@ -235,7 +208,7 @@ def _connect(name: str, timeout_s: float) -> tuple[int, Any]:
     if name == STDIN:
         return sys.__stdin__.fileno() if sys.__stdin__ else 0, None
     if name.startswith(PIPE):
-        process = _start(name)
+        process = start_command(name)
         assert process.stdout is not None
         return process.stdout.fileno(), process
     try:
@@ -275,46 +248,3 @@ def socket_address(name: str) -> tuple[str, int]:
     if not parts.hostname or port is None or parts.path not in ("", "/"):
         raise ValueError(f"{name!r} is no address; expected tcp://host:port")
     return parts.hostname, port
-
-
-def command_of(name: str) -> list[str]:
-    """The words of ``pipe:command``.
-
-    Raises:
-        ValueError: There are none, or a quote is open.
-    """
-    try:
-        words = shlex.split(name.removeprefix(PIPE))
-    except ValueError as error:
-        raise ValueError(f"{name!r}: {error}") from None
-    if not words:
-        raise ValueError(f"{name!r} has no command; expected pipe:command arguments")
-    return words
-
-
-def _start(name: str) -> subprocess.Popen[bytes]:
-    """Run a command, in a session of its own: Ctrl-C is for us, and we end it."""
-    leash = [sys.executable, "-I", "-S", "-c", _LEASH, str(os.getpid())]
-    with _starting:
-        process = subprocess.Popen(
-            [*leash, *command_of(name)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, bufsize=0, start_new_session=True,
-        )  # fmt: skip
-    assert process.stdout is not None
-    with contextlib.suppress(OSError):
-        fcntl.fcntl(process.stdout.fileno(), _SET_PIPE_SIZE, _PIPE_BYTES)
-    return process
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a command that still runs, and all that it started."""
-    if process.poll() is not None:
-        return
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        try:
-            process.wait(_END_S)
-            break
-        except subprocess.TimeoutExpired:
-            continue

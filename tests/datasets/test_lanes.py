@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datasets.generator_source import GeneratedRecords
-from datasets.lanes import Lane, ShardRecords, read_lanes, window_order
+from datasets.lanes import Lane, read_lanes, window_order
+from datasets.shard_records import ShardRecords
 
 SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=9)
 LANES = st.integers(1, 6)

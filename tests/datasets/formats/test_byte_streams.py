@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from datasets.braces import expand_braces
-from datasets.formats.byte_streams import ByteStream, DamagedBytes, StreamError, command_of
+from datasets.formats.byte_streams import ByteStream, DamagedBytes, StreamError
+from datasets.formats.piped_commands import command_of
 
 ROOT = Path(__file__).resolve().parents[3]
 DATA = bytes(range(256)) * 5000
