@@ -8,23 +8,30 @@ from typing import Any
 
 from pipeline import registry
 from pipeline.config.allowed import family_of
-from pipeline.config.errors import Problem, listing, nearest
+from pipeline.config.errors import Problem, listing
 from pipeline.config.places import (
     MAPPINGS,
-    PART_MAPPINGS,
-    PART_MAPPINGS_OF,
     PARTS,
     PARTS_OF,
     STACKS,
     TARGETS,
     VALUES,
     Place,
+    mappings_of,
     places_of,
     top_level_keys,
 )
-from pipeline.config.signatures import Argument, Signature, signature_of
+from pipeline.config.signatures import Argument, Signature, asks_for, signature_of
 from pipeline.config.slips import instead_of, meant_for_another
-from pipeline.config.values import UNRESOLVED, given, mistake, shown
+from pipeline.config.steps import wrong_order
+from pipeline.config.values import (
+    UNRESOLVED,
+    given,
+    holds_component,
+    is_unresolved,
+    mistake,
+    shown,
+)
 from pipeline.config.wording import accepts, how_to_choose, near_target, not_allowed, wrong_kind
 
 _ANYWHERE = Place(kinds=())
@@ -93,7 +100,7 @@ class _Walk:
 
     def is_variable(self, name: str, value: Any) -> bool:
         """Whether a value stands there for interpolations to refer to."""
-        return name in self.variables and not _holds_component(value)
+        return name in self.variables and not holds_component(value)
 
     def absent(self, key: str, places: Mapping[str, Place], checked: dict[str, Any]) -> None:
         """A key at the top that the config lacks: null where that is accepted."""
@@ -116,7 +123,7 @@ class _Walk:
 
     def value(self, argument: Argument, value: Any, key: str) -> None:
         """One value of one argument."""
-        if key in self.skip or _unresolved(value):
+        if key in self.skip or is_unresolved(value):
             return
         if isinstance(value, str) and value == "???":
             self.report(key, f"missing, accepts {accepts(argument)}; type {key}=...")
@@ -132,7 +139,7 @@ class _Walk:
             return {}
         for name in value:
             # A file's own variable stays one when the steps that refer to it are taken away.
-            of_file = f"augment.{name}" not in self.typed and not _holds_component(value[name])
+            of_file = f"augment.{name}" not in self.typed and not holds_component(value[name])
             ours = name in STACKS or name in TARGETS
             if not ours and not of_file and not self.is_variable(name, value[name]):
                 known = [f"augment.{part}" for part in (*STACKS, *TARGETS)]
@@ -166,7 +173,7 @@ class _Walk:
             )  # fmt: skip
             return {}
         if place.step:
-            self._order(value, key)
+            self.problems += wrong_order(value, key)
         checked = {}
         for name, node in value.items():
             full = f"{key}.{name}"
@@ -178,18 +185,6 @@ class _Walk:
                 continue
             checked[name] = self.component(node, full, place)
         return checked
-
-    def _order(self, steps: dict[str, Any], key: str) -> None:
-        for name, node in steps.items():
-            after = node.get("_after_") if isinstance(node, dict) else None
-            if after is not None and (after not in steps or after == name):
-                others = [other for other in steps if other != name]
-                near = nearest(str(after), others)
-                remedy = f"; type {key}.{name}._after_={near}" if near else ""
-                self.report(
-                    f"{key}.{name}._after_",
-                    f"no step named {given(after)}, the others are {listing(others)}{remedy}",
-                )
 
     def component(self, node: Any, key: str, place: Place) -> Any:
         """A component: its target, then its arguments."""
@@ -237,7 +232,7 @@ class _Walk:
         checked: dict[str, Any] = {"_target_": signature.target}
         before = len(self.problems)
         parts = PARTS | PARTS_OF.get(signature.target, {})
-        mappings = PART_MAPPINGS | PART_MAPPINGS_OF.get(signature.target, {})
+        mappings = mappings_of(signature.target)
         for name, value in node.items():
             full = f"{key}.{name}"
             if name == "_target_":
@@ -268,7 +263,7 @@ class _Walk:
 
     def _argument(self, argument: Argument, value: Any, key: str) -> Any:
         """A value, which may be a component or hold some."""
-        if _holds_component(value):
+        if holds_component(value):
             return self._nested(value, key)
         self.value(argument, value, key)
         return value
@@ -300,7 +295,7 @@ class _Walk:
                 checked[argument.name] = argument.default
         asks = registry.find(signature.target) if signature.kind == "dataset" else None
         for part in ("storage", "source"):
-            if asks is not None and part not in node and _asks_for(asks.target, part):
+            if asks is not None and part not in node and asks_for(asks.target, part):
                 self.component("???", f"{key}.{part}", PARTS[part])
 
     def _settings(self, checked: dict[str, Any], key: str, signature: Signature) -> None:
@@ -312,23 +307,3 @@ class _Walk:
         except ValueError as error:
             text = " ".join(str(error).split())
             self.report("", text) if text.startswith(f"{key}") else self.report(key, text)
-
-
-def _unresolved(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(map(_unresolved, value.values()))
-    if isinstance(value, list):
-        return any(map(_unresolved, value))
-    return value is UNRESOLVED
-
-
-def _holds_component(value: Any) -> bool:
-    if isinstance(value, dict):
-        return "_target_" in value or any(map(_holds_component, value.values()))
-    return isinstance(value, list) and any(map(_holds_component, value))
-
-
-def _asks_for(call: Any, name: str) -> bool:
-    import inspect
-
-    return name in inspect.signature(call).parameters

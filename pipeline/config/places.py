@@ -105,6 +105,11 @@ def top_level_keys() -> list[str]:
     return sorted({*VALUES, *PLACES, *(key.split(".")[0] for key in MAPPINGS)})
 
 
+def mappings_of(target: str) -> dict[str, Place]:
+    """Keys inside of a component that hold components by name."""
+    return PART_MAPPINGS | PART_MAPPINGS_OF.get(target, {})
+
+
 def places_of(command: str | None) -> dict[str, Place]:
     """Top-level keys that hold one component, of a job or of a command."""
     if command is None:

@@ -105,6 +105,11 @@ def _registered(target: str, call: Callable[..., Any]) -> Signature:
     return Signature(target, component.group, arguments, group.injected, takes_any, False)
 
 
+def asks_for(call: Callable[..., Any], name: str) -> bool:
+    """Whether a target has an argument of this name, also one that a config does not show."""
+    return name in inspect.signature(call).parameters
+
+
 def annotation_of(call: Callable[..., Any], parameter: inspect.Parameter) -> Any:
     """A parameter's type; Any where there is none, or it cannot be had at run time."""
     annotation = parameter.annotation

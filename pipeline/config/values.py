@@ -32,6 +32,22 @@ def given(value: Any) -> str:
     return repr(value) if isinstance(value, str) else shown(value)
 
 
+def is_unresolved(value: Any) -> bool:
+    """Whether a value could not be resolved, or holds one that could not."""
+    if isinstance(value, dict):
+        return any(map(is_unresolved, value.values()))
+    if isinstance(value, list):
+        return any(map(is_unresolved, value))
+    return value is UNRESOLVED
+
+
+def holds_component(value: Any) -> bool:
+    """Whether a value is a component, or holds one."""
+    if isinstance(value, dict):
+        return "_target_" in value or any(map(holds_component, value.values()))
+    return isinstance(value, list) and any(map(holds_component, value))
+
+
 def mistake(argument: Argument, value: Any, key: str) -> str | None:
     """What is wrong with a value: what was given, what is accepted, what to type.
 
