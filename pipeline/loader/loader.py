@@ -13,23 +13,17 @@ from pipeline.loader.bad_samples import BadSampleLog
 from pipeline.loader.class_names import classes_of
 from pipeline.loader.compute import BatchComputer
 from pipeline.loader.contract import BatchTask, Delivery, Engine
-from pipeline.loader.engines import auto as _auto  # noqa: F401 - registers itself
-from pipeline.loader.engines import inline as _inline  # noqa: F401 - registers itself
-from pipeline.loader.engines import ring as _ring  # noqa: F401 - registers itself
-from pipeline.loader.engines import torch as _torch  # noqa: F401 - registers itself
+from pipeline.loader.engines.by_name import engine_named
 from pipeline.loader.epochs import EpochRuns
 from pipeline.loader.feed import check_ranks, indexed_tasks, stream_tasks
 from pipeline.loader.freed_memory import keep_freed_memory
 from pipeline.loader.padding import random_order_padding
 from pipeline.loader.plan import BatchPlan
-from pipeline.loader.state import VERSION, check_state, plain
+from pipeline.loader.state import VERSION, check_state, order_identity, plain
 from pipeline.loader.stats import LoaderStats
-from pipeline.registry import components, find
 from pipeline.samplers.sequential import SequentialSampler
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from datasets.protocols import Collate, Dataset, Sampler
     from datasets.sample import Batch
     from pipeline.loader.settings import LoaderSettings
@@ -130,7 +124,7 @@ class Loader:
             imports=imports,
         )
         self._bad_samples = BadSampleLog(bad_samples_path, max_error_rate=settings.max_error_rate)
-        self._engine: Engine = _engine_class(settings.engine)(self._compute, settings)
+        self._engine: Engine = engine_named(settings.engine)(self._compute, settings)
         self._runs = EpochRuns(
             self._engine,
             self._tasks,
@@ -286,16 +280,8 @@ class Loader:
         """What decides the batches; ranks and workers are not part of it."""
         if self._fingerprint is None:
             self._fingerprint = self.dataset.fingerprint()
-        plan: dict[str, Any] = {
-            "sampler": self._identity.get("sampler"),
-            "batch_size": self.batch_size,
-            "tail": self._tail,
-        }
-        if self.plan is not None:
-            plan |= {"num_positions": self.plan.num_positions, "group": self.plan.group}
-        fingerprint = getattr(self._sampler, "fingerprint", None)
-        if fingerprint is not None:
-            plan["weights"] = fingerprint()
+        plan = {"sampler": self._identity.get("sampler"), "batch_size": self.batch_size}
+        plan |= {"tail": self._tail, **order_identity(self.plan, self._sampler)}
         pixels = self._identity.get("pixels")
         return {"seed": self._seed, "plan": plan, "pixels": pixels, "data": self._fingerprint}
 
@@ -308,18 +294,5 @@ class Loader:
     def __enter__(self) -> Loader:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _engine_class(name: str) -> Any:
-    component = find(f"engine/{name}")
-    if component is None:
-        known = ", ".join(known.name for known in components("engine"))
-        raise ValueError(f"loader.engine is {name!r}; engines: {known}")
-    return component.target

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipeline.loader.plan import BatchPlan
 
 VERSION = 1
 
@@ -11,6 +14,22 @@ _MISSING = "nothing"
 
 _IDENTITY = ("seed", "plan", "pixels", "data")
 """Parts of a state that must be equal for the rest of the epoch to be the same."""
+
+
+def order_identity(plan: BatchPlan | None, sampler: Any) -> dict[str, Any]:
+    """What a plan and its sampler know that decides the order of the records: plain values.
+
+    Args:
+        plan: The batches of indexed data; None for a stream.
+        sampler: Which record stands at a position; one with weights has a ``fingerprint``.
+    """
+    identity: dict[str, Any] = {}
+    if plan is not None:
+        identity |= {"num_positions": plan.num_positions, "group": plan.group}
+    fingerprint = getattr(sampler, "fingerprint", None)
+    if fingerprint is not None:
+        identity["weights"] = fingerprint()
+    return identity
 
 
 def check_state(state: Mapping[str, Any], current: Mapping[str, Any]) -> None:

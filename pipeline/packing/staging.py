@@ -10,7 +10,6 @@ import os
 import shutil
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from datasets.index import write_whole
@@ -66,12 +65,7 @@ class Staging:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def release(self) -> None:
