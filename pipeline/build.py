@@ -1,4 +1,4 @@
-"""Config to objects: the one place that makes them, in the order in which data flows.
+"""Config to objects: the one place that makes what a config names, in the order of the data.
 
 Everything here takes the plain, resolved config that `pipeline.config` has checked.
 """
@@ -20,20 +20,14 @@ from pipeline.config.sources import sources_of
 from pipeline.identity import identity_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from torch import nn
-    from torch.optim import Optimizer
-    from torch.optim.lr_scheduler import LRScheduler
+    from collections.abc import Iterable
 
     from datasets.protocols import (
         BatchTransform,
         Dataset,
-        Logger,
         Sampler,
         Storage,
         StreamDataset,
-        Task,
         Transform,
     )
     from pipeline.loader.loader import Loader
@@ -41,7 +35,6 @@ if TYPE_CHECKING:
 
 Split = Literal["train", "val"]
 Config = Mapping[str, Any]
-ClassesOf = Callable[[str], "tuple[str, ...] | None"]
 
 _NO_ARGUMENTS = frozenset({"_target_", "_after_"})
 
@@ -147,20 +140,14 @@ def storage_opener(config: Config, split: Split) -> Callable[[], Storage]:
 
 def _storage_recipe(node: Config, data_dir: Path) -> Any:
     """How to open a storage or source; demo sets are made here, when asked for by name."""
-    from datasets.demo import demo_path
-    from datasets.demo_sequences import demo_sequences_path
-    from datasets.demo_tables import TABLES, table_path
+    from datasets.demo_sets import made_here
     from datasets.splits import StorageRecipe
 
     target = resolve_target(node["_target_"])
     arguments = {k: _build_nested(v) for k, v in node.items() if k not in _NO_ARGUMENTS}
     path, name = arguments.get("path"), node["_target_"].rpartition("/")[2]
-    if path == "demo":
-        arguments["path"] = str(demo_path(name, data_dir))
-    elif path == "demo_sequences":
-        arguments["path"] = str(demo_sequences_path(name, data_dir))
-    elif path in TABLES:
-        arguments["path"] = str(table_path(path, name, data_dir))
+    if isinstance(path, str) and (made := made_here(path, name, data_dir)) is not None:
+        arguments["path"] = str(made)
     return StorageRecipe(target.call, arguments)
 
 
@@ -277,83 +264,6 @@ def build_device_transforms(config: Config, split: Split) -> list[BatchTransform
     return joined_steps(
         [build(node, seed=seed, split=split, step=name) for name, node in steps.items()]
     )
-
-
-def build_model(
-    config: Config, num_classes: int, *, table: Any = None, classes_of: ClassesOf | None = None
-) -> nn.Module:
-    """The model, on the CPU, with weights drawn from torch's global generator.
-
-    Args:
-        config: The config.
-        num_classes: Classes of the task's field; 0: none.
-        table: What is known of a table's columns, ``loader.table``.
-        classes_of: Names of the classes of a field, ``loader.classes_of``.
-    """
-    fields = {name: field_of(task) for name, task in _tasks(config).items()}
-    known = {name: (f, len((classes_of and classes_of(f)) or ())) for name, f in fields.items()}
-    return build(config["model"], num_classes=num_classes, table=table, task_fields=known)
-
-
-def build_task(
-    config: Config,
-    num_classes: int,
-    class_names: tuple[str, ...] | None,
-    *,
-    table: Any = None,
-    classes_of: ClassesOf | None = None,
-) -> Task:
-    """Losses and metrics, of several tasks each told its own classes; see `build_model`."""
-    node = config["task"]
-    if "tasks" not in node:
-        return build(node, num_classes=num_classes, class_names=class_names, table=table)
-    tasks = {}
-    for name, task in _tasks(config).items():
-        names = classes_of(field_of(task)) if classes_of is not None else None
-        tasks[name] = build(task, num_classes=len(names or ()), class_names=names, table=table)
-    return build({key: value for key, value in node.items() if key != "tasks"}, tasks=tasks)
-
-
-def _tasks(config: Config) -> dict[str, Config]:
-    """The tasks of a task that holds several, by name."""
-    return {name: task for name, task in (config["task"].get("tasks") or {}).items() if task}
-
-
-def field_of(task: Config) -> str:
-    """The field whose classes a task is about: its own or its class's ``field``, or ``label``."""
-    of_class = getattr(resolve_target(task["_target_"]).call, "field", "label")
-    return str(task.get("field") or of_class)
-
-
-def task_classes(config: Config, classes_of: ClassesOf) -> dict[str, list[str]]:
-    """Names of the classes that a config's task, or each of its tasks, is about, by field."""
-    fields = [field_of(task) for task in _tasks(config).values()] or [task_field(config)]
-    return {field: list(names) for field in fields if (names := classes_of(field)) is not None}
-
-
-def task_field(config: Config) -> str:
-    """The field whose classes the task of a config is about."""
-    return field_of(config["task"])
-
-
-def build_optimizer(config: Config, params: Iterable[Any]) -> Optimizer:
-    """The optimizer over `params`."""
-    return build(config["optimizer"], params=params)
-
-
-def build_scheduler(
-    config: Config, optimizer: Optimizer, total_steps: int | None
-) -> LRScheduler | None:
-    """The learning-rate schedule, or None for a constant rate."""
-    if not config["scheduler"]:
-        return None
-    return build(config["scheduler"], optimizer=optimizer, total_steps=total_steps)
-
-
-def build_loggers(config: Config, run_dir: Path) -> list[Logger]:
-    """The loggers, by their order in the config."""
-    nodes = [node for node in config["logger"].values() if node]
-    return [build(node, run_dir=run_dir, config=config) for node in nodes]
 
 
 def build_settings(node: Config) -> Any:

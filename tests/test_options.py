@@ -8,20 +8,18 @@ import pytest
 import torch
 
 from pipeline import registry
-from pipeline.build import (
-    build_device_transforms,
-    build_loader,
+from pipeline.build import build_device_transforms, build_loader, build_settings
+from pipeline.build_training import (
     build_loggers,
     build_model,
     build_optimizer,
     build_scheduler,
-    build_settings,
     build_task,
-    task_field,
 )
 from pipeline.config.compose import compose
 from pipeline.config.groups import options_by_group
 from pipeline.config.places import CHOSEN_BY
+from pipeline.config.task_fields import task_field
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -18,18 +18,15 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
 
-from pipeline.build import (
-    build_device_transforms,
-    build_loader,
+from pipeline.build import build_device_transforms, build_loader, build_settings
+from pipeline.build_training import (
     build_loggers,
     build_model,
     build_optimizer,
     build_scheduler,
-    build_settings,
     build_task,
-    task_classes,
-    task_field,
 )
+from pipeline.config.task_fields import task_classes, task_field
 from pipeline.device import DevicePrefetcher
 from pipeline.training.checkpoint import CheckpointFolder, read_checkpoint
 from pipeline.training.class_record import keep_classes

@@ -6,13 +6,9 @@ from typing import Any
 
 import torch
 
-from pipeline.build import (
-    build_model,
-    build_optimizer,
-    build_settings,
-    build_task,
-    task_field,
-)
+from pipeline.build import build_settings
+from pipeline.build_training import build_model, build_optimizer, build_task
+from pipeline.config.task_fields import task_field
 from pipeline.training.loop import precision_of
 from pipeline.training.losses import total_loss
 

@@ -16,11 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from pipeline.build import build_loader, build_model, build_task, task_field
+from pipeline.build import build_loader
+from pipeline.build_training import build_model, build_task
 from pipeline.commands import main
 from pipeline.commands.predict.job import reading_config
 from pipeline.commands.predict.table_file import write_table
 from pipeline.config.compose import compose
+from pipeline.config.task_fields import task_field
 from pipeline.training.class_record import read_classes
 from pipeline.training.job import train
 from tests.photographs import scene
