@@ -61,6 +61,11 @@ class AlbumentationsStage:
             sample["image"] = self._noted(functools.partial(self._head, image, into))
             return sample
         has_boxes, has_keypoints = "boxes" in sample, "keypoints" in sample
+        if image is None:
+            raise ValueError(
+                f"no image to augment, fields: {', '.join(sample)}; leave samples as they are with "
+                f"augment=as_is, or say which field is the image with dataset.keys={{FIELD: image}}"
+            )
         if isinstance(image, PendingImage):
             sample["image"] = image.whole()
         compose, names = self._compose_for(has_boxes, has_keypoints)

@@ -199,3 +199,8 @@ def test_damage_arrives_as_damage_and_a_mistake_with_its_step():
         stack(too_large)(ImageDecoder().defer(record(FILES["420"])), rng)
     notes = ["in augmentation step 'step 0' (albumentations.CenterCrop)"]
     assert raised.value.__notes__ == notes
+
+
+def test_a_sample_without_an_image_is_told_what_to_choose():
+    with pytest.raises(ValueError, match=r"no image to augment, fields: label, row; .*as_is"):
+        stack(RESIZED, COLOR)({"label": 1, "row": 2}, KeyedRng().at(0, 0, 0))
