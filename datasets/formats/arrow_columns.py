@@ -56,6 +56,7 @@ class ArrowColumns:
         names = [name for name in self._roles.fields.values() if name in fields]
         values: dict[str, NDArray[Any]] = {}
         gone: dict[str, NDArray[np.bool_]] = {}
+        texts: set[str] = set()
         for group in groups:
             columns = self._groups.get(group.number, partial(self._columns, group))
             for name in names:
@@ -63,18 +64,24 @@ class ArrowColumns:
                 if name not in values:
                     values[name] = np.empty(size, column.values.dtype)
                 values[name][group.places] = column.values[group.rows]
+                if column.is_text:
+                    texts.add(name)
                 if column.gone is not None:
                     if name not in gone:
                         gone[name] = np.zeros(size, np.bool_)
                     gone[name][group.places] = column.gone[group.rows]
         if any(self._texts[name].too_many for name in names):
             return None
-        return {name: self._joined(name, values[name], gone.get(name)) for name in values}
-
-    def _joined(self, name: str, values: NDArray[Any], gone: NDArray[np.bool_] | None) -> Any:
-        if self._texts[name].known:
-            return TextColumn(self._texts[name].array(), values)
-        return values if gone is None or not gone.any() else np.ma.MaskedArray(values, gone)
+        joined: dict[str, Any] = {}
+        for name, its_values in values.items():
+            its_gone = gone.get(name)
+            if name in texts:
+                joined[name] = TextColumn(self._texts[name].array(), its_values)
+            elif its_gone is not None and its_gone.any():
+                joined[name] = np.ma.MaskedArray(its_values, its_gone)
+            else:
+                joined[name] = its_values
+        return joined
 
     def _columns(self, group: Group) -> tuple[dict[str, _Column], int]:
         """The columns of a group and what they cost."""
@@ -93,6 +100,7 @@ class _Column:
     """Values [n], of texts their places; and which of them are None, if any number is."""
 
     values: NDArray[Any]
+    is_text: bool
     gone: NDArray[np.bool_] | None = None
 
 
@@ -127,12 +135,12 @@ def _column(column: Any, texts: _Texts) -> _Column:
         encoded = column.cast(pa.large_string()).combine_chunks().dictionary_encode()
         places = texts.places(encoded.dictionary.to_pylist())
         own = encoded.indices.fill_null(-1).to_numpy()
-        return _Column(np.append(places, np.int32(-1))[own])
+        return _Column(np.append(places, np.int32(-1))[own], is_text=True)
     gone = None
     if column.null_count:
         gone = column.is_null().to_numpy()
         column = column.fill_null(False if pa.types.is_boolean(column.type) else 0)
-    return _Column(np.array(column.to_numpy()), gone)
+    return _Column(np.array(column.to_numpy()), is_text=False, gone=gone)
 
 
 def _types(schema: Any, roles: Roles) -> list[Any]:

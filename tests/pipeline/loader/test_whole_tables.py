@@ -302,3 +302,14 @@ def test_every_rank_makes_the_batches_of_single_rows(batches, rank):
     ranks = {"rank": rank, "world_size": 3}
     alone = batches("csv", *WAYS["inline"], whole=False, **ranks)
     assert_same(batches("csv", *WAYS["threads"], **ranks), alone)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "arrow"])
+def test_texts_that_are_all_missing_so_far_are_none(tmp_path, kind):
+    columns = draw(0)
+    columns["late"] = [None] * 60 + [f"new{number}" for number in range(60, N)]
+    storage = WRITE[kind](tmp_path, columns)
+    for rows in (np.arange(10), np.array([3, 70, 5])):
+        taken = storage.take(rows, {"late"})["late"].tolist()
+        assert taken == [record.fields["late"] for record in storage.read(rows)]
+        assert taken == [columns["late"][row] for row in rows]
