@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from datasets.pending_image import PendingImage
+from transforms.image_head import ImageHead
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,7 +45,7 @@ _FLIP_CODES = {(True, False): 1, (False, True): 0, (True, True): -1}
 _MAX_CHANNELS = 4  # beyond these albumentations calls OpenCV in pieces
 
 
-class CompiledHead:
+class CompiledHead(ImageHead):
     """A crop or resize at the start of a Compose and the flips behind it; the rest runs as ever.
 
     Its Compose keeps state while it runs, so it belongs to one thread.
@@ -80,35 +81,6 @@ class CompiledHead:
             and image.ndim == 3
             and 1 <= image.shape[2] <= _MAX_CHANNELS
         )
-
-    def __call__(self, image: Image | PendingImage, into: Image | None = None) -> Image:
-        """What ``compose(image=...)["image"]`` gives for the decoded image.
-
-        Args:
-            image: What `takes` accepts. Of a pending image, what the crop needs is decoded.
-            into: uint8 [H, W, C]. If nothing follows the head and the result is of this shape,
-                it is written here.
-
-        Returns:
-            uint8 [H, W, C]; `into`, if it was written to.
-
-        Raises:
-            DamagedImageError: What had to be decoded is damaged.
-            Exception: Whatever a transform raises.
-        """
-        pixels = self.draw(image)
-        if not self._rest:
-            return pixels(into)
-        data: dict[str, Any] = {"image": pixels(None)}
-        for transform in self._rest:
-            data = transform(**data)
-        result: Image = data["image"]
-        return result
-
-    @property
-    def draws_first(self) -> bool:
-        """Whether `draw` makes every draw of the Compose."""
-        return not self._rest
 
     def draw(self, image: Image | PendingImage) -> Callable[[Image | None], Image]:
         """Make the draws of crop, resize and flips, and what the decoder needs of the image.

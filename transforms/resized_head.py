@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from datasets.pending_image import PendingImage
+from transforms.image_head import ImageHead
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,7 +33,7 @@ _NEAREST, _LINEAR, _AREA = 0, 1, 3  # OpenCV's numbers
 _CONTEXT = 2
 
 
-class ResizedHead:
+class ResizedHead(ImageHead):
     """A resize at the start of a Compose and a centre crop behind it; the rest runs as ever.
 
     Args:
@@ -52,35 +53,6 @@ class ResizedHead:
     def takes(image: Any) -> bool:
         """Whether the head begins with an image: one that is pending, of at most 4 channels."""
         return type(image) is PendingImage and image.shape[2] <= 4
-
-    def __call__(self, image: PendingImage, into: Image | None = None) -> Image:
-        """What ``compose(image=...)["image"]`` gives for the decoded image.
-
-        Args:
-            image: The image.
-            into: uint8 [H, W, C]. If nothing follows the head and the result is of this shape,
-                it is written here.
-
-        Returns:
-            uint8 [H, W, C]; `into`, if it was written to.
-
-        Raises:
-            DamagedImageError: What had to be decoded is damaged.
-            Exception: Whatever a transform raises.
-        """
-        pixels = self.draw(image)
-        if not self._rest:
-            return pixels(into)
-        data: dict[str, Any] = {"image": pixels(None)}
-        for transform in self._rest:
-            data = transform(**data)
-        result: Image = data["image"]
-        return result
-
-    @property
-    def draws_first(self) -> bool:
-        """Whether `draw` makes every draw of the Compose."""
-        return not self._rest
 
     def draw(self, image: PendingImage) -> Callable[[Image | None], Image]:
         """Make the draws of the head; what is returned makes the pixels, see a call."""
