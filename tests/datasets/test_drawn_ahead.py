@@ -84,7 +84,7 @@ def test_the_samples_are_those_of_one_by_one(name, decoder):
                 assert np.shares_memory(sample["image"], row)
 
 
-def test_what_was_drawn_keeps_its_order_and_few_images_wait(monkeypatch):
+def test_what_was_drawn_keeps_its_order_and_few_images_wait():
     events: list[tuple[str, int]] = []
 
     def pending(number: int) -> PendingImage:
