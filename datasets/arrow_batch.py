@@ -1,20 +1,31 @@
-"""Where the one record batch of an Arrow file lies, found without importing pyarrow.
+"""An Arrow file of one record batch, found in memory and written without importing pyarrow.
 
 Mapping columns takes a few numbers of the file's footer, and pyarrow takes 27 MB. The footer and
-the messages are flatbuffers (flatbuffers.dev, "Internals"), as the specification says under
-"Arrow Columnar Format", "IPC File Format"; the numbers of fields are those of its files
-``File.fbs``, ``Schema.fbs`` and ``Message.fbs``.
+the messages are flatbuffers, as the specification says under "Arrow Columnar Format", "IPC File
+Format"; the numbers of fields are those of its files ``File.fbs``, ``Schema.fbs`` and
+``Message.fbs``.
 """
 
 from __future__ import annotations
 
 import mmap
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.flatbuffer import FlatTable, Number, Structs, Table, flatbuffer, unpack
 
 _MAGIC = b"ARROW1"
 _CONTINUATION = 0xFFFFFFFF
+_PREFIX = struct.Struct("<Ii")
+_BLOCK = "<qi4xq"
+_VERSION = Number("<h", 4)  # V5, since Arrow 1.0
+_SCHEMA, _RECORD_BATCH = 1, 3  # kinds of messages
+_INT, _FLOAT, _BINARY, _LARGE_BINARY = 2, 3, 4, 19  # kinds of types
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +44,19 @@ class ArrowBatch:
     metadata: dict[bytes, bytes]
 
 
+@dataclass(frozen=True, slots=True)
+class ByteStrings:
+    """A column of strings of bytes.
+
+    Attributes:
+        offsets: Where each begins and the last one ends, int32 or int64 [n + 1], from 0.
+        text: All of them, one after the other.
+    """
+
+    offsets: NDArray[Any]
+    text: bytes
+
+
 def read_batch(memory: mmap.mmap) -> ArrowBatch:
     """Find the record batch of a mapped Arrow file.
 
@@ -42,16 +66,16 @@ def read_batch(memory: mmap.mmap) -> ArrowBatch:
     end = len(memory) - len(_MAGIC) - 4
     if not memory[: len(_MAGIC)] == memory[end + 4 :] == _MAGIC:
         raise ValueError("no Arrow file, or cut short")
-    [footer_bytes] = _unpack("<i", memory, end)
-    footer = _Table.root(memory, end - footer_bytes)
-    blocks = footer.structs(3, "<qi4xq")
+    [footer_bytes] = unpack("<i", memory, end)
+    footer = FlatTable.root(memory, end - footer_bytes)
+    blocks = footer.structs(3, _BLOCK)
     if len(blocks) != 1:
         raise ValueError("not one record batch")
     [(start, head_bytes, _)] = blocks
-    mark, _ = _unpack("<Ii", memory, start)
+    mark, _ = unpack(_PREFIX.format, memory, start)
     if mark != _CONTINUATION:
         raise ValueError("its record batch is damaged")
-    batch = _Table.root(memory, start + 8).table(2)
+    batch = FlatTable.root(memory, start + 8).table(2)
     return ArrowBatch(
         num_rows=batch.number(0, "<q"),
         buffers=tuple(
@@ -61,70 +85,68 @@ def read_batch(memory: mmap.mmap) -> ArrowBatch:
     )
 
 
-class _Table:
-    """A table of a flatbuffer: its fields by number, wherever they lie."""
+def write_batch(
+    file: BinaryIO,
+    columns: Mapping[str, NDArray[Any] | ByteStrings],
+    *,
+    num_rows: int,
+    metadata: Mapping[bytes, bytes],
+) -> None:
+    """Write an Arrow file of one record batch, in which no value is missing.
 
-    def __init__(self, memory: mmap.mmap, at: int) -> None:
-        self._memory = memory
-        self._at = at
-        self._fields = at - _unpack("<i", memory, at)[0]
-
-    @classmethod
-    def root(cls, memory: mmap.mmap, at: int) -> _Table:
-        """The table that a flatbuffer begins with."""
-        return cls(memory, _pointed(memory, at))
-
-    def number(self, field: int, layout: str) -> int:
-        """A number; 0 where it was left out."""
-        at = self._place(field)
-        return 0 if at is None else int(_unpack(layout, self._memory, at)[0])
-
-    def table(self, field: int) -> _Table:
-        """A table, which must be there."""
-        at = self._place(field)
-        if at is None:
-            raise ValueError("a part is missing")
-        return _Table(self._memory, _pointed(self._memory, at))
-
-    def text(self, field: int) -> bytes:
-        """A string's bytes; none where it was left out."""
-        start, count = self._vector(field)
-        return self._memory[start : start + count]
-
-    def structs(self, field: int, layout: str) -> list[tuple[Any, ...]]:
-        """The items of a vector of structs."""
-        start, count = self._vector(field)
-        size = struct.calcsize(layout)
-        return [_unpack(layout, self._memory, start + size * n) for n in range(count)]
-
-    def tables(self, field: int) -> list[_Table]:
-        """The items of a vector of tables."""
-        start, count = self._vector(field)
-        return [_Table(self._memory, _pointed(self._memory, start + 4 * n)) for n in range(count)]
-
-    def _vector(self, field: int) -> tuple[int, int]:
-        """Where the items of a vector begin, and how many they are."""
-        at = self._place(field)
-        if at is None:
-            return 0, 0
-        at = _pointed(self._memory, at)
-        return at + 4, _unpack("<I", self._memory, at)[0]
-
-    def _place(self, field: int) -> int | None:
-        """Where a field lies; None where it was left out."""
-        entry = 4 + 2 * field
-        if entry >= _unpack("<H", self._memory, self._fields)[0]:
-            return None
-        [offset] = _unpack("<H", self._memory, self._fields + entry)
-        return self._at + offset if offset else None
+    Args:
+        file: Where it is written, from its beginning on.
+        columns: By name integers or floats [n], or byte strings.
+        num_rows: How many rows they have.
+        metadata: What is written with the schema.
+    """
+    buffers = [buffer for column in columns.values() for buffer in _buffers(column)]
+    places, body_bytes = list[tuple[int, int]](), 0
+    for buffer in buffers:
+        places.append((body_bytes, len(buffer)))
+        body_bytes += len(buffer) + _padding(buffer)
+    pairs = [Table(pair) for pair in metadata.items()]
+    schema = Table([Number("<h", 0), [_field(*item) for item in columns.items()], pairs])
+    nodes = [(num_rows, 0)] * len(columns)
+    batch = Table([Number("<q", num_rows), Structs("<qq", nodes), Structs("<qq", places)])
+    head, batch_head = _message(_SCHEMA, schema, 0), _message(_RECORD_BATCH, batch, body_bytes)
+    head = _MAGIC + b"\0\0" + head
+    file.write(head + batch_head)
+    for buffer in buffers:
+        file.write(buffer)
+        file.write(bytes(_padding(buffer)))
+    block = (len(head), len(batch_head), body_bytes)
+    footer = flatbuffer(Table([_VERSION, schema, Structs(_BLOCK, []), Structs(_BLOCK, [block])]))
+    file.write(_PREFIX.pack(_CONTINUATION, 0) + footer + struct.pack("<i", len(footer)) + _MAGIC)
 
 
-def _pointed(memory: mmap.mmap, at: int) -> int:
-    """Where the offset at a place points."""
-    return at + int(_unpack("<I", memory, at)[0])
+def _buffers(column: NDArray[Any] | ByteStrings) -> list[bytes | memoryview]:
+    """A column's bytes; the first, which values are missing, are none."""
+    if isinstance(column, ByteStrings):
+        return [b"", column.offsets.view(np.uint8).data, column.text]
+    return [b"", column.view(np.uint8).data]
 
 
-def _unpack(layout: str, memory: mmap.mmap, at: int) -> tuple[Any, ...]:
-    if not 0 <= at <= len(memory) - struct.calcsize(layout):
-        raise ValueError("it points outside of itself")
-    return struct.unpack_from(layout, memory, at)
+def _padding(buffer: bytes | memoryview) -> int:
+    return -len(buffer) % 8
+
+
+def _field(name: str, column: NDArray[Any] | ByteStrings) -> Table:
+    """What a schema says of a column."""
+    if isinstance(column, ByteStrings):
+        kind = _LARGE_BINARY if column.offsets.itemsize == 8 else _BINARY
+        details = Table([])
+    elif column.dtype.kind == "f":
+        kind, details = _FLOAT, Table([Number("<h", {2: 0, 4: 1, 8: 2}[column.itemsize])])
+    else:
+        signed = Number("<?", column.dtype.kind == "i")
+        kind, details = _INT, Table([Number("<i", 8 * column.itemsize), signed])
+    no_children = list[Table]()
+    nullable = Number("<?", False)
+    return Table([name.encode(), nullable, Number("<B", kind), details, None, no_children])
+
+
+def _message(kind: int, header: Table, body_bytes: int) -> bytes:
+    """What comes before a message's body."""
+    content = flatbuffer(Table([_VERSION, Number("<B", kind), header, Number("<q", body_bytes)]))
+    return _PREFIX.pack(_CONTINUATION, len(content)) + content

@@ -1,7 +1,7 @@
 """The index: metadata of every record, in an Arrow file that is memory-mapped, never loaded.
 
-The place of every column is noted when the file is opened, from there on NumPy maps it: reading an
-index needs no pyarrow, and a worker receives only these places.
+The place of every column is noted when the file is opened, from there on NumPy maps it, and a
+worker receives only these places. Neither writing nor reading an index needs pyarrow.
 """
 
 from __future__ import annotations

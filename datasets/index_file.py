@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.arrow_batch import read_batch
+from datasets.arrow_batch import ByteStrings, read_batch, write_batch
 
 _METADATA = b"penstock"
-_DTYPES = {"halffloat": "<f2", "float": "<f4", "double": "<f8"}
-"""NumPy's names of types that Arrow names otherwise."""
+_ARROW_NAMES = {"float16": "halffloat", "float32": "float", "float64": "double"}
+"""Arrow's names of types that NumPy names otherwise, by these."""
+_DTYPES = {arrow: name for name, arrow in _ARROW_NAMES.items()}
 CHUNK_ROWS = 1 << 18
 
 
@@ -90,7 +91,7 @@ def read_layout(path: str) -> tuple[Layout, dict[str, Any]]:
             key_offsets = place("<i8" if kind == "large_binary" else "<i4", count + 1)
             key_text = place("|u1", header["key_bytes"])
         else:
-            columns[name] = place(_DTYPES.get(kind) or np.dtype(kind).str, count)
+            columns[name] = place(np.dtype(_DTYPES.get(kind, kind)).str, count)
     names = header["class_names"]
     layout = Layout(
         path=os.path.abspath(path),
@@ -143,31 +144,29 @@ def write_index(
         content: What tells this data from other where keys, sizes and labels do not: part of the
             fingerprint.
     """
-    import pyarrow as pa
-
     assert (keys is None) == (key_pattern is not None) == (count is not None)
-    arrays: dict[str, Any] = {}
+    arrays: dict[str, NDArray[Any] | ByteStrings] = {}
+    schema: list[tuple[str, str]] = []
+    checksums: dict[str, int] = {}
     offsets = text = None
     if keys is not None:
         count = len(keys)
-        arrays["key"], offsets, text = _key_array(keys)
+        key = arrays["key"] = _key_column(keys)
+        offsets, text = key.offsets, key.text
+        schema.append(("key", "large_binary" if offsets.dtype == np.int64 else "binary"))
+        checksums = {"key offsets": zlib.crc32(offsets.data), "key text": zlib.crc32(text)}
     assert count is not None
-    checksums = {
-        name: zlib.crc32(part.data) if part.size else 0
-        for name, part in (("key offsets", offsets), ("key text", text))
-        if part is not None
-    }
     for name, values in columns.items():
         assert values.shape == (count,), (name, values.shape, count)
         # Arrow packs booleans into bits, which NumPy cannot map.
-        values = values.astype(np.uint8) if values.dtype == bool else values
-        values = np.ascontiguousarray(values)
-        checksums[name] = zlib.crc32(values.data) if count else 0
-        arrays[name] = pa.array(values)
+        dtype = np.dtype(np.uint8) if values.dtype == bool else values.dtype.newbyteorder("<")
+        array = arrays[name] = np.ascontiguousarray(values, dtype)
+        schema.append((name, _ARROW_NAMES.get(dtype.name, dtype.name)))
+        checksums[name] = zlib.crc32(array.data) if count else 0
     names = None if class_names is None else tuple(class_names)
     header = {
         "count": count,
-        "key_bytes": 0 if text is None else len(text),
+        "key_bytes": len(text or b""),
         "key_pattern": key_pattern,
         "key_start": key_start,
         "class_names": names,
@@ -175,35 +174,21 @@ def write_index(
             count, offsets, text, (key_pattern, key_start), columns, names, content
         ),
         "metadata": dict(metadata or {}),
-        "schema": [(name, str(array.type)) for name, array in arrays.items()],
+        "schema": schema,
         "checksums": checksums,
     }
     header_text = json.dumps(header).encode()
-    schema = pa.schema(
-        [(name, array.type) for name, array in arrays.items()],
-        metadata={_METADATA: b"%d %s" % (zlib.crc32(header_text), header_text)},
-    )
-    batch = pa.record_batch(list(arrays.values()), schema=schema)
-
-    def write(file: Any) -> None:
-        with pa.ipc.new_file(file, schema) as writer:
-            writer.write_batch(batch)
-
-    write_whole(path, write)
+    header_line = b"%d %s" % (zlib.crc32(header_text), header_text)
+    written = {_METADATA: header_line}
+    write_whole(path, lambda file: write_batch(file, arrays, num_rows=count, metadata=written))
 
 
-def _key_array(keys: Sequence[str | bytes]) -> tuple[Any, NDArray[Any], NDArray[np.uint8]]:
-    """Keys as an Arrow array, and views of its offsets and text."""
-    import pyarrow as pa
-
+def _key_column(keys: Sequence[str | bytes]) -> ByteStrings:
     raw = [key.encode("utf-8", "surrogateescape") if isinstance(key, str) else key for key in keys]
-    key_bytes = sum(map(len, raw))
-    large = key_bytes >= 1 << 31
-    array = pa.array(raw, pa.large_binary() if large else pa.binary())
-    width = "<i8" if large else "<i4"
-    buffers = array.buffers()
-    offsets = np.frombuffer(buffers[1], width, len(raw) + 1) if raw else np.zeros(1, width)
-    return array, offsets, np.frombuffer(buffers[2] or b"", np.uint8, key_bytes)
+    text = b"".join(raw)
+    offsets = np.zeros(len(raw) + 1, np.int64 if len(text) >= 1 << 31 else np.int32)
+    offsets[1:] = np.cumsum(np.fromiter(map(len, raw), np.int64, len(raw)))
+    return ByteStrings(offsets, text)
 
 
 def write_whole(path: str | Path, write: Callable[[Any], None]) -> None:
@@ -224,7 +209,7 @@ def write_whole(path: str | Path, write: Callable[[Any], None]) -> None:
 def fingerprint(
     count: int,
     key_offsets: NDArray[Any] | None,
-    key_text: NDArray[np.uint8] | None,
+    key_text: bytes | None,
     generated: tuple[str | None, int],
     columns: Mapping[str, NDArray[Any]],
     class_names: tuple[str, ...] | None,
@@ -234,7 +219,7 @@ def fingerprint(
     digest = hashlib.blake2b(content.encode(), digest_size=16)
     digest.update(json.dumps([count, generated, class_names]).encode())
     if key_text is not None:
-        digest.update(key_text.data)
+        digest.update(key_text)
     for name, values in (
         ("key_offsets", key_offsets),
         ("label", columns.get("label")),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
 
+from datasets.demo_packs import FORMS, pack_demo
 from pipeline.commands import COMMANDS
 from tests.heavy_modules import HEAVY
 
@@ -43,6 +47,39 @@ def test_a_program_imports_what_every_use_of_it_needs_and_no_more(names, needed)
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert set(done.stdout.split()) == needed
+
+
+FIRST_RUN = """
+import sys
+import numpy as np
+from pipeline.config.discovery import load_builtin
+from pipeline.registry import components
+
+load_builtin()
+storages = {storage.name: storage.target for storage in components("storage")}
+for argument in sys.argv[1:]:
+    name, path = argument.split("=")
+    storage = storages[name](path)
+    print(name, len(storage.read(np.arange(len(storage)))), "pyarrow" in sys.modules)
+"""
+
+
+def test_the_first_run_over_data_needs_pyarrow_only_where_the_data_does(tmp_path):
+    """Importing it takes 26 MB, and indexes are written without it."""
+    for number in range(4):
+        folder = tmp_path / f"images/train/{number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        assert cv2.imwrite(f"{folder}/{number}.png", np.full((32, 32, 3), number, np.uint8))
+    paths = {"image_folder": tmp_path / "images/train"}
+    for name in [*sorted(FORMS.keys() - {"jsonl", "arrow", "parquet"}), "parquet"]:
+        pack_demo(tmp_path, name, "train", ("0", "1"))
+        paths[name] = tmp_path / name / f"train{FORMS[name][0]}"
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_RUN, *(f"{name}={path}" for name, path in paths.items())],
+        cwd=ROOT, env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == [f"{name} 4 {name == 'parquet'}" for name in paths], done
 
 
 def test_names_of_the_other_datasets_package_are_explained():

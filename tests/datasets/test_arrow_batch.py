@@ -1,4 +1,4 @@
-"""Where a record batch lies is found as pyarrow finds it, and damage never misleads."""
+"""A record batch is found as pyarrow finds it and written as pyarrow reads it."""
 
 import mmap
 import subprocess
@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from datasets.arrow_batch import read_batch
+from datasets.arrow_batch import ByteStrings, read_batch, write_batch
 from datasets.index import Index, write_index
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,6 +50,72 @@ def test_buffers_are_where_pyarrow_finds_them(tmp_path, rows):
     for (start, size), buffer in zip(found.buffers, buffers, strict=True):
         wanted = b"" if buffer is None else buffer.to_pybytes()
         assert content[start : start + size] == wanted
+
+
+NAMES = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
+NUMBERS = ("<u1", "<i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8")
+
+
+@given(
+    rows=st.one_of(st.integers(0, 17), st.integers(0, 300)),
+    kinds=st.dictionaries(NAMES, st.sampled_from([*NUMBERS, "<i4 text", "<i8 text"]), max_size=6),
+    metadata=st.dictionaries(st.binary(max_size=9), st.binary(max_size=99), max_size=3),
+    seed=st.integers(0, 9),
+)
+def test_pyarrow_reads_what_is_written(tmp_path_factory, rows, kinds, metadata, seed):
+    rng = np.random.default_rng(seed)
+    columns = {}
+    for name, kind in kinds.items():
+        dtype, _, text = kind.partition(" ")
+        if text:
+            texts = [rng.bytes(n) for n in rng.integers(0, 20, rows).tolist()]
+            offsets = np.cumsum([0, *map(len, texts)]).astype(dtype)
+            columns[name] = ByteStrings(offsets, b"".join(texts))
+        else:
+            columns[name] = np.frombuffer(rng.bytes(rows * np.dtype(dtype).itemsize), dtype, rows)
+    path = tmp_path_factory.mktemp("arrow") / "x"
+    with open(path, "wb") as file:
+        write_batch(file, columns, num_rows=rows, metadata=metadata)
+
+    with pa.memory_map(str(path)) as source:
+        reader = pa.ipc.open_file(source)
+        assert reader.num_record_batches == 1
+        check_batch(reader.get_batch(0), columns, rows, metadata)
+        source.seek(8)  # what comes before the footer is a stream
+        [batch] = pa.ipc.open_stream(source)
+        check_batch(batch, columns, rows, metadata)
+    ours, content = read_batch(mapped(path)), path.read_bytes()
+    assert (ours.num_rows, ours.metadata) == (rows, metadata)
+    assert [content[start : start + size] for start, size in ours.buffers] == [
+        part for column in columns.values() for part in (b"", *parts(column))
+    ]
+    assert all(start % 8 == 0 for start, _ in ours.buffers)
+
+
+def check_batch(batch, columns, rows, metadata):
+    """A record batch as pyarrow reads it is what was written, bit for bit."""
+    batch.validate(full=True)
+    assert batch.num_rows == rows
+    assert (batch.schema.metadata or {}) == metadata
+    assert batch.schema.names == list(columns)
+    for read, written in zip(batch.columns, columns.values(), strict=True):
+        assert read.type == arrow_type(written)
+        assert read.null_count == 0
+        validity, *found = read.buffers()
+        assert validity is None
+        assert [buffer.to_pybytes() for buffer in found] == parts(written)
+
+
+def arrow_type(column):
+    if isinstance(column, ByteStrings):
+        return pa.large_binary() if column.offsets.dtype == np.int64 else pa.binary()
+    return pa.from_numpy_dtype(column.dtype)
+
+
+def parts(column):
+    if isinstance(column, ByteStrings):
+        return [column.offsets.tobytes(), column.text]
+    return [column.tobytes()]
 
 
 def test_other_files_are_refused(tmp_path):

@@ -6,8 +6,10 @@ import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +18,8 @@ from datasets import protocols
 from datasets.index import Index, write_index
 from datasets.memory_index import MemoryIndex
 from tests.contracts.memory import worker_memory
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def made(path, keys, class_names=("a", "b"), **columns):
@@ -106,6 +110,43 @@ def test_writing_is_whole_or_nothing(tmp_path, monkeypatch):
             made(tmp_path / "x", ["new"])
     assert os.listdir(tmp_path) == ["x"]
     assert Index.open(tmp_path / "x").keys(np.array([0])) == ["old"]
+
+
+def test_a_disk_that_fills_up_leaves_what_was_there(tmp_path):
+    made(tmp_path / "x", ["old"])
+    code = (
+        "import resource, signal, sys, numpy as np; from datasets.index import write_index;"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000));"
+        "write_index(sys.argv[1], keys=['new'] * 10**5, columns={'x': np.zeros(10**5)})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "x")],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert "OSError: [Errno 27] File too large" in done.stderr
+    assert os.listdir(tmp_path) == ["x"]
+    assert Index.open(tmp_path / "x", verify=True).keys(np.array([0])) == ["old"]
+
+
+@pytest.mark.parametrize("rows", [0, 100])
+def test_an_index_that_pyarrow_wrote_is_read(tmp_path, rows):
+    """Those in caches, and the marks of packed data, were written so."""
+    keys = [f"key {i}" for i in range(rows)]
+    columns = {dtype: np.arange(rows, dtype=dtype) for dtype in ("u1", "i8", "f2", "f4", "f8")}
+    ours = made(tmp_path / "ours", keys, label=np.arange(rows), **columns)
+    with pa.memory_map(str(tmp_path / "ours")) as source:
+        batch = pa.ipc.open_file(source).get_batch(0)
+        with pa.ipc.new_file(tmp_path / "theirs", batch.schema) as writer:
+            writer.write_batch(batch)
+    theirs = Index.open(tmp_path / "theirs", verify=True)
+    assert theirs.fingerprint() == ours.fingerprint()
+    assert theirs.class_names == ours.class_names
+    assert theirs.keys(np.arange(rows)) == keys
+    assert theirs.columns == ours.columns
+    for name in columns:
+        assert theirs.column(name).dtype == columns[name].dtype
+        assert theirs.column(name).tolist() == columns[name].tolist()
 
 
 def test_damage_anywhere_is_found(tmp_path):

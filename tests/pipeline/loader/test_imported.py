@@ -8,8 +8,6 @@ import cv2
 import numpy as np
 import pytest
 
-from datasets.storages.image_folder import ImageFolder
-
 ROOT = Path(__file__).resolve().parents[3]
 
 FIRST_BATCH = """
@@ -27,16 +25,16 @@ print(*sorted(heavy & set(sys.modules)))
 
 @pytest.mark.slow
 def test_batches_of_files_need_no_package_for_tables(tmp_path):
-    """Importing pyarrow takes 27 MB, and the index is read without it."""
+    """Importing pyarrow takes 27 MB, and the index is written and read without it."""
     for number in range(8):
         folder = tmp_path / "images" / str(number % 2)
         folder.mkdir(parents=True, exist_ok=True)
         pixels = np.full((40, 50, 3), number, np.uint8)
         assert cv2.imwrite(f"{folder}/{number}.jpg", pixels)
     path = f"{tmp_path}/images"
-    assert len(ImageFolder(path)) == 8  # scans, and writes the index
-    done = subprocess.run(
-        [sys.executable, "-c", FIRST_BATCH, f"dataset.storage.path={path}"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert done.stdout.splitlines() == ["4", ""]
+    for _ in range(2):  # the first scans and writes the index, the second reads it
+        done = subprocess.run(
+            [sys.executable, "-c", FIRST_BATCH, f"dataset.storage.path={path}"],
+            cwd=ROOT, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert done.stdout.splitlines() == ["4", ""]
