@@ -8,7 +8,14 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-DISTRIBUTIONS = ("torch", "numpy", "opencv-python-headless", "simplejpeg", "albumentations")
+DISTRIBUTIONS = (
+    "torch",
+    "numpy",
+    "opencv-python-headless",
+    "simplejpeg",
+    "turbojpeg",
+    "albumentations",
+)
 
 
 def describe(cores: int | None = None) -> str:

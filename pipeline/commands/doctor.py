@@ -69,6 +69,7 @@ def _print_machine(config: Mapping[str, Any]) -> None:
     settings: LoaderSettings = build_settings(config["loader"])
     print(f"python {platform.python_version()} on {platform.system()} {platform.machine()}")
     print(", ".join(f"{name} {_version(name)}" for name in _PACKAGES))
+    print(f"parts of JPEGs: {_region_decoder()}")
     print(f"cores this process may use, by affinity and quota: {cores} of {os.cpu_count()}")
     if os.path.isdir("/dev/shm"):
         usage = shutil.disk_usage("/dev/shm")
@@ -100,6 +101,15 @@ def _promise(loader: LoaderSettings) -> str:
         f"a hang ends the run at loader.timeout_s with all stacks; set loader.processes=1 to have "
         f"both recovered from"
     )
+
+
+def _region_decoder() -> str:
+    from transforms.formats.turbojpeg import region_decoder
+
+    decoder = region_decoder()
+    if decoder is None:
+        return "no TurboJPEG 3, decoding takes longer than it need: pip install '.[regions]'"
+    return f"by TurboJPEG 3, {decoder.path}"
 
 
 def _version(package: str) -> str:

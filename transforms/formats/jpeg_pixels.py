@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING
 
 from datasets.pending_image import smaller_box
 from transforms.formats.jpeg import read_header
-from transforms.formats.jpeg_region import LEAST_WIDTH, JpegPart, cut_part
+from transforms.formats.jpeg_region import (
+    LEAST_WIDTH,
+    JpegPart,
+    cut_part,
+    is_tiled,
+    region_around,
+)
 from transforms.formats.opencv_pixels import CHANNELS, convert, imdecode
+from transforms.formats.turbojpeg import region_decoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +26,7 @@ if TYPE_CHECKING:
 
     from datasets.pending_image import Box, Part
     from transforms.formats.header import Header
+    from transforms.formats.turbojpeg import RegionDecoder
 
     Image = NDArray[np.uint8]
 
@@ -27,6 +35,7 @@ _COLORSPACE = {"RGB": "RGB", "L": "GRAY", "RGBA": "RGBA"}
 _REFUSALS = ("Could not determine subsampling", "Unsupported", "not supported", "not implemented")
 # What it says of markers among the pixels, of which a baseline file of one scan has none.
 _STRAY_MARKERS = ("Unsupported marker type", "Unsupported JPEG process")
+_END_OF_IMAGE = b"\xff\xd9"
 _EXTRANEOUS = re.compile(r"(\d+) extraneous bytes before marker 0xd9")
 
 
@@ -85,8 +94,27 @@ def decode_reduced(data: bytes, header: Header, mode: str, box: Box | None, fact
 def _cut(
     data: bytes, header: Header, mode: str, box: Box | None, factor: int
 ) -> Callable[[], Part]:
-    part = cut_part(data, header.scan, box) if box is not None and header.scan else None
-    return functools.partial(_decode_part, part, data, header, mode, factor)
+    scan = header.scan
+    if box is None or scan is None:
+        return functools.partial(_decode_part, None, data, header, mode, factor)
+    regions = region_decoder()
+    if regions is None or is_tiled(scan):
+        part = cut_part(data, scan, box)
+        return functools.partial(_decode_part, part, data, header, mode, factor)
+    region = region_around(scan, box, factor)
+    # It stops below the region, and would not see that the file ends too early.
+    if region is None or data.rfind(_END_OF_IMAGE, scan.data_at) < 0:
+        return functools.partial(_decode_part, None, data, header, mode, factor)
+    return functools.partial(_decode_region, regions, region, data, header, mode, factor)
+
+
+def _decode_region(
+    regions: RegionDecoder, region: Box, data: bytes, header: Header, mode: str, factor: int
+) -> Part:
+    image = regions.decode(data, mode, region, factor)
+    if image is not None:
+        return image, region[0] * factor, region[1] * factor
+    return decode_whole(data, header, mode, factor=factor), 0, 0
 
 
 def _decode_part(

@@ -1,8 +1,9 @@
-"""The part of a JPEG that holds a box, as a smaller JPEG: the decoder then does less.
+"""The part of a JPEG that holds a box: the decoder then does less, and the pixels stay the same.
 
-The pixels are those of the whole image. Two ways lead there. In any baseline file the frame
-header's height can be lowered, so that rows below are left out. A file whose restart markers
-stand at regular places gives the touched intervals alone, with the markers numbered anew.
+For a decoder of whole images a part is a smaller JPEG. Two ways lead there. In any baseline file
+the frame header's height can be lowered, so that rows below are left out. A file whose restart
+markers stand at regular places gives the touched intervals alone, with the markers numbered anew.
+For a decoder of regions it is a region, with what is interpolated at its edges.
 """
 
 from __future__ import annotations
@@ -68,6 +69,49 @@ def cut_part(data: bytes, scan: JpegScan, box: Box) -> JpegPart | None:
     return _cut_tiles(data, scan, box) if scan.restart_interval else _cut_rows(data, scan, box)
 
 
+def region_around(scan: JpegScan, box: Box, factor: int) -> Box | None:
+    """What a decoder of regions has to decode for a box.
+
+    Args:
+        scan: How the pixels lie.
+        box: The pixels that are wanted, within the image.
+        factor: By how much both sides are made smaller in decoding.
+
+    Returns:
+        In the smaller pixels, x_min at the border of a unit; None for all of them, and where
+        there are so few that nothing is gained.
+    """
+    width, height = -(-scan.width // factor), -(-scan.height // factor)
+    if width < LEAST_WIDTH:
+        return None
+    unit = scan.unit_width // factor
+    left = max(0, box[0] // factor - _CONTEXT) // unit * unit
+    right = min(width, -(-box[2] // factor) + _CONTEXT)
+    if right - left < LEAST_WIDTH:
+        left = max(0, right - LEAST_WIDTH) // unit * unit
+        right = min(width, max(right, left + LEAST_WIDTH))
+    # The decoder knows the rows above and below itself. At the last ones it goes to the end, so
+    # that it sees how the file ends.
+    top, bottom = box[1] // factor, -(-box[3] // factor)
+    if bottom + _CONTEXT >= height:
+        bottom = height
+    region = left, top, right, bottom
+    return region if region != (0, 0, width, height) else None
+
+
+def is_tiled(scan: JpegScan) -> bool:
+    """Whether its restart markers stand at regular places."""
+    return scan.restart_interval > 0 and _grid(scan) is not None
+
+
+def _grid(scan: JpegScan) -> tuple[int, int] | None:
+    """Tiles in a row of them, and rows of units in a tile."""
+    units, interval = -(-scan.width // scan.unit_width), scan.restart_interval
+    if units % interval == 0:
+        return units // interval, 1
+    return (1, interval // units) if interval % units == 0 else None
+
+
 def _cut_rows(data: bytes, scan: JpegScan, box: Box) -> JpegPart | None:
     height = box[3] + _CONTEXT
     if height >= scan.height:
@@ -86,14 +130,11 @@ def _lowered(data: bytes, frame_at: int, height: int) -> bytearray:
 def _cut_tiles(data: bytes, scan: JpegScan, box: Box) -> JpegPart | None:
     import numpy as np
 
-    units = -(-scan.width // scan.unit_width)
-    interval = scan.restart_interval
-    if units % interval == 0:
-        columns, tile_rows = units // interval, 1
-    elif interval % units == 0:
-        columns, tile_rows = 1, interval // units
-    else:
+    grid = _grid(scan)
+    if grid is None:
         return None
+    columns, tile_rows = grid
+    units = -(-scan.width // scan.unit_width)
     tile_width, tile_height = units // columns * scan.unit_width, tile_rows * scan.unit_height
     rows = -(-scan.height // tile_height)
     first_column, last_column = _tiles(box[0], box[2], tile_width, columns)

@@ -21,6 +21,7 @@ from transforms.formats.sniff import read_header
 # Restart intervals in units: within a row, a row, two rows, and one that fits no row.
 SIZES = [(97, 131), (64, 128), (33, 200), (301, 223), (16, 16), (8, 300), (9, 9), (1, 1), (250, 67)]
 SAMPLINGS = ["420", "422", "440", "444", "411", "grey"]
+pytestmark = pytest.mark.usefixtures("part_of_a_jpeg")
 SEVEN_TILES = write_tiled(scene(120, 400), quality=95)
 
 

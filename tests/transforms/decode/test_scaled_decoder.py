@@ -18,6 +18,7 @@ from transforms.decode.scaled import ScaledDecoder
 from transforms.formats.jpeg_tiles import write_tiled
 from transforms.formats.sniff import read_header
 
+pytestmark = pytest.mark.usefixtures("part_of_a_jpeg")
 EXACT = ImageDecoder()
 WITH_OVERVIEWS = write_tiled(scene(520, 700), quality=90, overviews=True)
 
