@@ -112,7 +112,9 @@ class DevicePrefetcher:
 
     def _directly(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         while (batch := self._read(batches)) is not None:
-            yield self._transformed(map_tensors(batch, lambda tensor: tensor.to(self.device)))
+            if self.device.type != "cpu":
+                batch = map_tensors(batch, lambda tensor: tensor.to(self.device))
+            yield self._transformed(batch)
 
     def _copied_ahead(self, batches: Iterator[Batch], stream: CopyStream) -> Iterator[Batch]:
         coming: deque[tuple[Copy, dict[str, Any]]] = deque()
@@ -170,5 +172,5 @@ class DevicePrefetcher:
 def _count_valid(batch: Batch) -> int:
     """Valid rows; without a ``valid`` field all rows count."""
     if "valid" in batch:
-        return int(batch["valid"].sum())
+        return int(batch["valid"].count_nonzero())
     return next((len(value) for value in batch.values() if hasattr(value, "__len__")), 0)

@@ -71,6 +71,7 @@ class RandomFlip:
         return RowChange(
             lambda pixels, rows: _flipped(pixels, flips[rows]),
             lambda image, rows: _flipped_by_torch(image, flips[rows]),
+            in_place=True,
         )
 
 
@@ -83,20 +84,18 @@ def _flipped_by_torch(image: torch.Tensor, flips: Any) -> torch.Tensor:
 
 
 def _flipped(pixels: NDArray[np.uint8], flips: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    """The same in uint8 [B, H, W, C], all rows to be flipped as one tall image of OpenCV's.
+    """The same in uint8 [B, H, W, C], in place: all rows to be flipped as one tall image.
 
-    A row of the batch is moved as one element, which NumPy copies at once.
+    A row of the batch is moved as one element, which NumPy copies at once. OpenCV takes twice
+    the time where it flips into other memory.
     """
     import cv2
 
     count, height, width, channels = pixels.shape
-    result = np.empty_like(pixels)
-    row = np.dtype((np.void, height * width * channels))
-    given, taken = (array.reshape(count, -1).view(row)[:, 0] for array in (pixels, result))
-    np.copyto(taken, given, where=~flips)
-    chosen = given[flips]
+    rows = pixels.reshape(count, -1).view(np.dtype((np.void, height * width * channels)))[:, 0]
+    chosen = rows[flips]
     if len(chosen):
         tall = chosen.view(np.uint8).reshape(-1, width, channels)
         cv2.flip(tall, 1, dst=tall)
-        taken[flips] = chosen
-    return result
+        rows[flips] = chosen
+    return pixels
