@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Annotated, Any, NamedTuple
@@ -13,11 +13,13 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
+from datasets.mix_columns import Part, in_the_mix, joined
 from datasets.mix_index import SOURCE, MixIndex, united
 from datasets.protocols import Dataset, Sampler, StreamDataset
 from datasets.sample import BadSample, Sample
+from datasets.source_draws import SourceDraws
 from datasets.stage_times import CountedRecords, StageTimes
-from datasets.staged import is_staged
+from datasets.staged import gives_columns, is_staged
 from pipeline.registry import register
 
 
@@ -89,7 +91,7 @@ class MixDataset:
         """
         bound = copy.copy(self)
         bound._by_number = tuple(
-            source.drawing_from(_OfSource(sampler, number, len(source)))
+            source.drawing_from(SourceDraws(sampler, number, len(source)))
             if _needs_partners(source)
             else source
             for number, source in enumerate(self._by_number)
@@ -165,6 +167,32 @@ class MixDataset:
             samples += [self._of_mix(sample, number) for sample in found]
         return samples
 
+    @property
+    def gives_columns(self) -> bool:
+        """Whether batches can be taken as a whole, of every source."""
+        return all(map(gives_columns, self._by_number))
+
+    def fetch_columns(
+        self,
+        indices: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        epoch: int,
+        *,
+        allocate: Callable[[int], Any] | None = None,
+    ) -> dict[str, Any] | None:
+        """A batch in one take per field and source; see `datasets.protocols.ColumnDataset`."""
+        parts = []
+        for number, rows, own in self.index.by_source(indices):
+            memory = allocate if rows.size == indices.size else None
+            source = self._by_number[number]
+            columns = source.fetch_columns(own, positions[rows], epoch, allocate=memory)
+            columns = columns and in_the_mix(columns, self.index.class_ids[number])
+            if columns is None:
+                return None
+            columns |= {"index": self._firsts[number] + own, SOURCE: np.full(own.size, number)}
+            parts.append(Part(rows, columns))
+        return parts[0].columns if len(parts) == 1 else joined(parts, allocate=allocate)
+
     def _of_mix(self, sample: Sample | BadSample, number: int) -> Sample | BadSample:
         """A source's sample as one of the mix."""
         first = self._firsts[number]
@@ -194,30 +222,6 @@ class MixDataset:
         """Hash of the sources' names, data and order."""
         prints = [(name, source.fingerprint()) for name, source in self.sources.items()]
         return hashlib.blake2b(repr(prints).encode(), digest_size=16).hexdigest()
-
-
-class _OfSource:
-    """A sampler as one source of a mix has to see it: with records of that source alone."""
-
-    def __init__(self, sampler: Any, number: int, size: int) -> None:
-        self._sampler = sampler
-        self._number = number
-        self._size = size
-
-    def __len__(self) -> int:
-        return len(self._sampler)
-
-    def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Records of the source at positions ``start .. stop - 1``, int64 [stop - start]."""
-        return self.at(epoch, np.arange(start, stop, dtype=np.int64))
-
-    def at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Records of the source at any positions, int64 [n]."""
-        of_source = getattr(self._sampler, "of_source", None)
-        if of_source is None:  # all records in order: as good as any of the source's own
-            return positions % self._size
-        records: NDArray[np.int64] = of_source(self._number, epoch, positions)
-        return records
 
 
 @register("settings", "source")

@@ -77,6 +77,23 @@ class MixIndex:
             self._columns[name] = column
         return self._columns[name]
 
+    def values(self, name: str, indices: NDArray[np.int64]) -> NDArray[Any]:
+        """Values of one column at the given indices, [n], without putting the column together."""
+        if name in self._columns or name not in self.columns or not indices.size:
+            return self.column(name)[indices]
+        order, parts = [], []
+        for number, rows, own in self.by_source(indices):
+            order.append(rows)
+            if name == SOURCE:
+                parts.append(np.full(rows.size, number))
+            else:
+                values = _values(self._indexes[number], name, own)
+                parts.append(united(values, self.class_ids[number].get(name)))
+        joined = np.concatenate(parts)
+        found = np.empty_like(joined)
+        found[np.concatenate(order)] = joined
+        return found
+
     def keys(self, indices: NDArray[np.int64]) -> list[str]:
         """Keys of the given indices, int64 [n], as they are in their sources."""
         keys = [""] * len(indices)
@@ -125,6 +142,14 @@ def united(values: Any, ids: NDArray[np.int64] | None) -> Any:
         return int(found)
     fits = ids.max() <= np.iinfo(array.dtype).max
     return found.astype(array.dtype) if fits else found
+
+
+def _values(index: Any, name: str, indices: NDArray[np.int64]) -> NDArray[Any]:
+    """Values of one column; an index in a file reads these rows alone."""
+    if hasattr(index, "values"):
+        found: NDArray[Any] = index.values(name, indices)
+        return found
+    return np.asarray(index.column(name))[indices]
 
 
 def _classes(index: Any) -> dict[str, tuple[str, ...]]:

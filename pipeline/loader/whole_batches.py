@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from datasets.protocols import ColumnDataset
+from datasets.staged import gives_columns
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,7 +31,7 @@ class WholeBatches:
         self._dataset = dataset
         self._stack: Callable[[dict[str, Any]], Batch] | None = None
         stack = getattr(collate, "columns", None)
-        if stack is not None and _gives_columns(dataset) and dataset.gives_columns:
+        if stack is not None and gives_columns(dataset):
             self._stack = stack
 
     @property
@@ -69,15 +69,3 @@ def completed(batch: Batch, task: BatchTask, valid: NDArray[np.bool_]) -> Batch:
     batch["valid"] = torch.from_numpy(valid)
     batch["epoch"] = torch.full((valid.size,), task.epoch)
     return batch
-
-
-def _gives_columns(dataset: Any) -> bool:
-    """Whether `fetch_columns` belongs to the other methods: a subclass may have changed those."""
-    if not isinstance(dataset, ColumnDataset):
-        return False
-    kinds = type(dataset).__mro__
-    holder = {
-        name: next(kind for kind in kinds if name in vars(kind))
-        for name in ("fetch_columns", "fetch", "read", "finish")
-    }
-    return all(issubclass(holder["fetch_columns"], kind) for kind in holder.values())
