@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.formats.csv_rows import ColumnType, convert, iter_rows
+from datasets.formats.csv_blocks import iter_blocks
+from datasets.formats.csv_rows import ColumnType, convert_column
 from datasets.index import Index, write_index
 from datasets.index_cache import cached_index
 from datasets.sample import TextColumn
@@ -141,23 +143,29 @@ class _Read:
         self.texts: dict[str, list[str]] = {}
         self.places: dict[str, tuple[int, int]] | None = None
         known: dict[str, dict[str, int]] = {n: {} for n, (_, t) in fields.items() if t == "str"}
-        rows = iter_rows(path, delimiter=delimiter, where=where)
-        next(rows)
-        lists: dict[str, list[Any]] = {name: [] for name in fields}
-        wanted = [(at, kind, lists[n], known.get(n)) for n, (at, kind) in fields.items()]
-        for row in rows:
-            for at, kind, values, numbers in wanted:
-                value = convert(row.values[at], kind, missing)
-                if numbers is not None:
-                    value = -1 if value is None else numbers.setdefault(value, len(numbers))
-                values.append(value)
-            if any(len(numbers) > _MOST_TEXTS for numbers in known.values()):
-                return
+        parts: dict[str, list[NDArray[Any]]] = {name: [] for name in fields}
+        for block in islice(iter_blocks(path, delimiter=delimiter, where=where), 1, None):
+            columns = block.columns
+            for name, (at, kind) in fields.items():
+                values = convert_column(columns[at], kind, missing)
+                if kind == "str":
+                    values = _numbered(values, known[name])
+                    if len(known[name]) > _MOST_TEXTS:
+                        return
+                parts[name].append(np.array(values, _TYPES[kind]))
         for name, (_, kind) in fields.items():
-            self.numbers[name] = np.array(lists.pop(name), _TYPES[kind])
+            self.numbers[name] = np.concatenate([np.zeros(0, _TYPES[kind]), *parts.pop(name)])
         self.texts = {name: list(numbers) for name, numbers in known.items()}
         ends = np.cumsum([0, *(len(texts) for texts in self.texts.values())]).tolist()
         self.places = {
             name: (start, len(texts))
             for (name, texts), start in zip(self.texts.items(), ends, strict=False)
         }
+
+
+def _numbered(texts: Sequence[str | None], numbers: dict[str, int]) -> list[int]:
+    """The numbers of texts, -1 of None; new ones are added in their order."""
+    for text in dict.fromkeys(texts):
+        if text is not None:
+            numbers.setdefault(text, len(numbers))
+    return [-1 if text is None else numbers[text] for text in texts]

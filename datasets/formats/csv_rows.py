@@ -1,79 +1,49 @@
-"""Rows of a CSV file: where each lies, the types of its columns, and values that are missing.
-
-Format: RFC 4180 in UTF-8, with any delimiter and either line end.
-"""
+"""Rows of a CSV file, the types of its columns, and values that are missing."""
 
 from __future__ import annotations
 
 import csv
 import io
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from datasets.formats.csv_blocks import iter_blocks
 
 ColumnType = Literal["int", "float", "str"]
 
 # What a guess takes for a number; a code such as 007 stays text.
-_INTEGER = re.compile(r"[+-]?(?:0|[1-9][0-9]{0,17})")
-_FLOAT = re.compile(
-    r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?inf"
-)
+_INTEGER = r"[+-]?(?:0|[1-9][0-9]{0,17})"
+_FLOAT = r"[+-]?(?:(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|inf)"
+_INTEGERS, _FLOATS = (re.compile(rf"(?:{one}\n)*+{one}") for one in (_INTEGER, _FLOAT))
 # What is taken for one where the type is given.
 _DIGITS = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
 class CsvRow:
-    """One row and where it lies.
+    """One row.
 
     Attributes:
         values: Its values as text.
         line: The line that it begins in, from 1.
-        offset: Its first byte.
-        raw: Its bytes, with the line end.
     """
 
     values: list[str]
     line: int
-    offset: int
-    raw: bytes
 
 
 def iter_rows(path: str, *, delimiter: str, where: str) -> Iterator[CsvRow]:
     """All rows, the header first; empty lines are left out.
 
     Raises:
-        ValueError: It is no CSV in UTF-8, or a row has another number of values than the header.
+        ValueError: See `datasets.formats.csv_blocks.iter_blocks`.
     """
-    parts: list[bytes] = []
-    line = 1
-    try:
-        with open(path, "rb") as file:
-
-            def lines() -> Iterator[str]:
-                for number, raw in enumerate(file):
-                    parts.append(raw)
-                    yield raw.decode("utf-8" if number else "utf-8-sig")
-
-            reader = csv.reader(lines(), delimiter=delimiter, strict=True)
-            offset, width = 0, 0
-            for values in reader:
-                raw = b"".join(parts)
-                parts.clear()
-                if values:
-                    width = width or len(values)
-                    if len(values) != width:
-                        raise ValueError(
-                            f"{where}: line {line}: got {len(values)} values, expected {width}; "
-                            f'put values that contain the delimiter in "quotes"'
-                        )
-                    yield CsvRow(values, line, offset, raw)
-                offset, line = offset + len(raw), reader.line_num + 1
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(
-            f"{where}: line {line}: cannot be read as a CSV in UTF-8 ({error}); save it as such"
-        ) from error
+    for block in iter_blocks(path, delimiter=delimiter, where=where):
+        yield from map(CsvRow, block.rows, block.lines)
 
 
 def parse_row(raw: bytes, *, delimiter: str) -> list[str]:
@@ -101,13 +71,14 @@ class ColumnGuess:
         self._is_integer = self._is_float = True
         self._has_missing = False
 
-    def add(self, text: str) -> None:
-        """Look at one value."""
-        if text in self._missing:
-            self._has_missing = True
-        elif self._is_float:
-            self._is_integer = self._is_integer and _INTEGER.fullmatch(text) is not None
-            self._is_float = self._is_integer or _FLOAT.fullmatch(text) is not None
+    def add(self, texts: Sequence[str]) -> None:
+        """Look at some values."""
+        if not self._is_float:
+            return
+        there = [text for text in texts if text not in self._missing]
+        self._has_missing = self._has_missing or len(there) < len(texts)
+        self._is_integer = self._is_integer and _all_match(_INTEGERS, there)
+        self._is_float = self._is_integer or _all_match(_FLOATS, there)
 
     @property
     def type(self) -> ColumnType:
@@ -115,6 +86,13 @@ class ColumnGuess:
         if self._is_integer and not self._has_missing:
             return "int"
         return "float" if self._is_float else "str"
+
+
+def _all_match(lines: re.Pattern[str], texts: Sequence[str]) -> bool:
+    """Whether all texts are such numbers; all in one search, a third of the time of one by one."""
+    joined = "\n".join(texts)
+    several = joined.count("\n") >= len(texts)  # a text with a line end is no number
+    return not texts or (not several and lines.fullmatch(joined) is not None)
 
 
 def convert(text: str, kind: ColumnType, missing: frozenset[str]) -> Any:
@@ -137,3 +115,17 @@ def convert(text: str, kind: ColumnType, missing: frozenset[str]) -> Any:
         return int(text) if kind == "int" else float(text)
     except ValueError:
         raise ValueError(f"{text!r} is no {kind}") from None
+
+
+def convert_column(texts: Sequence[str], kind: ColumnType, missing: frozenset[str]) -> list[Any]:
+    """Values of a column as `convert` gives each.
+
+    Raises:
+        ValueError: One is none of that type.
+    """
+    if kind == "float" and "_" not in "".join(texts):
+        # Most differ from all others; `convert` says what is wrong with one.
+        with suppress(ValueError):
+            return [math.nan if text in missing else float(text) for text in texts]
+    values = {text: convert(text, kind, missing) for text in dict.fromkeys(texts)}
+    return [values[text] for text in texts]

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from operator import itemgetter
 from typing import Any
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
 
 from datasets.formats.column_roles import ColumnRoles, find_roles
-from datasets.formats.csv_rows import ColumnGuess, ColumnType, CsvRow, convert, iter_rows
+from datasets.formats.csv_blocks import iter_blocks
+from datasets.formats.csv_rows import ColumnGuess, ColumnType, convert
 from datasets.inside import refuse_escape
 
 
@@ -18,18 +24,18 @@ class CsvScan:
     """What a pass over the rows finds.
 
     Attributes:
-        offsets: Where each row begins.
-        row_bytes: How long it is.
-        crc32: Its checksum.
+        offsets: Where each row begins, int64 [n].
+        row_bytes: How long it is, int32 [n].
+        crc32: Its checksum, uint32 [n].
         keys: The line of each row by its key, in order; empty without a key column.
         labels: Labels as text; empty without a label column.
         types: Types of the fields and of the label.
         content: Hash of the file.
     """
 
-    offsets: list[int] = field(default_factory=list)
-    row_bytes: list[int] = field(default_factory=list)
-    crc32: list[int] = field(default_factory=list)
+    offsets: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    row_bytes: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    crc32: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
     keys: dict[str, int] = field(default_factory=dict)
     labels: list[str] = field(default_factory=list)
     types: dict[str, ColumnType] = field(default_factory=dict)
@@ -85,44 +91,80 @@ def scan_csv(
             raise ValueError(f"{where}: types: no column {name!r}; columns: {known}")
     guesses = {name: ColumnGuess(missing) for name in names if name not in types}
     digest = hashlib.blake2b(digest_size=16)
-    for n, row in enumerate(iter_rows(path, delimiter=delimiter, where=where)):
-        digest.update(row.raw)
-        if n == 0:
+    places: list[tuple[NDArray[Any], ...]] = []
+    for n, block in enumerate(iter_blocks(path, delimiter=delimiter, where=where)):
+        digest.update(b"".join(block.raw))
+        if n == 0:  # the header
             continue
-        try:
-            _look_at(row, roles, scan, missing)
-            for name in names:
-                text = row.values[roles.places[name]]
-                if name in guesses:
-                    guesses[name].add(text)
-                else:
-                    convert(text, types[name], missing)
-        except ValueError as error:
-            raise ValueError(f"{where}: line {row.line}: {error}") from error
-        scan.offsets.append(row.offset)
-        scan.row_bytes.append(len(row.raw))
-        scan.crc32.append(zlib.crc32(row.raw))
-    if not scan.offsets:
+        columns = dict(zip(roles.places, block.columns, strict=True))
+        refused = list(_take(columns, block.lines, roles, scan, missing))
+        for name in names:
+            if name in guesses:
+                guesses[name].add(columns[name])
+            else:
+                refused += _refused(
+                    columns[name], partial(convert, kind=types[name], missing=missing)
+                )
+        if refused:
+            row, why = min(refused, key=itemgetter(0))
+            raise ValueError(f"{where}: line {block.lines[row]}: {why}")
+        count = len(block.raw)
+        row_bytes = np.fromiter(map(len, block.raw), np.int32, count)
+        places.append(
+            (block.offsets, row_bytes, np.fromiter(map(crc32, block.raw), np.uint32, count))
+        )
+    if not places:
         raise ValueError(f"{where}: it has a header and no row; nothing to read")
+    scan.offsets, scan.row_bytes, scan.crc32 = map(np.concatenate, zip(*places, strict=True))
     scan.types = {n: types[n] if n in types else guesses[n].type for n in names}
     scan.content = digest.hexdigest()
     return scan
 
 
-def _look_at(row: CsvRow, roles: ColumnRoles, scan: CsvScan, missing: frozenset[str]) -> None:
-    """Take a row's key and label, and look where its image leads."""
+def _take(
+    columns: Mapping[str, Sequence[str]],
+    lines: Sequence[int],
+    roles: ColumnRoles,
+    scan: CsvScan,
+    missing: frozenset[str],
+) -> Iterator[tuple[int, str]]:
+    """Take rows' keys and labels, and look where their images lead.
+
+    Yields:
+        For each of these the first row that cannot be, and why.
+    """
     if roles.image is not None:
-        refuse_escape(row.values[roles.places[roles.image]])
+        yield from _refused(columns[roles.image], refuse_escape)
     if roles.label is not None:
-        label = row.values[roles.places[roles.label]].strip()
-        if label in missing:
-            raise ValueError(f"the label is missing ({label!r}); fill it in, or take the row out")
-        scan.labels.append(label)
+        labels = [text.strip() for text in columns[roles.label]]
+        yield from _refused(labels, partial(_refuse_missing, missing=missing, what="the label"))
+        scan.labels += labels
     if roles.key is not None:
-        key = row.values[roles.places[roles.key]]
-        if key in missing:
-            raise ValueError(f"{roles.key!r} is missing ({key!r}); fill it in, or take the row out")
-        if (first := scan.keys.setdefault(key, row.line)) != row.line:
-            raise ValueError(
-                f"{key!r} stands here and in line {first}; name a key_column whose values differ"
-            )
+        keys = columns[roles.key]
+        what = repr(roles.key)
+        yield from _refused(keys, partial(_refuse_missing, missing=missing, what=what))
+        for row, (key, line) in enumerate(zip(keys, lines, strict=True)):
+            if (first := scan.keys.setdefault(key, line)) != line:
+                yield (
+                    row,
+                    (
+                        f"{key!r} stands here and in line {first}; name a key_column whose values "
+                        f"differ"
+                    ),
+                )
+                break
+
+
+def _refused(texts: Sequence[str], check: Callable[[str], Any]) -> Iterator[tuple[int, str]]:
+    """The first row of a column whose value `check` raises ValueError for, and what it says."""
+    for text in dict.fromkeys(texts):
+        try:
+            check(text)
+        except ValueError as error:
+            yield texts.index(text), str(error)
+            return
+
+
+def _refuse_missing(text: str, *, missing: frozenset[str], what: str) -> None:
+    if text in missing:
+        raise ValueError(f"{what} is missing ({text!r}); fill it in, or take the row out")

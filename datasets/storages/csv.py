@@ -222,9 +222,9 @@ class CsvStorage(IndexedStorage):
             where=str(self),
         )
         columns: dict[str, NDArray[Any]] = {
-            "offset": np.array(scan.offsets, np.int64),
-            "row_bytes": np.array(scan.row_bytes, np.int32),
-            "crc32": np.array(scan.crc32, np.uint32),
+            "offset": scan.offsets,
+            "row_bytes": scan.row_bytes,
+            "crc32": scan.crc32,
         }
         class_names = None
         if roles.label is not None:
