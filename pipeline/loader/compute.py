@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -91,10 +92,14 @@ class BatchComputer:
             BadSampleError: A sample is bad and may not be replaced or skipped.
             Exception: Whatever a component raised, with a note that names key and position.
         """
-        work = Work(records, times or StageTimes(), spread=spread if self.spreads else None)
+        work = Work(
+            records,
+            times or StageTimes(),
+            allocate=partial(self._image_rows, task, allocate),
+            spread=spread if self.spreads else None,
+        )
         if records is None and (whole := self._whole_batch(task, work.times, allocate)):
             return whole
-        work.images = self._image_rows(task, allocate)
         rows = Rows(task)
         for row, sample in enumerate(self._fetch(task, work)):
             self._place(rows, row, sample)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datasets.sample import BadSample, Sample
 from datasets.stage_times import StageTimes
@@ -74,18 +74,23 @@ class SampleFetcher:
 
     def _call(self, task: BatchTask, rows: Any, work: Work) -> list[Sample | BadSample]:
         positions = task.positions[rows]
-        # Rows of the batch that are held back leave a gap, and then the images are collated.
-        images = work.images if work.images is not None and len(work.images) == len(rows) else None
+
+        def images(piece: slice = slice(None)) -> NDArray[np.uint8] | None:
+            # Rows of the batch that are held back leave a gap, and then the images are collated.
+            if len(rows) < task.positions.size or work.images is None:
+                return None
+            return work.images[piece]
+
         if task.items is not None:
             items = [task.items[row] for row in rows]
             return self._dataset.fetch_items(
-                items, positions, task.epoch, rows=images, times=work.times
+                items, positions, task.epoch, rows=images(), times=work.times
             )
         if not self.staged:
             return self._dataset.fetch(task.indices[rows], positions, task.epoch)
         if work.records is not None:
             given = [work.records[row] for row in rows.tolist()]
-            return self._finish(given, positions, task.epoch, replace(work, images=images))
+            return self._finish(given, positions, task.epoch, images(), work)
         indices = task.indices[rows]
 
         def taken(piece: slice, times: StageTimes) -> Sequence[Any]:
@@ -97,30 +102,48 @@ class SampleFetcher:
 
         cut = pieces_of(self._dataset, indices)
         if work.spread is not None and len(cut) > 1:  # each thread reads what it finishes
-            its_work = replace(work, images=images)
-            return finished_together(self._dataset, taken, cut, positions, task.epoch, its_work)
+            return finished_together(
+                self._dataset,
+                taken,
+                cut,
+                positions,
+                task.epoch,
+                images=images(),
+                spread=work.spread,
+                times=work.times,
+            )
         samples: list[Sample | BadSample] = []
-        for piece in cut:
-            its_work = replace(work, images=None if images is None else images[piece])
+        for piece in cut:  # it is read before memory is asked for, and let go before the next one
             samples += self._finish(
-                taken(piece, work.times), positions[piece], task.epoch, its_work
+                taken(piece, work.times), positions[piece], task.epoch, images(piece), work
             )
         return samples
 
     def _finish(
-        self, records: Sequence[Any], positions: Any, epoch: int, work: Work
+        self,
+        records: Sequence[Any],
+        positions: Any,
+        epoch: int,
+        images: NDArray[np.uint8] | None,
+        work: Work,
     ) -> list[Sample | BadSample]:
-        """The samples of records that were read, put into ``work.images``."""
+        """The samples of records that were read, put into `images`."""
         if work.spread is None or len(records) <= PIECE_ROWS:
-            return self._dataset.finish(
-                records, positions, epoch, rows=work.images, times=work.times
-            )
+            return self._dataset.finish(records, positions, epoch, rows=images, times=work.times)
 
         def taken(piece: slice, times: StageTimes) -> Sequence[Any]:
             return records[piece]
 
-        whole = [slice(0, len(records))]
-        return finished_together(self._dataset, taken, whole, positions, epoch, work)
+        return finished_together(
+            self._dataset,
+            taken,
+            [slice(0, len(records))],
+            positions,
+            epoch,
+            images=images,
+            spread=work.spread,
+            times=work.times,
+        )
 
     def read(self, indices: Any, positions: Any, epoch: int) -> Sequence[Any]:
         """The records at `indices`, where reading is apart."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from datasets.sample import BadSample, Sample
@@ -23,21 +24,26 @@ Spread = Callable[[Callable[[slice], Any], Sequence[slice]], list[Any]]
 """Has a function computed of every piece, in several threads; the results in order."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Work:
     """What a batch is computed with.
 
     Attributes:
         records: What was read ahead, a record for each row; None: nothing was.
         times: Added to while the batch is computed.
-        images: Memory for the batch's images, uint8 [n, H, W, C], or None.
+        allocate: Gives memory for the batch's images, uint8 [n, H, W, C], or None.
         spread: Has pieces computed in several threads, or None.
     """
 
     records: Sequence[Any] | None
     times: StageTimes
-    images: NDArray[np.uint8] | None = None
+    allocate: Callable[[], NDArray[np.uint8] | None] = lambda: None
     spread: Spread | None = None
+
+    @cached_property
+    def images(self) -> NDArray[np.uint8] | None:
+        """Memory for the batch's images, asked for where it is first needed: not while reading."""
+        return self.allocate()
 
 
 @dataclass(slots=True)
@@ -72,7 +78,10 @@ def finished_together(
     cut: Sequence[slice],
     positions: NDArray[np.int64],
     epoch: int,
-    work: Work,
+    *,
+    images: NDArray[np.uint8] | None,
+    spread: Spread,
+    times: StageTimes,
 ) -> list[Sample | BadSample]:
     """What one call of the dataset's `finish` gives, in pieces that several threads compute.
 
@@ -82,23 +91,24 @@ def finished_together(
         cut: Pieces that are the batch; those of more than `PIECE_ROWS` rows are cut further.
         positions: int64 [n].
         epoch: The epoch.
-        work: Has them computed, in several threads.
+        images: Memory for their images, uint8 [n, H, W, C], or None.
+        spread: Has them computed, in several threads.
+        times: Added to.
     """
 
     def finished(piece: slice) -> tuple[list[Sample | BadSample], StageTimes]:
-        times = StageTimes()
-        images = None if work.images is None else work.images[piece]
-        records = taken(piece, times)
-        samples = dataset.finish(records, positions[piece], epoch, rows=images, times=times)
-        return samples, times
+        its_times = StageTimes()
+        rows = None if images is None else images[piece]
+        records = taken(piece, its_times)
+        samples = dataset.finish(records, positions[piece], epoch, rows=rows, times=its_times)
+        return samples, its_times
 
-    assert work.spread is not None
     pieces = [
         slice(start, min(start + PIECE_ROWS, piece.stop))
         for piece in cut
         for start in range(piece.start, piece.stop, PIECE_ROWS)
     ]
-    outcomes = work.spread(finished, pieces)
-    for _, times in outcomes:
-        work.times.add(times)
+    outcomes = spread(finished, pieces)
+    for _, its_times in outcomes:
+        times.add(its_times)
     return [sample for samples, _ in outcomes for sample in samples]

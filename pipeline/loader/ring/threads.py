@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipeline.loader.contract import BatchTask, Delivery
+from pipeline.loader.ring.blocks import Blocks
 from pipeline.loader.ring.board import Board
 from pipeline.loader.ring.sharing import Sharing
 from pipeline.loader.ring.slabs import compute_into_slabs
@@ -76,6 +77,7 @@ class ThreadCrew:
         self._compute = compute
         self._timeout_s = timeout_s
         self._memory = memory
+        self._blocks = Blocks()
         self._reader = reader
         self._tasks: queue.SimpleQueue[_Item | Sharing | None] = queue.SimpleQueue()
         self._idle = True  # nothing was submitted since the start, or since all was dropped
@@ -148,6 +150,7 @@ class ThreadCrew:
         if self._reader is not None:
             self._reader.drop()
         self._board.clear()
+        self._blocks.release()  # the next run may be hours away
         self._idle = True
 
     def close(self) -> None:
@@ -190,7 +193,7 @@ class ThreadCrew:
             given["spread"] = item.sharing.spread
         try:
             if self._memory is None:
-                return self._compute(item.task, **given)
+                return self._compute(item.task, allocate=self._blocks.allocate, **given)
             return compute_into_slabs(self._compute, item.task, self._memory, **given)
         finally:
             if item.sharing is not None:
