@@ -15,9 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datasets.index_cache import cached_json
-from datasets.protocols import Annotations, Decoder, FittedDecoder, Storage
+from datasets.protocols import Annotations, ColumnStorage, Decoder, FittedDecoder, Storage
 from datasets.sample import Record
 from datasets.splits import Split, StorageRecipe, open_split
 from datasets.stages import DecodeStage
@@ -82,4 +83,27 @@ def _chunks(storage: Storage, stage: DecodeStage) -> Iterator[Sequence[Mapping[s
     """All rows that can be read, some at a time, with their fields renamed."""
     for start in range(0, len(storage), _CHUNK_ROWS):
         rows = np.arange(start, min(start + _CHUNK_ROWS, len(storage)), dtype=np.int64)
-        yield [stage.renamed(r) for r in storage.read(rows) if isinstance(r, Record)]
+        taken = _taken(storage, stage, rows)
+        if taken is None:
+            taken = [stage.renamed(r) for r in storage.read(rows) if isinstance(r, Record)]
+        yield taken
+
+
+def _taken(
+    storage: Storage, stage: DecodeStage, rows: NDArray[np.int64]
+) -> list[Mapping[str, Any]] | None:
+    """Rows put together from columns, many times quicker; None where that cannot be."""
+    if not isinstance(storage, ColumnStorage) or not storage.fields:
+        return None
+    columns = storage.take(rows, frozenset(storage.fields))
+    if columns is None:
+        return None
+    [key] = storage.index.keys(rows[:1])
+    names = stage.renamed(Record(0, key, {name: name for name in storage.fields}))
+    values = [_listed(columns[name]) for name in names.values()]
+    return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+
+
+def _listed(column: Any) -> list[Any]:
+    """The value of each row; where that is an array, it stays one."""
+    return list(column) if getattr(column, "ndim", 1) > 1 else column.tolist()

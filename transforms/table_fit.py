@@ -21,6 +21,9 @@ from transforms.table_columns import (
 
 _KEPT_VALUES = 1 << 18
 _MOST_DISTINCT = 1 << 20
+# Columns of these and nothing else are taken at once, which gives the same.
+_PLAIN_NUMBERS = frozenset({float, int, type(None)})
+_PLAIN_TEXT = frozenset({str, type(None)})
 _NO_COLUMNS = frozenset({"label", "image", "mask", "index", "key", "position"})
 
 
@@ -163,12 +166,16 @@ class _Numbers:
     def add(self, values: Sequence[Any], start: int) -> str:
         """Take some values, those of rows from `start` on; what is wrong with one, if any is."""
         trouble = ""
-        numbers = np.full(len(values), np.nan)
-        for place, value in enumerate(values):
-            try:
-                numbers[place] = number_of(value)
-            except ValueError as error:  # its row will be a bad sample
-                trouble = str(error) if isinstance(value, str) else trouble
+        if {*map(type, values)} <= _PLAIN_NUMBERS:
+            numbers = np.array(values, np.float64)
+            numbers[np.isinf(numbers)] = np.nan
+        else:
+            numbers = np.full(len(values), np.nan)
+            for place, value in enumerate(values):
+                try:
+                    numbers[place] = number_of(value)
+                except ValueError as error:  # its row will be a bad sample
+                    trouble = str(error) if isinstance(value, str) else trouble
         there = np.flatnonzero(~np.isnan(numbers))
         self.missing += len(values) - len(there)
         if len(there):
@@ -213,6 +220,11 @@ class _Categories:
     def add(self, values: Sequence[Any], start: int) -> str:
         """As `_Numbers.add`."""
         trouble = ""
+        if {*map(type, values)} <= _PLAIN_TEXT:
+            counts = Counter(values)
+            self.missing += counts.pop(None, 0) + counts.pop("", 0)
+            self.counts += counts
+            return trouble
         for value in values:
             try:
                 category = category_of(value)

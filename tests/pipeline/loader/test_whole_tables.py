@@ -11,8 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from datasets.fitting import _chunks
 from datasets.map_dataset import MapDataset
 from datasets.sample import Record
+from datasets.stages import DecodeStage
 from datasets.storages.arrow import ArrowStorage
 from datasets.storages.csv import CsvStorage
 from datasets.storages.memmap import MemmapStorage
@@ -126,6 +128,30 @@ def task(seed=0, count=40) -> BatchTask:
     rng = np.random.default_rng(seed)
     at = rng.integers(0, N, count)
     return BatchTask(3, 1, at, np.ones(count, np.bool_), rng.permutation(N)[at])
+
+
+@pytest.mark.parametrize("kind", WRITE)
+@pytest.mark.parametrize("keys", [None, {"size": "other", "count": None}])
+def test_rows_that_are_learned_from_are_the_same_from_columns(tmp_path, kind, keys, monkeypatch):
+    storage = WRITE[kind](tmp_path, draw(0))
+    stage = DecodeStage(TableDecoder(), keys=keys, storage="t")
+    monkeypatch.setattr("datasets.fitting._CHUNK_ROWS", 25)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(storage), "read", lambda *_: pytest.fail("rows are read"))
+        taken = list(_chunks(storage, stage))
+    monkeypatch.setattr(type(storage), "take", lambda *_: None)  # as where one is bad
+    read = list(_chunks(storage, stage))
+    assert [len(chunk) for chunk in read] == [25, 25, 25, 15]
+
+    def shown(chunks):  # NaN is not equal to itself, and numbers of NumPy are shown otherwise
+        return [
+            [{k: repr(np.asarray(v).tolist()) for k, v in r.items()} for r in c] for c in chunks
+        ]
+
+    assert shown(taken) == shown(read)
+    assert [*taken[0][0]] == [*read[0][0]]
+    decoder = TableDecoder(categorical=["code"])
+    assert decoder.fit(taken, where="t") == decoder.fit(read, where="t")
 
 
 @pytest.fixture

@@ -102,6 +102,26 @@ def test_chunks_do_not_change_the_figures():
         assert column.quartiles == tuple(np.quantile(values, [0.25, 0.5, 0.75]))
 
 
+def test_plain_values_give_the_figures_that_they_give_one_by_one():
+    class Text(str):
+        """Of another type, so that each is looked at by itself."""
+
+    numbers = [1, 2.5, None, NAN, math.inf, -math.inf, 2**60 + 1, -0.0, 3, 1e100]
+    texts = ["a", "", None, "b", "a", "nan", "7", "b", "b", "ü"]
+    rows = [{"x": x, "c": c} for x, c in zip(numbers, texts, strict=True)]
+    others = [
+        {"x": np.float64(row["x"]) if row["x"] is not None else None,
+         "c": Text(row["c"]) if row["c"] is not None else None}
+        for row in rows
+    ]  # fmt: skip
+    for chunk in (1, 3, 10):
+        figures = fitted(rows, chunk=chunk).statistics
+        assert figures == fitted(others, chunk=chunk).statistics
+        assert figures is not None and figures.categorical[0].values == ("b", "a", "7", "nan", "ü")
+        assert (figures.numeric[0].count, figures.numeric[0].missing) == (6, 4)
+        assert figures.categorical[0].missing == 2
+
+
 def test_quartiles_of_long_columns_come_from_a_sample(monkeypatch):
     monkeypatch.setattr("transforms.table_fit._KEPT_VALUES", 2000)
     statistics = fitted([{"x": n % 100} for n in range(20_000)], chunk=500).statistics
