@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pipeline.config.allowed import resolve_class, resolve_function, resolve_target
 from pipeline.config.discovery import load_all
 from pipeline.config.places import TARGETS
-from pipeline.config.sources import sources_of
+from pipeline.config.sources import said_of_source, sources_of
 from pipeline.identity import identity_of
 
 if TYPE_CHECKING:
@@ -101,8 +101,10 @@ def build_dataset(config: Config, split: Split) -> Dataset | StreamDataset:
     }
     for key, value in node.items():
         if key == "sources" and sources_of(config):
-            parts = sources_of(config).items()
-            arguments[key] = {name: build_dataset(part, split) for name, part in parts}
+            arguments[key] = {}
+            for name, part in sources_of(config).items():
+                with said_of_source(name):
+                    arguments[key][name] = build_dataset(part, split)
         elif key in ("storage", "source"):
             arguments[key] = _storage_recipe(value, Path(config["data_dir"]))
         elif key == "target":
@@ -245,7 +247,8 @@ def _mixture(config: Config, dataset: Any) -> Mixture | None:
     sources = []
     for name, part in sources_of(config).items():
         weight, own = config["dataset"]["sources"][name]["weight"], dataset.sources[name]
-        sampler = build_sampler(part, own) if weight and len(own) else None
+        with said_of_source(name):
+            sampler = build_sampler(part, own) if weight and len(own) else None
         sources.append(MixedSource(name, len(own), weight, sampler))
     return Mixture(tuple(sources), config["dataset"]["length"]) if sources else None
 

@@ -96,6 +96,11 @@ def fit_table(
                         f"it is with dataset.decode.categorical=[{name}] or numeric=[{name}]"
                     )
         start += len(rows)
+    if not start:
+        raise ValueError(
+            f"{where}: no row to train on, and nothing to learn figures from; lower "
+            f"dataset.val_fraction, or check what the data holds"
+        )
     _check(found, seen, [*declared, *([] if target is None else [target])], start, where)
     if target is not None and not goal.count:
         raise ValueError(

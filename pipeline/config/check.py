@@ -10,6 +10,7 @@ from pipeline import registry
 from pipeline.config.allowed import family_of
 from pipeline.config.errors import Problem, listing
 from pipeline.config.places import (
+    LIES_IN,
     MAPPINGS,
     PARTS,
     PARTS_OF,
@@ -162,9 +163,8 @@ class _Walk:
             return {}
         if not isinstance(value, dict):
             what = "steps by name" if place.step else "components by name"
-            self.report(
-                key, f"{given(value)} given, accepts {what}; type {key}.<name>._target_=..."
-            )
+            how = "dataset=<option>" if place.implied else "_target_=..."
+            self.report(key, f"{given(value)} given, accepts {what}; type {key}.<name>.{how}")
             return {}
         if "_target_" in value:
             self.report(
@@ -195,7 +195,7 @@ class _Walk:
             return None
         if not isinstance(node, dict):
             what = "a mapping of its own" if place.implied else "a component"
-            how = f"type {key}.<key>=..." if place.implied else how_to_choose(key, place, node)
+            how = how_to_choose(key, place, node)
             self.report(key, f"{given(node)} given, accepts {what}; {how}")
             return None
         signature = self._signature(node, key, place)
@@ -233,11 +233,12 @@ class _Walk:
         before = len(self.problems)
         parts = PARTS | PARTS_OF.get(signature.target, {})
         mappings = mappings_of(signature.target)
+        foreign = [part for part in LIES_IN if asks_for(signature, part) is False]
         for name, value in node.items():
             full = f"{key}.{name}"
             if name == "_target_":
                 continue
-            if name == "_after_" and place.step:
+            if name in foreign or (name == "_after_" and place.step):
                 checked[name] = value
             elif name == "_args_" and signature.takes_positional:
                 checked[name] = self._nested(value, full)
@@ -293,9 +294,8 @@ class _Walk:
                 self.value(argument, "???", full)
             elif ours:
                 checked[argument.name] = argument.default
-        asks = registry.find(signature.target) if signature.kind == "dataset" else None
-        for part in ("storage", "source"):
-            if asks is not None and part not in node and asks_for(asks.target, part):
+        for part in LIES_IN:
+            if part not in node and asks_for(signature, part):
                 self.component("???", f"{key}.{part}", PARTS[part])
 
     def _settings(self, checked: dict[str, Any], key: str, signature: Signature) -> None:

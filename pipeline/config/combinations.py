@@ -11,6 +11,7 @@ from typing import Any
 from pipeline import registry
 from pipeline.config.errors import Problem
 from pipeline.config.mixes import mixing, of_sources
+from pipeline.config.sources import MIX
 
 GENERATED = ("demo", "demo_sequences", "demo_table", "demo_prices")
 """What stands for data that is generated, in place of a path."""
@@ -119,8 +120,13 @@ def foreign_parts(config: dict[str, Any]) -> Iterator[Problem]:
     takes = inspect.signature(component.target).parameters
     for part, remedy in (("storage", "image_folder"), ("source", "stream")):
         if part in dataset and part not in takes:
-            yield Problem(f"dataset.{part}", f"{component.target_name} takes no {part}; leave it "
-                          f"away, or type dataset={remedy}")  # fmt: skip
+            if dataset["_target_"] == MIX:
+                source = next(iter(dataset["sources"]), "<name>")
+                at = f"dataset.sources.{source}.dataset.{part}"
+                how = f"its sources have their own; type {at}.path=..."
+            else:
+                how = f"leave it away, or type dataset={remedy}"
+            yield Problem(f"dataset.{part}", f"{component.target_name} takes no {part}; {how}")
 
 
 def stream(config: dict[str, Any]) -> Iterator[Problem]:

@@ -14,9 +14,9 @@ from pipeline.config.check import check
 from pipeline.config.combinations import check_combinations
 from pipeline.config.composition import Composer, CompositionError
 from pipeline.config.discovery import load_imports
-from pipeline.config.errors import ConfigError, Problem, nearest
+from pipeline.config.errors import ConfigError, Problem, listing, nearest
 from pipeline.config.overrides import Change, Choice, Parsed, parse, presets
-from pipeline.config.places import CHOSEN_BY, PRESETS
+from pipeline.config.places import CHOSEN_BY, MAPPINGS, PART_MAPPING_KEYS, PRESETS
 from pipeline.config.resolution import plain, referred_names
 from pipeline.config.saved import apply_to_saved, saved_run
 
@@ -162,6 +162,9 @@ def _apply(
             remedy = f"to empty it type {change.key}=null, to take a key away ~{change.key}.<key>"
             parsed.problems.append(Problem(change.key, f"{text}; {remedy}"))
             continue
+        if (nothing := _takes_nothing_away(change, config)) is not None:
+            parsed.problems.append(nothing)
+            continue
         try:
             composer.apply(config, change.override)
         except CompositionError as error:
@@ -179,6 +182,26 @@ def _adds_nothing(change: Change, config: DictConfig) -> bool:
     return isinstance(found, DictConfig) and bool(found)
 
 
+def _takes_nothing_away(change: Change, config: DictConfig) -> Problem | None:
+    """What is wrong with null for a name that is not there.
+
+    A step that an augmentation has not may be one of another that a sweep goes over, so there
+    the name must be nearly that of one.
+    """
+    parent, _, name = change.key.rpartition(".")
+    by_name = parent in MAPPINGS or parent in PART_MAPPING_KEYS
+    if not by_name or change.override.is_delete() or change.override.value() is not None:
+        return None
+    found = OmegaConf.select(config, parent)
+    names = [str(each) for each in found] if isinstance(found, DictConfig) else []
+    near = nearest(name, names)
+    if name in names or (near is None and parent in MAPPINGS):
+        return None
+    remedy = f"type {parent}.{near}=null" if near else f"leave {change.key} away"
+    there = f"{parent} has {listing(names) or 'none'}"
+    return Problem(change.key, f"null given, which takes away nothing: {there}; {remedy}")
+
+
 def as_hydra(change: Change) -> str:
     """A change in the form that Hydra accepts wherever the key stands."""
     if change.override.is_delete():
@@ -188,6 +211,11 @@ def as_hydra(change: Change) -> str:
 
 def _not_applied(change: Change, config: DictConfig, error: Exception) -> Problem:
     if not change.override.is_delete():
+        found = OmegaConf.select(config, change.key, throw_on_missing=False)
+        if isinstance(found, DictConfig) and found:
+            text, names = change.override.get_value_element_as_str(), [*map(str, found)]
+            return Problem(change.key, f"{text} given, where the keys {listing(names)} stand; "
+                           f"type {change.key}.{names[0]}=...")  # fmt: skip
         return Problem(change.key, f"cannot be given here: {error}")
     parent, _, leaf = change.key.rpartition(".")
     node = OmegaConf.select(config, parent) if parent else config

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline import registry
 from pipeline.config.errors import Problem
-from pipeline.config.sources import MIX, sources_of
+from pipeline.config.sources import MIX, sources_of, with_keys_of_source
 
 Check = Callable[[dict[str, Any], set[str]], list[Problem]]
 
@@ -72,7 +72,7 @@ def of_sources(config: dict[str, Any], wrong: Collection[str], check: Check) -> 
             if problem.key == "sampler":  # of a torch data set that is iterable
                 yield _stream(at, source["dataset"])
             else:
-                message = problem.message.replace("dataset.", f"{at}.dataset.")
+                message = with_keys_of_source(problem.message, name)
                 yield Problem(f"{at}.{problem.key}", message)
 
 

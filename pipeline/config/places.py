@@ -57,6 +57,9 @@ PARTS: dict[str, Place] = {
 }
 """Keys inside of a dataset (and of a cache) that hold a component of their own."""
 
+LIES_IN = ("storage", "source")
+"""Parts of which a data set takes one or none."""
+
 PARTS_OF: dict[str, dict[str, Place]] = {
     "settings/source": {
         "dataset": Place(("dataset",)),
@@ -74,6 +77,9 @@ PART_MAPPINGS_OF: dict[str, dict[str, Place]] = {
     }
 }
 """The same inside of one component alone."""
+
+PART_MAPPING_KEYS = ("task.tasks", "dataset.sources")
+"""Full keys of both."""
 
 VALUES: dict[str, Any] = {
     "imports": list[str],
@@ -94,6 +100,9 @@ CHOSEN_BY: dict[str, dict[str, str]] = {"pack": {"to": "writer"}}
 
 ``pack.to=lmdb`` chooses ``writer=lmdb``, whose arguments are ``writer.part_records=...``.
 """
+
+REFUSED_IN_MIX = ("mix", "stream")
+"""Options of ``dataset`` that are no source of a mix."""
 
 STACKS = ("train", "eval", "device")
 PRESETS = ("experiment", "debug")

@@ -105,9 +105,13 @@ def _registered(target: str, call: Callable[..., Any]) -> Signature:
     return Signature(target, component.group, arguments, group.injected, takes_any, False)
 
 
-def asks_for(call: Callable[..., Any], name: str) -> bool:
-    """Whether a target has an argument of this name, also one that a config does not show."""
-    return name in inspect.signature(call).parameters
+def asks_for(signature: Signature, name: str) -> bool | None:
+    """Whether a data set has an argument of this name, also one that a config does not show.
+
+    None of what is no data set.
+    """
+    component = registry.find(signature.target) if signature.kind == "dataset" else None
+    return None if component is None else name in inspect.signature(component.target).parameters
 
 
 def annotation_of(call: Callable[..., Any], parameter: inspect.Parameter) -> Any:

@@ -29,6 +29,7 @@ RENAMED: dict[str, str] = {
     "dataset.storage.root": "dataset.storage.path",
     "dataset.storage.data_dir": "dataset.storage.path",
     "dataset.labels": "dataset.storage.labels",
+    "dataset.storage.labels": "dataset.storage.label_column",
     "data.path": "dataset.storage.path",
     "train.epochs": "trainer.max_epochs",
     "epochs": "trainer.max_epochs",
@@ -98,6 +99,8 @@ def instead_of(
     known = list(siblings)
     leaf = key.rpartition(".")[2]
     target = RENAMED.get(key)
+    if key == "dataset.storage.labels" and target not in known:
+        target = None
     if target is None:
         by_leaf = {sibling.rpartition(".")[2]: sibling for sibling in known}
         near = nearest(leaf, by_leaf)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 MIX = "dataset/mix"
@@ -28,6 +30,27 @@ def sources_of(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         for name, source in node["sources"].items()
         if source
     }
+
+
+@contextmanager
+def said_of_source(name: str) -> Iterator[None]:
+    """Let what is wrong with a source be said with its name, and with its own keys.
+
+    Raises:
+        ValueError: What came up within.
+    """
+    try:
+        yield
+    except ValueError as error:
+        text = f"source {name!r}: {with_keys_of_source(str(error), name)}"
+        raise ValueError(text) from error
+
+
+def with_keys_of_source(text: str, name: str) -> str:
+    """A message about a data set alone, with the keys that it has as a source of a mix."""
+    at = f"dataset.sources.{name}"
+    text = re.sub(r"(?<![\w./-])dataset/(?=\w+=)", f"{at}.dataset.", text)
+    return re.sub(r"(?<![\w./-])(dataset|sampler)(?=\.(?!sources\.)\w|=)", rf"{at}.\1", text)
 
 
 def _seed_of(seed: int, name: str) -> int:

@@ -8,7 +8,7 @@ from pipeline import registry
 from pipeline.config.allowed import FAMILIES, family_of
 from pipeline.config.errors import listing, nearest
 from pipeline.config.notation import NOTHING, words
-from pipeline.config.places import PLACES, Place
+from pipeline.config.places import PARTS_OF, PLACES, REFUSED_IN_MIX, Place
 from pipeline.config.signatures import Argument
 
 
@@ -40,17 +40,29 @@ def _names(place: Place) -> list[str]:
 
 def how_to_choose(key: str, place: Place, given_value: Any = None) -> str:
     """What to type to choose a component."""
+    if place.implied:  # a source of a mix, of which the data set is chosen
+        return how_to_choose(f"{key}.dataset", PARTS_OF[str(place.only)]["dataset"], given_value)
     groups = [registry.GROUPS[kind] for kind in place.kinds if kind in registry.GROUPS]
     option_groups = [group.option_group or group.name for group in groups]
     slashed = key.replace(".", "/")
-    names = [name.rpartition("/")[2] for name in _names(place)]
     of_source = key.startswith("dataset.sources.") and key.count(".") > 2
+    names = [name.rpartition("/")[2] for name in _names(place)]
+    if place.kinds == ("dataset",):
+        names = _data_sets(of_mix=of_source)
     if slashed in option_groups or key in PLACES or of_source:
         near = nearest(str(given_value), names) if given_value is not None else None
         typed = key if of_source else slashed
-        return f"type {typed}={near or '<option>'} (options: {listing(names) or 'none'})"
+        return f"type {typed}={near or '<option>'} (options: {listing(names, 20) or 'none'})"
     example = f"type {key}._target_=<{' or '.join(map(kind_of, place.kinds)) or 'target'}>"
     return f"{example} ({listing(_names(place))})" if names else example
+
+
+def _data_sets(*, of_mix: bool) -> list[str]:
+    """Options of ``dataset``: files, each of a type of data set and a storage."""
+    from pipeline.config.composition import CONF
+
+    names = sorted(file.stem for file in (CONF / "dataset").glob("*.yaml"))
+    return [name for name in names if not of_mix or name not in REFUSED_IN_MIX]
 
 
 def not_allowed(target: str, place: Place) -> str:

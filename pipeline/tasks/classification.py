@@ -34,8 +34,9 @@ class Classification:
     ) -> None:
         if not num_classes:
             raise ValueError(
-                "task classification: the data has no classes; set dataset.storage.labels (with "
-                "dataset=torch: dataset.classes=10, or their names), or choose another task"
+                "task classification: the data has no classes; set dataset.storage.labels (of "
+                "tables dataset.storage.label_column, with dataset=torch dataset.classes=10, or "
+                "their names), or choose another task"
             )
         if num_classes == 1:
             raise ValueError(

@@ -88,6 +88,19 @@ def test_a_mistake_is_one_line_that_says_what_to_type(override: str, key: str, s
 
 
 @pytest.mark.parametrize(
+    ("dataset", "remedy"),
+    [
+        ("csv", "type dataset.storage.label_column=kind"),
+        ("memmap", "leave dataset.storage.labels away"),
+    ],
+)
+def test_labels_are_called_as_the_storage_calls_them(dataset, remedy):
+    found = lines(f"dataset={dataset}", "dataset.storage.path=.", "dataset.storage.labels=kind")
+    assert list(found) == ["dataset.storage.labels"]
+    assert found["dataset.storage.labels"].endswith(remedy)
+
+
+@pytest.mark.parametrize(
     "overrides, key, said",
     [
         (["dataset/cache=ram", "dataset.cache.max_bytes=2XB"], "dataset.cache.max_bytes",

@@ -6,6 +6,7 @@ import pytest
 
 from pipeline.config.compose import compose
 from pipeline.config.errors import ConfigError
+from pipeline.config.sources import with_keys_of_source
 
 PHOTOS, PACKED = "dataset.sources.photos", "dataset.sources.packed"
 
@@ -35,7 +36,8 @@ REFUSED = {
     },
     "what is no number": {
         f"{PHOTOS}.weight=inf": f"{PHOTOS}.weight: inf given, accepts a number of at least 0",
-        f"{PACKED}=zip": f"{PACKED}: 'zip' given, accepts a mapping of its own",
+        f"{PACKED}=zip": f"{PACKED}: 'zip' given, accepts a mapping of its own; type "
+        f"{PACKED}.dataset=zip (options: arrow, csv, eager,",
     },
     "misspelt": {
         "dataset.sources.photo.weight=2": "dataset.sources.photo: unknown key; accepts photos, "
@@ -43,11 +45,30 @@ REFUSED = {
         "dataset.sources.photo.dataset=<option>; type dataset.sources.photos=...",
         "dataset.sources.pakced.dataset.storage.path=.": "type dataset.sources.packed=...",
         "dataset.sources.slides.weight=1": "dataset.sources.slides.dataset: missing; type "
-        "dataset.sources.slides.dataset=<option>",
+        "dataset.sources.slides.dataset=<option> (options: arrow, csv, eager, hdf5, image_folder, "
+        "lmdb, memmap, npy_shards, parquet, pt_shards, sqlite, torch, webdataset, zip)",
         f"{PHOTOS}.wieght=2": f"{PHOTOS}.wieght: 2 given, unknown key; settings/source accepts "
         f"dataset, sampler, weight; type {PHOTOS}.weight=2",
         f"{PACKED}.dataset=zipp": f"{PACKED}.dataset: no option 'zipp', the options are",
         f"{PHOTOS}.sampler=wieghted": f"type {PHOTOS}.sampler=weighted",
+    },
+    "taken away by another name": {
+        "dataset.sources.photso=null": "dataset.sources.photso: null given, which takes away "
+        f"nothing: dataset.sources has photos, packed; type {PHOTOS}=null",
+        "dataset.sources.zebra=null": "dataset.sources has photos, packed; leave "
+        "dataset.sources.zebra away",
+    },
+    "a list of them": {
+        "dataset.sources=[a,b]": "dataset.sources: [a,b] given, where the keys photos, packed "
+        f"stand; type {PHOTOS}=...",
+    },
+    "a word for them": {
+        "dataset.sources=zip": "dataset.sources: 'zip' given, accepts components by name; type "
+        "dataset.sources.<name>.dataset=<option>",
+    },
+    "a storage of its own": {
+        "dataset.storage.path=.": "dataset.storage: dataset/mix takes no storage; its sources have "
+        f"their own; type {PHOTOS}.dataset.storage.path=...",
     },
     "what has no place": {
         f"{PHOTOS}.sampler=infinite": f"{PHOTOS}.sampler: sampler/infinite given, which makes "
@@ -79,6 +100,27 @@ def test_one_line_each_says_what_to_type(mistakes):
     for message in messages:
         assert message in str(caught.value)
     assert len(caught.value.problems) == len(messages), str(caught.value)
+
+
+def test_null_for_a_misspelt_step_is_refused_and_for_one_of_another_stack_is_not():
+    with pytest.raises(ConfigError, match=r"augment.train has crop, flip; type augment.train.flip"):
+        compose(["augment=light", "augment.train.filp=null"])
+    with pytest.raises(ConfigError, match=r"task.tasks has label, boxes, points; leave task.tasks"):
+        compose(["task=multi", "task.tasks.zebra=null"])
+    assert compose(["augment=light", "augment.train.blur=null"])["augment"]["train"]["blur"] is None
+    compose(["augment=none", "augment.train.flip=null"])
+
+
+def test_keys_in_a_message_become_those_of_the_source():
+    given = (
+        "memmap /data/dataset.npy: set dataset.storage.path, or type dataset=zip, "
+        "dataset/annotations=voc or sampler.column=dataset; dataset.sources.a.dataset.keys stays"
+    )
+    assert with_keys_of_source(given, "b") == (
+        "memmap /data/dataset.npy: set dataset.sources.b.dataset.storage.path, or type "
+        "dataset.sources.b.dataset=zip, dataset.sources.b.dataset.annotations=voc or "
+        "dataset.sources.b.sampler.column=dataset; dataset.sources.a.dataset.keys stays"
+    )
 
 
 def test_a_mix_in_a_mix_is_refused():

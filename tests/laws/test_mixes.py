@@ -131,6 +131,20 @@ def test_runs_that_differ_in_a_sources_cache_are_equal(photos, packed):
     assert digests(second, **INLINE) == digests(first, **INLINE)
 
 
+def test_what_is_wrong_with_a_source_is_said_with_its_name_and_keys(photos, packed, tmp_path):
+    (tmp_path / "nothing").mkdir()
+    cases = {
+        f"{PHOTOS}.dataset.storage.path={tmp_path}/nothing": "source 'photos': image_folder .*: no "
+        "image found, .*; set dataset.sources.photos.dataset.storage.path",
+        f"{PHOTOS}.sampler=weighted {PHOTOS}.sampler.weights=age": "source 'photos': weighted "
+        "sampler: no column 'age'",
+    }
+    for overrides, message in cases.items():
+        with pytest.raises(ValueError, match=message) as caught:
+            loader_of(mix(photos, packed, *overrides.split()), **INLINE)
+        assert "\n" not in str(caught.value)
+
+
 def test_a_source_without_records_to_train_on_is_said(photos, packed):
     none = [f"{PHOTOS}.dataset.storage.path={photos}/train/ash", f"{PHOTOS}.dataset.val_fraction=1"]
     config = mix(photos, packed, *none, f"{PHOTOS}.dataset.storage.labels=null")

@@ -166,6 +166,8 @@ def test_a_column_that_is_gone_is_said():
         ([{"x": 1}, {"x": "a"}], {}, "column 'x' holds text and numbers"),
         ([{"y": 1, "t": None}], {"target": "t"}, "target 't' has no number"),
         ([{"label": 1}], {}, "no column of numbers or text"),
+        ([], {}, "no row to train on, .*; lower dataset.val_fraction"),
+        ([], {"target": "t"}, "no row to train on"),
     ],
 )
 def test_a_table_that_cannot_be_used_is_refused(rows, arguments, said):
