@@ -39,15 +39,30 @@ def own_folder(
         The folder, absolute.
 
     Raises:
-        ValueError: It is someone else's, or of another version.
+        ValueError: It is someone else's, or of another version, or cannot be made.
     """
     root = Path(os.path.abspath(root))
-    root.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(root.parent)
     with _locked(root.parent / _LOCK):
         if not os.path.lexists(root):
             _generate_whole(root, about, generate)
         _check_ours(root, about["version"])
         yield root
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for generated data, and those around it, where they are not there.
+
+    Raises:
+        ValueError: The system refuses it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"{folder} cannot be made for generated data: {error.strerror}; expected a folder that "
+            f"can be written; set data_dir to one, or dataset.storage.path to your data"
+        ) from error
 
 
 def _check_ours(root: Path, expected: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets.demo_folder import make_folder
 from datasets.index import write_whole
 
 TABLES = {"demo_table": "label", "demo_prices": "price"}
@@ -34,7 +35,7 @@ def table_path(name: str, storage_name: str, data_dir: str | Path) -> Path:
         data_dir: Where generated data lies.
 
     Raises:
-        ValueError: The storage has no generated table.
+        ValueError: The storage has no generated table, or its folder cannot be made.
     """
     if storage_name not in STORAGES:
         raise ValueError(
@@ -42,7 +43,7 @@ def table_path(name: str, storage_name: str, data_dir: str | Path) -> Path:
             f"{', '.join(STORAGES)}; set dataset.storage.path to your data"
         )
     folder = Path(os.path.abspath(data_dir)) / name / _VERSION / storage_name
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     for split in COUNTS:
         path = folder / f"{split}.{storage_name}"
         if not path.exists():

@@ -3,6 +3,7 @@
 import hashlib
 import multiprocessing
 import os
+from functools import partial
 from pathlib import Path
 
 import cv2
@@ -13,9 +14,11 @@ from datasets import demo, stream_splits
 from datasets.annotations.coco import CocoAnnotations
 from datasets.demo import CLASSES, KEYPOINTS, demo_path, draw_scene
 from datasets.demo_packs import FORMS
+from datasets.demo_tables import table_path
 from datasets.splits import StorageRecipe, open_split
 from datasets.storages.image_folder import ImageFolder
 from datasets.storages.lmdb import LmdbStorage
+from pipeline.blame import is_explained
 from pipeline.config.discovery import load_all
 from pipeline.registry import components
 
@@ -176,6 +179,19 @@ def test_many_processes_make_it_once(tmp_path, small):
     assert [process.exitcode for process in processes] == [0] * 4
     assert sorted(os.listdir(tmp_path)) == [".penstock-demo.lock", "demo"]
     assert sorted(os.listdir(tmp_path / "demo/lmdb")) == ["train", "val"]
+
+
+@pytest.mark.parametrize(
+    "make", [partial(demo_path, "image_folder"), partial(table_path, "demo_table", "csv")]
+)
+def test_a_data_dir_that_cannot_be_made_is_said_in_a_line(make):
+    with pytest.raises(ValueError, match=r"^/proc/x.* cannot be made for generated") as told:
+        make("/proc/x")
+    assert str(told.value).endswith(
+        ": No such file or directory; expected a folder that can be written; set data_dir to one, "
+        "or dataset.storage.path to your data"
+    )
+    assert is_explained(told.value)
 
 
 def test_what_is_not_ours_is_left_alone(tmp_path, small):
