@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class JpegScan:
+class JpegScan(NamedTuple):
     """Where the pixels of a baseline JPEG of one scan lie.
 
     Attributes:
@@ -30,8 +29,7 @@ class JpegScan:
     tile_lengths: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """An image file's header.
 
     Attributes:

@@ -11,8 +11,7 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from transforms.formats.header import JpegScan
 from transforms.formats.jpeg_tiles import find_ends
@@ -27,13 +26,11 @@ if TYPE_CHECKING:
 _CONTEXT = 2
 # Narrower images are interpolated in another way by libjpeg (jdsample.c).
 LEAST_WIDTH = 8
-_RESTART = 0xFFD0
-_END_OF_IMAGE = 0xFFD9
+_END_OF_IMAGE = b"\xff\xd9"
 _MARKER_BYTES = 2
 
 
-@dataclass(frozen=True, slots=True)
-class JpegPart:
+class JpegPart(NamedTuple):
     """A JPEG of a part of an image.
 
     Attributes:
@@ -147,26 +144,31 @@ def _cut_tiles(data: bytes, scan: JpegScan, box: Box) -> JpegPart | None:
     height = min(scan.height, (last_row + 1) * tile_height) - top
     if width < LEAST_WIDTH < scan.width or (width, height) == (scan.width, scan.height):
         return None
-    ends = _ends(data, scan, columns * rows)
-    if ends is None:
+    bounds = _bounds(data, scan, columns * rows)
+    if bounds is None:
         return None
 
     touched = np.s_[first_row : last_row + 1, first_column : last_column + 1]
-    its_ends = ends.reshape(rows, columns)[touched]
-    numbers = np.arange(columns * rows).reshape(rows, columns)[touched]
-    # In each row of tiles those that are wanted lie in one piece.
-    befores = numbers[:, 0] - 1
-    begins = ends[befores] + _MARKER_BYTES
-    if befores[0] < 0:
-        begins[0] = scan.data_at
-    stops = its_ends[:, -1] + _MARKER_BYTES
-    pieces = [data[: scan.data_at]]
-    pieces += [data[i:j] for i, j in zip(begins.tolist(), stops.tolist(), strict=True)]
+    # In each row of tiles those that are wanted lie in one piece, from behind one marker to
+    # behind another.
+    first, last = first_row * columns, last_row * columns + 1
+    before = bounds[first + first_column : last + first_column : columns]
+    behind = bounds[first + last_column + 1 : last + last_column + 1 : columns]
+    bytes_of = memoryview(data)
+    pieces = [bytes_of[: scan.data_at]]
+    pieces += [
+        bytes_of[i + _MARKER_BYTES : j + _MARKER_BYTES]
+        for i, j in zip(before.tolist(), behind.tolist(), strict=True)
+    ]
     part = bytearray().join(pieces)
-    lengths = stops - begins
-    moved = scan.data_at + lengths.cumsum() - stops  # how far each piece is from where it was
-    markers = (its_ends + moved[:, None]).ravel()
-    if not _renumber(part, markers, numbers.ravel(), numbers_in_all=ends.size):
+    # How far each piece is from where it was.
+    moved = np.add.accumulate(behind - before)
+    moved -= behind
+    moved += scan.data_at - _MARKER_BYTES
+    markers = bounds[1:].reshape(rows, columns)[touched] + moved[:, None]
+    numbers = _restart_markers(columns * rows).reshape(rows, columns)[touched]
+    ends = (last_row, last_column) == (rows - 1, columns - 1)
+    if not _renumber(part, markers, numbers, ends=ends):
         return None
     struct.pack_into(">HH", part, scan.frame_at + 5, height, width)
     return JpegPart(lambda: part, width, height, left, top, exhaustive=True)
@@ -177,36 +179,69 @@ def _tiles(start: int, stop: int, size: int, count: int) -> tuple[int, int]:
     return max(0, start - _CONTEXT) // size, min(count - 1, (stop + _CONTEXT - 1) // size)
 
 
-def _ends(data: bytes, scan: JpegScan, count: int) -> NDArray[np.int64] | None:
-    """Offset of the marker behind each of `count` intervals, int64 [count]."""
+def _bounds(data: bytes, scan: JpegScan, count: int) -> NDArray[np.int64] | None:
+    """Offsets of the markers between `count` intervals, int64 [count + 1].
+
+    The first one, where there is no marker, is before the data; the last one ends the image.
+    """
     import numpy as np
 
+    bounds = np.empty(count + 1, np.int64)
+    bounds[0] = scan.data_at - _MARKER_BYTES
     if scan.tile_lengths is not None:
         lengths = np.frombuffer(scan.tile_lengths, ">u2")
         if len(lengths) == count:
-            ends: NDArray[np.int64] = lengths.cumsum(dtype=np.int64)
-            ends += np.arange(scan.data_at, scan.data_at + _MARKER_BYTES * count, _MARKER_BYTES)
-            return ends if ends[-1] + _MARKER_BYTES <= len(data) else None
+            np.add(lengths, _MARKER_BYTES, out=bounds[1:], dtype=np.int64)
+            np.add.accumulate(bounds, out=bounds)
+            return bounds if bounds[-1] + _MARKER_BYTES <= len(data) else None
     found = find_ends(data, scan.data_at)
-    return found if found is not None and len(found) == count else None
+    if found is None or len(found) != count:
+        return None
+    bounds[1:] = found
+    return bounds
+
+
+def _restart_markers(count: int) -> NDArray[np.uint16]:
+    """The markers behind the first `count` intervals, as they lie in a file.
+
+    Returns:
+        Little-endian uint16 [count], read-only.
+    """
+    return _many_restart_markers(1 << count.bit_length())[:count]
+
+
+@functools.cache
+def _many_restart_markers(count: int) -> NDArray[np.uint16]:
+    import numpy as np
+
+    markers = (0xD0 + (np.arange(count) & 7) << 8 | 0xFF).astype("<u2")
+    markers.flags.writeable = False
+    return markers
 
 
 def _renumber(
-    part: bytearray, at: NDArray[np.int64], numbers: NDArray[np.int64], *, numbers_in_all: int
+    part: bytearray, at: NDArray[np.int64], numbers: NDArray[np.uint16], *, ends: bool
 ) -> bool:
-    """Number the markers at `at` from 0 on; False if others than those of the tiles stand there."""
+    """Number the markers at `at` from 0 on, and end the image with the last of them.
+
+    Args:
+        part: A JPEG, whose last marker is the last of its bytes.
+        at: Where the markers are, int64 [rows, columns].
+        numbers: What they are to be, uint16 [rows, columns].
+        ends: Whether the last one ends the image already.
+
+    Returns:
+        Whether they are what they are to be. If they are not, nothing is changed.
+    """
     import numpy as np
 
-    if at[-1] + _MARKER_BYTES > len(part):
-        return False
     # Two bytes from every byte on: a marker is read, compared and written as one number.
-    pairs = np.ndarray((len(part) - 1,), ">u2", part, strides=(1,))
-    there = _RESTART + (numbers & 7)
-    if numbers[-1] == numbers_in_all - 1:
-        there[-1] = _END_OF_IMAGE
-    if (pairs[at] != there).any():
+    pairs = np.ndarray((len(part) - 1,), "<u2", part, strides=(1,))
+    expected = numbers.tobytes()
+    if ends:
+        expected = expected[:-_MARKER_BYTES] + _END_OF_IMAGE
+    if pairs[at].tobytes() != expected:
         return False
-    renumbered = _RESTART + (np.arange(at.size) & 7)
-    renumbered[-1] = _END_OF_IMAGE
-    pairs[at] = renumbered
+    pairs[at] = _restart_markers(at.size).reshape(at.shape)
+    part[-_MARKER_BYTES:] = _END_OF_IMAGE
     return True
