@@ -58,7 +58,7 @@ class AlbumentationsStage:
             self._take_draws_from(rng)
         image: Any = sample.get("image")
         if self._head is not None and _image_alone(sample) and self._head.takes(image):
-            sample["image"] = self._noted(functools.partial(self._head, image, into))
+            sample["image"] = self._noted(self._head, image, into)
             return sample
         has_boxes, has_keypoints = "boxes" in sample, "keypoints" in sample
         if image is None:
@@ -110,16 +110,14 @@ class AlbumentationsStage:
             return self(sample, rng)
         if rng is not self._rng:
             self._take_draws_from(rng)
-        pixels = self._noted(functools.partial(self._head.draw, image))
-        sample["image"] = DrawnImage(
-            image, lambda into: self._noted(functools.partial(pixels, into))
-        )
+        pixels = self._noted(self._head.draw, image)
+        sample["image"] = DrawnImage(image, functools.partial(self._noted, pixels))
         return sample
 
-    def _noted(self, make: Callable[[], T]) -> T:
+    def _noted(self, make: Callable[..., T], *given: Any) -> T:
         """What `make` returns; what it raises gets a note that names the step."""
         try:
-            return make()
+            return make(*given)
         except DamagedImageError:
             raise
         except Exception as error:

@@ -117,9 +117,11 @@ def test_the_times_tell_decoding_from_transforming(monkeypatch):
     TransformStage(stack("imagenet"), seed=0, storage="s").each(
         samples, np.arange(20), 0, times=times
     )
-    # A tick each for cutting and for decoding, between the two of the clock around each.
+    # A tick each for cutting and for decoding.
     assert times.decode == 20 * 2
-    assert times.transform == 20 * (2 * 3 - 2)
+    # Around each cutting two more of a clock; around the pixels of 16, and of 4, one.
+    draws, pixels = 20 * (3 - 1), (2 * 16 + 1 - 16) + (2 * 4 + 1 - 4)
+    assert times.transform == draws + pixels
 
 
 def test_a_mistake_is_told_with_its_step_whenever_it_shows():
