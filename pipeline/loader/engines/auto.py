@@ -11,7 +11,7 @@ from pipeline.loader.contract import BatchTask, Delivery
 from pipeline.loader.ring.board import Crew
 from pipeline.loader.ring.calibration import Calibration, Look, contenders, settled
 from pipeline.loader.ring.delivering import deliver
-from pipeline.loader.ring.formation import Formation, demanded_formation, start_crew
+from pipeline.loader.ring.formation import Formation, demanded_formation, import_crew, start_crew
 from pipeline.loader.starting import end_unused_server, interrupts_held, preload, why_no_processes
 from pipeline.registry import register
 
@@ -45,6 +45,7 @@ class AutoEngine:
         self._compute = compute
         self._settings = settings
         self._first = demanded_formation(compute, settings) or Formation(settings.workers)
+        import_crew(self._first)
         if demanded_formation(compute, settings) is not None:
             self.calibration = settled(self._first)
         else:

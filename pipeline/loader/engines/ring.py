@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pipeline.loader.contract import BatchTask, Delivery
 from pipeline.loader.ring.board import Crew
 from pipeline.loader.ring.delivering import deliver
-from pipeline.loader.ring.formation import Formation, demanded_formation, start_crew
+from pipeline.loader.ring.formation import Formation, demanded_formation, import_crew, start_crew
 from pipeline.loader.starting import interrupts_held, preload
 from pipeline.registry import register
 
@@ -42,6 +42,7 @@ class RingEngine:
         self._compute = compute
         self._settings = settings
         self._formation = demanded_formation(compute, settings) or Formation(settings.workers)
+        import_crew(self._formation)
         self._crew: Crew | None = None
         self._finalizer: weakref.finalize[..., RingEngine] | None = None
         if self._formation.processes:

@@ -68,6 +68,12 @@ def demanded_formation(
     return None
 
 
+def import_crew(formation: Formation) -> None:
+    """Import what `start_crew` needs, so that the first batch does not wait for it."""
+    if formation.threads:
+        import pipeline.loader.ring.threads  # noqa: F401
+
+
 def start_crew(
     formation: Formation, compute: Callable[..., Delivery], settings: LoaderSettings
 ) -> Crew:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 import time
@@ -144,6 +145,22 @@ def test_only_settings_or_components_demand_a_formation():
     assert str(Formation.spread(5, 2)) == "2 processes of 2 to 3 threads each"
     assert str(Formation.spread(1, 1)) == "1 process of 1 thread"
     assert str(Formation()) == "the consumer's own thread"
+
+
+@pytest.mark.parametrize("engine", ["ring", "auto"])
+def test_what_threads_need_is_imported_before_a_batch_is_asked_for(engine):
+    program = f"""
+import sys
+from tests.pipeline.loader.fakes import FakeDataset, make_loader
+from pipeline.loader.ring import formation
+assert "pipeline.loader.ring.threads" not in sys.modules
+loader = make_loader(FakeDataset(40), engine={engine!r}, num_workers=2)
+before = set(sys.modules)
+next(iter(loader))
+print(sorted(name for name in set(sys.modules) - before if name.startswith("pipeline")))
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.stdout.strip() == "[]", run.stderr
 
 
 def test_a_process_without_a_worker_is_refused():
