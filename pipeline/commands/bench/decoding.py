@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from datasets.sample import Record
+from transforms.formats.turbojpeg import region_decoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,8 @@ def look_at(decoder: Any, transform: Any, records: Sequence[Record]) -> Decoding
             reasons["damaged"] += 1
     parts = reasons.pop(None, 0)
     text = f"of {parts} of {len(records)} images only what the first crop needs"
+    if parts > tiled and region_decoder() is None:
+        text += " and what lies above and beside it, as there is no TurboJPEG 3 (see doctor)"
     whole = ", ".join(f"{count} ({reason})" for reason, count in reasons.most_common())
     return Decoding(
         f"{text}; whole: {whole}" if whole else text,

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.commands.bench import BenchSettings, candidates, floor, screen, sweep
+from datasets.sample import Record
+from pipeline.commands.bench import BenchSettings, candidates, decoding, floor, screen, sweep
 from pipeline.commands.bench.advice import Trial, print_advice
 from pipeline.commands.bench.candidates import Candidate, Facts
 from pipeline.commands.bench.decoding import Decoding
@@ -17,6 +18,9 @@ from pipeline.commands.bench.screen import rate_of
 from pipeline.commands.bench.subject import Round, alternate
 from pipeline.commands.bench.sweep import Row, print_rows
 from pipeline.loader.stats import LoaderTimes
+from tests.photographs import photograph, scene
+from transforms.decode.image import ImageDecoder
+from transforms.formats.jpeg_tiles import write_tiled
 
 CROPS = Decoding("", parts=1.0, crops_first=True)
 
@@ -234,3 +238,26 @@ def test_a_cache_is_tried_where_much_of_the_time_is_reading():
     assert "dataset/cache=ram" not in tried(reading=0.1)
     config["dataset"]["cache"] = {"_target_": "cache/ram"}
     assert "dataset/cache=ram" not in tried(reading=0.3)
+
+
+def test_what_is_decoded_is_told_and_what_a_missing_library_costs(monkeypatch):
+    class Crops:
+        def whole_because(self):
+            return None
+
+    plain, tiled = photograph(40, 50), write_tiled(scene(90, 90), quality=90)
+    progressive = photograph(40, 50, progressive=True)
+
+    def told(*images, found=True):
+        monkeypatch.setattr(decoding, "region_decoder", lambda: found)
+        records = [Record(n, "a", {"image": image}) for n, image in enumerate(images)]
+        return decoding.look_at(ImageDecoder(), Crops(), records)
+
+    known = told(plain, tiled, progressive, b"")
+    assert (known.parts, known.tiled, known.crops_first) == (0.5, 0.25, True)
+    assert known.text == (
+        "of 2 of 4 images only what the first crop needs; "
+        "whole: 1 (a progressive or unusual JPEG), 1 (damaged)"
+    )
+    assert "no TurboJPEG 3" in told(plain, tiled, found=None).text
+    assert told(tiled, found=None).text == "of 1 of 1 images only what the first crop needs"
