@@ -108,7 +108,7 @@ def _region_decoder() -> str:
 
     decoder = region_decoder()
     if decoder is None:
-        return "no TurboJPEG 3, decoding takes longer than it need: pip install '.[regions]'"
+        return "no TurboJPEG 3, so more is decoded than a crop needs: pip install '.[regions]'"
     return f"by TurboJPEG 3, {decoder.path}"
 
 
