@@ -31,8 +31,8 @@ class RowChange:
     Attributes:
         pixels: Takes uint8 [n, H, W, C] in ordinary memory, and gives the like.
         tensors: Takes [n, H, W, ...] of any type on any device, and gives the like.
-        in_place: Whether `pixels` changes what it is given, which is then no memory of the
-            batch's own, and gives that.
+        in_place: Whether `pixels` changes what it is given, which is then in one piece and no
+            memory of the batch's own, and gives that.
     """
 
     pixels: Callable[[NDArray[np.uint8], slice], NDArray[np.uint8]]
@@ -172,7 +172,9 @@ def _applied_on_cpu(image: torch.Tensor, changes: Sequence[RowChange], first: in
     for rows in _pieces(pixels):
         piece = pixels[rows]
         for change in changes:
-            if change.in_place and np.may_share_memory(piece, pixels):
+            if change.in_place and (
+                np.may_share_memory(piece, pixels) or not piece.flags.c_contiguous
+            ):
                 piece = piece.copy()
             piece = change.pixels(piece, slice(first + rows.start, first + rows.stop))
         if len(piece) == len(pixels):

@@ -8,7 +8,7 @@ import torch
 from tests.transforms.device.test_random_crop import batch, crop
 from tests.transforms.device.test_random_flip import flip
 from transforms import batch_rows
-from transforms.batch_rows import RowSteps, joined_steps
+from transforms.batch_rows import RowChange, RowSteps, changed_rows, joined_steps
 from transforms.device.to_float import to_float
 
 
@@ -44,6 +44,18 @@ def test_lists_floats_and_other_layouts_are_changed_alike(monkeypatch):
         assert whole.dtype == dtype
     strided = torch.stack([given["image"]] * 2, 1)[:, 1]
     assert torch.equal(RowSteps(chain())({**given, "image": strided})["image"], expected["image"])
+
+
+def test_a_step_in_place_may_follow_one_that_gives_a_view():
+    given = batch()
+    turned = RowChange(
+        lambda pixels, rows: pixels.copy().swapaxes(1, 2), lambda image, rows: image.mT
+    )
+    flipped = flip(p=0.4).row_change(given)
+    expected = flip(p=0.4)({**given, "image": given["image"].swapaxes(1, 2).contiguous()})["image"]
+    image = changed_rows({**given, "image": given["image"]}, [turned, flipped])["image"]
+    assert torch.equal(image, expected)
+    assert not torch.equal(image, given["image"].swapaxes(1, 2))
 
 
 def test_nothing_is_done_in_evaluation_and_to_a_batch_without_rows():
