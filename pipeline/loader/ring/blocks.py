@@ -41,6 +41,9 @@ class Blocks:
         """Writable memory, uint8 [size_bytes]; it is lent again when it and its views are gone.
 
         Tensors made of it keep it alive, and so do arrays made of these, and their rows.
+
+        Raises:
+            MemoryError: The system has none.
         """
         if size_bytes < _LEAST_BYTES:  # there the C library does well
             return np.empty(max(size_bytes, 1), np.uint8)
@@ -95,7 +98,14 @@ class Blocks:
 
 
 def _fresh(size_bytes: int) -> mmap.mmap:
-    block = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        block = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(
+            f"loader: no memory for the {size_bytes / 1e6:,.0f} MB of a batch's images "
+            f"({error.strerror}); lower loader.batch_size, loader.prefetch_factor or "
+            "loader.num_workers"
+        ) from error
     with suppress(OSError):  # a kernel without large pages
         block.madvise(mmap.MADV_HUGEPAGE)
     return block

@@ -110,6 +110,11 @@ def test_blocks_that_were_spare_for_a_while_are_given_back(monkeypatch):
     assert there() == (3, 0)
 
 
+def test_a_system_without_memory_is_told():
+    with pytest.raises(MemoryError, match=r"no memory for the 4,611,686,018,427 MB .*batch_size"):
+        Blocks().allocate(1 << 62)
+
+
 def test_a_release_leaves_what_is_viewed_to_its_viewers():
     blocks = Blocks()
     kept, free = blocks.allocate(BYTES), blocks.allocate(BYTES)
