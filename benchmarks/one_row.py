@@ -49,7 +49,7 @@ def measure(module: Any, option: str, work: Work, epochs: int) -> dict[str, floa
     wall_s = time.perf_counter() - start_s
     spent_s = max(TICK_S, processor_s(members()) - spent_s)
 
-    memory_mb = 0.0
+    memory_mb, batch = 0.0, None  # or the last batch above would be counted, too
     for number, _ in enumerate(epoch()):
         if number == batches // 2:
             memory_mb = pss_mb(members())

@@ -38,9 +38,20 @@ def permute(
 
 @lru_cache(maxsize=4)
 def _small_order(length: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    keys = philox_words(seed, epoch, 0, length, Stream.SAMPLER)[:, 0]
-    order = np.argsort(keys, kind="stable").astype(np.int64)
+    order = _sorting(philox_words(seed, epoch, 0, length, Stream.SAMPLER)[:, 0]).astype(np.int64)
     order.flags.writeable = False
+    return order
+
+
+def _sorting(keys: NDArray[np.uint64]) -> NDArray[np.intp]:
+    """The order that sorts keys, equal ones as they come.
+
+    Not to care for equal ones takes a fifth of the time, and of 64-bit words hardly two are equal.
+    """
+    order = np.argsort(keys)
+    ordered = keys[order]
+    if np.any(ordered[1:] == ordered[:-1]):
+        return np.argsort(keys, kind="stable")
     return order
 
 

@@ -98,7 +98,7 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
         return {key: mapped(item, function) for key, item in value.items()}
     if type(value) is list:
         # The usual list is one of keys, and there are many of them.
-        if value and all(type(item) is str for item in value):
+        if set(map(type, value)) == {str}:
             return value
         return [mapped(item, function) for item in value]
     if type(value) is tuple:

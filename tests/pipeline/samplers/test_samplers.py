@@ -37,6 +37,12 @@ def test_random_is_a_permutation(n):
     check_sampler(RandomSampler(n, seed=3), n=n, shuffles=n > 1, exactly_once=True)
 
 
+@pytest.mark.parametrize("distinct", [1, 40, 1 << 60])
+def test_an_order_by_words_is_the_same_whichever_way_they_are_sorted(distinct):
+    words = np.random.default_rng(5).integers(0, distinct, (4000, 4)).astype(np.uint64)[:, 0]
+    assert np.array_equal(permutation._sorting(words), np.argsort(words, kind="stable"))
+
+
 def test_sequential():
     check_sampler(SequentialSampler(53), n=53, shuffles=False, exactly_once=True)
 
