@@ -145,13 +145,8 @@ def _take(
         yield from _refused(keys, partial(_refuse_missing, missing=missing, what=what))
         for row, (key, line) in enumerate(zip(keys, lines, strict=True)):
             if (first := scan.keys.setdefault(key, line)) != line:
-                yield (
-                    row,
-                    (
-                        f"{key!r} stands here and in line {first}; name a key_column whose values "
-                        f"differ"
-                    ),
-                )
+                where = f"{key!r} stands here and in line {first}"
+                yield row, f"{where}; name a key_column whose values differ"
                 break
 
 

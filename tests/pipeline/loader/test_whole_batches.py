@@ -19,6 +19,7 @@ from pipeline.loader.contract import BatchTask
 from pipeline.samplers.sequential import SequentialSampler
 from tests.building import build_step
 from tests.contracts.equality import assert_same
+from tests.pipeline.loader.fakes import Bare
 from transforms.cpu.stack import build_stack
 from transforms.decode.raw import RawDecoder
 
@@ -40,18 +41,6 @@ def folder(tmp_path: Path) -> Path:
     np.save(tmp_path / "age.npy", rng.normal(size=N) * 1e30)
     np.save(tmp_path / "old.npy", rng.random(N) < 0.5)
     return tmp_path
-
-
-class Bare:
-    """A storage without columns."""
-
-    def __init__(self, storage):
-        self.index = storage.index
-        self.read = storage.read
-        self.fingerprint = storage.fingerprint
-
-    def __len__(self):
-        return N
 
 
 def dataset(storage, *, kind=MapDataset, keys=None, steps=None, decode=None):

@@ -23,6 +23,7 @@ from pipeline.samplers.sequential import SequentialSampler
 from tests.building import build_step
 from tests.contracts.equality import assert_same
 from tests.laws.runs import digests
+from tests.pipeline.loader.fakes import Bare
 from transforms.cpu.stack import build_stack
 from transforms.decode.raw import RawDecoder
 
@@ -48,18 +49,6 @@ def write(folder: Path, name: str, **more) -> Path:
     if fields["labels"] is not None:
         (folder / name / "classes.txt").write_text("\n".join(CLASSES[name]))
     return folder / name
-
-
-class Bare:
-    """A storage without columns."""
-
-    def __init__(self, storage):
-        self.index = storage.index
-        self.read = storage.read
-        self.fingerprint = storage.fingerprint
-
-    def __len__(self):
-        return len(self.index)
 
 
 class OwnIndex(MemoryIndex):
