@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets.held_bytes import held_bytes
 from datasets.index import Index, write_index
 from datasets.index_cache import cached_index
 from datasets.memory_index import MemoryIndex
@@ -62,6 +63,10 @@ class AnnotatedStorage:
             fields = source.fields(indices)
             records = [_with(record, more) for record, more in zip(records, fields, strict=True)]
         return records
+
+    def held_bytes(self, indices: NDArray[np.int64]) -> NDArray[Any] | None:
+        """What the storage says of these records; see `datasets.protocols.MappedStorage`."""
+        return held_bytes(self.base, indices)
 
     def _joined(self, index: Index | MemoryIndex) -> Index:
         digest = hashlib.blake2b(index.fingerprint().encode(), digest_size=16)

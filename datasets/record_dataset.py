@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets.held_bytes import held_bytes
 from datasets.partners import PartnerStage
 from datasets.protocols import (
     Annotations,
@@ -123,6 +124,10 @@ class RecordDataset:
         Where the transform needs other samples, `positions`, int64 [n], and `epoch` say which.
         """
         return self._partners.read(self._lying_at, indices, positions, epoch)
+
+    def held_bytes(self, indices: NDArray[np.int64]) -> NDArray[Any] | None:
+        """Memory that `read` takes for each of `indices`, integers [n]; None: it is not known."""
+        return held_bytes(self.storage, indices)
 
     def _lying_at(self, indices: NDArray[np.int64]) -> Sequence[Any]:
         """What `decode` takes, for each of `indices`, int64 [n]."""

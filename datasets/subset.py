@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets.held_bytes import held_bytes
 from datasets.index import Index
 from datasets.memory_index import MemoryIndex
 from datasets.protocols import ColumnStorage, Storage
@@ -57,6 +58,10 @@ class Subset:
         return [
             replace(record, index=i) for i, record in zip(indices.tolist(), records, strict=True)
         ]
+
+    def held_bytes(self, indices: NDArray[np.int64]) -> NDArray[Any] | None:
+        """What the base says of these records; see `datasets.protocols.MappedStorage`."""
+        return held_bytes(self.base, self._rows_at(indices))
 
     def _rows_at(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Rows of the base at `indices`, int64 [n]."""

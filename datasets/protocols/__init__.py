@@ -1,7 +1,7 @@
 """The contracts between the stages, in the order in which data flows.
 
 ================  ==========================================================================
-`storage`         where records lie: `Index`, `Storage`, `ColumnStorage`
+`storage`         where records lie: `Index`, `Storage`, `MappedStorage`, `ColumnStorage`
 `writer`          how packed data gets there: `Writer`
 `annotations`     what label files add to records: `Annotations`, which is given
                   `RecordsToLabel` and gives `RecordAnnotations`
@@ -33,7 +33,7 @@ from datasets.protocols.dataset import (
 from datasets.protocols.decoder import Decoder, FittedDecoder
 from datasets.protocols.sampler import Sampler
 from datasets.protocols.source import ShardReader, Source
-from datasets.protocols.storage import ColumnStorage, Index, Storage
+from datasets.protocols.storage import ColumnStorage, Index, MappedStorage, Storage
 from datasets.protocols.training import Logger, Model, PredictingTask, Task
 from datasets.protocols.transform import BatchTransform, PartnerTransform, Transform
 from datasets.protocols.writer import Writer
@@ -49,6 +49,7 @@ __all__ = [
     "FittedDecoder",
     "Index",
     "Logger",
+    "MappedStorage",
     "Model",
     "PartnerDataset",
     "PartnerTransform",

@@ -59,6 +59,17 @@ class Storage(Protocol):
 
 
 @runtime_checkable
+class MappedStorage(Storage, Protocol):
+    """A storage of which some records are views of what is mapped, and take no memory."""
+
+    def held_bytes(self, indices: Int64Array) -> NDArray[Any] | None:
+        """Memory that each of the records at `indices`, int64 [n], takes when it has been read.
+
+        Integers [n]; None where it is not known.
+        """
+
+
+@runtime_checkable
 class ColumnStorage(Storage, Protocol):
     """A storage whose records all have the same fields, each with values of one shape and type."""
 

@@ -125,6 +125,14 @@ class LmdbStorage(IndexedStorage):
                 records.append(BadRecord(i, key, str(error)))
         return records
 
+    def held_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Memory of records that have been read, int64 [n]; decoded images stay in the map."""
+        index = self.index
+        sizes = index.values("size_bytes", indices).astype(np.int64)
+        if "raw_channels" in index.columns:
+            sizes[index.values("raw_channels", indices) > 0] = 0
+        return sizes
+
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_index": self.index, "_file": None, "_verified": bytearray()}
 

@@ -114,6 +114,10 @@ class MemmapStorage:
             for i, key, *values in zip(indices.tolist(), keys, *columns, strict=True)
         ]
 
+    def held_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """None: records are views of the map."""
+        return np.zeros(len(indices), np.int64)
+
     def take(
         self,
         indices: NDArray[np.int64],

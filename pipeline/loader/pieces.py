@@ -18,7 +18,8 @@ def pieces_of(dataset: Any, indices: NDArray[np.int64]) -> list[slice]:
     128 photographs of 5 MB each, a worker would else hold 640 MB at a time.
 
     Args:
-        dataset: Its index may know ``size_bytes``; else all is one run.
+        dataset: Its ``held_bytes`` may say what memory each of them takes, once it is read; else
+            all is one run.
         indices: int64 [n], which records.
 
     Returns:
@@ -26,11 +27,11 @@ def pieces_of(dataset: Any, indices: NDArray[np.int64]) -> list[slice]:
         one may be larger.
     """
     whole = [slice(0, indices.size)]
-    index: Any = getattr(dataset, "index", None)
-    # `values` reads these rows alone, where `column` copies the whole column of a split.
-    if not hasattr(index, "values") or "size_bytes" not in index.columns:
+    known = getattr(dataset, "held_bytes", None)
+    sizes = known(indices) if known is not None else None
+    if sizes is None:
         return whole
-    ends = np.cumsum(index.values("size_bytes", indices), dtype=np.int64)
+    ends = np.cumsum(sizes, dtype=np.int64)
     if not ends.size or ends[-1] <= _PIECE_BYTES:
         return whole
     # A record belongs to the piece in which its middle would lie if all were cut evenly.

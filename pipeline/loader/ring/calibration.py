@@ -21,7 +21,7 @@ _CHEAP_S = 0.001
 _CHEAP_WALL_S = 0.010
 _STEP_SHARE = 0.05
 _AT_WORK = 0.1
-_SCALES = 0.85
+_SCALES = 0.95
 _THREADS_A_PROCESS = 4
 """Beyond so many, the interpreter of a process is what its threads wait for."""
 

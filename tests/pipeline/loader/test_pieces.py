@@ -20,7 +20,8 @@ def small_pieces(monkeypatch):
 
 def sized(n, sizes, **settings):
     dataset = StagedFake(n, **settings)
-    dataset.index._columns["size_bytes"] = np.resize(np.asarray(sizes, np.uint32), n)
+    held = np.resize(np.asarray(sizes, np.uint32), n)
+    dataset.held_bytes = lambda indices: held[indices]
     return dataset
 
 
@@ -54,9 +55,3 @@ def test_the_batches_are_the_same_and_no_more_is_held(settings):
     assert got == digests(make_loader(FakeDataset(80, bad=(9, 41)), max_error_rate=1), 3)
     # Also of the first batch of a run, which threads share: each reads what it computes.
     assert max(map(len, held)) <= 5
-
-
-def test_no_column_of_all_records_is_copied_for_a_batch(monkeypatch):
-    dataset = sized(80, [600])
-    monkeypatch.setattr(dataset.index, "column", None)
-    assert len(pieces_of(dataset, np.arange(8))) == 5
