@@ -32,7 +32,7 @@ TARGETS = [
         "large-overviews", "large-whole", 5.0,
     ),
     Target("FFCV's preparation: ours / FFCV", "prepared-half-raw", "ffcv-prepared", 2.5),
-    Target("raw / crop and resize alone", "prepared-raw", "resize-floor", 1 / 1.3),
+    Target("raw / crop and resize alone", "prepared-raw-processes", "resize-floor", 1 / 1.3),
 ]
 # fmt: on
 

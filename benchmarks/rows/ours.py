@@ -23,11 +23,13 @@ _SCALED = ["dataset/decode=scaled"]
 # How the data of an option is packed; files are read as they are for the others.
 PACKS: dict[str, list[str]] = {
     "tiled": ["pack.tiled=true"],
+    "tiled_processes": ["pack.tiled=true"],
     "tiled_whole": ["pack.tiled=true"],
     "overviews": ["pack.tiled=true", "pack.overviews=true"],
     "half_raw": ["pack.max_side=500", "pack.quality=90", "pack.raw=0.5"],
     "half_raw_tiled": ["pack.max_side=500", "pack.quality=90", "pack.raw=0.5", "pack.tiled=true"],
     "raw": ["pack.max_side=500", "pack.raw=1"],
+    "raw_processes": ["pack.max_side=500", "pack.raw=1"],
     "short_256": ["pack.short_side=256", "pack.quality=90"],
     "short_256_raw": ["pack.short_side=256", "pack.raw=1"],
 }
@@ -36,6 +38,8 @@ PACKS: dict[str, list[str]] = {
 LOADERS: dict[str, list[str]] = {
     "auto": ["loader=auto"],
     "processes": _PROCESSES,
+    "tiled_processes": _PROCESSES,
+    "raw_processes": _PROCESSES,
     "torch": ["loader=torch", "loader.num_workers={workers}"],
     "whole": [*_RING, *_WHOLE],
     "tiled_whole": [*_RING, *_WHOLE],

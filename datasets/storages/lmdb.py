@@ -22,6 +22,7 @@ from datasets.index_cache import cached_index
 from datasets.indexed_storage import IndexedStorage
 from datasets.sample import BadRecord, Record
 from datasets.shared_file import EndOfFile, SharedFile
+from datasets.shared_flags import SharedFlags
 from pipeline.registry import register
 
 
@@ -87,7 +88,7 @@ class LmdbStorage(IndexedStorage):
         self._value_format = ValueFormat.parse(value_format, where=str(self))
         self._index: Index | None = None
         self._file: SharedFile | None = None
-        self._verified = bytearray()  # a bit for each record
+        self._verified: SharedFlags | None = None  # of each record
 
     @property
     def index(self) -> Index:
@@ -112,14 +113,14 @@ class LmdbStorage(IndexedStorage):
         index, indices = self.index, np.asarray(indices, np.int64)
         names = index.columns
         columns = [index.values(name, indices).tolist() for name in names]
+        verified = self._verified_records()
         if self._file is None:
-            self._verified = bytearray(len(index) // 8 + 1)
             data = data_file(self.path)
             self._file = SharedFile(data, root=os.path.dirname(data))
         records: list[Record | BadRecord] = []
         for i, key, *row in zip(indices.tolist(), index.keys(indices), *columns, strict=True):
             try:
-                fields = self._fields(self._file, i, dict(zip(names, row, strict=True)))
+                fields = self._fields(self._file, i, dict(zip(names, row, strict=True)), verified)
                 records.append(Record(i, key, fields))
             except (_DamagedRecord, EndOfFile, MissingFile) as error:
                 records.append(BadRecord(i, key, str(error)))
@@ -134,9 +135,18 @@ class LmdbStorage(IndexedStorage):
         return sizes
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_index": self.index, "_file": None, "_verified": bytearray()}
+        state = {**vars(self), "_index": self.index, "_file": None}
+        return {**state, "_verified": self._verified_records()}
 
-    def _fields(self, file: SharedFile, i: int, row: dict[str, Any]) -> dict[str, Any]:
+    def _verified_records(self) -> SharedFlags:
+        """Which records some process has verified; so each is, once."""
+        if self._verified is None:
+            self._verified = SharedFlags(len(self.index))
+        return self._verified
+
+    def _fields(
+        self, file: SharedFile, i: int, row: dict[str, Any], verified: SharedFlags
+    ) -> dict[str, Any]:
         shape = None
         if row.get("raw_channels"):
             shape = row["raw_height"], row["raw_width"], row["raw_channels"]
@@ -145,12 +155,10 @@ class LmdbStorage(IndexedStorage):
             value = file.read(row["offset"], row["size_bytes"])
         else:
             value = file.view(row["offset"], row["size_bytes"])
-        # Threads may miss each other's bits: then a record is verified once more.
-        byte, bit = i >> 3, 1 << (i & 7)
-        if self.checksums and "crc32" in row and not self._verified[byte] & bit:
+        if self.checksums and "crc32" in row and not verified[i]:
             if zlib.crc32(value) != row["crc32"]:
                 raise _DamagedRecord("its bytes are not those that were packed (checksum)")
-            self._verified[byte] |= bit
+            verified.set(i)
         try:
             fields = unpack_fields(value, row.get("image_bytes"), shape)
             if "text_offset" in row:

@@ -12,9 +12,13 @@ from pipeline.loader.ring.usage import Usage
 _WINDOW_S = 0.25
 _LEAST_DELIVERIES = 8
 _ROUNDS = 2
-_HOPELESS = 0.9
-"""A formation that is below this share of the fastest is not tried again."""
-_AS_GOOD = 0.97
+_HOPELESS = 0.4
+"""A formation that is below this share of the fastest is not tried again.
+
+Others may have been looked at when caches were empty and checksums had to be verified, or while
+garbage was collected, which takes as long as half of a measurement.
+"""
+_AS_GOOD = 0.95
 """Formations above this share of the fastest are equal; the one named first takes the least."""
 
 _CHEAP_S = 0.001

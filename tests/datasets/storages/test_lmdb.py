@@ -1,9 +1,12 @@
 """LMDB files that packing wrote: the contract, the writer and the classes."""
 
+import multiprocessing
 import os
 import shutil
 import subprocess
 import sys
+import zlib
+from unittest.mock import Mock
 
 import lmdb
 import numpy as np
@@ -118,3 +121,25 @@ def test_a_worker_needs_neither_pyarrow_nor_lmdb(tmp_path):
     answer = subprocess.run([sys.executable, "-c", code], input=recipe, capture_output=True)
     assert answer.stdout.decode().strip() == "[]", answer.stderr.decode()
     assert isinstance(LmdbStorage(str(tmp_path / "a")).index, Index)
+
+
+def read_and_count(storage, indices):
+    """How many checksums reading takes."""
+    with pytest.MonkeyPatch.context() as patch:
+        counted = Mock(side_effect=zlib.crc32)
+        patch.setattr("datasets.storages.lmdb.zlib", Mock(crc32=counted))
+        storage.read(np.asarray(indices))
+    return counted.call_count
+
+
+@pytest.mark.parametrize("start", ["spawn", "fork"])
+def test_a_record_is_verified_by_one_process(tmp_path, start):
+    write_lmdb(tmp_path / "a", Listed(images(40)))
+    storage = LmdbStorage(str(tmp_path / "a"))
+    with multiprocessing.get_context(start).Pool(1) as pool:
+        assert pool.apply(read_and_count, (storage, range(10))) == 10
+        assert read_and_count(storage, range(5, 25)) == 15
+        assert pool.apply(read_and_count, (storage, range(40))) == 15
+        assert pool.apply(read_and_count, (storage, range(40))) == 0
+    assert read_and_count(storage, range(40)) == 0
+    assert read_and_count(LmdbStorage(str(tmp_path / "a")), range(40)) == 40

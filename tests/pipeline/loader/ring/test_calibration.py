@@ -53,14 +53,23 @@ class _Loop:
 
 
 def test_the_fastest_is_kept_and_the_others_are_named():
-    loop = _Loop([FEW, EACH], {THREADS: 0.020, FEW: 0.015, EACH: 0.019}, step_s=0.008)
+    loop = _Loop([FEW, EACH], {THREADS: 0.020, FEW: 0.015, EACH: 0.039}, step_s=0.008)
     loop.run(1000)
     assert loop.calibration.is_over and loop.calibration.formation == FEW
     assert "because; 667 samples/s; tried: 2 threads of this process 500, 2 processes of 1 " in (
         loop.calibration.reason
     )
-    assert loop.order == [THREADS, FEW, EACH], "hopeless ones are tried once"
-    assert loop.now < 3
+    assert loop.order == [THREADS, FEW, EACH, THREADS, FEW], "hopeless ones are tried once"
+    assert loop.now < 4
+
+
+def test_what_is_slow_at_first_is_looked_at_again():
+    loop = _Loop([FEW, EACH], {THREADS: 0.030, FEW: 0.015, EACH: 0.013})
+    loop.run(15)
+    loop.batch_s[THREADS] = 0.010
+    loop.run(1000)
+    assert loop.order == [THREADS, FEW, EACH, THREADS, FEW, EACH]
+    assert loop.calibration.formation == THREADS
 
 
 def test_what_takes_least_is_kept_where_all_are_as_good():
