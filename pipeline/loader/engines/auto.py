@@ -101,6 +101,8 @@ class AutoEngine:
 
     def _find(self, look: Look) -> tuple[list[Formation], str]:
         found, reason = contenders(look, self._settings.workers)
+        if self._settings.num_workers != "auto":  # asked for, so they are to work
+            found = [formation for formation in found if formation != Formation()]
         if any(formation.processes for formation in found):
             obstacle = why_no_processes(self._settings.multiprocessing_context)
             if obstacle is not None:

@@ -23,6 +23,7 @@ _AS_GOOD = 0.95
 
 _CHEAP_S = 0.001
 _CHEAP_WALL_S = 0.010
+_SHORT_S = 0.005
 _STEP_SHARE = 0.05
 _AT_WORK = 0.1
 _SCALES = 0.95
@@ -58,7 +59,8 @@ def contenders(look: Look, workers: int) -> tuple[list[Formation], str]:
     Threads share the interpreter with the consumer's step and with each other. Where there is
     such a step while they work, or where they wait for each other, processes may be faster:
     few, of several threads each, and where threads hold each other up one for each worker.
-    Batches that take less than their handing over are best computed by the consumer.
+    Batches that take less than their handing over are best computed by the consumer, and short
+    ones may be where threads hold each other up.
     """
     if look.batch_cpu_s < _CHEAP_S and look.batch_wall_s < _CHEAP_WALL_S:
         return [Formation()], "a batch takes less than a millisecond"
@@ -72,7 +74,8 @@ def contenders(look: Look, workers: int) -> tuple[list[Formation], str]:
     if scales:
         return [few], "a step runs beside them"
     why = f"threads compute {look.efficiency:.0%} of their time"
-    return [few] if few == each else [few, each], why
+    here = [Formation()] if look.batch_cpu_s < _SHORT_S else []
+    return [*here, few] if few == each else [*here, few, each], why
 
 
 @dataclass(slots=True)

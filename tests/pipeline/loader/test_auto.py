@@ -18,6 +18,7 @@ import torch
 
 from pipeline.loader import starting
 from pipeline.loader.engines.auto import AutoEngine
+from pipeline.loader.ring.calibration import Look
 from pipeline.loader.settings import LoaderSettings
 from pipeline.samplers.random import RandomSampler
 from tests.contracts.engine import check_engine
@@ -126,6 +127,13 @@ def test_the_number_of_workers_is_honoured_and_torch_threads_are_left_alone():
     finally:
         torch.set_num_threads(before)
     assert LoaderSettings().workers == starting.usable_cores()
+
+
+@pytest.mark.parametrize(("num_workers", "expected"), [("auto", [HERE]), (2, [])])
+def test_workers_that_were_asked_for_are_not_sent_home(num_workers, expected):
+    engine = AutoEngine(lambda task: None, LoaderSettings(num_workers=num_workers))
+    batches_of_a_tenth_of_a_millisecond = Look(0.0, 1.9, 0.0001, 0.0001)
+    assert engine._find(batches_of_a_tenth_of_a_millisecond)[0] == expected
 
 
 class _Locked(FakeDataset):

@@ -135,6 +135,8 @@ def _look(step_share=0.0, at_work=1.9, cpu_s=0.05, wall_s=0.0):
         (_look(step_share=0.99, at_work=0.03), 2, []),  # the model is what takes the time
         (_look(step_share=0.4), 16, [Formation(processes=(4, 4, 4, 4))]),
         (_look(cpu_s=0.0004), 2, [HERE]),  # whole batches of small samples
+        (_look(cpu_s=0.002, wall_s=0.004), 2, [HERE, FEW, EACH]),  # tables
+        (_look(cpu_s=0.002, wall_s=0.004), 1, []),
         (_look(cpu_s=0.0004, wall_s=0.3, at_work=0.01), 2, []),  # waiting for a network
     ],
 )
