@@ -18,6 +18,7 @@ ColumnType = Literal["int", "float", "str"]
 # What a guess takes for a number; a code such as 007 stays text.
 _INTEGER = r"[+-]?(?:0|[1-9][0-9]{0,17})"
 _FLOAT = r"[+-]?(?:(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|inf)"
+_ODD_SHARE = 0.05
 _INTEGERS, _FLOATS = (re.compile(rf"(?:{one}\n)*+{one}") for one in (_INTEGER, _FLOAT))
 # What is taken for one where the type is given.
 _DIGITS = re.compile(r"[+-]?[0-9]{1,18}")
@@ -64,12 +65,19 @@ class ColumnGuess:
 
     Args:
         missing: Texts that stand for no value.
+
+    Attributes:
+        odd: The first value that is no number, where nearly all that were looked at are some; a
+            code such as 007 is none of these.
+        numbers: How many of those were.
     """
 
     def __init__(self, missing: frozenset[str]) -> None:
         self._missing = missing
         self._is_integer = self._is_float = True
         self._has_missing = False
+        self.odd: str | None = None
+        self.numbers = 0
 
     def add(self, texts: Sequence[str]) -> None:
         """Look at some values."""
@@ -79,6 +87,12 @@ class ColumnGuess:
         self._has_missing = self._has_missing or len(there) < len(texts)
         self._is_integer = self._is_integer and _all_match(_INTEGERS, there)
         self._is_float = self._is_integer or _all_match(_FLOATS, there)
+        self.numbers += len(there)
+        if not self._is_float:
+            texts = [t for t in there if "\n" in t or _FLOATS.fullmatch(t) is None]
+            self.numbers -= len(texts)
+            if len(texts) <= _ODD_SHARE * self.numbers and not any(map(_is_code, texts)):
+                self.odd = texts[0]
 
     @property
     def type(self) -> ColumnType:
@@ -86,6 +100,14 @@ class ColumnGuess:
         if self._is_integer and not self._has_missing:
             return "int"
         return "float" if self._is_float else "str"
+
+
+def _is_code(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _all_match(lines: re.Pattern[str], texts: Sequence[str]) -> bool:

@@ -31,6 +31,7 @@ class CsvScan:
         labels: Labels as text; empty without a label column.
         types: Types of the fields and of the label.
         content: Hash of the file.
+        doubts: What may be otherwise than it was meant, in words.
     """
 
     offsets: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -40,6 +41,7 @@ class CsvScan:
     labels: list[str] = field(default_factory=list)
     types: dict[str, ColumnType] = field(default_factory=dict)
     content: str = ""
+    doubts: list[str] = field(default_factory=list)
 
 
 def find_csv_roles(header: Sequence[str], *, where: str, **columns: Any) -> ColumnRoles:
@@ -100,7 +102,12 @@ def scan_csv(
         refused = list(_take(columns, block.lines, roles, scan, missing))
         for name in names:
             if name in guesses:
-                guesses[name].add(columns[name])
+                guess, texts = guesses[name], columns[name]
+                had = guess.odd
+                guess.add(texts)
+                if guess.odd is not None and had is None:
+                    line = block.lines[texts.index(guess.odd)]
+                    scan.doubts.append(_doubt(name, guess.odd, line, guess.numbers))
             else:
                 refused += _refused(
                     columns[name], partial(convert, kind=types[name], missing=missing)
@@ -119,6 +126,14 @@ def scan_csv(
     scan.types = {n: types[n] if n in types else guesses[n].type for n in names}
     scan.content = digest.hexdigest()
     return scan
+
+
+def _doubt(name: str, odd: str, line: int, numbers: int) -> str:
+    return (
+        f"column {name!r} is taken as text: line {line} has {odd!r}, and {numbers:,} values before "
+        f"and around it are numbers; correct it, or add it to dataset.storage.missing, or type "
+        f"dataset.storage.types.{name}=str if it is text"
+    )
 
 
 def _take(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import zlib
 from collections.abc import Callable, Collection
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +25,8 @@ from datasets.inside import inside
 from datasets.sample import BadRecord, Record
 from datasets.shared_file import EndOfFile, SharedFile
 from pipeline.registry import register
+
+_log = logging.getLogger(__name__)
 
 
 @register("storage", "csv")
@@ -105,6 +109,8 @@ class CsvStorage(IndexedStorage):
                 is_current=lambda index: index.metadata["mark"] == mark,
             )
             self._layout, self._mark = index.metadata["layout"], index.metadata["mark"]
+            for doubt in index.metadata.get("doubts", []):
+                _warn_once(f"{self}: {doubt}")
             self._index = index
         return self._index
 
@@ -244,5 +250,15 @@ class CsvStorage(IndexedStorage):
             columns=columns,
             class_names=class_names,
             content=scan.content,
-            metadata={"mark": mark, "layout": {"image": image, "fields": fields}},
+            metadata={
+                "mark": mark,
+                "layout": {"image": image, "fields": fields},
+                "doubts": scan.doubts,
+            },
         )
+
+
+@cache
+def _warn_once(text: str) -> None:
+    """Both splits of a run may open the same file."""
+    _log.warning("%s", text)

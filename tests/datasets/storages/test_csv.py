@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from datasets.sample import BadRecord
-from datasets.storages.csv import CsvStorage
+from datasets.storages.csv import CsvStorage, _warn_once
 from tests.contracts.storage import check_storage
 
 rng = np.random.default_rng(0)
@@ -90,6 +90,24 @@ def test_types_and_missing_values(tmp_path):
         len(CsvStorage(codes, types={"c": "float"}))
     assert [r.fields["e"] for r in typed] == [None, None]
     assert [r.key for r in typed] == ["00000000", "00000001"]
+
+
+@pytest.mark.parametrize("rows", [100, 5000])  # in one block of rows, and in several
+def test_a_text_amid_numbers_is_told_at_every_start(tmp_path, caplog, rows):
+    ages = [[str(n), f"{n}.5", "a", f"{n:05}", "b" if n % 10 else "7"] for n in range(rows)]
+    ages[rows // 2][0] = "unknown"
+    path = put(tmp_path / "t.csv", [["age", "height", "name", "zip", "kind"], *ages])
+    for _ in range(2):
+        assert CsvStorage(path).read(np.array([1]))[0].fields["age"] == "1"
+        [said] = [record.message for record in caplog.records]
+        assert f"csv {path}: column 'age' is taken as text: line {rows // 2 + 2} has 'unkn" in said
+        assert "dataset.storage.types.age=str" in said
+        len(CsvStorage(path))
+        assert len(caplog.records) == 1, "both splits may open it"
+        caplog.clear()
+        _warn_once.cache_clear()
+    for options in ({"types": {"age": "str"}}, {"missing": ("unknown",)}):
+        assert len(CsvStorage(path, **options)) == rows and not caplog.records
 
 
 def test_columns_keys_and_labels(tmp_path):
