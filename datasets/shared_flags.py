@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from datasets.caching.shared_area import SharedArea
+from datasets.shared_area import SharedArea
 
 
 class SharedFlags:

@@ -81,6 +81,7 @@ SHARED_BY_LEAVES = {
         "datasets.shard_storage",
         "datasets.shards",
         "datasets.shared_file",
+        "datasets.shared_flags",
         "datasets.table_storage",
         "datasets.formats.arrow_columns",
         "datasets.formats.arrow_damage",

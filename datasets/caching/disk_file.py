@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets.caching.disk_folder import ALLOCATION_BYTE, ENDINGS, USE_BYTE, DiskFolder
-from datasets.caching.process_lock import ProcessLock, ThreadLock
+from datasets.process_lock import ProcessLock, ThreadLock
 
 _MAGIC = b"PENSTOCK CACHE 1"
 _ABOUT = struct.Struct("<II")  # length and checksum of the identity

@@ -8,7 +8,7 @@ import os
 import re
 from pathlib import Path
 
-from datasets.caching.process_lock import ProcessLock
+from datasets.process_lock import ProcessLock
 
 ENDINGS = (".table", ".data")
 ALLOCATION_BYTE, USE_BYTE = 0, 1

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.caching.entries import Entry, write_parts
-from datasets.caching.process_lock import ProcessLock
-from datasets.caching.shared_area import SharedArea
+from datasets.process_lock import ProcessLock
+from datasets.shared_area import SharedArea
 
 _HEADER_BYTES = 4096
 _ALIGNMENT = 64

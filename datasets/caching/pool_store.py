@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from datasets.caching.entries import Buffer, Entry, write_parts
 from datasets.caching.process_life import is_alive
-from datasets.caching.process_lock import ProcessLock
-from datasets.caching.shared_area import SharedArea
+from datasets.process_lock import ProcessLock
+from datasets.shared_area import SharedArea
 
 _HEADER_BYTES = 4096
 _PREFIX = struct.Struct("<qq")  # size, record

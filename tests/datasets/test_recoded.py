@@ -89,7 +89,7 @@ def test_a_recoded_image_loses_what_the_index_said_of_its_size(tmp_path):
     assert "height" not in columns and "raw_height" in columns
 
 
-def test_damage_in_raw_pixels_is_found_at_the_first_read_of_a_process(tmp_path):
+def test_damage_in_raw_pixels_is_found_at_the_first_read(tmp_path):
     write_lmdb(tmp_path / "a", MemoryStorage([{"image": scene(50, 60, seed)} for seed in range(9)]))
     storage = LmdbStorage(str(tmp_path / "a"))
     place = int(storage.index.column("offset")[4])
@@ -108,7 +108,7 @@ def test_damage_in_raw_pixels_is_found_at_the_first_read_of_a_process(tmp_path):
                 assert not any(isinstance(r, BadRecord) for r in trusting)
 
 
-def test_checksums_are_compared_once_in_a_process(tmp_path, monkeypatch):
+def test_checksums_are_compared_once_in_a_run(tmp_path, monkeypatch):
     images = [{"image": scene(50, 60, seed)} for seed in range(20)]
     write_lmdb(tmp_path / "a", MemoryStorage(images))
     storage = LmdbStorage(str(tmp_path / "a"))
@@ -120,7 +120,12 @@ def test_checksums_are_compared_once_in_a_process(tmp_path, monkeypatch):
         storage.read(np.array(indices))
         assert len(compared) == count
     pickle.loads(pickle.dumps(storage)).read(np.array([3]))
-    assert len(compared) == 21
+    assert len(compared) == 20
+    another = LmdbStorage(str(tmp_path / "a"))
+    len(another)
+    compared.clear()
+    another.read(np.array([3]))
+    assert len(compared) == 1
 
 
 def test_a_file_cut_short_after_it_was_opened_gives_bad_records(tmp_path):

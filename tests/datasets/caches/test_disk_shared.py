@@ -172,6 +172,6 @@ def test_a_file_system_without_locks_is_said(folder, monkeypatch):
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr("datasets.caching.process_lock.fcntl.lockf", refuse)
+    monkeypatch.setattr("datasets.process_lock.fcntl.lockf", refuse)
     with pytest.raises(ValueError, match="cannot be locked"):
         DiskFolder(folder, max_bytes=1)

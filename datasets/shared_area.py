@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.caching.process_lock import ThreadLock
+from datasets.process_lock import ThreadLock
 from datasets.shared_bytes import anonymous_file, reopened_file
 
 _areas: weakref.WeakValueDictionary[tuple[int, int], SharedArea] = weakref.WeakValueDictionary()
