@@ -108,6 +108,8 @@ ROWS = [
         "floor", "floor", "resize", "prepared", "raw_floor"),
     Row("prepared-half-raw", "**ours**, FFCV's preparation", "ours", "ours", "half_raw",
         "prepared", "half_raw"),
+    Row("prepared-half-raw-processes", "**ours**, FFCV's preparation, processes", "ours", "ours",
+        "half_raw_processes", "prepared", "half_raw"),
     Row("prepared-half-raw-tiled", "**ours**, FFCV's preparation, its JPEG tiled", "ours", "ours",
         "half_raw_tiled", "prepared", "half_raw_tiled"),
     Row("prepared-raw", "**ours**, max side 500, all raw", "ours", "ours", "raw", "prepared",
