@@ -122,7 +122,7 @@ def test_what_one_rank_quarantined_is_known_to_all_that_resume(photos, tmp_path,
     deadly = [o for o in TRAINER if not o.startswith("loader.")]
     deadly += ["augment.train.deadly={_target_: transform/laws_deadly, record: 10}"]
     deadly += ["loader=ring", "loader.num_workers=1", "loader.processes=1"]
-    deadly += ["loader.multiprocessing_context=fork", "loader.drop_last=false"]
+    deadly += ["loader.multiprocessing_context=forkserver", "loader.drop_last=false"]
     deadly += ["trainer.max_steps=4", "trainer.validate_every=0", "loader.max_error_rate=1"]
     config = compose([*overrides(photos, sampler="sequential"), *deadly])
     [result] = trained([config], 2, tmp_path, timeout_s=120)
