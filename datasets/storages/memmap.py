@@ -115,7 +115,7 @@ class MemmapStorage:
         ]
 
     def held_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """None: records are views of the map."""
+        """No memory, int64 [n]: records are views of the map."""
         return np.zeros(len(indices), np.int64)
 
     def take(
