@@ -183,9 +183,10 @@ def from_column(values: np.ndarray) -> torch.Tensor:
             return torch.from_numpy(native)
         except TypeError:
             raise ValueError(_no_type(values.dtype)) from None
-    wide = {"b": np.bool_, "f": np.float32}.get(values.dtype.kind, np.int64)
-    with np.errstate(over="ignore"):
-        return torch.from_numpy(values.astype(wide))
+    if values.dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            return torch.from_numpy(values.astype(np.float32))
+    return torch.from_numpy(values.astype(np.bool_ if values.dtype.kind == "b" else np.int64))
 
 
 def empty(

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 
 from datasets.protocols import BatchTransform
@@ -172,5 +173,9 @@ class DevicePrefetcher:
 def _count_valid(batch: Batch) -> int:
     """Valid rows; without a ``valid`` field all rows count."""
     if "valid" in batch:
-        return int(batch["valid"].count_nonzero())
+        valid = batch["valid"]
+        if valid.device.type != "cpu":
+            return int(valid.count_nonzero())
+        # NumPy keeps the interpreter's lock for that; torch gives it up, and waits to get it back.
+        return int(np.count_nonzero(valid.numpy()))
     return next((len(value) for value in batch.values() if hasattr(value, "__len__")), 0)

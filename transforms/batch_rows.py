@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -91,7 +92,10 @@ def row_words(batch: Batch, key: int) -> Any:
             )
     epochs, positions = batch["epoch"], batch["position"]
     if positions.device.type == "cpu":
-        return words_at(key, epochs.numpy(), positions.numpy())
+        epochs = epochs.numpy()
+        if (epochs == epochs[:1]).all():
+            epochs = epochs[:1]  # one for all rows: half of the work
+        return words_at(key, epochs, positions.numpy())
     return words_at(key, epochs, positions)
 
 
@@ -152,8 +156,9 @@ def on_cpu(image: torch.Tensor) -> bool:
     They are faster there, and compute in the thread that calls them: torch would start threads
     of its own for each worker.
     """
-    pixel_bytes = image.itemsize * image[:1, :1, :1].numel()
-    return image.device.type == "cpu" and 1 <= pixel_bytes <= _MOST_PIXEL_BYTES
+    if image.device.type != "cpu" or not all(image.shape):
+        return False
+    return image.itemsize * math.prod(image.shape[3:]) <= _MOST_PIXEL_BYTES
 
 
 def _applied_on_cpu(image: torch.Tensor, changes: Sequence[RowChange], first: int) -> torch.Tensor:
@@ -166,8 +171,7 @@ def _applied_on_cpu(image: torch.Tensor, changes: Sequence[RowChange], first: in
     import numpy as np
     import torch
 
-    flat = image.detach().contiguous().reshape(*image.shape[:3], -1)
-    pixels: NDArray[np.uint8] = flat.view(torch.uint8).numpy()
+    pixels = _bytes_of(image)
     result: NDArray[np.uint8] | None = None
     for rows in _pieces(pixels):
         piece = pixels[rows]
@@ -184,8 +188,24 @@ def _applied_on_cpu(image: torch.Tensor, changes: Sequence[RowChange], first: in
             result = np.empty((len(pixels), *piece.shape[1:]), np.uint8)
         result[rows] = piece
     assert result is not None, "on_cpu takes no batch without pixels"
-    moved = torch.from_numpy(result).view(image.dtype)
-    return moved.reshape(*result.shape[:3], *image.shape[3:])
+    moved = torch.from_numpy(result)
+    if image.dtype is torch.uint8 and image.ndim == 4:
+        return moved
+    return moved.view(image.dtype).reshape(*result.shape[:3], *image.shape[3:])
+
+
+def _bytes_of(image: torch.Tensor) -> NDArray[np.uint8]:
+    """The bytes of the pixels of [B, H, W, ...], uint8 [B, H, W, C], in one piece.
+
+    Every operation of torch gives up the interpreter's lock, so images that are bytes in one
+    piece already take none.
+    """
+    import torch
+
+    if image.dtype is torch.uint8 and image.ndim == 4 and image.is_contiguous():
+        return image.numpy()
+    flat = image.detach().contiguous().reshape(*image.shape[:3], -1)
+    return flat.view(torch.uint8).numpy()
 
 
 def _pieces(pixels: NDArray[np.uint8]) -> Iterator[slice]:

@@ -92,14 +92,15 @@ class BatchComputer:
             BadSampleError: A sample is bad and may not be replaced or skipped.
             Exception: Whatever a component raised, with a note that names key and position.
         """
+        times = times or StageTimes()
+        if records is None and (whole := self._whole_batch(task, times, allocate)):
+            return whole
         work = Work(
             records,
-            times or StageTimes(),
+            times,
             allocate=partial(self._image_rows, task, allocate),
             spread=spread if self.spreads else None,
         )
-        if records is None and (whole := self._whole_batch(task, work.times, allocate)):
-            return whole
         rows = Rows(task)
         for row, sample in enumerate(self._fetch(task, work)):
             self._place(rows, row, sample)
