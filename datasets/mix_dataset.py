@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from datasets.mix_columns import Part, in_the_mix, joined
 from datasets.mix_index import SOURCE, MixIndex, united
-from datasets.protocols import Dataset, Sampler, StreamDataset
+from datasets.mix_source import check_source, with_keys_of_source
+from datasets.protocols import Dataset, Sampler
 from datasets.sample import BadSample, Sample
 from datasets.source_draws import SourceDraws
 from datasets.stage_times import CountedRecords, StageTimes
@@ -62,7 +63,7 @@ class MixDataset:
                 "dataset mix: there are no sources; give some: dataset.sources.<name>.dataset=..."
             )
         for name, source in sources.items():
-            _check(name, source)
+            check_source(name, source)
         self.sources = dict(sources)
         self.index = MixIndex({name: source.index for name, source in sources.items()})
         self.global_random = any(getattr(s, "global_random", False) for s in sources.values())
@@ -205,10 +206,10 @@ class MixDataset:
 
     def _of_mix(self, sample: Sample | BadSample, number: int) -> Sample | BadSample:
         """A source's sample as one of the mix."""
-        first = self._firsts[number]
+        first, name = self._firsts[number], self.index.names[number]
         if isinstance(sample, BadSample):
-            return replace(sample, index=first + sample.index)
-        name = self.index.names[number]
+            cause = with_keys_of_source(sample.cause, name)
+            return replace(sample, index=first + sample.index, cause=cause)
         if SOURCE in sample:
             raise ValueError(
                 f"dataset mix: samples of {name!r} have a field 'source', which is the mix's own; "
@@ -287,24 +288,3 @@ def _runs(records: Sequence[Held]) -> Iterator[slice]:
     for start, stop in pairwise([0, *cuts, len(sources)]):
         if start < stop:
             yield slice(start, stop)
-
-
-def _check(name: str, source: Any) -> None:
-    """Refuse what has no place in a mix."""
-    key = f"dataset.sources.{name}"
-    if isinstance(source, StreamDataset):
-        raise ValueError(
-            f"dataset mix: {name!r} is a stream, which is read in its own order, and a mix draws "
-            f"by index; give {key}.dataset records that can be indexed, such as webdataset for "
-            f"shards"
-        )
-    if getattr(source, "collate", None) is not None:
-        raise ValueError(
-            f"dataset mix: {name!r} puts its batches together by a collate_fn of its own, and "
-            f"these are of several sources; set {key}.dataset.collate_fn=null, and collate=..."
-        )
-    if getattr(source, "table", None) is not None:
-        raise ValueError(
-            f"dataset mix: {name!r} decodes a table by figures of its own training part, and the "
-            f"sources' columns would not be comparable; put the rows into one table"
-        )

@@ -7,9 +7,10 @@ import math
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
+from datasets.mix_source import with_keys_of_source
 from pipeline import registry
 from pipeline.config.errors import Problem
-from pipeline.config.sources import MIX, sources_of, with_keys_of_source
+from pipeline.config.sources import MIX, sources_of
 
 Check = Callable[[dict[str, Any], set[str]], list[Problem]]
 

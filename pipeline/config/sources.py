@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+
+from datasets.mix_source import with_keys_of_source
 
 MIX = "dataset/mix"
 _RANDOM = {"_target_": "sampler/random"}
@@ -44,13 +45,6 @@ def said_of_source(name: str) -> Iterator[None]:
     except ValueError as error:
         text = f"source {name!r}: {with_keys_of_source(str(error), name)}"
         raise ValueError(text) from error
-
-
-def with_keys_of_source(text: str, name: str) -> str:
-    """A message about a data set alone, with the keys that it has as a source of a mix."""
-    at = f"dataset.sources.{name}"
-    text = re.sub(r"(?<![\w./-])dataset/(?=\w+=)", f"{at}.dataset.", text)
-    return re.sub(r"(?<![\w./-])(dataset|sampler)(?=\.(?!sources\.)\w|=)", rf"{at}.\1", text)
 
 
 def _seed_of(seed: int, name: str) -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pipeline.blame import is_explained
-from pipeline.loader.starting import interrupts_held, process_context
+from pipeline.loader.starting import interrupts_held, process_context, why_no_processes
 
 _ATTEMPTS = 3
 _REPORT_EVERY_S = 0.2
@@ -164,10 +164,14 @@ class _Pool:
             return
         code = process.exitcode or 0
         how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+        remedy = (
+            "if memory is short, give fewer pack.num_workers, or look at these records with "
+            "pack.num_workers=0"
+        )
+        if code > 0 and (reason := why_no_processes("spawn")):
+            remedy = f"{reason}: write it there, or give pack.num_workers=0"
         raise ValueError(
-            f"pack: {self._name(task)} ended its worker process {attempts} times ({how}); if "
-            f"memory is short, give fewer pack.num_workers, or look at these records with "
-            f"pack.num_workers=0"
+            f"pack: {self._name(task)} ended its worker process {attempts} times ({how}); {remedy}"
         )
 
 

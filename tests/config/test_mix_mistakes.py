@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from datasets.mix_source import with_keys_of_source
 from pipeline.config.compose import compose
 from pipeline.config.errors import ConfigError
-from pipeline.config.sources import with_keys_of_source
 
 PHOTOS, PACKED = "dataset.sources.photos", "dataset.sources.packed"
 

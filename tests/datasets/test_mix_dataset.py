@@ -207,6 +207,17 @@ def test_bad_samples_say_which_they_are_and_are_replaced_from_their_source():
         assert sample["source"] == 1 and index == sample["index"] >= 40
 
 
+def test_a_bad_sample_advises_the_keys_of_its_source():
+    def unreadable(record):
+        raise ValueError("no field 'image'; type dataset.keys={pixels: image}")
+
+    source = dataset(ANIMALS, range(3))
+    storage = source.storage
+    data = mixed(a=source, b=MapDataset(storage, decode=unreadable, transform=shifted, seed=5))
+    advice = "type dataset.sources.b.dataset.keys={pixels: image}"
+    assert fetch(data, [4], [0])[0].cause.endswith(advice)
+
+
 def sampler_of(data, weights, length=None) -> MixSampler:
     sources = tuple(
         MixedSource(name, len(source), weight, RandomSampler(len(source), seed=7 + number))

@@ -103,6 +103,18 @@ if __name__ == "__main__":
 """
 
 
+def test_a_program_that_worker_processes_would_run_again_is_told(tmp_path):
+    (tmp_path / "unguarded.py").write_text(SLOWLY.replace('__name__ == "__main__"', "True"))
+    ended = subprocess.run(
+        [sys.executable, str(tmp_path / "unguarded.py"), str(tmp_path / "packed")],
+        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120,
+    )  # fmt: skip
+    last = ended.stderr.strip().splitlines()[-1]
+    assert "ended its worker process 3 times (exit code 1); the program has no `if" in last
+    assert last.endswith("write it there, or give pack.num_workers=0") and ended.returncode == 1
+    assert not (tmp_path / "packed").exists()
+
+
 def start_slowly(tmp_path):
     (tmp_path / "slowly.py").write_text(SLOWLY)
     process = subprocess.Popen(
