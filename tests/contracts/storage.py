@@ -47,6 +47,12 @@ def check_storage(
         _check_process(make_storage(), expected_records, method)
 
 
+def read_all(storage: Any) -> list[Record | BadRecord]:
+    """Every record."""
+    records: list[Record | BadRecord] = storage.read(np.arange(len(storage)))
+    return records
+
+
 def summary(records: Sequence[Record | BadRecord]) -> list[tuple[int, str, Any]]:
     """Records as something that can be compared and sent."""
     return [

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from datasets import protocols
 from datasets.index import Index, write_index
 from datasets.memory_index import MemoryIndex
+from tests.contracts.damage import flipped
 from tests.contracts.memory import worker_memory
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -153,12 +154,8 @@ def test_damage_anywhere_is_found(tmp_path):
     path = tmp_path / "x"
     index = made(path, [f"key {i}" for i in range(50)], label=np.arange(50))
     keys = index.keys(np.arange(50))
-    content = path.read_bytes()
     found = 0
-    for at in range(0, len(content), 7):
-        flipped = bytearray(content)
-        flipped[at] ^= 0x10
-        path.write_bytes(flipped)
+    for _ in flipped(path, range(0, path.stat().st_size, 7), np.random.default_rng(0)):
         try:
             read = Index.open(path, verify=True)
         except ValueError as error:

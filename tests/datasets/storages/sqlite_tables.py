@@ -3,9 +3,7 @@
 import contextlib
 import sqlite3
 
-import numpy as np
-
-from tests.contracts.storage import summary
+from tests.contracts.storage import read_all, summary
 
 
 def put(path, *statements, rows=(), insert=None, **options):
@@ -40,4 +38,4 @@ def sample_records(encoded, *, by_name=False):
 
 
 def everything(storage):
-    return summary(storage.read(np.arange(len(storage))))
+    return summary(read_all(storage))

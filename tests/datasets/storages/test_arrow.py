@@ -12,7 +12,8 @@ import pytest
 from datasets.sample import BadRecord, Record
 from datasets.storages import arrow
 from datasets.storages.arrow import ArrowStorage
-from tests.contracts.storage import check_storage, summary
+from tests.contracts.damage import flipped, unless_refused
+from tests.contracts.storage import check_storage, read_all, summary
 from tests.datasets.storages.tables import CLASSES, hub_records, hub_table, images, odd_columns
 
 rng = np.random.default_rng(0)
@@ -177,20 +178,10 @@ def test_a_stream_cut_between_its_batches_is_not_what_was_indexed(tmp_path):
 def test_a_flipped_bit_anywhere_never_ends_the_interpreter(tmp_path, kind, compression):
     encoded = images(30, largest=30)
     path = put(tmp_path / "a.arrow", hub_table(encoded), kind=kind, compression=compression)
-    content = open(path, "rb").read()
     refused = bad = 0
-    for at in rng.integers(0, len(content), 100).tolist():
-        flipped = bytearray(content)
-        flipped[at] ^= 1 << int(rng.integers(8))
-        with open(path, "wb") as file:
-            file.write(flipped)
-        try:
-            storage = ArrowStorage(path)
-            records = storage.read(np.arange(len(storage)))
-        except ValueError as error:
-            assert "\n" not in str(error)
-            refused += 1
-        else:
-            bad += any(isinstance(record, BadRecord) for record in records)
+    for _ in flipped(path, rng.integers(0, os.path.getsize(path), 100), rng):
+        records = unless_refused(lambda: read_all(ArrowStorage(path)))
+        refused += records is None
+        bad += any(isinstance(record, BadRecord) for record in records or [])
     assert refused > 3
     assert bad > 3

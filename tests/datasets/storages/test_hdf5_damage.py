@@ -8,6 +8,8 @@ from datasets.formats import hdf5_process
 from datasets.formats.hdf5_filters import fletcher32
 from datasets.sample import BadRecord
 from datasets.storages.hdf5 import Hdf5Storage
+from tests.contracts.damage import flipped, unless_refused
+from tests.contracts.storage import read_all
 from tests.datasets.storages.hdf5_files import (
     FILES,
     IMAGES,
@@ -83,19 +85,10 @@ def test_flipped_bytes_end_in_a_line_or_a_bad_record(tmp_path, kind):
             write_lists(file, "image", [f[:40] for f in FILES])
     else:
         write(path, PIECES[kind])
-    whole = path.read_bytes()
     random = np.random.default_rng(3)
-    for place in random.integers(0, len(whole), 4).tolist():
-        damaged = bytearray(whole)
-        damaged[place] ^= 1 << int(random.integers(8))
-        path.write_bytes(damaged)
-        try:
-            storage = Hdf5Storage(str(path))
-            records = storage.read(np.arange(len(storage)))
-        except ValueError as error:
-            assert "\n" not in str(error)
-        else:
-            assert len(records) <= 11 * 1000
+    for _ in flipped(path, random.integers(0, path.stat().st_size, 4), random):
+        records = unless_refused(lambda: read_all(Hdf5Storage(str(path))))
+        assert records is None or len(records) <= 11 * 1000
 
 
 def test_a_library_that_is_lost_is_ended(tmp_path, monkeypatch):

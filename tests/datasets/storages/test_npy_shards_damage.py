@@ -10,6 +10,7 @@ import pytest
 
 from datasets.sample import BadRecord
 from datasets.storages.npy_shards import open_npy_shards
+from tests.contracts.damage import flipped, unless_refused
 from tests.contracts.storage import summary
 from tests.datasets.storages.npy_arrays import (
     DEPTH,
@@ -137,19 +138,13 @@ def test_hostile_member_names(tmp_path):
 def test_flipped_bytes_are_an_error_or_bad_records(tmp_path, save):
     folder = write_npz(tmp_path / "shards", save)
     path = folder / "3.npz"
-    content = path.read_bytes()
     wanted = summary(open_npy_shards(str(folder)).read(np.arange(N)))
     noticed = 0
-    for at in rng.integers(0, len(content), 60).tolist():
-        flipped = bytearray(content)
-        flipped[at] ^= 1 << int(rng.integers(8))
-        path.write_bytes(flipped)
-        try:
-            found = summary(open_npy_shards(str(folder), checksums=True).read(np.arange(N)))
-        except (ValueError, IndexError) as error:
-            assert "\n" not in str(error)
-            noticed += 1
-            continue
+    for _ in flipped(path, rng.integers(0, path.stat().st_size, 60), rng):
+        found = unless_refused(
+            lambda: summary(open_npy_shards(str(folder), checksums=True).read(np.arange(N)))
+        )
         noticed += found != wanted
-        assert all(f == w or f[2] is None for f, w in zip(found, wanted, strict=True))
+        if found is not None:
+            assert all(f == w or f[2] is None for f, w in zip(found, wanted, strict=True))
     assert noticed > 40

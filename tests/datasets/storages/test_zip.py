@@ -14,6 +14,7 @@ import pytest
 from datasets.formats import zip_members
 from datasets.sample import BadRecord, Record
 from datasets.storages.zip import ZipStorage
+from tests.contracts.damage import flipped, unless_refused
 from tests.contracts.storage import check_storage, summary
 
 rng = np.random.default_rng(0)
@@ -257,15 +258,9 @@ def test_a_flipped_bit_anywhere_is_an_error_or_spoils_one_member(tmp_path):
     directory = content.index(b"PK\x01\x02")
     wanted = dict(expected(files))
     bad = refused = 0
-    for at in rng.integers(0, len(content), 300).tolist():
-        flipped = bytearray(content)
-        flipped[at] ^= 1 << int(rng.integers(8))
-        with open(path, "wb") as file:
-            file.write(flipped)
-        try:
-            records = ZipStorage(path, labels=None).read(np.arange(12))
-        except (ValueError, IndexError) as error:  # the second where fewer are found
-            assert "\n" not in str(error)
+    for at in flipped(path, rng.integers(0, len(content), 300), rng):
+        records = unless_refused(lambda: ZipStorage(path, labels=None).read(np.arange(12)))
+        if records is None:
             refused += 1
             continue
         broken = [r for r in records if isinstance(r, BadRecord)]

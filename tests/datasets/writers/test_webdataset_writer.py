@@ -11,6 +11,7 @@ from datasets.sample import BadRecord
 from datasets.storages.webdataset import WebDatasetStorage
 from datasets.writers.webdataset import WebDatasetWriter
 from datasets.writing import write_storage
+from tests.contracts.damage import flipped
 from tests.contracts.writer import ListedRecords, assert_equal_records, check_writer
 from tests.encoded_images import JPEGS, OTHERS
 
@@ -93,14 +94,10 @@ def test_a_flipped_bit_anywhere_is_seen(tmp_path):
     write_storage(WebDatasetWriter(), tmp_path / "a", source)
     storage = WebDatasetStorage(str(tmp_path / "a"))
     path = tmp_path / "a/shard-000000.tar"
-    whole = path.read_bytes()
     rng = np.random.default_rng(0)
     seen = 0
     assert len(storage) == 6
-    for at in rng.integers(0, len(whole) - 1024, 400).tolist():
-        flipped = bytearray(whole)
-        flipped[at] ^= 1 << int(rng.integers(8))
-        path.write_bytes(flipped)
+    for _ in flipped(path, rng.integers(0, path.stat().st_size - 1024, 400), rng):
         found = storage.read(np.arange(6))
         bad = [record for record in found if isinstance(record, BadRecord)]
         assert len(bad) <= 1
