@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import count
 
 from pipeline.loader.contract import BatchTask, Delivery, Engine
@@ -38,14 +38,16 @@ class EpochRuns:
         self._across = across
         self._kept: tuple[int, Iterator[Delivery]] | None = None
 
-    def deliveries(self, epoch: int, start: int, quarantine: Quarantine) -> Iterator[Delivery]:
+    def deliveries(self, epoch: int, start: int, quarantine: Quarantine) -> Generator[Delivery]:
         """Deliveries of an epoch from batch `start` to its end; closed early, they are dropped."""
         kept, self._kept = self._kept, None
         if kept is not None and start == 0 and kept[0] == epoch:
             run = kept[1]
         else:
             _close(kept)
-            run = self._engine.run(self._from(epoch, start, quarantine))
+            ends = not self._across or self._num_batches is None or start >= self._num_batches
+            epochs = [epoch] if ends else count(epoch)
+            run = self._engine.run(_tasks_of(self._tasks, epochs, start, quarantine))
         whole = False
         try:
             while (delivery := next(run, None)) is not None:
@@ -65,11 +67,21 @@ class EpochRuns:
         kept, self._kept = self._kept, None
         _close(kept)
 
-    def _from(self, epoch: int, start: int, quarantine: Quarantine) -> Iterator[BatchTask]:
-        yield from self._tasks(epoch=epoch, start=start, quarantine=quarantine)
-        if self._across and self._num_batches is not None and start < self._num_batches:
-            for following in count(epoch + 1):
-                yield from self._tasks(epoch=following, start=0, quarantine=quarantine)
+
+def _tasks_of(
+    tasks: Callable[..., Iterator[BatchTask]],
+    epochs: Iterable[int],
+    start: int,
+    quarantine: Quarantine,
+) -> Iterator[BatchTask]:
+    """Tasks of epochs in a row, of the first one from batch `start`.
+
+    It holds nothing of the `EpochRuns` that hold it: that cycle would keep the threads of a
+    forgotten loader until garbage is collected.
+    """
+    for epoch in epochs:
+        yield from tasks(epoch=epoch, start=start, quarantine=quarantine)
+        start = 0
 
 
 def _close(kept: tuple[int, Iterator[Delivery]] | None) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
+from inspect import GEN_RUNNING, getgeneratorstate
 from math import lcm
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,7 +20,14 @@ from pipeline.loader.feed import check_ranks, indexed_tasks, stream_tasks
 from pipeline.loader.freed_memory import keep_freed_memory
 from pipeline.loader.padding import random_order_padding
 from pipeline.loader.plan import BatchPlan
-from pipeline.loader.state import VERSION, check_state, order_identity, plain
+from pipeline.loader.state import (
+    check_state,
+    epoch_number,
+    order_identity,
+    place_of,
+    plain,
+    state_of,
+)
 from pipeline.loader.stats import LoaderStats
 from pipeline.samplers.sequential import SequentialSampler
 
@@ -137,7 +145,7 @@ class Loader:
         self._placed = False
         self._turn = 0
         self._quarantine: frozenset[tuple[int, int]] = frozenset()
-        self._run: Iterator[Delivery] | None = None
+        self._run: Generator[Delivery] | None = None
         self._fingerprint: str | None = None
 
     def __len__(self) -> int:
@@ -178,6 +186,7 @@ class Loader:
 
         An iteration that has handed out a batch already goes on as it is.
         """
+        epoch = epoch_number(epoch)
         if self._evaluates:
             return
         if not (self._placed and epoch == self._epoch):
@@ -226,8 +235,8 @@ class Loader:
     def _check_turn(self, turn: int) -> None:
         if self._turn != turn:
             raise RuntimeError(
-                "loader: this iteration ended when another one began; one loader is iterated by "
-                "one loop at a time"
+                "loader: this iteration ended when another one began, or when the loader was "
+                "closed; one loader is iterated by one loop at a time"
             )
 
     @property
@@ -238,8 +247,9 @@ class Loader:
         """End the iteration at hand, if there is one."""
         self._turn += 1
         run, self._run = self._run, None
-        if run is not None:
-            run.close()  # type: ignore[attr-defined]
+        # One that another thread is in ends there, when it finds that its turn is over.
+        if run is not None and getgeneratorstate(run) != GEN_RUNNING:
+            run.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Where the consumer stands: small, JSON-able.
@@ -247,14 +257,8 @@ class Loader:
         The same on every rank but for what is quarantined, which `pipeline.loader.state.united`
         brings together for a checkpoint.
         """
-        return {
-            "version": VERSION,
-            "epoch": self._epoch,
-            "next_batch": self._next_batch,
-            "finished": self._finished,
-            "quarantined": sorted(list(pair) for pair in self._quarantine),
-            **self._what(),
-        }
+        place = self._epoch, self._next_batch, self._finished, self._quarantine
+        return {**state_of(place), **self._what()}
 
     def load_state_dict(self, state: Mapping[str, Any], anyway: bool = False) -> None:
         """Go on from a state.
@@ -264,16 +268,14 @@ class Loader:
             anyway: Take it even where seed, plan, pixels or data differ.
 
         Raises:
-            ValueError: The batches would not be the same; the message names what differs.
+            ValueError: It is no state, or not of the same batches; the message names what differs.
         """
+        place = place_of(state)
         if not anyway:
             check_state(state, self._what())
         self._stop()
         self._runs.drop()
-        self._epoch = int(state["epoch"])
-        self._next_batch = int(state["next_batch"])
-        self._finished = bool(state["finished"])
-        self._quarantine = frozenset((int(e), int(p)) for e, p in state["quarantined"])
+        self._epoch, self._next_batch, self._finished, self._quarantine = place
         self._placed = True
 
     def _what(self) -> dict[str, Any]:
@@ -286,7 +288,7 @@ class Loader:
         return {"seed": self._seed, "plan": plan, "pixels": pixels, "data": self._fingerprint}
 
     def close(self) -> None:
-        """End iteration and workers. Iterating again starts them anew."""
+        """End iteration and workers; a thread that iterates meanwhile gets a RuntimeError."""
         self._stop()
         self._runs.drop()
         self._engine.close()

@@ -10,6 +10,9 @@ from annotated_types import Ge, Gt, Le
 from pipeline.cores import default_workers
 from pipeline.registry import register
 
+_LONGEST_S = 1e7
+"""Longer waits are more than some system calls take; infinite ones are more than all of them."""
+
 
 @register("settings", "loader")
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +42,7 @@ class LoaderSettings:
             of this have been begun, so that workers never wait at an epoch's end. They take
             memory while it is evaluated. Needs `persistent_workers`.
         timeout_s: Seconds to wait for one batch before giving up, or before a worker process of
-            ``ring`` is replaced.
+            ``ring`` is replaced; up to 10 million, which is a third of a year.
         multiprocessing_context: How worker processes start.
         drop_last: The tail of the epoch: true leaves it out, false keeps a short batch,
             ``pad`` fills the batch with rows marked invalid.
@@ -58,7 +61,7 @@ class LoaderSettings:
     pin_memory: bool | Literal["auto"] = "auto"
     persistent_workers: bool = True
     across_epochs: bool = True
-    timeout_s: Annotated[float, Gt(0)] = 120.0
+    timeout_s: Annotated[float, Gt(0), Le(_LONGEST_S)] = 120.0
     multiprocessing_context: Literal["forkserver", "spawn", "fork"] = "forkserver"
     drop_last: bool | Literal["pad"] = True
     on_error: Literal["raise", "replace", "skip"] = "replace"
@@ -85,8 +88,10 @@ class LoaderSettings:
                 f"loader.processes is {self.processes} and loader.num_workers {self.num_workers}: "
                 f"each process needs a worker; raise num_workers or lower processes"
             )
-        if self.timeout_s <= 0:
-            raise ValueError(f"loader.timeout_s is {self.timeout_s}; needs more than 0")
+        if not 0 < self.timeout_s <= _LONGEST_S:
+            raise ValueError(
+                f"loader.timeout_s is {self.timeout_s:g}; needs more than 0, up to {_LONGEST_S:g}"
+            )
         if not 0 <= self.max_error_rate <= 1:
             raise ValueError(f"loader.max_error_rate is {self.max_error_rate}; needs 0 to 1")
         for name, choices in _CHOICES.items():

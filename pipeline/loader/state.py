@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,10 +11,15 @@ if TYPE_CHECKING:
 
 VERSION = 1
 
+_EPOCHS = 1 << 63  # a batch tells its epoch as int64
 _MISSING = "nothing"
 
 _IDENTITY = ("seed", "plan", "pixels", "data")
 """Parts of a state that must be equal for the rest of the epoch to be the same."""
+
+
+Place = tuple[int, int, bool, frozenset[tuple[int, int]]]
+"""Epoch, next batch, whether the epoch was gone through, quarantined (epoch, position)."""
 
 
 def order_identity(plan: BatchPlan | None, sampler: Any) -> dict[str, Any]:
@@ -30,6 +36,49 @@ def order_identity(plan: BatchPlan | None, sampler: Any) -> dict[str, Any]:
     if fingerprint is not None:
         identity["weights"] = fingerprint()
     return identity
+
+
+def epoch_number(epoch: Any) -> int:
+    """An epoch that was given from outside.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        number = index(epoch)
+    except TypeError:
+        number = -1
+    if not 0 <= number < _EPOCHS:
+        raise ValueError(f"loader: epoch {epoch!r} given, expected a whole number from 0 on")
+    return number
+
+
+def state_of(place: Place) -> dict[str, Any]:
+    """Where a loader stands, JSON-able."""
+    epoch, next_batch, finished, quarantined = place
+    return {
+        "version": VERSION,
+        "epoch": epoch,
+        "next_batch": next_batch,
+        "finished": finished,
+        "quarantined": sorted(list(pair) for pair in quarantined),
+    }
+
+
+def place_of(state: Any) -> Place:
+    """Where a loader stood that gave this state.
+
+    Raises:
+        ValueError: It is no state of a loader.
+    """
+    try:
+        held = frozenset((index(at), index(position)) for at, position in state["quarantined"])
+        place = epoch_number(state["epoch"]), index(state["next_batch"]), bool(state["finished"])
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(
+            f"loader state: {_shown(state)} given, expected what state_dict() gave"
+        ) from None
+    return *place, held
 
 
 def check_state(state: Mapping[str, Any], current: Mapping[str, Any]) -> None:

@@ -16,6 +16,13 @@ class LoaderTimeoutError(RuntimeError):
     """No batch came in time."""
 
 
+class LoaderClosedError(RuntimeError):
+    """The loader was closed while another thread waited for a batch."""
+
+    def __init__(self) -> None:
+        super().__init__("loader: it was closed while another thread waited for a batch")
+
+
 class WatchedQueue:
     """A queue of results that stops waiting when a worker died or the deadline passed.
 
@@ -32,6 +39,11 @@ class WatchedQueue:
         self._results = results
         self._workers = workers
         self._timeout_s = timeout_s
+        self._closed = False
+
+    def end(self) -> None:
+        """The workers are ended on purpose: let whoever waits know."""
+        self._closed = True
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """The next result; `queue.Empty` if a worker died, an error after the deadline."""
@@ -41,6 +53,8 @@ class WatchedQueue:
             try:
                 return self._results.get(timeout=max(0.0, min(_TICK_S, remaining_s)))
             except queue.Empty:
+                if self._closed:
+                    raise LoaderClosedError from None
                 if not all(worker.is_alive() for worker in self._workers):
                     raise
                 if remaining_s <= 0:

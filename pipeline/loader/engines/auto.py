@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pipeline.loader.contract import BatchTask, Delivery
@@ -50,7 +51,9 @@ class AutoEngine:
             self.calibration = settled(self._first)
         else:
             depth = settings.workers * settings.prefetch_factor
-            self.calibration = Calibration(self._first, self._find, depth=depth)
+            # Of what `self` holds, nothing holds it: a forgotten loader's threads end at once.
+            find = partial(worth_trying, settings)
+            self.calibration = Calibration(self._first, find, depth=depth)
         self._crews: dict[Formation, Crew] = {}
         self._finalizers: dict[Formation, weakref.finalize[..., AutoEngine]] = {}
         self._is_settled = False
@@ -71,6 +74,7 @@ class AutoEngine:
                 ends every one of them.
         """
         self.calibration.begin()
+        self._forget_foreign()
         intact = False
         try:
             for crew, delivery in deliver(tasks, self._crew_of_next):
@@ -93,21 +97,17 @@ class AutoEngine:
             if not (intact and self._settings.persistent_workers):
                 self.close()
 
+    def _forget_foreign(self) -> None:
+        """After a fork there are no workers here, whatever was copied."""
+        if not all(crew.is_own for crew in self._crews.values()):
+            self._crews.clear()
+            self._finalizers.clear()
+
     def close(self) -> None:
         """End threads and processes; the next run starts new ones, of what was chosen."""
         for formation in list(self._crews):
             self._close(formation)
         self._is_settled = False
-
-    def _find(self, look: Look) -> tuple[list[Formation], str]:
-        found, reason = contenders(look, self._settings.workers)
-        if self._settings.num_workers != "auto":  # asked for, so they are to work
-            found = [formation for formation in found if formation != Formation()]
-        if any(formation.processes for formation in found):
-            obstacle = why_no_processes(self._settings.multiprocessing_context)
-            if obstacle is not None:
-                return [], f"{reason}, but {obstacle}"
-        return found, reason
 
     def _crew_of_next(self) -> Crew:
         """The crew that should compute, or the first one while that is not ready yet."""
@@ -152,3 +152,15 @@ class AutoEngine:
     def _close(self, formation: Formation) -> None:
         self._finalizers.pop(formation).detach()
         self._crews.pop(formation).close()
+
+
+def worth_trying(settings: LoaderSettings, look: Look) -> tuple[list[Formation], str]:
+    """What of the contenders these settings allow, and why, or why nothing is tried."""
+    found, reason = contenders(look, settings.workers)
+    if settings.num_workers != "auto":  # asked for, so they are to work
+        found = [formation for formation in found if formation != Formation()]
+    if any(formation.processes for formation in found):
+        obstacle = why_no_processes(settings.multiprocessing_context)
+        if obstacle is not None:
+            return [], f"{reason}, but {obstacle}"
+    return found, reason

@@ -61,7 +61,7 @@ class RingEngine:
             WorkerError: Worker processes cannot be started, or a batch ends every one of them.
             ValueError: The data set cannot be sent to worker processes.
         """
-        crew = self._crew or self._start()
+        crew = self._crew if self._crew is not None and self._crew.is_own else self._start()
         intact = False
         try:
             yield from map(itemgetter(1), deliver(tasks, lambda: crew))
@@ -72,7 +72,7 @@ class RingEngine:
         finally:
             crew.drop()
             # After an error nothing is known of the workers: threads may hang.
-            if not (intact and self._settings.persistent_workers):
+            if not (intact and self._settings.persistent_workers) and self._crew is crew:
                 self.close()
 
     def close(self) -> None:

@@ -80,6 +80,8 @@ class TorchEngine:
         """End the workers; the next run starts new ones."""
         iterator, self._iterator, self._loader = self._iterator, None, None
         if hasattr(iterator, "_shutdown_workers"):
+            if isinstance(iterator._data_queue, WatchedQueue):
+                iterator._data_queue.end()
             iterator._shutdown_workers()
 
     def _workers(self) -> Sequence[BaseProcess]:

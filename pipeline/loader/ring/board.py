@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from pipeline.loader.contract import BatchTask, Delivery
 from pipeline.loader.ring.usage import Usage
+from pipeline.loader.watch import LoaderClosedError
 
 
 class Crew(Protocol):
@@ -16,6 +17,10 @@ class Crew(Protocol):
     @property
     def depth(self) -> int:
         """How many tasks it is given before the first of them is taken."""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether its workers are of this process, and not of one that this is a copy of."""
 
     @property
     def is_ready(self) -> bool:
@@ -58,6 +63,10 @@ class Board:
         """Let every taker raise `error`."""
         self._error = error
         self._laid.put(None)
+
+    def close(self) -> None:
+        """Let every taker know that nothing comes any more."""
+        self.fail(LoaderClosedError())
 
     @property
     def error(self) -> BaseException | None:

@@ -22,6 +22,7 @@ class ConsumerCrew:
     """
 
     depth = 1
+    is_own = True
     is_ready = True
     usage = Usage()
 

@@ -99,6 +99,11 @@ class ProcessCrew:
         return [worker.process.pid for worker in self._all()]
 
     @property
+    def is_own(self) -> bool:
+        """Whether the processes are those of this one, and not of one that it is a copy of."""
+        return os.getpid() == self._owner
+
+    @property
     def is_ready(self) -> bool:
         """Whether all processes have started, once; raises why they cannot."""
         if self._board.error is not None:
@@ -131,6 +136,8 @@ class ProcessCrew:
 
     def drop(self) -> None:
         """Forget all that was submitted. What is being computed is finished and left aside."""
+        if not self.is_own:
+            return
         self._oldest = self._newest + 1
         self._waiting.clear()
         for outcome in self._board.clear():
@@ -140,11 +147,12 @@ class ProcessCrew:
 
     def close(self) -> None:
         """End the processes at once; batches that were delivered stay as they are."""
-        if os.getpid() != self._owner:  # a copy of this process: the workers are not its own
+        if not self.is_own:
             return
         atexit.unregister(self.close)
         self._closing = True
         self.drop()
+        self._board.close()
         if self._watch is not threading.current_thread():
             if give_up_starting(self._started, id(self)):
                 self._watch.join()

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
+_Outcome = tuple[int, Any, BaseException | None]
 
 
 class Sharing:
@@ -19,7 +20,7 @@ class Sharing:
 
     def __init__(self) -> None:
         self._pieces: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
-        self._outcomes: queue.SimpleQueue[tuple[int, Any, Exception | None]] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
         self._function: Callable[[Any], Any] | None = None
         self._settled = threading.Event()
 
@@ -27,7 +28,7 @@ class Sharing:
         """`function` of every piece, in order, computed by this thread and those that help.
 
         Raises:
-            Exception: What the function raised, that of the first piece if several did.
+            BaseException: What the function raised, that of the first piece if several did.
         """
         assert not self._settled.is_set(), "work is spread once"
         self._function = function
@@ -61,5 +62,5 @@ class Sharing:
                 return
             try:
                 self._outcomes.put((number, function(piece), None))
-            except Exception as error:
+            except BaseException as error:  # whatever it is, the owner waits for the outcome
                 self._outcomes.put((number, None, error))

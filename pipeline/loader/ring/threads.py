@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import queue
 import sys
 import threading
@@ -74,6 +75,8 @@ class ThreadCrew:
     ) -> None:
         self.depth = depth
         self.is_ready = True
+        self._owner = os.getpid()
+        self._closed = False
         self._compute = compute
         self._timeout_s = timeout_s
         self._memory = memory
@@ -101,6 +104,11 @@ class ThreadCrew:
     def usage(self) -> Usage:
         """What all threads have spent on computing since they were started."""
         return sum(self._usages, Usage())
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the threads are of this process: a fork copies none of them."""
+        return os.getpid() == self._owner
 
     def submit(self, ticket: int, task: BatchTask) -> None:
         """Give a task to the next thread that is idle."""
@@ -141,6 +149,8 @@ class ThreadCrew:
 
     def drop(self) -> None:
         """Forget all that was submitted. What is being computed is finished and left aside."""
+        if not self.is_own or self._closed:  # what ends the threads is to stay where it is
+            return
         self._oldest = self._newest + 1
         try:
             while True:
@@ -155,8 +165,12 @@ class ThreadCrew:
 
     def close(self) -> None:
         """End the threads, each after the batch that it is at; one that hangs is left behind."""
+        if not self.is_own:
+            return
         atexit.unregister(self.close)
         self.drop()
+        self._closed = True
+        self._board.close()
         for _ in self._threads:
             self._tasks.put(None)
         deadline = time.monotonic() + min(_JOIN_S, self._timeout_s)

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from pipeline.loader import starting
-from pipeline.loader.engines.auto import AutoEngine
+from pipeline.loader.engines.auto import AutoEngine, worth_trying
 from pipeline.loader.ring.calibration import Look
 from pipeline.loader.settings import LoaderSettings
 from pipeline.samplers.random import RandomSampler
@@ -131,9 +131,9 @@ def test_the_number_of_workers_is_honoured_and_torch_threads_are_left_alone():
 
 @pytest.mark.parametrize(("num_workers", "expected"), [("auto", [HERE]), (2, [])])
 def test_workers_that_were_asked_for_are_not_sent_home(num_workers, expected):
-    engine = AutoEngine(lambda task: None, LoaderSettings(num_workers=num_workers))
     batches_of_a_tenth_of_a_millisecond = Look(0.0, 1.9, 0.0001, 0.0001)
-    assert engine._find(batches_of_a_tenth_of_a_millisecond)[0] == expected
+    settings = LoaderSettings(num_workers=num_workers)
+    assert worth_trying(settings, batches_of_a_tenth_of_a_millisecond)[0] == expected
 
 
 class _Locked(FakeDataset):
@@ -172,11 +172,10 @@ def test_processes_are_not_tried_where_their_start_would_do_harm(monkeypatch, tm
         monkeypatch.setattr("sys.modules", {"__main__": type("M", (), {"__file__": str(main)})})
         assert (starting.why_no_processes("spawn") is None) == harmless
     monkeypatch.undo()
-    with _auto(multiprocessing_context="fork") as loader:
-        look = type("Look", (), dict(batch_cpu_s=1, batch_wall_s=1, efficiency=1, step_share=0.5,
-                                     at_work=1))  # fmt: skip
-        found, why = loader._engine._find(look)
-        assert not found and "a step runs beside them, but multiprocessing_context=fork" in why
+    beside_a_step = Look(step_share=0.5, at_work=1, batch_cpu_s=1, batch_wall_s=1)
+    settings = LoaderSettings(num_workers=2, multiprocessing_context="fork")
+    found, why = worth_trying(settings, beside_a_step)
+    assert not found and "a step runs beside them, but multiprocessing_context=fork" in why
 
 
 def test_an_error_while_processes_are_tried_leaves_a_loader_that_goes_on():

@@ -206,6 +206,26 @@ def test_a_state_of_something_else_is_refused(changes, message):
     loader.load_state_dict(saved, anyway=True)
 
 
+STATES = [None, "x", {}, {"epoch": "a"}, {"epoch": -1}, {"next_batch": 0.5}, {"quarantined": [1]}]
+
+
+@pytest.mark.parametrize("given", STATES)
+def test_what_is_no_state_is_refused(given):
+    loader = make_loader(FakeDataset(N))
+    state = {**loader.state_dict(), **given} if isinstance(given, dict) and given else given
+    for anyway in (False, True):
+        with pytest.raises(ValueError, match=r"^loader state: .* given, expected what state_dict"):
+            loader.load_state_dict(state, anyway=anyway)
+    assert loader.state_dict()["epoch"] == 0
+
+
+@pytest.mark.parametrize("epoch", ["a", None, 1.5, -1, 1 << 70])
+def test_what_is_no_epoch_is_refused(epoch):
+    for split in ("train", "val"):
+        with pytest.raises(ValueError, match=r"epoch .* given, expected a whole number from 0 on"):
+            make_loader(FakeDataset(N), split=split).set_epoch(epoch)
+
+
 def test_other_weights_are_refused():
     dataset = FakeDataset(N)
     a = make_loader(dataset, WeightedSampler(N, dataset.index, weights="balanced"))

@@ -42,6 +42,31 @@ def test_the_error_of_the_first_piece_is_raised():
         Sharing().spread(compute, range(9))
 
 
+class Panic(BaseException):
+    """As extensions raise it that are no `Exception`."""
+
+
+def test_whatever_a_helper_raises_is_raised_where_the_batch_is_asked_for():
+    sharing, met, raised = Sharing(), threading.Barrier(2, timeout=20), threading.Event()
+
+    def compute(piece: int) -> None:
+        met.wait()  # a piece for each thread
+        if threading.current_thread() is helper:
+            raise Panic(piece)
+
+    def spread() -> None:
+        with pytest.raises(Panic):
+            sharing.spread(compute, range(2))
+        raised.set()
+
+    helper = threading.Thread(target=sharing.help)
+    helper.start()
+    threading.Thread(target=spread, daemon=True).start()
+    assert raised.wait(20)
+    helper.join(20)
+    assert not helper.is_alive()
+
+
 def test_helpers_go_where_nothing_is_spread():
     sharing = Sharing()
     helper = threading.Thread(target=sharing.help)

@@ -1,0 +1,93 @@
+"""How a loader ends that another thread closes, that is forgotten, or that a fork copies."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import threading
+import time
+import warnings
+
+import pytest
+
+from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader
+
+ENGINES = {
+    "inline": {"engine": "inline"},
+    "threads": {"engine": "ring", "num_workers": 2, "processes": 0},
+    "processes": {"engine": "ring", "num_workers": 2, "processes": 1},
+    "auto": {"engine": "auto", "num_workers": 2},
+    "torch": {"engine": "torch", "num_workers": 1},
+}
+
+
+def penstock_threads():
+    return {thread for thread in threading.enumerate() if thread.name.startswith("penstock")}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_closed_while_another_thread_waits_for_a_batch(engine):
+    before = penstock_threads()
+    loader = make_loader(FakeDataset(400, slow_s=0.3), **ENGINES[engine])
+    iterated, ended = threading.Event(), []
+
+    def iterate():
+        try:
+            for _ in loader:
+                iterated.set()
+        except Exception as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=iterate, daemon=True)
+    with pytest.raises(LookupError, match="the real error"), loader:
+        thread.start()
+        assert iterated.wait(60)
+        time.sleep(0.1)  # it is within the next batch
+        raise LookupError("the real error")
+    thread.join(20)
+    assert not thread.is_alive()
+    assert [isinstance(error, RuntimeError) for error in ended] == [True]
+    deadline = time.monotonic() + 20
+    while penstock_threads() - before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not penstock_threads() - before
+    with loader:
+        assert next(iter(loader))["position"].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("engine", ["threads", "auto"])
+def test_a_forgotten_loader_ends_its_threads_at_once(engine):
+    before = penstock_threads()
+    gc.collect()
+    gc.disable()
+    try:
+        loader = make_loader(FakeDataset(64), **ENGINES[engine])
+        assert len(list(loader)) == 8 and penstock_threads() - before
+        del loader
+        assert not penstock_threads() - before
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("engine", ["threads", "auto"])
+def test_a_copy_by_fork_starts_threads_of_its_own(engine):
+    with make_loader(FakeDataset(64), timeout_s=20, **ENGINES[engine]) as loader:
+        expected = digests(loader)
+        iterator = iter(loader)
+        next(iterator)
+        ours, theirs = multiprocessing.Pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that a process with threads is copied
+            pid = os.fork()
+        if not pid:
+            try:
+                loader.set_epoch(0)
+                theirs.send(digests(loader))
+                loader.close()
+            finally:
+                os._exit(0)
+        theirs.close()
+        assert ours.poll(15) and ours.recv() == expected
+        assert os.waitpid(pid, 0)[1] == 0
+        assert len(list(iterator)) == 7, "the original goes on"
