@@ -83,11 +83,16 @@ def describe_death(workers: Sequence[BaseProcess]) -> str | None:
     return None
 
 
+def ending_of(code: int) -> str:
+    """How a process ended, by its exit code: ``exit code 3`` or ``signal SIGKILL``."""
+    return f"exit code {code}" if code >= 0 else f"signal {_signal_name(-code)}"
+
+
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:
-        return "unknown"
+    except ValueError:  # a real-time signal; these have no names of their own
+        return f"SIGRTMIN{number - signal.SIGRTMIN:+d}"
 
 
 def _cause(code: int | None) -> str:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from pipeline.blame import is_explained
 from pipeline.loader.starting import interrupts_held, process_context, why_no_processes
+from pipeline.loader.watch import ending_of
 
 _ATTEMPTS = 3
 _REPORT_EVERY_S = 0.2
@@ -163,7 +164,6 @@ class _Pool:
         if attempts < _ATTEMPTS:
             return
         code = process.exitcode or 0
-        how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
         remedy = (
             "if memory is short, give fewer pack.num_workers, or look at these records with "
             "pack.num_workers=0"
@@ -171,7 +171,8 @@ class _Pool:
         if code > 0 and (reason := why_no_processes("spawn")):
             remedy = f"{reason}: write it there, or give pack.num_workers=0"
         raise ValueError(
-            f"pack: {self._name(task)} ended its worker process {attempts} times ({how}); {remedy}"
+            f"pack: {self._name(task)} ended its worker process {attempts} times "
+            f"({ending_of(code)}); {remedy}"
         )
 
 

@@ -19,6 +19,7 @@ from datasets.protocols import Storage
 from datasets.sample import BadRecord
 from pipeline.blame import is_explained
 from pipeline.loader.starting import interrupts_held, process_context
+from pipeline.loader.watch import ending_of
 
 BATCH = 64
 
@@ -115,7 +116,8 @@ def measure(job: Job) -> Measured:
                 answer = ours.recv()
             except EOFError:
                 process.join()
-                raise MeasureError(f"its process ended ({_how(process.exitcode or 0)})") from None
+                how = ending_of(process.exitcode or 0)
+                raise MeasureError(f"its process ended ({how})") from None
         finally:
             if process.pid is not None:
                 process.kill()
@@ -124,10 +126,6 @@ def measure(job: Job) -> Measured:
         raise MeasureError(answer)
     assert isinstance(answer, Measured)
     return answer
-
-
-def _how(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
 
 
 def _serve(theirs: Any, job: Job) -> None:

@@ -25,18 +25,28 @@ class Deadly(ListedRecords):
     Args:
         times: How often.
         counts: A folder that remembers it.
+        number: The signal that ends it.
     """
 
-    def __init__(self, records: Any, class_names: Any, *, times: int, counts: Path) -> None:
+    def __init__(
+        self,
+        records: Any,
+        class_names: Any,
+        *,
+        times: int,
+        counts: Path,
+        number: int = signal.SIGKILL,
+    ) -> None:
         super().__init__(records, class_names)
         self._times, self._counts, self._parent = times, counts, os.getpid()
+        self._number = number
 
     def read(self, indices: Any) -> list[Record | BadRecord]:
         if 12 in np.asarray(indices) and os.getpid() != self._parent:
             count = len(list(self._counts.iterdir()))
             if count < self._times:
                 (self._counts / str(count)).touch()
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), self._number)
         return super().read(indices)
 
 

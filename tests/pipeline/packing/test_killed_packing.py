@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -70,11 +71,20 @@ def test_a_worker_that_is_killed_is_replaced(tmp_path):
     assert contents(tmp_path / "packed") == contents(tmp_path / "whole")
 
 
-def test_a_record_that_kills_every_worker_is_named(tmp_path):
+@pytest.mark.parametrize(
+    ("number", "name"), [(signal.SIGKILL, "SIGKILL"), (signal.SIGRTMIN + 3, "SIGRTMIN+3")]
+)
+def test_a_record_that_kills_every_worker_is_named(tmp_path, number, name):
     (tmp_path / "counts").mkdir()
     listed = records_of(KINDS)
-    source = Deadly(listed.records, listed.index.class_names, times=99, counts=tmp_path / "counts")
-    cause = r"records 10 to 14 of listed records ended its worker process 3 times \(signal SIGKILL"
+    source = Deadly(
+        listed.records, listed.index.class_names, times=99, counts=tmp_path / "counts",
+        number=number,
+    )  # fmt: skip
+    cause = (
+        rf"records 10 to 14 of listed records ended its worker process 3 times "
+        rf"\(signal {re.escape(name)}\)"
+    )
     before = set(psutil.Process().children())
     with pytest.raises(ValueError, match=cause):
         pack(packing(tmp_path / "packed", {"train": source}, num_workers=2))
