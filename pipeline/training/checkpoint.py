@@ -26,6 +26,7 @@ class CheckpointFolder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._proved = False
+        self._wrote = False
 
     @property
     def last(self) -> Path:
@@ -75,9 +76,11 @@ class CheckpointFolder:
             shutil.copyfile(temporary, copy)
             _sync(copy)
             os.replace(copy, self.best)
-        if self.last.exists():
+        # A damaged `last` must not take the place of the only whole one.
+        if self.last.exists() and (self._wrote or _is_whole(self.last)):
             os.replace(self.last, self.previous)
         os.replace(temporary, self.last)
+        self._wrote = True
         _sync(self.folder)
 
     def load_newest(self) -> tuple[Path, dict[str, Any]] | None:
@@ -134,6 +137,14 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         found = content.get("format") if isinstance(content, dict) else type(content).__name__
         raise ValueError(f"checkpoint {path} has format {found!r}, this program reads {FORMAT}")
     return content
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        read_checkpoint(path)
+    except ValueError:
+        return False
+    return True
 
 
 def _sync(path: Path) -> None:
