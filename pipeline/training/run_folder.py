@@ -21,13 +21,13 @@ _log = logging.getLogger(__name__)
 
 _TIME = re.compile(r"(\d\d-\d\d-\d\d)(?:-(\d+))?")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
-# What says how and how fast a run is computed, not what: runs that differ in these alone are
-# equal, and either can go on with the other.
+# What says how and how fast a run is computed, or what stops it, not what is computed: runs that
+# differ in these alone are equal, and either can go on with the other.
 _EXECUTION = {
     "dataset": ["cache"],
     "loader": (
-        "engine num_workers prefetch_factor pin_memory persistent_workers timeout_s "
-        "multiprocessing_context processes read_ahead"
+        "engine num_workers prefetch_factor pin_memory persistent_workers across_epochs timeout_s "
+        "multiprocessing_context processes read_ahead max_error_rate"
     ).split(),
     "trainer": "resume resume_anyway progress timeout_s".split(),
 }
