@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, log2
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.orders import digest_of, stored_array
+from pipeline.orders import StoredTable, digest_of
 from pipeline.rng import KeyedRng, Stream
 
 Int64Array = NDArray[np.int64]
@@ -165,15 +164,15 @@ def _drawn(
     return records[starts[classes][:, None] + draws % members.counts[classes][:, None]]
 
 
-def stored_classes(values: Int64Array) -> tuple[Path, str]:
-    """File of the class of each record, int64 [n], that all processes map; and its hash."""
+def stored_classes(values: Int64Array) -> tuple[StoredTable, str]:
+    """The class of each record, int64 [n], that all processes map; and its hash."""
     digest = digest_of(values)
 
     def fill(table: NDArray[Any]) -> None:
         table[:] = values
 
     name = f"table-classes-{digest}"
-    return stored_array(name, np.int64, len(values), fill, what="table of classes"), digest
+    return StoredTable(name, np.int64, len(values), fill, what="table of classes"), digest
 
 
 def class_column(sampler: str, column: str, index: Any, *, remedy: str) -> Int64Array:

@@ -17,17 +17,18 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 _logger = logging.getLogger(__name__)
 
 _KEEP_EPOCHS = 2
+_KEEP_SAMPLERS = 32
 _KEEP_DAYS = 14.0
+_KEEP_EVERY_S = 60.0
 _SAY_AFTER_S = 1.0
 _TEMPORARY = ".part-"
 
@@ -61,57 +62,128 @@ def epoch_order(
     Returns:
         int64 [length], memory-mapped, read-only.
     """
-    recent = _recent.get((signature, epoch))
+    recent = _recent.get(signature, {}).get(epoch)
     if recent is not None:
         return recent
 
     def fill(array: NDArray[Any]) -> None:
         array[:] = compute()
 
-    path = stored_array(
+    path, order = _stored(
         f"order-{signature}-{epoch}", np.int64, length, fill, what=f"order of epoch {epoch}"
     )
     _remove_past(path.parent, signature, epoch)
-    while len(_recent) >= _KEEP_EPOCHS:
-        _recent.pop(next(iter(_recent)))
-    order = _recent[signature, epoch] = open_array(path)
+    _remember(signature, epoch, order)
     return order
 
 
-_recent: dict[tuple[str, int], NDArray[np.int64]] = {}
+_recent: dict[str, dict[int, NDArray[np.int64]]] = {}
 
 
-def stored_array(
+def _remember(signature: str, epoch: int, order: NDArray[np.int64]) -> None:
+    """Keep the newest orders of each of the samplers that were asked last."""
+    # What other threads read is never changed but replaced, so that no lock is needed, which a
+    # forked process could inherit held.
+    global _recent
+    others = {name: orders for name, orders in _recent.items() if name != signature}
+    epochs = {**_recent.get(signature, {}), epoch: order}
+    _recent = _newest({**others, signature: _newest(epochs, _KEEP_EPOCHS)}, _KEEP_SAMPLERS)
+
+
+def _newest(kept: dict[Any, Any], count: int) -> dict[Any, Any]:
+    return dict(list(kept.items())[-count:])
+
+
+class StoredTable:
+    """A table that all processes of the machine map from one file; it pickles as the file's path.
+
+    Who has it open says now and then that the file is in use, and writes it anew if somebody has
+    removed it.
+
+    Args:
+        name: Names the content, ``table-...``.
+        dtype: Its dtype.
+        length: Its length.
+        fill: Writes it, if it is not there yet.
+        what: What messages call it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        dtype: type[np.generic],
+        length: int,
+        fill: Callable[[NDArray[Any]], None],
+        *,
+        what: str,
+    ) -> None:
+        self._what = what
+        self._opened: NDArray[Any] | None
+        self._path, self._opened = _stored(name, dtype, length, fill, what=what)
+        self._kept_s = time.monotonic()
+
+    @property
+    def array(self) -> NDArray[Any]:
+        """The table, memory-mapped, read-only."""
+        if time.monotonic() - self._kept_s > _KEEP_EVERY_S:
+            self._keep()
+        if self._opened is None:
+            self._opened = self._open()
+        return self._opened
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._keep()
+        return {**self.__dict__, "_opened": None}
+
+    def _open(self) -> NDArray[Any]:
+        try:
+            return np.load(self._path, mmap_mode="r", allow_pickle=False)
+        except FileNotFoundError:
+            raise ValueError(
+                f"{self._what}: {self._path} was removed while it was in use; start the program "
+                f"again, and go on with trainer.resume=auto"
+            ) from None
+
+    def _keep(self) -> None:
+        self._kept_s = time.monotonic()
+        try:
+            os.utime(self._path)
+        except FileNotFoundError:
+            if (array := self._opened) is None:
+                return
+            with contextlib.suppress(OSError):  # without room for it, those who have it go on
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                _write(self._path, array.dtype, len(array), lambda anew: np.copyto(anew, array))
+        except OSError:  # somebody else's
+            pass
+
+
+def _stored(
     name: str,
     dtype: type[np.generic],
     length: int,
     fill: Callable[[NDArray[Any]], None],
     *,
     what: str,
-) -> Path:
-    """Path of a stored array [length]; `fill` writes it if it is not there yet."""
+) -> tuple[Path, NDArray[Any]]:
+    """A stored array [length], and its file; `fill` writes it if it is not there yet.
+
+    It is open before others can see it, and so before anybody removes the file.
+    """
     folder = _folder()
     path = folder / f"{name}.npy"
-    if _is_whole(path, dtype, length):
+    array = _opened_whole(path, dtype, length)
+    if array is not None:
         with contextlib.suppress(OSError):
             os.utime(path)  # still in use
-        return path
+        return path, array
     _remove_unused(folder)
     with _locked(folder, name):
-        if not _is_whole(path, dtype, length):
+        array = _opened_whole(path, dtype, length)
+        if array is None:
             with _announced(f"{what}: {length:,} entries"):
-                _write(path, dtype, length, fill)
-    return path
-
-
-@lru_cache(maxsize=4)
-def _open_mapped(path: str, inode: int) -> NDArray[Any]:
-    return np.load(path, mmap_mode="r", allow_pickle=False)
-
-
-def open_array(path: Path) -> NDArray[Any]:
-    """The array at `path`, memory-mapped, read-only; opened once per process."""
-    return _open_mapped(str(path), path.stat().st_ino)
+                array = _write(path, dtype, length, fill)
+    return path, array
 
 
 def _folder() -> Path:
@@ -131,24 +203,26 @@ def _folder() -> Path:
     return folder
 
 
-def _is_whole(path: Path, dtype: type[np.generic], length: int) -> bool:
+def _opened_whole(path: Path, dtype: type[np.generic], length: int) -> NDArray[Any] | None:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError):
-        return False
-    return array.shape == (length,) and array.dtype == np.dtype(dtype)
+        return None
+    return array if array.shape == (length,) and array.dtype == np.dtype(dtype) else None
 
 
 def _write(
-    path: Path, dtype: type[np.generic], length: int, fill: Callable[[NDArray[Any]], None]
-) -> None:
+    path: Path, dtype: DTypeLike, length: int, fill: Callable[[NDArray[Any]], None]
+) -> NDArray[Any]:
     part = path.with_name(f"{path.stem}{_TEMPORARY}{os.getpid()}-{threading.get_ident()}")
     try:
         array = np.lib.format.open_memmap(part, mode="w+", dtype=dtype, shape=(length,))
         fill(array)
         array.flush()
-        del array
-        os.replace(part, path)
+        array.flags.writeable = False
+        with contextlib.suppress(FileNotFoundError):  # cleared away; but we have it open
+            os.replace(part, path)
+        return array
     finally:
         part.unlink(missing_ok=True)
 

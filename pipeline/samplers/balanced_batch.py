@@ -9,7 +9,7 @@ from annotated_types import Ge
 from numpy.typing import NDArray
 
 from pipeline.class_batches import Members, class_column, epoch_of_classes, stored_classes
-from pipeline.orders import epoch_order, open_array, signature_of
+from pipeline.orders import epoch_order, signature_of
 from pipeline.permutation import permute
 from pipeline.registry import register
 
@@ -91,7 +91,7 @@ class BalancedBatchSampler:
         return np.array(order[start:stop])
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
-        members = Members.of(open_array(self._table))
+        members = Members.of(self._table.array)
         places, rest = divmod(self._num_batches * self.group, len(members))
         quotas = np.full(len(members), places, np.int64)
         quotas[permute(np.arange(rest), length=len(quotas), seed=self._seed, epoch=epoch)] += 1

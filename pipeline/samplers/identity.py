@@ -15,7 +15,7 @@ from pipeline.class_batches import (
     epoch_of_classes,
     stored_classes,
 )
-from pipeline.orders import epoch_order, open_array, signature_of
+from pipeline.orders import epoch_order, signature_of
 from pipeline.registry import register
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class IdentitySampler:
         return np.array(order[start:stop])
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
-        values = open_array(self._table)
+        values = self._table.array
         members = Members.of(values, at_least=self._at_least, lowest=self._lowest)
         records = epoch_of_classes(
             members,

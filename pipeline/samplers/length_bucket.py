@@ -9,7 +9,7 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from pipeline.orders import digest_of, epoch_order, open_array, signature_of, stored_array
+from pipeline.orders import StoredTable, digest_of, epoch_order, signature_of
 from pipeline.permutation import permute
 from pipeline.registry import register
 from pipeline.rng import Stream, philox_words
@@ -60,7 +60,7 @@ class LengthBucketSampler:
         self._batch_size = batch_size
         self._window = window
         self._digest = digest_of(lengths)
-        self._table = stored_array(
+        self._table = StoredTable(
             f"table-lengths-{self._digest}",
             np.int64,
             n,
@@ -74,7 +74,7 @@ class LengthBucketSampler:
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Length of every record, int64 [n], memory-mapped."""
-        return open_array(self._table)
+        return self._table.array
 
     def fingerprint(self) -> str:
         """Hash of the lengths."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.orders import digest_of, epoch_order, open_array, signature_of, stored_array
+from pipeline.orders import StoredTable, digest_of, epoch_order, signature_of
 from pipeline.registry import register
 from pipeline.rng import Stream, philox_words
 
@@ -90,7 +90,7 @@ class WeightedSampler:
             )
             order = epoch_order(signature, epoch, self._length, lambda: self._weighted_order(epoch))
             return np.array(order[start:stop])
-        cumulative = open_array(self._table)
+        cumulative = self._table.array
         words = philox_words(self._seed, epoch, start, stop, Stream.SAMPLER)[:, 0]
         targets = _uniform(words) * cumulative[-1]
         # side="right" steps over records of weight 0. Rounding may lift a target to the very
@@ -104,7 +104,7 @@ class WeightedSampler:
 
         Efraimidis and Spirakis, "Weighted random sampling with a reservoir", IPL 97, 2006.
         """
-        weights = open_array(self._table)
+        weights = self._table.array
         keys = np.empty(self._n, np.float64)
         for start in range(0, self._n, _CHUNK):
             stop = min(start + _CHUNK, self._n)
@@ -120,8 +120,8 @@ def _uniform(words: NDArray[np.uint64]) -> NDArray[np.float64]:
     return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
 
-def _store(values: NDArray[np.float64], digest: str, *, cumulative: bool) -> Path:
-    """File of the weights, or of their running sum, that all processes map."""
+def _store(values: NDArray[np.float64], digest: str, *, cumulative: bool) -> StoredTable:
+    """The weights, or their running sum, that all processes map."""
 
     def fill(table: NDArray[Any]) -> None:
         total = np.longdouble(0)
@@ -135,7 +135,7 @@ def _store(values: NDArray[np.float64], digest: str, *, cumulative: bool) -> Pat
 
     kind = "cumulative" if cumulative else "weights"
     name = f"table-{kind}-{digest}"
-    return stored_array(name, np.float64, values.size, fill, what=f"table of {kind}")
+    return StoredTable(name, np.float64, values.size, fill, what=f"table of {kind}")
 
 
 def _read_weights(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import multiprocessing
-import os
 import pickle
 import time
 import tracemalloc
@@ -14,7 +11,7 @@ import pytest
 import torch
 from scipy.stats import chi2
 
-from pipeline import orders, permutation
+from pipeline import permutation
 from pipeline.samplers.random import RandomSampler
 from pipeline.samplers.sequential import SequentialSampler
 from pipeline.samplers.torch import TorchSampler
@@ -271,51 +268,3 @@ def test_zero_weights_are_left_out_without_replacement():
     sampler = WeightedSampler(100, INDEX, weights={"bee": 0}, replacement=False)
     assert len(sampler) == 80
     assert not (LABELS[sampler.indices(0, 0, 80)] == 1).any()
-
-
-def _compute_order(barrier, calls):
-    def compute():
-        calls.put(1)
-        time.sleep(0.2)
-        return np.arange(1000)
-
-    barrier.wait()
-    order = orders.epoch_order("shared", 0, 1000, compute)
-    calls.put(int(order[-1]))
-
-
-def test_one_process_of_the_machine_computes_an_order():
-    context = multiprocessing.get_context("fork")
-    barrier, calls = context.Barrier(4), context.Queue()
-    processes = [context.Process(target=_compute_order, args=(barrier, calls)) for _ in range(4)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert sorted(calls.get() for _ in range(5)) == [1, 999, 999, 999, 999]
-
-
-def test_old_orders_go_and_damaged_ones_are_made_again(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    folder = tmp_path / "penstock" / "orders"
-    (folder).mkdir(parents=True)
-    (folder / "mine.npy").write_text("not of ours")
-    (folder / "table-old.npy").write_text("not used for a month")
-    for name in ("mine.npy", "table-old.npy"):
-        os.utime(folder / name, (0, 0))
-    for epoch in range(5):
-        orders.epoch_order("sig", epoch, 10, lambda epoch=epoch: np.full(10, epoch))
-    orders.epoch_order("other", 0, 10, lambda: np.arange(10))
-    left = sorted(path.name for path in folder.glob("*.npy"))
-    assert left == ["mine.npy", "order-other-0.npy", "order-sig-3.npy", "order-sig-4.npy"]
-    (folder / "order-sig-4.npy").write_bytes(b"cut")
-    orders._recent.clear()
-    again = orders.epoch_order("sig", 4, 10, lambda: np.full(10, 44))
-    assert again.tolist() == [44] * 10
-
-
-def test_a_long_computation_is_announced(monkeypatch, caplog):
-    monkeypatch.setattr(orders, "_SAY_AFTER_S", 0.05)
-    with caplog.at_level(logging.INFO):
-        orders.epoch_order("slow", 0, 10, lambda: time.sleep(0.2) or np.arange(10))
-    assert [line.split(" ")[0] for line in caplog.messages] == ["computing", "computed"]
