@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import logging
-from dataclasses import astuple, fields
 from pathlib import Path
 
+from pipeline.loader.bad_sample_list import BadSampleList
 from pipeline.loader.contract import Fault
 from pipeline.loader.faults import BadSampleError
 
@@ -27,16 +26,17 @@ class BadSampleLog:
     Args:
         path: The ``bad_samples.csv`` to append to, or None. Rows that stand there already
             (a batch that is computed again after resuming) are not added again.
+        split: Whose samples these are, ``train`` or ``val``.
         max_error_rate: Share of bad samples above which `BadSampleError` is raised.
     """
 
-    def __init__(self, path: Path | None, *, max_error_rate: float) -> None:
+    def __init__(self, path: Path | None, *, split: str, max_error_rate: float) -> None:
         self.count = 0
         self._path = path
+        self._list = BadSampleList(path, split=split) if path else None
         self._max_error_rate = max_error_rate
         self._positions = 0
         self._logged: set[tuple[str, str]] = set()
-        self._listed: set[tuple[str, str]] | None = None
         self._last: Fault | None = None
 
     def add(self, faults: tuple[Fault, ...], positions: int) -> None:
@@ -52,7 +52,8 @@ class BadSampleLog:
         self._last = faults[-1]
         for fault in faults:
             self._log(fault)
-        self._append(faults)
+        if self._list is not None:
+            self._list.add(faults)
         self._check(max(self._positions, _FEWEST))
 
     def end_epoch(self) -> None:
@@ -73,31 +74,6 @@ class BadSampleLog:
             "bad sample: %s: %r at position %d of epoch %d: %s; %s",
             fault.storage, fault.key, fault.position, fault.epoch, fault.cause, fault.action,
         )  # fmt: skip
-
-    def _append(self, faults: tuple[Fault, ...]) -> None:
-        if self._path is None:
-            return
-        if self._listed is None:
-            self._listed = self._read_listed(self._path)
-        is_new = not self._path.exists()
-        with open(self._path, "a", newline="", encoding="utf-8", errors="surrogateescape") as file:
-            rows = csv.writer(file)
-            if is_new:
-                rows.writerow(field.name for field in fields(Fault))
-            for fault in faults:
-                name = (str(fault.epoch), str(fault.position))
-                if name not in self._listed:
-                    self._listed.add(name)
-                    rows.writerow(astuple(fault))
-
-    @staticmethod
-    def _read_listed(path: Path) -> set[tuple[str, str]]:
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            return set()
-        with open(path, newline="", encoding="utf-8", errors="surrogateescape") as file:
-            rows = csv.DictReader(file)
-            return {(row["epoch"], row["position"]) for row in rows}
 
     def _check(self, positions: int) -> None:
         tolerated = _FEWEST_BAD - 1 if self._max_error_rate else 0

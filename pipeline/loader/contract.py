@@ -47,7 +47,7 @@ class BatchTask:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A bad sample and what was done about it: one row of ``bad_samples.csv``."""
+    """A bad sample and what was done about it: with its split a row of ``bad_samples.csv``."""
 
     epoch: int
     position: int

@@ -131,7 +131,9 @@ class Loader:
             on_error=settings.eval_on_error if self._evaluates else settings.on_error,
             imports=imports,
         )
-        self._bad_samples = BadSampleLog(bad_samples_path, max_error_rate=settings.max_error_rate)
+        self._bad_samples = BadSampleLog(
+            bad_samples_path, split=split, max_error_rate=settings.max_error_rate
+        )
         self._engine: Engine = engine_named(settings.engine)(self._compute, settings)
         self._runs = EpochRuns(
             self._engine,

@@ -152,7 +152,9 @@ def test_bad_samples_are_logged_once_and_listed_every_time(tmp_path, caplog):
     assert "fake /data" in caplog.text and "img/0000399.jpg" in caplog.text
     assert "position" in caplog.text and "truncated; replaced by index" in caplog.text
     rows = list(csv.DictReader(path.open()))
-    assert list(rows[0]) == ["epoch", "position", "index", "key", "storage", "cause", "action"]
+    assert list(rows[0]) == [
+        "epoch", "position", "index", "key", "storage", "cause", "action", "split",
+    ]  # fmt: skip
     assert sorted((int(row["epoch"]), int(row["index"])) for row in rows) == sorted(
         (epoch, index) for epoch in (0, 1) for index in BAD
     )
