@@ -20,14 +20,7 @@ from pipeline.loader.feed import check_ranks, indexed_tasks, stream_tasks
 from pipeline.loader.freed_memory import keep_freed_memory
 from pipeline.loader.padding import random_order_padding
 from pipeline.loader.plan import BatchPlan
-from pipeline.loader.state import (
-    check_state,
-    epoch_number,
-    order_identity,
-    place_of,
-    plain,
-    state_of,
-)
+from pipeline.loader.state import as_epoch, check_state, order_identity, place_of, plain, state_of
 from pipeline.loader.stats import LoaderStats
 from pipeline.samplers.sequential import SequentialSampler
 
@@ -188,7 +181,7 @@ class Loader:
 
         An iteration that has handed out a batch already goes on as it is.
         """
-        epoch = epoch_number(epoch)
+        epoch = as_epoch(epoch)
         if self._evaluates:
             return
         if not (self._placed and epoch == self._epoch):

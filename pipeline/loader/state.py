@@ -38,7 +38,7 @@ def order_identity(plan: BatchPlan | None, sampler: Any) -> dict[str, Any]:
     return identity
 
 
-def epoch_number(epoch: Any) -> int:
+def as_epoch(epoch: Any) -> int:
     """An epoch that was given from outside.
 
     Raises:
@@ -73,7 +73,7 @@ def place_of(state: Any) -> Place:
     """
     try:
         held = frozenset((index(at), index(position)) for at, position in state["quarantined"])
-        place = epoch_number(state["epoch"]), index(state["next_batch"]), bool(state["finished"])
+        place = as_epoch(state["epoch"]), index(state["next_batch"]), bool(state["finished"])
     except (KeyError, TypeError, ValueError):
         raise ValueError(
             f"loader state: {_shown(state)} given, expected what state_dict() gave"
