@@ -6,10 +6,15 @@ import fcntl
 import os
 import threading
 import weakref
+from typing import Any
 
 
 class ThreadLock:
-    """A lock between the threads of a process, free in every process that is forked from it."""
+    """A lock between the threads of a process, free in every process that is forked from it.
+
+    A Ctrl-C may come right after it was taken, or right before it is given back. So it knows its
+    thread, which takes it over the next time; no thread takes it twice on purpose.
+    """
 
     def __init__(self) -> None:
         self.renew()
@@ -17,10 +22,11 @@ class ThreadLock:
 
     def renew(self) -> None:
         """In a process that was just forked no thread holds anything."""
-        self._lock = threading.Lock()
+        self._lock: Any = threading.RLock()
 
     def __enter__(self) -> None:
-        self._lock.acquire()
+        if not self._lock._is_owned():
+            self._lock.acquire()
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
