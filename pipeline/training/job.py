@@ -32,6 +32,7 @@ from pipeline.training.checkpoint import CheckpointFolder, read_checkpoint
 from pipeline.training.class_record import keep_classes
 from pipeline.training.distributed import World, joined
 from pipeline.training.fixed_batches import FixedBatches
+from pipeline.training.given_values import given_values, values_of
 from pipeline.training.interrupt import Interrupt
 from pipeline.training.loop import fit
 from pipeline.training.output import logged_to, spoken_lines
@@ -197,14 +198,23 @@ def _build_parts(
     memory_format = torch.channels_last if settings.channels_last else torch.preserve_format
     model = model.to(device=world.device, memory_format=memory_format)  # type: ignore[call-overload]
     optimizer = build_optimizer(config, [p for p in model.parameters() if p.requires_grad])
+    groups = values_of(optimizer)
     num_batches = _num_batches(train, settings)
+    total_steps = _total_steps(num_batches, settings)
+    scheduler = build_scheduler(config, optimizer, total_steps)
+    schedule = {
+        "scheduler": config.get("scheduler"),
+        "total_steps": total_steps,
+        "interval": settings.scheduler_interval,
+    }
     return Parts(
         model=model,
         task=build_task(
             config, num_classes, class_names, table=train.table, classes_of=train.classes_of
         ),
         optimizer=optimizer,
-        scheduler=build_scheduler(config, optimizer, _total_steps(num_batches, settings)),
+        scheduler=scheduler,
+        given=given_values(groups, scheduler, schedule),
         scaler=torch.amp.GradScaler(world.device.type, enabled=settings.amp == "fp16"),
         train=DevicePrefetcher(train, world.device, build_device_transforms(config, "train")),
         val=_evaluated(val, world, config) if _has_batches(val) else None,

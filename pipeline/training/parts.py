@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from datasets.protocols import Task
 from pipeline.device import DevicePrefetcher
+from pipeline.training.given_values import GivenValues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,7 @@ class Parts:
         task: Losses and metrics.
         optimizer: Over the model's parameters.
         scheduler: A learning-rate schedule, or None for a constant rate.
+        given: What optimizer and schedule began with.
         scaler: Scales the loss for fp16; does nothing in other precisions.
         train: Batches to train on.
         val: Batches to validate on, or None.
@@ -32,6 +34,7 @@ class Parts:
     task: Task
     optimizer: Optimizer
     scheduler: Any
+    given: GivenValues
     scaler: torch.amp.GradScaler
     train: DevicePrefetcher
     val: DevicePrefetcher | None

@@ -18,15 +18,18 @@ from pipeline.full_disk import writing
 from pipeline.loader.state import united
 from pipeline.training.checkpoint import CheckpointFolder
 from pipeline.training.distributed import World
+from pipeline.training.given_values import load_with_given
 from pipeline.training.meter import Meter
 from pipeline.training.parts import Parts
 from pipeline.training.progress import Progress
 from pipeline.training.random_states import random_states, restore_random_states
 from pipeline.training.settings import TrainerSettings
 from pipeline.training.state import RunState
+from pipeline.training.weights import load_weights
 
 _log = logging.getLogger(__name__)
 
+_ANEW = "or start anew with trainer.resume=null"
 _REMEDY = "free some space, and trainer.resume=auto goes on from the last checkpoint, if any"
 
 
@@ -139,6 +142,7 @@ class Recorder:
             "num_threads": torch.get_num_threads(),
             "state": self._state.state_dict(),
             "model": parts.model.state_dict(),
+            "given": parts.given.state_dict(),
             "optimizer": parts.optimizer.state_dict(),
             "scheduler": parts.scheduler.state_dict() if parts.scheduler else None,
             "scaler": parts.scaler.state_dict(),
@@ -155,15 +159,13 @@ class Recorder:
         """
         parts = self._parts
         self._state.load_state_dict(content["state"])
-        for name in ("model", "optimizer", "scheduler"):
-            part = getattr(parts, name)
-            if (part is None) != (content[name] is None):
-                raise ValueError(
-                    f"checkpoint: it {'has a' if part is None else 'has no'} {name}, this run "
-                    f"{'has none' if part is None else 'has one'}; give the same {name}"
-                )
-            if part is not None:
-                _load(name, part, content[name])
+        load_weights(
+            parts.model,
+            content["model"],
+            where="checkpoint: its model is not this run's",
+            remedy=f"give the same values of model, {_ANEW}",
+        )
+        self._restore_optimizer(content)
         parts.scaler.load_state_dict(content["scaler"])
         anyway = self._settings.resume_anyway
         parts.train.load_state_dict(content["loader"], **({"anyway": True} if anyway else {}))
@@ -171,6 +173,30 @@ class Recorder:
             if name in content["loggers"]:
                 logger.load_state_dict(content["loggers"][name])
         self._restore_random(content)
+
+    def _restore_optimizer(self, content: Mapping[str, Any]) -> None:
+        parts, state = self._parts, self._state
+        if (parts.scheduler is None) != (content["scheduler"] is None):
+            raise ValueError(
+                f"checkpoint: it {'has a' if parts.scheduler is None else 'has no'} scheduler, "
+                f"this run {'has none' if parts.scheduler is None else 'has one'}; give the same "
+                f"scheduler"
+            )
+        by_step = self._settings.scheduler_interval == "step"
+        try:
+            load_with_given(
+                parts.optimizer,
+                parts.scheduler,
+                content,
+                parts.given,
+                count=state.step if by_step else state.epoch,
+            )
+        except (RuntimeError, KeyError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(
+                f"checkpoint: its optimizer or its scheduler does not fit this run's: {reason}; "
+                f"give the same, {_ANEW}"
+            ) from error
 
     def _restore_random(self, content: Mapping[str, Any]) -> None:
         """Random states and threads, or a line on why the weights will not be bit-identical."""
@@ -208,14 +234,3 @@ class Recorder:
 
     def _writing(self, logger: str) -> AbstractContextManager[None]:
         return writing(f"{self.run_dir} (logger {logger})", remedy=_REMEDY)
-
-
-def _load(name: str, part: Any, state: dict[str, Any]) -> None:
-    try:
-        part.load_state_dict(state)
-    except (RuntimeError, KeyError, ValueError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise ValueError(
-            f"checkpoint: its {name} does not fit this run's: {reason}; give the same {name}, or "
-            f"start anew with trainer.resume=null"
-        ) from error

@@ -32,7 +32,8 @@ class TrainerSettings:
         save: Whether checkpoints are written at all.
         log_every: Optimizer steps between lines in the metrics.
         resume: None starts anew; `auto` goes on with the newest run of an equal config that is
-            not finished; else a run's folder or a checkpoint file.
+            not finished; else a run's folder or a checkpoint file. Values of `optimizer` and
+            `scheduler` that were changed win over the checkpoint's.
         resume_anyway: Resume although data, sampler or pixels differ from the checkpoint's.
         on_nonfinite: At a loss that is not finite: `stop` the run, or `skip` the step (at most
             10 in a row).

@@ -26,6 +26,7 @@ from pipeline.training.job import prepare_torch
 from pipeline.training.loop import precision_of
 from pipeline.training.output import print_line, spoken_lines
 from pipeline.training.table_record import NAME as TABLE
+from pipeline.training.weights import load_weights
 
 if TYPE_CHECKING:
     from pipeline.commands.predict import PredictSettings
@@ -54,7 +55,12 @@ def predict(config: dict[str, Any], settings: PredictSettings) -> int:
         loader = build_loader(read, split, rank=world.rank, world_size=world.size, group=group)
         stack.callback(loader.close)
         model, task = _model_and_task(read, loader, run_dir)
-        _load(model, content["model"], checkpoint)
+        load_weights(
+            model,
+            content["model"],
+            where=f"predict.checkpoint: {checkpoint} does not fit this model",
+            remedy="give the model and the data that it was trained with",
+        )
         layout = torch.channels_last if trainer.channels_last else torch.preserve_format
         model = model.to(device=world.device, memory_format=layout).eval()  # type: ignore[call-overload]
         transforms = build_device_transforms(config, "val")
@@ -150,17 +156,6 @@ def _model_and_task(
             f"predictions(outputs, batch), as in pipeline/tasks/classification.py"
         )
     return model, task
-
-
-def _load(model: nn.Module, weights: dict[str, Any], checkpoint: Path) -> None:
-    try:
-        model.load_state_dict(weights)
-    except (RuntimeError, KeyError, ValueError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise ValueError(
-            f"predict.checkpoint: {checkpoint} does not fit this model: {reason}; give the model "
-            f"and the data that it was trained with"
-        ) from error
 
 
 def _predicted(
