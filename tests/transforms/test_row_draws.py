@@ -35,6 +35,13 @@ def test_fewer_rows_or_numbers_are_the_same_ones():
     assert np.array_equal(uniforms(some, KEY, 8), draws[:, 100:105])
 
 
+def test_rows_of_several_epochs_get_the_numbers_of_their_own():
+    parts = [{"epoch": torch.full((9,), epoch), "position": torch.arange(9)} for epoch in (3, 4)]
+    both = {name: torch.cat([part[name] for part in parts]) for name in ("epoch", "position")}
+    expected = np.concatenate([uniforms(part, KEY, 4) for part in parts], axis=1)
+    assert np.array_equal(uniforms(both, KEY, 4), expected)
+
+
 @pytest.mark.parametrize("alpha", [0.2, 0.4, 1.0, 3.0, 32.0])
 def test_beta_draws_are_distributed_as_they_say(alpha):
     first, second = uniforms(ROWS, KEY, 2)

@@ -91,6 +91,14 @@ def test_padding_of_other_positions_is_no_neighbour(name):
 
 
 @BOTH
+def test_neighbours_of_another_epoch_are_none(name):
+    given = {**flat(4), "epoch": torch.tensor([2, 3, 3, 3])}
+    result = step(name)(given)
+    assert (result["label_weight"][:2] == 1).all()
+    assert torch.equal(result["image"][:2], given["image"][:2])
+
+
+@BOTH
 def test_pairs_are_mixed_as_often_as_asked(name):
     given = flat(2000)
     some = step(name, p=0.3)(given)["label_weight"] < 1

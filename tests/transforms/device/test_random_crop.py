@@ -1,12 +1,15 @@
 """Crops of a batch: where they lie, alike on every path, and none in evaluation."""
 
 import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
 
 from transforms import batch_rows
+from transforms.device import random_crop
 from transforms.device.random_crop import RandomCrop
 
 
@@ -123,6 +126,28 @@ def test_what_is_kept_between_batches_does_not_show():
     larger = batch(20, height=20)
     assert torch.equal(step(larger)["image"], crop(padding=4)(larger)["image"])
     assert torch.equal(step(batch())["image"], kept) and torch.equal(first, kept)
+    smaller_first = crop(padding=4)
+    smaller_first(fewer)
+    assert torch.equal(smaller_first(batch())["image"], kept)
+
+
+@pytest.mark.parametrize("unpickled", [False, True])
+def test_threads_that_share_a_step_share_no_memory(monkeypatch, unpickled):
+    step, windows, both_padded = crop(padding=4), random_crop._windows, threading.Barrier(2)
+    if unpickled:
+        step = pickle.loads(pickle.dumps(step))
+
+    def cut_when_both_have_padded(*given):
+        both_padded.wait(20)
+        return windows(*given)
+
+    batches = [batch(start=start) for start in (0, 1000)]
+    batches[1]["image"] = 255 - batches[1]["image"]
+    expected = [crop(padding=4)(each)["image"] for each in batches]
+    monkeypatch.setattr(random_crop, "_windows", cut_when_both_have_padded)
+    with ThreadPoolExecutor(2) as pool:
+        for image, alone in zip(pool.map(step, batches), expected, strict=True):
+            assert torch.equal(image["image"], alone)
 
 
 def test_evaluation_takes_the_centre():

@@ -28,8 +28,11 @@ def test_windows_have_the_areas_and_shapes_asked_for_and_lie_anywhere():
     assert abs(centre[0] - 100) < 3 and abs(centre[1] - 150) < 4
 
 
-def test_windows_that_never_fit_are_not_found():
-    found = windows(50, 10, 1000, (0.9, 1.0), (0.9, 1.1))
+@pytest.mark.parametrize(
+    ("height", "width", "scale"), [(10, 1000, (0.9, 1.0)), (4, 4, (0.001, 0.01))]
+)
+def test_windows_that_never_fit_or_have_no_pixel_are_not_found(height, width, scale):
+    found = windows(50, height, width, scale, (0.9, 1.1))
     assert not found.found.any() and found.width.max() == 0
 
 
@@ -134,6 +137,19 @@ def test_images_of_any_sizes_become_one_tensor():
     for row in range(3):
         alone = {name: value[row : row + 1] for name, value in given.items()}
         assert torch.equal(crop(alone, size=16)["image"][0], result["image"][row])
+
+
+def test_what_belongs_to_a_box_goes_with_it_where_images_are_a_list():
+    given = batch(12, 20, 30)
+    corner = torch.rand(12, 6, 2, generator=torch.Generator().manual_seed(3)) * 12
+    given["boxes"] = list(torch.cat([corner, corner + 4], 2))
+    given["box_labels"] = list(torch.arange(72).reshape(12, 6))
+    options = {"size": [10, 14], "scale": [0.1, 0.3]}
+    expected = crop(given, **options)
+    result = crop({**given, "image": list(given["image"])}, **options)
+    assert sum(map(len, expected["boxes"])) < 72
+    for field in ("boxes", "box_labels"):
+        assert all(map(torch.equal, result[field], expected[field]))
 
 
 def test_what_cannot_be_is_said():
