@@ -11,6 +11,7 @@ from datasets.map_dataset import MapDataset
 from datasets.partners import ATTEMPTS
 from datasets.protocols import StagedDataset
 from datasets.sample import BadSample
+from datasets.stage_times import CountedRecords
 from pipeline.registry import register
 from pipeline.samplers.random import RandomSampler
 from tests.building import build_step
@@ -92,6 +93,15 @@ def test_partners_follow_position_epoch_and_sampler_alone():
         assert [s["others"] for s in other] != [s["others"] for s in together]
     in_order = [[s["others"] for s in fetch(dataset(), indices, positions, e)] for e in (0, 1)]
     assert in_order[0] != in_order[1]
+
+
+def test_what_a_cache_had_is_counted():
+    data = dataset()
+    read = data.storage.read
+    counts = {"hits": 5, "misses": 2, "damaged": 1, "decode_s": 0.5}
+    data.storage.read = lambda indices: CountedRecords(read(indices), **counts)
+    records = data.read(np.arange(4), np.arange(4), 0)
+    assert {name: getattr(records, name) for name in counts} == counts
 
 
 def test_a_sampler_that_repeats_records_gives_those_that_it_draws():
