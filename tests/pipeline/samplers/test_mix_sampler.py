@@ -146,6 +146,14 @@ def test_an_empty_source_may_be_switched_off():
     assert mix((5, 0), (1, 0)).indices(0, 0, 5).max() < 5
 
 
+def test_weights_within_a_source_are_part_of_the_fingerprint():
+    drawn = [
+        WeightedSampler(3, FakeIndex(np.arange(3)), weights={2: weight}) for weight in (1.0, 2.0)
+    ]
+    one, other = (mix((3, 5), (1, 1), samplers=[each, SequentialSampler(5)]) for each in drawn)
+    assert one.fingerprint() != other.fingerprint()
+
+
 def test_groups_and_a_mix_of_nothing_are_refused():
     class Pairs(SequentialSampler):
         group = 2
