@@ -211,6 +211,58 @@ def test_leaving_early_waits_for_copies_under_way():
     assert prefetcher.state_dict() == {"given": 2}, "of what was yielded"
 
 
+def copied_ahead(loader):
+    return DevicePrefetcher(loader, "cpu", stream=FakeStream(passed=True))
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda prefetcher: prefetcher.set_epoch(3), 0),
+        (lambda prefetcher: prefetcher.load_state_dict({"given": 4}), 4),
+    ],
+    ids=["set_epoch", "load_state_dict"],
+)
+def test_a_place_that_is_set_after_leaving_early_counts(change, expected):
+    prefetcher = copied_ahead(Spoiling(6))
+    batches = iter(prefetcher)
+    list(islice(batches, 2))
+    batches.close()
+    change(prefetcher)
+    assert prefetcher.state_dict() == {"given": expected}
+
+
+class Ending(Spoiling):
+    """Stands at the beginning of the next epoch when one is through."""
+
+    def __iter__(self):
+        yield from super().__iter__()
+        self.given = 0
+
+
+def test_after_the_last_batch_the_state_is_the_loaders():
+    prefetcher = copied_ahead(Ending(3))
+    assert len(list(prefetcher)) == 3
+    assert prefetcher.state_dict() == {"given": 0}
+
+
+class Failing(Spoiling):
+    def __iter__(self):
+        for batch in super().__iter__():
+            if self.given == 3:
+                raise OSError("the disk is gone")
+            yield batch
+
+
+def test_a_batch_that_an_error_kept_back_does_not_count():
+    prefetcher = copied_ahead(Failing(6))
+    batches = iter(prefetcher)
+    next(batches)
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(batches)
+    assert prefetcher.state_dict() == {"given": 1}
+
+
 def test_on_the_cpu_nothing_is_copied():
     prefetcher = DevicePrefetcher(Counting(3), "cpu")
     assert len(list(prefetcher)) == 3 and prefetcher.copy_s == 0
