@@ -33,6 +33,7 @@ _PRELOADED_IF_USED = ("albumentations", "lmdb", "pyarrow", "PIL.Image")
 
 _GIVE_UP_S = 2.0
 _LOOK_S = 0.05
+_END_S = 5.0
 
 _said: set[str] = set()
 server_users: set[int] = set()
@@ -61,7 +62,36 @@ def preload(name: str) -> None:
     if name == "forkserver":
         process_context(name)
         with interrupts_held():
-            forkserver.ensure_running()
+            ensure_server(name)
+
+
+def ensure_server(name: str) -> int | None:
+    """Start the server that processes are forked from, if a start method has one.
+
+    Returns:
+        Its process id.
+    """
+    if name != "forkserver":
+        return None
+    forkserver.ensure_running()
+    pid: int = vars(forkserver._forkserver)["_forkserver_pid"]
+    return pid
+
+
+def has_server_ended(pid: int) -> bool:
+    """Whether a server that answers no more has ended or does so soon.
+
+    It closes its connections a moment before; whoever asks for a process in that moment still
+    meets it, since multiprocessing starts another server only after the end.
+    """
+    deadline = time.monotonic() + _END_S
+    while time.monotonic() < deadline:
+        with suppress(ChildProcessError):  # somebody has noticed its end already
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                time.sleep(_LOOK_S)
+                continue
+        return True
+    return False
 
 
 def _start_resource_tracker() -> None:

@@ -55,6 +55,7 @@ class WorkerProcess:
         read_ahead: Tasks that it is given beyond those, to read their records.
         timeout_s: Seconds after which a task, or a message cut off in the middle, counts as
             hanging.
+        generation: Number of starts that had failed before this one.
 
     Raises:
         ValueError: The computer does not pickle.
@@ -71,8 +72,10 @@ class WorkerProcess:
         num_threads: int,
         read_ahead: int = 0,
         timeout_s: float,
+        generation: int = 0,
     ) -> None:
         self.number = number
+        self.generation = generation
         self.num_threads = num_threads
         self._read_ahead = read_ahead
         self.is_ready = False

@@ -19,6 +19,7 @@ from pipeline.loader.ring.board import Board
 from pipeline.loader.ring.clinic import Clinic
 from pipeline.loader.ring.process import Job, WorkerProcess
 from pipeline.loader.ring.receiving import Finished, give_back, received
+from pipeline.loader.ring.recruiting import Recruiter
 from pipeline.loader.ring.slots import SlotPool
 from pipeline.loader.ring.usage import Usage
 from pipeline.loader.starting import give_up_starting, process_context, server_users
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _TICK_S = 0.5
-_FAILED_STARTS = 3
 _HELD_BY_CONSUMER = 3
 """Batches that the loop, the loader and a prefetcher hold without keeping any."""
 
@@ -64,11 +64,11 @@ class ProcessCrew:
     ) -> None:
         self.depth = depth
         self.usage = Usage()  # what is spent elsewhere is not known here
-        self._compute = compute
-        self._settings = settings
-        self._threads = list(threads)
-        self._context = process_context(settings.multiprocessing_context)
-        self._read_ahead = -(-read_ahead // len(self._threads))
+        context = process_context(settings.multiprocessing_context)
+        self._recruiter = Recruiter(
+            context, compute, settings, threads=threads, read_ahead=read_ahead
+        )
+        self._num_processes = len(threads)
         self._locks, self._slots = locks, SlotPool(_HELD_BY_CONSUMER, locks=locks)
         self._board = Board()
         self._waiting: deque[Job] = deque()
@@ -77,10 +77,9 @@ class ProcessCrew:
         self._workers: list[WorkerProcess] = []
         self._clinic = Clinic()
         self._doctor: WorkerProcess | None = None
-        self._failed_starts = 0
         self._closing = False
         self._owner = os.getpid()
-        self._awake, self._waker = self._context.Pipe(duplex=False)
+        self._awake, self._waker = context.Pipe(duplex=False)
         self._watch = threading.Thread(target=self._run, name="penstock-watch", daemon=True)
         self._started = threading.Event()
         self._have_started = False
@@ -151,6 +150,7 @@ class ProcessCrew:
             return
         atexit.unregister(self.close)
         self._closing = True
+        self._recruiter.close()
         self.drop()
         self._board.close()
         if self._watch is not threading.current_thread():
@@ -174,9 +174,9 @@ class ProcessCrew:
     def _run(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # workers inherit it
         try:
-            for number in range(len(self._threads)):
+            for number in range(self._num_processes):
                 if not self._closing:
-                    self._workers.append(self._start(number))
+                    self._workers.append(self._recruiter.start(number))
             self._started.set()
             while not self._closing:
                 self._hand_out()
@@ -195,17 +195,6 @@ class ProcessCrew:
             if self._abandoned:
                 self._release()
 
-    def _start(self, number: int, *, examines: bool = False) -> WorkerProcess:
-        return WorkerProcess(
-            self._context,
-            self._compute,
-            number=number,
-            num_processes=len(self._threads),
-            num_threads=1 if examines else self._threads[number],
-            read_ahead=0 if examines else self._read_ahead,
-            timeout_s=self._settings.timeout_s,
-        )
-
     def _hand_out(self) -> None:
         """Give waiting jobs to idle threads, and the clinic's next order to its process."""
         while self._waiting:
@@ -219,7 +208,7 @@ class ProcessCrew:
             job.slot = self._slots.take()
             self._send(worker, job)
         if self._clinic and self._doctor is None:
-            self._doctor = self._start(0, examines=True)
+            self._doctor = self._recruiter.start(0, examines=True)
         elif self._doctor is not None and not self._clinic:
             self._doctor.end()
             self._doctor = None
@@ -263,7 +252,7 @@ class ProcessCrew:
             worker.timed_out = isinstance(error, BlockingIOError)
             return self._bury(worker)
         if received is None:
-            self._failed_starts = 0
+            self._recruiter.is_ready()
         elif worker is not self._doctor or self._clinic.survived():
             self._put(received[0], Finished(*received))
 
@@ -277,10 +266,7 @@ class ProcessCrew:
         """Replace a process that died or hangs, and see to what it was at."""
         worker.end()
         how = worker.describe_end()
-        if not worker.is_ready:
-            self._failed_starts += 1
-            if self._failed_starts >= _FAILED_STARTS:
-                raise WorkerError(how)
+        self._recruiter.died(worker)
         if worker is self._doctor:
             self._doctor = None
             if worker.jobs and (job := self._clinic.died()) is not None:
@@ -295,7 +281,7 @@ class ProcessCrew:
                 self._clinic.admit(job)
             else:
                 give_back(job, self._slots)
-        self._workers[self._workers.index(worker)] = self._start(worker.number)
+        self._workers[self._workers.index(worker)] = self._recruiter.start(worker.number)
 
     def _discharge(self) -> None:
         """Forget what the clinic examines for an iteration that was broken off."""

@@ -1,0 +1,63 @@
+"""The server that worker processes are forked from ends: another one is started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from multiprocessing import forkserver
+
+import pytest
+
+from tests.pipeline.loader.fakes import FakeDataset, digest, digests, make_loader
+from tests.pipeline.loader.ring.deadly import N, expected, sampler
+
+RING = {"engine": "ring", "multiprocessing_context": "forkserver", "timeout_s": 30}
+
+
+def _server() -> int:
+    return vars(forkserver._forkserver)["_forkserver_pid"]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_while_it_is_asked_for_a_process(times):
+    settings = {**RING, "processes": 1, "num_workers": 1}
+    with make_loader(FakeDataset(N), sampler(), **settings) as loader:
+        got = []
+        for at, batch in enumerate(loader):
+            got.append(digest(batch))
+            if at in range(times):
+                server = _server()
+                os.kill(server, signal.SIGSTOP)  # whoever asks it waits for its answer
+                os.kill(loader._engine._crew.pids[0], signal.SIGKILL)
+                time.sleep(0.3)
+                os.kill(server, signal.SIGKILL)
+        assert got == expected(quarantined=False)
+        assert loader.state_dict()["quarantined"] == []
+
+
+class _SlowToArrive(FakeDataset):
+    def __setstate__(self, state):
+        time.sleep(1)
+        self.__dict__.update(state)
+
+
+def test_while_many_processes_start():
+    settings = {**RING, "processes": 3, "num_workers": 3}
+    with make_loader(_SlowToArrive(N), sampler(), **settings) as loader:
+        killer = threading.Thread(target=_kill_server, args=(loader,))
+        killer.start()
+        assert digests(loader) == expected(quarantined=False)
+        killer.join()
+
+
+def _kill_server(loader) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        crew = loader._engine._crew
+        if crew is not None and len(crew.pids) == 3:
+            os.kill(_server(), signal.SIGKILL)
+            return
+        time.sleep(0.01)
+    raise AssertionError("no three processes started")
