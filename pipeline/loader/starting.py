@@ -1,4 +1,4 @@
-"""How worker processes start: with heavy modules there already, and deaf to Ctrl-C."""
+"""How worker processes start: with heavy modules there already, and deaf to signals."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ def ensure_server(name: str) -> int | None:
     """
     if name != "forkserver":
         return None
-    forkserver.ensure_running()
+    with sigterm_blocked():
+        forkserver.ensure_running()
     pid: int = vars(forkserver._forkserver)["_forkserver_pid"]
     return pid
 
@@ -129,6 +130,16 @@ def interrupts_held() -> Iterator[None]:
             signal.signal(signal.SIGINT, handler)
             if came:
                 signal.raise_signal(signal.SIGINT)
+
+
+@contextmanager
+def sigterm_blocked() -> Iterator[None]:
+    """Start processes with SIGTERM blocked, until they can take care of it themselves."""
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
 def end_unused_server(user: int | None = None) -> None:

@@ -6,7 +6,6 @@ import atexit
 import multiprocessing.connection
 import os
 import pickle
-import signal
 import threading
 import traceback
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pipeline.blame import is_explained
 from pipeline.loader.contract import BatchTask, Delivery
 from pipeline.loader.freed_memory import keep_freed_memory
+from pipeline.loader.worker_context import leave_signals_to_main
 
 if TYPE_CHECKING:
     from pipeline.loader.compute import BatchComputer
@@ -108,8 +108,7 @@ def _restore(_: None, compute: Any) -> WorkerDataset:
 
 def start_worker(worker_id: int) -> None:
     """Set a new worker process up."""
-    # Ctrl-C goes to every process of the terminal; the main process ends its workers itself.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave_signals_to_main()
     # A spawned process is torn down in full, and now and then a native thread that is still
     # there aborts it, which the main process takes for the death of a worker at work.
     atexit.register(os._exit, 0)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.loader.contract import BatchTask, Delivery
 from pipeline.loader.shared_memory import check_shared_memory
-from pipeline.loader.starting import interrupts_held, process_context, warn_about_cores
+from pipeline.loader.starting import interrupts_held, warn_about_cores
 from pipeline.loader.watch import LoaderTimeoutError, WatchedQueue, describe_death
 from pipeline.loader.worker import Failure, WorkerDataset, WorkerError, identity, start_worker
+from pipeline.loader.worker_context import worker_context
 from pipeline.registry import register
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class TorchEngine:
                 yield outcome
         except LoaderTimeoutError:
             for worker in self._workers():
-                worker.terminate()  # it hangs: waiting for it to end by itself would take long
+                worker.kill()  # it hangs: waiting for it to end by itself would take long
             self.close()
             raise
         except RuntimeError as error:
@@ -112,6 +113,7 @@ class TorchEngine:
             ) from error
         workers = self._workers()
         if workers and not isinstance(self._iterator._data_queue, WatchedQueue):
+            _let_torch_forget(self._iterator)
             self._iterator._data_queue = WatchedQueue(
                 self._iterator._data_queue, workers, self._settings.timeout_s
             )
@@ -127,7 +129,7 @@ class TorchEngine:
             warn_about_cores(settings.workers)
             _raise_file_limit()
             arguments = {
-                "multiprocessing_context": process_context(settings.multiprocessing_context),
+                "multiprocessing_context": worker_context(settings.multiprocessing_context),
                 "persistent_workers": settings.persistent_workers,
                 "prefetch_factor": settings.prefetch_factor,
                 "worker_init_fn": start_worker,
@@ -153,6 +155,17 @@ class _Feed:
 
     def __iter__(self) -> Iterator[BatchTask]:
         return self.tasks
+
+
+def _let_torch_forget(iterator: Any) -> None:
+    """Keep torch from raising, wherever the main thread is, when a worker that we end ends.
+
+    The queue of results is watched, which finds workers that die by themselves.
+    """
+    from torch.utils.data._utils import signal_handling
+
+    signal_handling._remove_worker_pids(id(iterator))
+    iterator._worker_pids_set = False
 
 
 @contextmanager

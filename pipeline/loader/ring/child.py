@@ -21,6 +21,7 @@ from pipeline.loader.read_ahead import ReadAhead
 from pipeline.loader.ring.packing import Parcel
 from pipeline.loader.ring.slots import Slot, address_of
 from pipeline.loader.worker import ComponentImports, Failure, use_one_thread
+from pipeline.loader.worker_context import leave_signals_to_main
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -99,7 +100,7 @@ def run_worker(
         num_threads: Threads that compute here.
         read_ahead: Orders that come before a thread is free for them.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the consumer's process
+    leave_signals_to_main()
     _end_with_parent()
     # The descriptor and not sys.stderr, which a notebook replaces by what has none.
     faulthandler.register(TELL_STACKS, file=2)

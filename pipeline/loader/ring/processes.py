@@ -22,8 +22,9 @@ from pipeline.loader.ring.receiving import Finished, give_back, received
 from pipeline.loader.ring.recruiting import Recruiter
 from pipeline.loader.ring.slots import SlotPool
 from pipeline.loader.ring.usage import Usage
-from pipeline.loader.starting import give_up_starting, process_context, server_users
+from pipeline.loader.starting import give_up_starting, server_users
 from pipeline.loader.worker import Failure, WorkerError
+from pipeline.loader.worker_context import worker_context
 
 if TYPE_CHECKING:
     from pipeline.loader.host_memory import HostMemory
@@ -64,7 +65,7 @@ class ProcessCrew:
     ) -> None:
         self.depth = depth
         self.usage = Usage()  # what is spent elsewhere is not known here
-        context = process_context(settings.multiprocessing_context)
+        context = worker_context(settings.multiprocessing_context)
         self._recruiter = Recruiter(
             context, compute, settings, threads=threads, read_ahead=read_ahead
         )

@@ -5,18 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import subprocess
-import sys
 import threading
-import time
-from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader
-
-ROOT = Path(__file__).resolve().parents[4]
+from tests.pipeline.loader.programs import assert_gone, family_at_work, start_program
 
 SCRIPT = """
 import sys
@@ -39,72 +34,40 @@ if __name__ == "__main__":
 """
 
 
-def _start(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    return subprocess.Popen(
-        [sys.executable, str(script), *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def _family(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    assert process.stdout is not None and process.stdout.readline() == "0\n"
-    return psutil.Process(process.pid).children(recursive=True)
-
-
-def _assert_gone(processes: list[psutil.Process], timeout_s: float = 5) -> None:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline and any(map(_runs, processes)):
-        time.sleep(0.05)
-    assert not [process for process in processes if _runs(process)]
-
-
-def _runs(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 METHODS = ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("start_method", METHODS)
 def test_ctrl_c(tmp_path, start_method):
-    process = _start(tmp_path, start_method, "2", "never")
-    family = _family(process)
+    process = start_program(tmp_path, SCRIPT, start_method, "2", "never")
+    family = family_at_work(process)
     assert len(family) >= 2
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=20)
     assert out.endswith("interrupted\n") and process.returncode == 0
     assert err == ""
-    _assert_gone(family)
+    assert_gone(family)
 
 
 @pytest.mark.parametrize("start_method", METHODS)
 def test_the_main_process_is_killed(tmp_path, start_method):
-    process = _start(tmp_path, start_method, "2", "never")
-    family = _family(process)
+    process = start_program(tmp_path, SCRIPT, start_method, "2", "never")
+    family = family_at_work(process)
     process.kill()
-    _assert_gone(family)
+    assert_gone(family)
     process.communicate(timeout=5)
 
 
 @pytest.mark.parametrize("processes", ["0", "2"])
 @pytest.mark.parametrize("end", ["exit", "raise"])
 def test_the_main_process_ends_without_closing(tmp_path, processes, end):
-    process = _start(tmp_path, "fork", processes, end)
-    family = _family(process)
+    process = start_program(tmp_path, SCRIPT, "fork", processes, end)
+    family = family_at_work(process)
     _, err = process.communicate(timeout=20)
     assert process.returncode == (1 if end == "raise" else 0)
     assert ("LookupError: on purpose" in err) == (end == "raise")
     assert "Fatal" not in err and "thread" not in err
-    _assert_gone(family)
+    assert_gone(family)
 
 
 RING = {"engine": "ring", "num_workers": 2, "multiprocessing_context": "fork"}

@@ -1,0 +1,156 @@
+"""SIGTERM to every process of a job: workers go on until the main process ends, not longer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader
+from tests.pipeline.loader.programs import assert_gone, family_at_work, runs, start_program
+
+MAIN = """
+import multiprocessing, signal, sys, time
+from tests.pipeline.loader.fakes import FakeDataset, make_loader
+
+class Hanging(FakeDataset):
+    def fetch(self, indices, positions, epoch):
+        if 400 in indices.tolist():
+            time.sleep(3600)
+        return super().fetch(indices, positions, epoch)
+
+def loader_of(engine, start_method, dataset):
+    processes = 2 if engine == "ring" else 0
+    return make_loader(
+        dataset, engine=engine, num_workers=2, processes=processes,
+        multiprocessing_context=start_method,
+    )
+"""
+
+FINISHES = (
+    MAIN
+    + """
+if __name__ == "__main__":
+    came = []
+    if sys.argv[3] == "handled":
+        signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
+    more = 20
+    for number, batch in enumerate(loader_of(*sys.argv[1:3], FakeDataset(4000, slow_s=0.05))):
+        print(number, flush=True)
+        more -= bool(came)
+        if not more:
+            print("saved", flush=True)
+            sys.stdin.readline()
+            break
+"""
+)
+
+ENDS = (
+    MAIN
+    + """
+if __name__ == "__main__":
+    loader = loader_of(*sys.argv[1:], Hanging(800))
+    batches = iter(loader)
+    next(batches)
+    print("0", flush=True)
+    for _ in range(45):
+        next(batches)
+    time.sleep(0.5)
+"""
+)
+
+OTHERS = (
+    MAIN
+    + """
+if __name__ == "__main__":
+    for batch in loader_of("ring", "forkserver", FakeDataset(40)):
+        pass
+    context = multiprocessing.get_context("forkserver")
+    context.Process(target=time.sleep, args=(3600,), daemon=True).start()
+    time.sleep(0.5)
+    print("0", flush=True)
+    time.sleep(0.5)
+"""
+)
+
+ENGINES = [
+    ("ring", "fork"),
+    ("ring", "forkserver"),
+    ("torch", "fork"),
+    ("torch", "forkserver"),
+    pytest.param("ring", "spawn", marks=pytest.mark.slow),
+    pytest.param("torch", "spawn", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("engine", "start_method"), ENGINES)
+def test_workers_are_there_for_the_last_step(tmp_path, engine, start_method):
+    process = start_program(tmp_path, FINISHES, engine, start_method, "handled")
+    family = family_at_work(process)
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.stdout is not None
+    while (line := process.stdout.readline()) != "saved\n":
+        assert line, process.communicate()
+    assert all(map(runs, family))
+    _, err = process.communicate("go on\n", timeout=30)
+    assert (process.returncode, err) == (0, "")
+    assert_gone(family)
+
+
+@pytest.mark.parametrize(("engine", "start_method"), ENGINES)
+def test_workers_end_with_a_main_process_that_ends_of_it(tmp_path, engine, start_method):
+    process = start_program(tmp_path, FINISHES, engine, start_method, "unhandled")
+    family = family_at_work(process)
+    os.killpg(process.pid, signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGTERM
+    assert_gone(family, timeout_s=15)
+
+
+@pytest.mark.parametrize(("engine", "start_method"), ENGINES)
+def test_workers_that_hang_do_not_keep_the_main_process(tmp_path, engine, start_method):
+    process = start_program(tmp_path, ENDS, engine, start_method)
+    family = family_at_work(process)
+    os.kill(family[-1].pid, signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    assert_gone(family)
+
+
+def test_processes_of_others_are_terminated_as_usual(tmp_path):
+    process = start_program(tmp_path, OTHERS)
+    family = family_at_work(process)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (0, "")
+    assert_gone(family)
+
+
+class _RunsCommands(FakeDataset):
+    def fetch(self, indices, positions, epoch):
+        command = subprocess.Popen(["sleep", "3600"])
+        command.terminate()
+        assert command.wait(timeout=20) == -signal.SIGTERM
+        return super().fetch(indices, positions, epoch)
+
+
+@pytest.mark.parametrize("engine", ["ring", "torch"])
+def test_commands_of_a_data_set_are_terminated_as_usual(engine):
+    processes = 1 if engine == "ring" else 0
+    dataset = _RunsCommands(16)
+    settings = {"num_workers": 1, "processes": processes, "multiprocessing_context": "fork"}
+    with make_loader(dataset, engine=engine, **settings) as loader:
+        assert len(digests(loader)) == 2
+
+
+def test_a_worker_that_hangs_is_ended_at_the_deadline():
+    began = time.monotonic()
+    settings = {"engine": "torch", "num_workers": 2, "multiprocessing_context": "fork"}
+    with (
+        make_loader(FakeDataset(40, slow_s=3600), timeout_s=1, **settings) as loader,
+        pytest.raises(RuntimeError, match="no batch within timeout_s=1 s"),
+    ):
+        digests(loader)
+    assert time.monotonic() - began < 60
