@@ -38,6 +38,8 @@ _END_S = 5.0
 _said: set[str] = set()
 server_users: set[int] = set()
 """Ids of what may start a process from the fork server at any moment."""
+_server_lock = threading.Lock()  # held to add a user, and to end the server if there is none
+_own_server: tuple[int, int] | None = None  # this process, and the server that it started here
 
 
 def process_context(name: str) -> Any:
@@ -71,12 +73,33 @@ def ensure_server(name: str) -> int | None:
     Returns:
         Its process id.
     """
+    global _own_server
     if name != "forkserver":
         return None
+    server: Any = forkserver._forkserver
+    before = server._forkserver_pid
     with sigterm_blocked():
         forkserver.ensure_running()
-    pid: int = vars(forkserver._forkserver)["_forkserver_pid"]
+    pid: int = server._forkserver_pid
+    if pid != before:
+        _own_server = os.getpid(), pid
     return pid
+
+
+def use_server(user: int) -> None:
+    """Have the server left alone until `user` is discarded from `server_users`."""
+    with _server_lock:
+        server_users.add(user)
+
+
+@contextmanager
+def server_used(user: int) -> Iterator[None]:
+    """Start processes from a server that nobody ends meanwhile."""
+    use_server(user)
+    try:
+        yield
+    finally:
+        server_users.discard(user)
 
 
 def has_server_ended(pid: int) -> bool:
@@ -145,17 +168,22 @@ def sigterm_blocked() -> Iterator[None]:
 def end_unused_server(user: int | None = None) -> None:
     """End the server that processes are forked from, if there are none, and free its memory.
 
-    It is killed: it may be importing for seconds. Whoever needs it later starts it again.
+    It is killed: it may be importing for seconds. Whoever needs it later starts it again. One
+    that was not started by `ensure_server`, or by the process that this one was forked from, is
+    not ours to end: others may be about to start something from it.
 
     Args:
         user: Who need not be asked, of `server_users`.
     """
     server: Any = forkserver._forkserver
-    children = vars(process)["_children"]
-    if server._forkserver_pid is not None and not (children or server_users - {user}):
-        with suppress(ProcessLookupError):
-            os.kill(server._forkserver_pid, signal.SIGKILL)
-        server._stop()
+    if _own_server is None or _own_server != (os.getpid(), server._forkserver_pid):
+        return
+    with _server_lock:
+        children = vars(process)["_children"]
+        if server._forkserver_pid is not None and not (children or server_users - {user}):
+            with suppress(ProcessLookupError):
+                os.kill(server._forkserver_pid, signal.SIGKILL)
+            server._stop()
 
 
 def give_up_starting(started: threading.Event, user: int) -> bool:

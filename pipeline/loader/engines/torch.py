@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.loader.contract import BatchTask, Delivery
 from pipeline.loader.shared_memory import check_shared_memory
-from pipeline.loader.starting import interrupts_held, warn_about_cores
+from pipeline.loader.starting import interrupts_held, server_used, warn_about_cores
 from pipeline.loader.watch import LoaderTimeoutError, WatchedQueue, describe_death
 from pipeline.loader.worker import Failure, WorkerDataset, WorkerError, identity, start_worker
 from pipeline.loader.worker_context import worker_context
@@ -102,7 +102,7 @@ class TorchEngine:
         if self._loader is None:
             self._loader = self._make_loader()
         try:
-            with interrupts_held(), _torch_advice_left_out():
+            with interrupts_held(), server_used(id(self)), _torch_advice_left_out():
                 self._iterator = iter(self._loader)
         except (TypeError, AttributeError) as error:
             if "pickle" not in str(error):

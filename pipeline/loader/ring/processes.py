@@ -22,7 +22,7 @@ from pipeline.loader.ring.receiving import Finished, give_back, received
 from pipeline.loader.ring.recruiting import Recruiter
 from pipeline.loader.ring.slots import SlotPool
 from pipeline.loader.ring.usage import Usage
-from pipeline.loader.starting import give_up_starting, server_users
+from pipeline.loader.starting import give_up_starting, server_users, use_server
 from pipeline.loader.worker import Failure, WorkerError
 from pipeline.loader.worker_context import worker_context
 
@@ -86,7 +86,7 @@ class ProcessCrew:
         self._have_started = False
         self._abandoned = False
         if settings.multiprocessing_context == "forkserver":
-            server_users.add(id(self))
+            use_server(id(self))
         self._watch.start()
         if settings.multiprocessing_context == "fork":
             # A lock that this thread holds meanwhile, of an import, would stay held in them.
