@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import faulthandler
+import multiprocessing
 import os
 import pickle
 import queue
@@ -14,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from multiprocessing import forkserver
 from typing import TYPE_CHECKING, Any, cast
 
 from pipeline.loader.contract import BatchTask, Delivery
@@ -218,9 +220,17 @@ def _receive_descriptor(connection: Connection) -> int:
 
 
 def _end_with_parent() -> None:
-    """Let the system kill this process when its parent is gone, even in the middle of a call."""
+    """Let the system kill this process when its parent is gone, even in the middle of a call.
+
+    A parent that was gone before is found here, unless it is a server, which is watched by the
+    main process: a forked process has a copy of the connection's other end, and would wait.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    parent = multiprocessing.parent_process()
+    has_server = forkserver.get_inherited_fds() is not None
+    if parent is not None and not has_server and os.getppid() != parent.pid:
+        os._exit(0)
 
 
 def _die_out_of_memory() -> None:

@@ -6,6 +6,8 @@ import gc
 import os
 import signal
 import threading
+import time
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -55,6 +57,46 @@ def test_the_main_process_is_killed(tmp_path, start_method):
     family = family_at_work(process)
     process.kill()
     assert_gone(family)
+    process.communicate(timeout=5)
+
+
+ORPHANED = """
+import os, signal
+from pipeline.loader.ring import child
+from tests.pipeline.loader.fakes import FakeDataset, make_loader
+
+leave_signals = child.leave_signals_to_main
+
+def begin_late():
+    print(os.getpid(), flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    leave_signals()
+
+child.leave_signals_to_main = begin_late
+
+if __name__ == "__main__":
+    loader = make_loader(
+        FakeDataset(40), engine="ring", num_workers=1, processes=1, multiprocessing_context="fork"
+    )
+    list(loader)
+"""
+
+
+def test_the_main_process_is_killed_before_a_worker_begins(tmp_path):
+    process = start_program(tmp_path, ORPHANED)
+    assert process.stdout is not None
+    worker = psutil.Process(int(process.stdout.readline()))
+    deadline = time.monotonic() + 20
+    while worker.status() != psutil.STATUS_STOPPED and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.kill()
+    process.wait(timeout=20)
+    worker.send_signal(signal.SIGCONT)
+    try:
+        assert_gone([worker])
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            worker.kill()
     process.communicate(timeout=5)
 
 
