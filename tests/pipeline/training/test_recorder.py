@@ -80,11 +80,9 @@ def test_every_global_random_state_comes_back():
         np.random.normal()  # drawn in pairs: the other one is kept for the next call
         random.gauss(0, 1)
         states = random_states()
-        draws = []
-        for _ in range(2):
-            restore_random_states(states)
-            draws += [(random.random(), random.gauss(0, 1), np.random.normal(), torch.rand(1))]
-        assert draws[0] == draws[1]
+        draws = [random.gauss(0, 1), random.random(), np.random.normal(), torch.rand(1)]
+        restore_random_states(states)
+        assert [random.gauss(0, 1), random.random(), np.random.normal(), torch.rand(1)] == draws
     finally:
         restore_random_states(before)
 
