@@ -10,7 +10,9 @@ import pytest
 
 from pipeline.loader.faults import BadSampleError
 from pipeline.samplers.random import RandomSampler
+from pipeline.samplers.sequential import SequentialSampler
 from tests.pipeline.loader.fakes import FakeDataset, FakeStream, digests, make_loader
+from tests.pipeline.loader.staged import RowsCollated, StagedFake
 
 N = 400
 BAD = (3, 17, 200, 399)
@@ -67,6 +69,41 @@ def test_replacements_are_of_the_same_class_if_the_sampler_asks_for_it():
     assert all(labels[asked[position]] == labels[index] for position, index, _ in rows)
     rows = _rows(make_loader(dataset, RandomSampler(N), max_error_rate=1.0))
     assert not all(labels[asked[position]] == labels[index] for position, index, _ in rows)
+
+
+class InOrder(SequentialSampler):
+    def __init__(self, *same):
+        super().__init__(N)
+        self.same = same
+
+
+def _with_columns(bad, **columns):
+    """A dataset whose index has these columns beside its own."""
+    dataset = FakeDataset(N, bad=bad)
+    dataset.index._columns |= columns
+    return dataset
+
+
+def test_a_replacement_is_alike_in_every_column_asked_for():
+    dataset = _with_columns(range(0, N, 40), size=np.arange(N) // 3 % 4)
+    rows = _rows(make_loader(dataset, InOrder("label", "size"), max_error_rate=1))
+    for name in ("label", "size"):
+        column = dataset.index.column(name)
+        assert all(column[position] == column[index] for position, index, _ in rows)
+
+
+def test_the_only_other_record_of_a_class_is_found():
+    dataset = _with_columns((390,), label=np.isin(np.arange(N), (390, 391)).astype(int))
+    assert _rows(make_loader(dataset, InOrder("label")))[390][1] == 391
+
+
+def test_a_record_of_a_rare_class_is_looked_for_from_several_places():
+    """Of each class one good record: from a single place most are not ahead."""
+    labels, rare = np.zeros(N, np.int64), np.arange(1, 21)
+    labels[100 + rare] = labels[300 + rare] = rare
+    dataset = _with_columns(300 + rare, label=labels)
+    rows = _rows(make_loader(dataset, InOrder("label"), max_error_rate=1))
+    assert sum(rows[300 + label][1] == 100 + label for label in rare.tolist()) >= 15
 
 
 def test_a_class_of_bad_records_takes_others():
@@ -177,6 +214,26 @@ def test_a_quarantined_position_is_not_computed():
     rows = _rows(loader)
     assert rows[13][0] == 13 and rows[13][1] != 13 and loader.stats.bad_samples == 1
     assert loader.state_dict()["quarantined"] == [[0, 13]]
+
+
+@pytest.mark.parametrize("kind", [FakeDataset, FakeStream])
+def test_a_quarantined_position_is_that_of_its_epoch_alone(kind):
+    loader = make_loader(kind(40), max_error_rate=1)
+    loader.load_state_dict(loader.state_dict() | {"quarantined": [[1, 13]]})
+    assert [row[0] for row in _rows(loader)] == list(range(40))
+    assert loader.stats.bad_samples == 0
+    digests(loader)
+    assert loader.stats.bad_samples == 1
+
+
+def test_a_quarantined_record_is_not_read_for_the_shape_of_its_image():
+    class Unknown(StagedFake):
+        row_shape = None
+
+    read = []
+    loader = make_loader(Unknown(40, on_read=read.extend), collate=RowsCollated(), max_error_rate=1)
+    loader.load_state_dict(loader.state_dict() | {"quarantined": [[0, 0]]})
+    assert _rows(loader)[0][1] != 0 and 0 not in read
 
 
 def test_a_stream_skips_where_it_should_replace():

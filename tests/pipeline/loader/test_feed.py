@@ -1,4 +1,4 @@
-"""What a user's sampler may give."""
+"""What a user's sampler may give, and what becomes of a stream's iterator."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.loader.feed import indexed_tasks
 from pipeline.loader.plan import BatchPlan
-from tests.pipeline.loader.fakes import FakeDataset, make_loader
+from tests.pipeline.loader.fakes import FakeDataset, FakeStream, make_loader
 
 
 class Given:
@@ -82,3 +82,41 @@ def test_positions_asked_for_at_once_are_checked(monkeypatch):
     monkeypatch.setattr(sampler, "at", lambda epoch, positions: positions + 1)
     with pytest.raises(ValueError, match=r"Counting: at\(0, \.\.\.\) has record 40, expected 0 to"):
         list(make_loader(FakeDataset(40), sampler=sampler, batch_size=8))
+
+
+class Items:
+    """A user's iterator, which has something to close."""
+
+    def __init__(self, items):
+        self.items, self.is_closed = items, False
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return next(self.items)
+
+    def close(self):
+        self.is_closed = True
+
+
+class Closing(FakeStream):
+    def __init__(self, n):
+        super().__init__(n)
+        self.opened = []
+
+    def open(self, epoch, start):
+        self.opened.append(Items(super().open(epoch, start)))
+        return self.opened[-1]
+
+
+@pytest.mark.parametrize(("drop_last", "first", "opened"), [(False, 0, 1), ("pad", 1, 2)])
+def test_a_stream_is_closed_when_no_more_of_it_is_wanted(drop_last, first, opened):
+    stream = Closing(40)
+    loader = make_loader(stream, drop_last=drop_last)
+    loader.load_state_dict(loader.state_dict() | {"next_batch": first})
+    batches = iter(loader)
+    next(batches)
+    assert len(stream.opened) == opened, "padding is of the epoch's first items"
+    batches.close()
+    assert all(items.is_closed for items in stream.opened)

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -189,6 +190,28 @@ def test_what_was_not_begun_is_left_to_the_worker():
     given = reader.take(0)
     assert np.array_equal(given["records"], tasks[0].indices) and given["times"].read > 0
     assert reader.take(0) == {} and reader.take(7) == {}
+    reader.close(5)
+
+
+def test_records_that_were_taken_are_held_by_nobody():
+    class Records(list):
+        pass
+
+    reading = threading.Event()
+
+    def read(task):
+        reading.set()
+        return Records(task.indices)
+
+    task = next(make_loader(FakeDataset(8))._tasks(epoch=0, start=0, quarantine=frozenset()))
+    reader = ReadAhead(read, 1)
+    reader.begin(0, task)
+    assert reading.wait(20)
+    gone = weakref.ref(reader.take(0)["records"])
+    deadline = time.monotonic() + 10
+    while gone() is not None and time.monotonic() < deadline:
+        time.sleep(0.005)  # the thread that read them has just given them
+    assert gone() is None
     reader.close(5)
 
 
