@@ -119,6 +119,24 @@ def test_the_pause_between_epochs_and_the_first_batches_after_it_do_not_count():
     assert "500 samples/s; tried: 1 process of 2 threads 333" in loop.calibration.reason
 
 
+def test_a_measurement_is_of_several_batches_however_long_they_take():
+    loop = _Loop([], {THREADS: 1.0})
+    loop.run(DEPTH + 7)
+    assert not loop.looks
+    loop.run(1)
+    assert loop.calibration.is_over
+
+
+def test_what_another_formation_delivers_in_between_is_not_timed():
+    loop = _Loop([], {THREADS: 0.02})
+    loop.run(DEPTH + 2)
+    loop.now += 5.0
+    loop.calibration.delivered(FEW, 10, Usage())
+    loop.calibration.asked()
+    loop.run(100)
+    assert loop.looks[0].at_work == pytest.approx(0.4)
+
+
 def _look(step_share=0.0, at_work=1.9, cpu_s=0.05, wall_s=0.0):
     return Look(step_share, at_work, cpu_s, wall_s or cpu_s)
 

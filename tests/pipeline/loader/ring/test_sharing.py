@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 
 import numpy as np
 import pytest
 
+from pipeline.loader.contract import Delivery
 from pipeline.loader.ring.sharing import Sharing
 from pipeline.loader.ring.threads import ThreadCrew
 from tests.contracts.equality import assert_same
@@ -65,6 +68,46 @@ def test_whatever_a_helper_raises_is_raised_where_the_batch_is_asked_for():
     assert raised.wait(20)
     helper.join(20)
     assert not helper.is_alive()
+
+
+def test_what_was_spread_is_not_held():
+    class Work:
+        def __call__(self, piece: int) -> int:
+            return piece
+
+    work, sharing = Work(), Sharing()
+    gone = weakref.ref(work)
+    sharing.spread(work, [1, 2])
+    del work
+    gc.collect()
+    assert gone() is None, "also where those that help still hold what is shared"
+
+
+class FailsFirst:
+    """Could spread its first batch and fails before; two threads meet at the others."""
+
+    spreads = True
+
+    def __init__(self) -> None:
+        self.meeting = threading.Barrier(2)
+
+    def __call__(self, asked, *, allocate, spread=None) -> Delivery:
+        if spread is not None:
+            raise OSError("before anything was spread")
+        self.meeting.wait(20)
+        return Delivery(asked.number, {})
+
+
+def test_those_who_came_to_help_go_on_where_nothing_was_spread():
+    crew = ThreadCrew(FailsFirst(), 2, depth=3, timeout_s=10)
+    try:
+        for ticket in range(3):
+            crew.submit(ticket, task(0))
+        with pytest.raises(OSError, match="before anything"):
+            crew.take(0)
+        crew.take(1), crew.take(2)
+    finally:
+        crew.close()
 
 
 def test_helpers_go_where_nothing_is_spread():

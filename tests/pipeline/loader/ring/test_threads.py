@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
 import time
+import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from pipeline.loader.contract import Delivery
 from pipeline.loader.ring.formation import Formation, demanded_formation
+from pipeline.loader.ring.threads import ThreadCrew
 from pipeline.loader.settings import LoaderSettings
 from pipeline.loader.watch import LoaderTimeoutError
 from tests.pipeline.loader.fakes import Collated, FakeDataset, digests, make_loader
 from tests.pipeline.loader.ring.deadly import DeadlyDataset, sampler
+from tests.pipeline.loader.test_compute import task
 
 THREADS = {"engine": "ring", "num_workers": 2}
 FORK = {"multiprocessing_context": "fork"}
@@ -85,6 +91,57 @@ def test_an_error_says_thread_key_and_position():
         assert len(digests(loader)) == 8, "it starts again after an error"
 
 
+class _Given:
+    """What a batch is made of: an object that says when it is gone."""
+
+
+class _Computer:
+    """Notes what is begun and what is still held; at one batch it waits until it is told."""
+
+    def __init__(self, waits_at: int | None = None) -> None:
+        self.waits_at, self.is_waiting, self.free = waits_at, threading.Event(), threading.Event()
+        self.begun: list[int] = []
+        self.batches: list[weakref.ref[_Given]] = []
+
+    def __call__(self, asked, *, allocate):
+        self.begun.append(asked.number)
+        if asked.number == self.waits_at:
+            self.is_waiting.set()
+            assert self.free.wait(20)
+        given = _Given()
+        self.batches.append(weakref.ref(given))
+        return Delivery(asked.number, {"given": given})
+
+
+@pytest.mark.parametrize("waits_at", [1, 2])
+def test_what_is_dropped_is_neither_begun_nor_kept(waits_at):
+    compute = _Computer(waits_at)
+    crew = ThreadCrew(compute, 1, depth=3, timeout_s=20)
+    try:
+        for ticket in range(3):
+            crew.submit(ticket, replace(task(0), number=ticket))
+        assert compute.is_waiting.wait(20)
+        crew.drop()
+        compute.free.set()
+        crew.submit(3, replace(task(0), number=3))
+        assert crew.take(3).number == 3
+        assert compute.begun == [*range(waits_at + 1), 3]
+        gc.collect()
+        assert all(batch() is None for batch in compute.batches)
+    finally:
+        crew.close()
+
+
+def test_a_crew_that_is_closed_is_not_held_until_the_program_ends():
+    compute = _Computer()
+    gone = weakref.ref(compute)
+    crew = ThreadCrew(compute, 2, depth=3, timeout_s=20)
+    crew.close()
+    del crew, compute
+    gc.collect()
+    assert gone() is None
+
+
 class _SeesThreads(Collated):
     def __call__(self, samples):
         batch = super().__call__(samples)
@@ -118,13 +175,22 @@ class _NeedsAProcess(FakeDataset):
         return samples
 
 
-def test_global_random_states_need_a_process_each():
-    with make_loader(_NeedsAProcess(40), **THREADS, **FORK) as loader:
+class _DrawingCollate(Collated):
+    global_random = True
+
+
+@pytest.mark.parametrize(
+    ("dataset", "changes"),
+    [(_NeedsAProcess(40), {}), (FakeDataset(40), {"collate": _DrawingCollate()})],
+    ids=["dataset", "collate"],
+)
+def test_global_random_states_need_a_process_each(dataset, changes):
+    with make_loader(dataset, **THREADS, **FORK, **changes) as loader:
         next(iter(loader))
         assert len(loader._engine._crew.pids) == 2
         assert all(worker.num_threads == 1 for worker in loader._engine._crew._workers)
     with pytest.raises(ValueError, match=r"loader.processes is 0.*global random states"):
-        make_loader(_NeedsAProcess(40), processes=0, **THREADS)
+        make_loader(dataset, processes=0, **THREADS, **changes)
 
 
 @pytest.mark.parametrize(
