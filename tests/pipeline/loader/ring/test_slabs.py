@@ -113,29 +113,64 @@ def test_bad_samples_leave_gaps_that_are_closed(memory, settings, on_error):
         assert digests(loader) == digests(alike)
 
 
-def test_what_lies_in_the_slot_is_not_copied():
-    slot_memory = mmap.mmap(-1, 4096)
+@pytest.fixture
+def slot_memory():
+    """A slot in which a batch's images lie already: 600 bytes."""
+    memory = mmap.mmap(-1, 4096)
+    torch.frombuffer(memory, dtype=torch.uint8, count=600)[:] = torch.arange(600) % 127
+    return memory
+
+
+def crossed(value, slot_memory):
+    """The parcel of a value, and what is unpacked of it, which is equal."""
+    before = {name: tensor.clone() for name, tensor in value.items()}
+    parcel = Parcel(value, address=address_of(slot_memory), filled_bytes=600)
+    parcel.write(slot_memory)
+    got = unpack(parcel.packed, memoryview(slot_memory))
+    assert all(torch.equal(got[name], before[name]) for name in before)
+    return parcel, got
+
+
+def test_slots_that_come_back_late_are_closed():
+    pool = SlotPool(3, locks=FakeMemory(passed=False))
+    late, waits, leased = (pool.take() for _ in range(3))
+    pool.lease(waits, 100)  # its view is gone, and the device has not come past it
+    pool.lease(leased, 100)
+    pool.close()
+    assert (late.fd >= 0, waits.fd, leased.fd) == (True, -1, -1)
+    pool.give_back(late)
+    assert late.fd == -1
+
+
+def test_what_lies_in_the_slot_is_not_copied(slot_memory):
     there = torch.frombuffer(slot_memory, dtype=torch.uint8, count=600)
-    there[:] = torch.arange(600) % 251
     value = {
         "image": there.view(2, 10, 30),
         "part": there[8:24].view(torch.int64),
         "odd": there[1:17].view(2, 8).t(),
         "label": torch.arange(3),
     }
-    before = {name: tensor.clone() for name, tensor in value.items()}
-    parcel = Parcel(value, address=address_of(slot_memory), filled_bytes=600)
+    parcel, got = crossed(value, slot_memory)
     assert parcel.packed["image"] == Placed(0, torch.uint8, (2, 10, 30), None)
     assert parcel.packed["part"] == Placed(8, torch.int64, (2,), None)
     assert {placed.offset for placed, _ in parcel._tensors} == {640, 704}
-    parcel.write(slot_memory)
-    got = unpack(parcel.packed, memoryview(slot_memory))
-    assert all(torch.equal(got[name], before[name]) for name in before)
     assert got["image"].data_ptr() == there.data_ptr()
 
 
-def test_a_place_that_no_tensor_takes_is_not_spared():
-    slot_memory = mmap.mmap(-1, 4096)
+def test_what_lies_in_the_slot_unaligned_is_not_written_over(slot_memory):
+    odd = torch.frombuffer(slot_memory, dtype=torch.int64, count=4, offset=3)
+    crossed({"label": torch.full((8,), 7), "odd": odd}, slot_memory)
+
+
+def test_a_view_of_the_slot_that_its_bytes_do_not_say_all_about_stays_equal(slot_memory):
+    floats = torch.frombuffer(slot_memory, dtype=torch.float32, count=32)
+    negated = torch.view_as_complex(floats[16:].view(8, 2)).conj().imag
+    assert negated.is_neg()
+    conjugate = torch.view_as_complex(floats[:16].view(8, 2)).conj()
+    crossed({"conjugate": conjugate, "negated": negated}, slot_memory)
+
+
+def test_a_place_that_no_tensor_takes_is_not_spared(slot_memory):
     parcel = Parcel({"image": torch.ones(7)}, address=address_of(slot_memory), filled_bytes=600)
     assert parcel.packed["image"].offset == 0 and parcel.size_bytes == 64
 

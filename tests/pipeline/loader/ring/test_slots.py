@@ -7,6 +7,9 @@ import logging
 import mmap
 import os
 import resource
+import signal
+import time
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -19,6 +22,8 @@ RING = {
     "engine": "ring", "processes": 1, "num_workers": 2, "multiprocessing_context": "fork",
 }  # fmt: skip
 N = 400
+MOST_SLOTS = 2 * 2 + 3 + 2
+"""Computed ahead, held by the consumer, and those of batches that nobody waits for any more."""
 
 
 def _crossed(value):
@@ -53,6 +58,25 @@ def test_every_type_and_layout_crosses():
     assert torch.equal(got["nested"]["tuple"][0], torch.zeros(3))
     assert got["key"] == ["a", "b"] and got["sparse"] is batch["sparse"]
     assert got["weights"] is batch["weights"]
+
+
+class _Pair(NamedTuple):
+    number: int
+    tensor: torch.Tensor
+
+
+class _Kind(torch.Tensor):
+    pass
+
+
+def test_what_is_more_than_a_tensor_stays_what_it_is():
+    batch = {
+        "parameter": torch.nn.Parameter(torch.ones(3), requires_grad=False),
+        "subclass": torch.ones(3).as_subclass(_Kind),
+        "named": _Pair(1, torch.ones(2)),
+    }
+    got, parcel = _crossed(batch)
+    assert all(got[name] is batch[name] for name in batch) and parcel.size_bytes == 0
 
 
 def test_a_slot_comes_back_with_the_last_view_of_it():
@@ -136,6 +160,35 @@ def test_an_ordinary_loop_uses_its_slots_again(caplog):
                 digest(batch)
         assert next(loader._engine._crew._slots._numbers) <= 2 * 2 + 3
         assert "are kept" not in caplog.text
+
+
+@pytest.mark.parametrize(("slow_s", "pause_s"), [(0.02, 0), (0, 0.05)])
+def test_what_is_broken_off_gives_its_slots_back(slow_s, pause_s):
+    changes = {**RING, "across_epochs": False}
+    with make_loader(FakeDataset(80, slow_s=slow_s), **changes) as loader:
+        for _ in range(8):
+            batches = iter(loader)
+            next(batches)
+            time.sleep(pause_s)  # in which the others come; without, they are under way
+            batches.close()
+            del batches
+        digests(loader)
+        assert next(loader._engine._crew._slots._numbers) <= MOST_SLOTS
+
+
+def test_what_was_dropped_when_its_process_ends_gives_its_slot_back():
+    changes = {**RING, "across_epochs": False}
+    with make_loader(FakeDataset(80, slow_s=0.1), **changes) as loader:
+        for _ in range(5):
+            batches = iter(loader)
+            next(batches)
+            pid = loader._engine._crew.pids[0]
+            batches.close()
+            os.kill(pid, signal.SIGKILL)
+            while loader._engine._crew.pids[0] == pid:
+                time.sleep(0.005)
+        digests(loader)
+        assert next(loader._engine._crew._slots._numbers) <= MOST_SLOTS
 
 
 def test_many_kept_batches_do_not_run_out_of_descriptors():
