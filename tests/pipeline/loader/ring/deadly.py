@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.samplers.random import RandomSampler
-from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader
+from tests.pipeline.loader.fakes import Collated, FakeDataset, digests, make_loader
 
 N = 60
 RECORD = 20
@@ -37,6 +37,15 @@ class DeadlyDataset(FakeDataset):
                     file.write(f"{os.getpid()} {position}\n")
             _end(self.how)
         return super()._one(index, position, epoch)
+
+
+class DeadlyCollate(Collated):
+    """Ends the process that collates one record with others."""
+
+    def __call__(self, samples: list[Any]) -> Any:
+        if len(samples) > 1 and any(sample["index"] == RECORD for sample in samples):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__(samples)
 
 
 def _end(how: str) -> None:

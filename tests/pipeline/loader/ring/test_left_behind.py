@@ -12,8 +12,10 @@ from contextlib import suppress
 import psutil
 import pytest
 
+from pipeline.loader.worker import WorkerError
 from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader
 from tests.pipeline.loader.programs import assert_gone, family_at_work, start_program
+from tests.pipeline.loader.ring.deadly import DeadlyCollate, N, sampler
 
 SCRIPT = """
 import sys
@@ -143,6 +145,25 @@ def test_a_loader_that_is_forgotten_ends_its_workers(processes):
     gc.collect()
     assert threading.active_count() == threads
     assert not any(map(psutil.pid_exists, workers))
+
+
+def _fail_with_a_batch_that_ends_every_process() -> None:
+    with (
+        make_loader(
+            FakeDataset(N), sampler(), collate=DeadlyCollate(), **RING, processes=1
+        ) as loader,
+        pytest.raises(WorkerError, match="signal 9"),
+    ):
+        digests(loader)
+
+
+def test_a_batch_that_ends_every_process_leaves_no_descriptor():
+    _fail_with_a_batch_that_ends_every_process()
+    gc.collect()
+    before = _descriptors()
+    _fail_with_a_batch_that_ends_every_process()
+    gc.collect()
+    assert _descriptors() == before
 
 
 def _descriptors() -> list[str]:

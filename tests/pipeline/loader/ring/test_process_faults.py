@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 import signal
+import socket
 import time
 
 import psutil
 import pytest
 
 from pipeline.loader.faults import BadSampleError
+from pipeline.loader.ring import child
 from pipeline.loader.worker import WorkerError
-from tests.pipeline.loader.fakes import Collated, FakeDataset, digest, digests, make_loader
+from tests.pipeline.loader.fakes import FakeDataset, digest, digests, make_loader
 from tests.pipeline.loader.ring.deadly import (
     RECORD,
+    DeadlyCollate,
     DeadlyDataset,
     N,
     expected,
@@ -91,16 +95,9 @@ def test_a_quarantined_sample_may_not_be_passed_over_where_none_may():
         digests(loader)
 
 
-class _DeadlyCollate(Collated):
-    def __call__(self, samples):
-        if len(samples) > 1 and any(sample["index"] == RECORD for sample in samples):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().__call__(samples)
-
-
 def test_a_batch_that_ends_every_process_ends_the_run():
     with (
-        make_loader(FakeDataset(N), sampler(), collate=_DeadlyCollate(), **RING) as loader,
+        make_loader(FakeDataset(N), sampler(), collate=DeadlyCollate(), **RING) as loader,
         pytest.raises(WorkerError, match=r"signal 9.*twice, with batch \d of epoch 0 alone"),
     ):
         digests(loader)
@@ -118,6 +115,42 @@ def test_processes_that_cannot_start_end_the_run():
         pytest.raises(WorkerError, match="exit code 3"),
     ):
         digests(loader)
+
+
+def test_starts_that_fail_now_and_then_do_not_end_the_run(monkeypatch):
+    starts = multiprocessing.get_context("fork").Value("i", 0)
+
+    def fail_at_times():
+        with starts.get_lock():
+            starts.value += 1
+            number = starts.value
+        if number in (1, 2, 4, 5):
+            os._exit(3)
+
+    monkeypatch.setattr(child, "_end_with_parent", fail_at_times)
+    settings = {**RING, "num_workers": 1, "prefetch_factor": 1}
+    with make_loader(FakeDataset(N, slow_s=0.02), sampler(), **settings) as loader:
+        got = []
+        for at, batch in enumerate(loader):
+            got.append(digest(batch))
+            if at == 1:
+                os.kill(loader._engine._crew.pids[0], signal.SIGKILL)
+        assert got == expected(quarantined=False)
+    assert starts.value >= 6
+
+
+def test_a_timeout_that_a_program_set_for_its_sockets_ends_no_process():
+    socket.setdefaulttimeout(0.3)
+    try:
+        with make_loader(FakeDataset(N, slow_s=0.1), sampler(), **RING) as loader:
+            batches = iter(loader)
+            got = [digest(next(batches))]
+            pids = loader._engine._crew.pids
+            got += [digest(batch) for batch in batches]
+            assert got == expected(quarantined=False)
+            assert loader._engine._crew.pids == pids
+    finally:
+        socket.setdefaulttimeout(None)
 
 
 class _Locked(FakeDataset):
