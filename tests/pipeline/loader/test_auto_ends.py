@@ -12,6 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pipeline.loader.ring import child
+from pipeline.loader.worker import WorkerError
 from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader
 from tests.pipeline.loader.ring.deadly import (
     RECORD,
@@ -154,3 +156,25 @@ def test_a_record_that_ends_chosen_processes_is_quarantined(tmp_path):
         dataset.arms.touch()
         assert digests(loader) == expected()
         assert loader.state_dict()["quarantined"] == [[0, position_of(RECORD)]]
+
+
+@pytest.fixture
+def closed():
+    """A loader that chose a process and was closed, which ended it."""
+    settings = {"engine": "auto", "num_workers": 2, "multiprocessing_context": "fork"}
+    with make_loader(FakeDataset(N), sampler(), **settings) as loader:
+        let_try(loader, FEW)
+        _until_chosen(loader, FEW)
+        loader.close()
+        yield loader
+
+
+def test_what_steps_in_while_the_chosen_starts_again_is_ended(closed):
+    _until_chosen(closed, FEW)
+    assert digests(closed) == expected(quarantined=False)
+
+
+def test_the_chosen_that_cannot_start_again_ends_the_run(closed, monkeypatch):
+    monkeypatch.setattr(child, "_end_with_parent", lambda: os._exit(3))
+    with pytest.raises(WorkerError, match="exit code 3"):
+        _until_chosen(closed, FEW)
