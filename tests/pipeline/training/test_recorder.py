@@ -13,6 +13,7 @@ from tiny_job import TinyLoader, config_of, settings_of
 from pipeline.device import DevicePrefetcher
 from pipeline.training import recorder as recorder_module
 from pipeline.training.distributed import World
+from pipeline.training.given_values import given_values, values_of
 from pipeline.training.parts import Parts
 from pipeline.training.random_states import random_states, restore_random_states
 from pipeline.training.recorder import Recorder
@@ -22,11 +23,13 @@ from pipeline.training.state import RunState
 def recorder_of(folder, trainer=(), *, rank=0, scheduler=None):
     config = config_of(folder, {"num_threads": None, **dict(trainer)})
     model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     parts = Parts(
         model=model,
         task=None,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        optimizer=optimizer,
         scheduler=scheduler,
+        given=given_values(values_of(optimizer), scheduler, {}),
         scaler=torch.amp.GradScaler("cpu", enabled=False),
         train=DevicePrefetcher(TinyLoader(config, "train", 0, 1), "cpu"),
         val=None,
