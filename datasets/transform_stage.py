@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from datasets.pending_image import DamagedImageError, DrawnImage, PendingImage
 from datasets.sample import BadRecord, BadSample, Sample
+from pipeline.blame import is_explained
 from pipeline.rng import KeyedRng, Stream
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class TransformStage:
         Raises:
             RuntimeError: The transform failed. That is a mistake in it or its arguments, not
                 in the data, so it is no bad sample: it stops the run and the cause is chained.
+            ValueError: The same, where the cause's message says all.
         """
         if isinstance(sample, BadRecord):
             return BadSample(sample.index, sample.key, position, sample.cause, self.storage)
@@ -179,10 +181,10 @@ class TransformStage:
             key, position = str(sample.get("key")), int(sample["position"])
             return BadSample(int(sample["index"]), key, position, str(error), self.storage)
         where = "; ".join(getattr(error, "__notes__", ())) or "in the transform"
-        raise RuntimeError(
-            f"{self.storage}: {sample.get('key')!r} at position {sample['position']}: {where}: "
-            f"{type(error).__name__}: {error}"
-        ) from error
+        what = f"{self.storage}: {sample.get('key')!r} at position {sample['position']}: {where}: "
+        if is_explained(error):
+            raise ValueError(f"{what}{error}") from error
+        raise RuntimeError(f"{what}{type(error).__name__}: {error}") from error
 
     def _transformed(
         self,

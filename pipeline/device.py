@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from datasets.encoded import refuse_encoded
 from datasets.protocols import BatchTransform
 from datasets.sample import Batch
 from pipeline.copy_stream import Copy, CopyStream, CudaCopyStream, map_tensors
@@ -108,7 +109,11 @@ class DevicePrefetcher:
 
     def _transformed(self, batch: Batch) -> Batch:
         for transform in self.transforms:
-            batch = transform(batch)
+            try:
+                batch = transform(batch)
+            except (TypeError, AttributeError):
+                refuse_encoded(batch.get("image"))
+                raise
         return batch
 
     def _directly(self, batches: Iterator[Batch]) -> Iterator[Batch]:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from datasets.encoded import refuse_encoded
 from datasets.pending_image import DamagedImageError, DrawnImage, PendingImage
 from datasets.sample import Sample
 from transforms.compiled_head import CompiledHead, compile_head
@@ -68,6 +69,7 @@ class AlbumentationsStage:
             )
         if isinstance(image, PendingImage):
             sample["image"] = image.whole()
+        refuse_encoded(image)
         compose, names = self._compose_for(has_boxes, has_keypoints)
         given: Sample = {key: sample[key] for key in ("image", "mask") if key in sample}
         if has_boxes:

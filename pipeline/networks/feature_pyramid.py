@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from datasets.sample import Batch
+from pipeline.networks.image_input import image_of
 
 
 class FeaturePyramid(nn.Module):
@@ -58,12 +59,6 @@ class FeaturePyramid(nn.Module):
             merged = side
         assert merged is not None
         return self.mix(merged), levels[-1]
-
-
-def image_of(batch: Batch) -> torch.Tensor:
-    """The batch's images, float [B, 3, H, W]."""
-    image: torch.Tensor = batch["image"]
-    return image.permute(0, 3, 1, 2).float() / 255 if image.dtype == torch.uint8 else image
 
 
 def conv_block(inputs: int, outputs: int, *, stride: int) -> nn.Sequential:

@@ -11,7 +11,8 @@ from torch.nn import functional
 
 from datasets.sample import Batch
 from pipeline.networks.box_detector import BoxHead
-from pipeline.networks.feature_pyramid import FeaturePyramid, conv_block, image_of
+from pipeline.networks.feature_pyramid import FeaturePyramid, conv_block
+from pipeline.networks.image_input import image_of
 from pipeline.networks.keypoint_net import keypoints_in
 
 

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from datasets.sample import Batch
+from pipeline.networks.image_input import image_of
 
 
 class Segmenter(nn.Module):
@@ -45,9 +46,7 @@ class Segmenter(nn.Module):
         Args:
             batch: ``image`` float [B, 3, H, W]; uint8 [B, H, W, 3] is turned into 0..1 first.
         """
-        image = batch["image"]
-        if image.dtype == torch.uint8:
-            image = image.permute(0, 3, 1, 2).float() / 255
+        image = image_of(batch)
         levels = [self.stem(image)]
         for stage in self.down:
             levels.append(stage(levels[-1]))

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from datasets.sample import Batch
+from pipeline.networks.image_input import image_of
 
 
 class SmallCnn(nn.Module):
@@ -43,9 +44,7 @@ class SmallCnn(nn.Module):
         Args:
             batch: ``image`` float [B, 3, H, W]; uint8 [B, H, W, 3] is turned into 0..1 first.
         """
-        image = batch["image"]
-        if image.dtype == torch.uint8:
-            image = image.permute(0, 3, 1, 2).float() / 255
+        image = image_of(batch)
         # A mean in place of adaptive pooling: any size, and its gradient is exact on CUDA too.
         features = self.stages(image).mean(dim=(2, 3))
         return self.head(self.dropout(features))

@@ -11,6 +11,7 @@ from PIL import Image
 from datasets.map_dataset import MapDataset
 from datasets.protocols import Dataset
 from datasets.sample import BadSample
+from pipeline.blame import is_explained
 from pipeline.rng import KeyedRng, Stream
 from tests.building import build_step
 from tests.contracts.equality import assert_same, untouched_global_states
@@ -18,6 +19,7 @@ from tests.memory_storage import MemoryStorage
 from tests.photographs import photograph
 from transforms.cpu.stack import build_stack
 from transforms.decode.image import ImageDecoder
+from transforms.decode.raw import make_raw_decoder
 
 STEPS = {
     "crop": {"_target_": "albumentations.RandomResizedCrop", "size": [16, 16]},
@@ -118,6 +120,17 @@ def test_a_failing_transform_is_a_mistake_and_no_bad_sample():
     data = MapDataset(storage(), decode=ImageDecoder(), transform=plain, seed=0)
     with pytest.raises(RuntimeError, match="in the transform: ZeroDivisionError: by zero"):
         fetch(data, [1], [4])
+
+
+def test_a_transform_that_says_what_is_wrong_needs_no_traceback():
+    steps = {"resize": {"_target_": "albumentations.Resize", "height": 9, "width": 9}}
+    transform = build_stack(steps, build_step=build_step)
+    data = MapDataset(storage(), decode=make_raw_decoder(), transform=transform, seed=0)
+    with pytest.raises(
+        ValueError, match=r"'images/1.jpg' at position 4: .*dataset/decode=image$"
+    ) as told:
+        fetch(data, [1], [4])
+    assert is_explained(told.value)
 
 
 def test_a_decoder_that_fails_otherwise_than_by_value_error_is_a_mistake():

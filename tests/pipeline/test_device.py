@@ -10,6 +10,7 @@ from pipeline.copy_stream import Copy, map_tensors
 from pipeline.device import DevicePrefetcher
 from pipeline.loader.stats import LoaderStats
 from tests.pipeline.loader.staged import FakeMemory
+from transforms.device.normalize import Normalize
 
 
 class Counting:
@@ -289,3 +290,15 @@ def test_leaving_early_closes_the_loader_and_the_state_goes_on():
 def test_without_a_valid_field_all_rows_count():
     prefetcher = DevicePrefetcher([{"x": torch.zeros(3, 2)}], "cpu")
     assert [batch["num_valid"] for batch in prefetcher] == [3]
+
+
+def test_a_step_that_gets_files_for_pixels_says_what_decodes_them():
+    files = [{"image": [b"\x89PNG", b"\x89PNG"], "valid": torch.ones(2, dtype=torch.bool)}]
+    with pytest.raises(ValueError, match=r"'image' is a file's 4 bytes.*dataset/decode=image$"):
+        list(DevicePrefetcher(files, "cpu", [Normalize()]))
+
+    def failing(batch):
+        raise TypeError("of another kind")
+
+    with pytest.raises(TypeError, match="of another kind"):
+        list(DevicePrefetcher(Counting(1), "cpu", [failing]))

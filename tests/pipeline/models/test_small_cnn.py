@@ -41,3 +41,8 @@ def test_a_module_is_fed_one_field():
         model({"label": torch.zeros(3)})
     with pytest.raises(ValueError, match="expected a torch module"):
         module(module={"in_features": 3})
+
+
+def test_files_in_the_place_of_pixels_are_told():
+    with pytest.raises(ValueError, match=r"'image' is a file's 3 bytes.*dataset/decode=image$"):
+        small_cnn(num_classes=2)({"image": [b"\xff\xd8\xff"]})

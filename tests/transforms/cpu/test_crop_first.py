@@ -204,3 +204,9 @@ def test_damage_arrives_as_damage_and_a_mistake_with_its_step():
 def test_a_sample_without_an_image_is_told_what_to_choose():
     with pytest.raises(ValueError, match=r"no image to augment, fields: label, row; .*as_is"):
         stack(RESIZED, COLOR)({"label": 1, "row": 2}, KeyedRng().at(0, 0, 0))
+
+
+def test_a_file_in_the_place_of_pixels_is_told_what_decodes_it():
+    for steps in ((RESIZED, COLOR), (COLOR,)):
+        with pytest.raises(ValueError, match=r"a file's [\d,]+ bytes.*dataset/decode=image$"):
+            stack(*steps)({"image": FILES["420"]}, KeyedRng().at(0, 0, 0))
