@@ -2,14 +2,16 @@
 
 A command is a module here: a settings dataclass registered as ``settings/<command>``, and
 ``run(config) -> int``, which returns the exit status. One that is to take ``key=a,b`` says
-``SWEEPS = True``, and its ``run`` gets `pipeline.config.points.Points`. ``WORDS`` are words that
-may follow its name, each with the override that it stands for.
+``SWEEPS = True``, and its ``run`` gets `pipeline.config.points.Points`. With ``TYPED = True`` it
+also gets the overrides as they were typed. ``WORDS`` are words that may follow its name, each with
+the override that it stands for.
 """
 
 from __future__ import annotations
 
 import difflib
 import sys
+from functools import partial
 from importlib import import_module
 
 COMMANDS = {
@@ -53,7 +55,8 @@ def main(argv: list[str]) -> int:
         elif near := difflib.get_close_matches(word, words, n=1):
             print(f"pipeline {name}: no {word!r}; did you mean {near[0]}?", file=sys.stderr)
             return 2
-    return run_command(name, typed, command.run, sweeps=sweeps)
+    run = partial(command.run, typed=typed) if getattr(command, "TYPED", False) else command.run
+    return run_command(name, typed, run, sweeps=sweeps)
 
 
 def _without_word(typed: list[str], word: str, override: str) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,6 +12,7 @@ from annotated_types import Ge, Le
 
 from pipeline.registry import register
 
+TYPED = True
 # Settings that say how it is done, and not what comes of it.
 _EXECUTION = frozenset("path to check num_workers on_error overwrite verify".split())
 
@@ -93,14 +94,20 @@ class PackSettings:
         return bool(self.max_side or self.short_side or self.quality or self.tiled or self.raw)
 
 
-def run(config: dict[str, Any]) -> int:
-    """Write both splits of ``dataset.storage`` as ``pack.to`` under ``pack.path``."""
+def run(config: dict[str, Any], typed: Sequence[str] = ()) -> int:
+    """Write both splits of ``dataset.storage`` as ``pack.to`` under ``pack.path``.
+
+    Args:
+        config: The plain config.
+        typed: The overrides that it came from, of which those of the task stay true of the result.
+    """
     from pipeline.build import build, build_settings, open_storage
     from pipeline.config.discovery import load_all
     from pipeline.cores import default_workers
     from pipeline.packing.recoding import make_recode
     from pipeline.packing.run import Packing, pack
-    from pipeline.packing.verify import check
+    from pipeline.packing.training_line import training_line
+    from pipeline.packing.verify import check, open_packed
 
     settings: PackSettings = build_settings(config["pack"])
     workers = settings.num_workers
@@ -147,19 +154,30 @@ def run(config: dict[str, Any]) -> int:
         )
     )
     if status == 0:
-        print(_how_to_train(settings, target, list(sources), writer.storage_arguments))
+        arguments = writer.storage_arguments
+        split = next(iter(sources))
+        print(
+            training_line(
+                config["dataset"],
+                typed,
+                to=name,
+                place=_place(target, list(sources), arguments),
+                packed=open_packed(target / split, {"storage": name, "arguments": arguments}),
+                only_pixels=settings.raw == 1,
+            )
+        )
     return status
 
 
-def _how_to_train(
-    settings: PackSettings, target: Path, splits: list[str], arguments: dict[str, Any]
-) -> str:
+def _place(target: Path, splits: list[str], arguments: Mapping[str, Any]) -> list[str]:
+    """Overrides that say where the result lies."""
     # A folder of both splits is opened as one; a split alone by its own name.
-    path, rest = (
-        (target, "") if len(splits) > 1 else (target / splits[0], " dataset.val_fraction=0")
-    )
-    rest += "".join(f" dataset.storage.{name}={value}" for name, value in arguments.items())
-    return f"train on it: python train.py dataset={settings.to} dataset.storage.path={path}{rest}"
+    alone = len(splits) == 1
+    return [
+        f"dataset.storage.path={target / splits[0] if alone else target}",
+        *(["dataset.val_fraction=0"] if alone else []),
+        *(f"dataset.storage.{name}={value}" for name, value in arguments.items()),
+    ]
 
 
 def refuse_nesting(config: dict[str, Any], target: Path, key: str = "pack.path") -> None:

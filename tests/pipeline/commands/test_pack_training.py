@@ -1,0 +1,118 @@
+"""The command that ``pack`` ends with: it trains, as it is printed."""
+
+from __future__ import annotations
+
+import shlex
+
+import cv2
+import numpy as np
+import pytest
+
+from pipeline import build_loader, compose
+from pipeline.commands import main
+from pipeline.config.command_line import main as train
+from tests.pipeline.commands.test_pack import batches, same
+
+FORMS = [
+    "lmdb", "webdataset", "parquet", "arrow", "hdf5", "sqlite", "zip", "npy_shards", "pt_shards",
+]  # fmt: skip
+QUICK = [
+    "loader=inline", "loader.batch_size=4", "loader.drop_last=false", "trainer.max_steps=1",
+    "trainer.limit_val_batches=1", "trainer.progress=off",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("some photographs")
+    draw = np.random.default_rng(0)
+    for name in ("cat", "dog"):
+        (folder / name).mkdir()
+        for number in range(6):
+            image = draw.integers(0, 255, (40, 40, 3), np.uint8)
+            cv2.imwrite(str(folder / name / f"{number}.png"), image)
+    return folder
+
+
+def printed(capsys, *overrides):
+    """What packing says at last of training, taken apart."""
+    assert main(["pack", *overrides]) == 0
+    start, _, words = capsys.readouterr().out.splitlines()[-1].partition("train.py ")
+    assert start == "train on it: python "
+    return shlex.split(words)
+
+
+def trains(words, tmp_path):
+    given = [*words, *QUICK, f"outputs={tmp_path / 'runs'}"]
+    return train("pipeline.training.job.train", given) == 0
+
+
+@pytest.mark.parametrize("form", [*FORMS, "image_folder"])
+def test_images_in_files(photographs, tmp_path, capsys, form):
+    given = [f"dataset.storage.path={photographs}", "dataset.val_fraction=0.25"]
+    words = printed(capsys, *given, f"to={form}", f"path={tmp_path / 'in it'}")
+    assert trains(words, tmp_path)
+    found = batches(*words)
+    if form != "image_folder":  # which has an order of its own
+        assert same(found, batches(*given))
+
+
+@pytest.mark.parametrize("share", ["0.5", "1"])
+@pytest.mark.parametrize("form", ["lmdb", "npy_shards", "memmap"])
+def test_decoded_images(photographs, tmp_path, capsys, form, share):
+    if form == "memmap" and share != "1":
+        pytest.skip("it holds no files")
+    given = [f"dataset.storage.path={photographs}", "dataset.val_fraction=0.25"]
+    given += ["dataset.decode.mode=L"]
+    words = printed(capsys, *given, f"to={form}", f"path={tmp_path / 'a'}", f"raw={share}")
+    grey = ["augment.device.normalize.mean=[0.5]", "augment.device.normalize.std=[0.5]"]
+    assert same(batches(*words, *grey), batches(*given, *grey))
+    assert ("dataset/decode=image" in words) == (form == "npy_shards" and share != "1")
+
+
+def test_what_was_not_decoded_where_it_came_from(photographs, tmp_path, capsys):
+    given = [f"dataset.storage.path={photographs}", "dataset.val_fraction=0.25"]
+    printed(capsys, *given, "to=npy_shards", f"path={tmp_path / 'a'}")
+    again = ["dataset=npy_shards", f"dataset.storage.path={tmp_path / 'a'}"]
+    for form in ("lmdb", "pt_shards"):
+        words = printed(capsys, *again, f"to={form}", f"path={tmp_path / form}")
+        assert same(batches(*words), batches(*given))
+
+
+@pytest.mark.parametrize("form", [*FORMS, "memmap"])
+def test_arrays(tmp_path, capsys, form):
+    draw = np.random.default_rng(0)
+    (tmp_path / "arrays").mkdir()
+    np.save(tmp_path / "arrays/features.npy", draw.normal(size=(20, 3, 2)).astype(np.float32))
+    np.save(tmp_path / "arrays/labels.npy", np.arange(20) % 2)
+    given = ["dataset=memmap", f"dataset.storage.path={tmp_path / 'arrays'}"]
+    words = printed(capsys, *given, f"to={form}", f"path={tmp_path / 'a'}")
+    stack = ["augment=as_is", "sampler=sequential", *QUICK[:3]]
+    rows = []
+    for overrides in (given, words):
+        with build_loader(compose([*overrides, *stack])) as loader:
+            rows.append([row.tolist() for batch in loader for row in batch["features"]])
+    assert rows[0] == rows[1] != []
+
+
+@pytest.mark.parametrize("typed", [["task=table"], ["dataset=csv"]])
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_of_tables(tmp_path, capsys, form, typed):
+    table = tmp_path / "table.csv"
+    rows = [f"{i / 7},{'uvw'[i % 3]},{'yes' if i % 2 else 'no'}" for i in range(40)]
+    table.write_text("\n".join(["size,kind,label", *rows]))
+    given = [*typed, f"dataset.storage.path={table}"]
+    assert trains(printed(capsys, *given, f"to={form}", f"path={tmp_path / 'a'}"), tmp_path)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_sequences(tmp_path, capsys, form, data_dir):
+    given = ["task=sequence", f"data_dir={data_dir}"]
+    assert trains(printed(capsys, *given, f"to={form}", f"path={tmp_path / 'a'}"), tmp_path)
+
+
+def test_what_files_beside_the_data_gave_is_not_promised(tmp_path, capsys, data_dir):
+    words = ["pack", "task=detection", f"data_dir={data_dir}", f"path={tmp_path / 'a'}"]
+    assert main(words) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"read it with: dataset=lmdb dataset.storage.path={tmp_path / 'a'}"
