@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 # Names under which the dependencies of pyproject.toml are imported.
 _NEEDED = frozenset(
@@ -25,6 +25,20 @@ def _output_fails() -> bool:
     return False
 
 
+def prepare_output() -> None:
+    """Give a program whose output was closed (``>&-``) one that goes nowhere, and escape letters.
+
+    Python has None for what was closed, and stops at a letter that the terminal's encoding lacks.
+    """
+    for name in ("stdout", "stderr"):
+        stream: Any = getattr(sys, name)
+        if stream is None:
+            stream = open(os.devnull, "w", encoding="utf-8")
+            setattr(sys, name, stream)
+        if hasattr(stream, "reconfigure"):  # not what a notebook or a test has put there
+            stream.reconfigure(errors="backslashreplace")
+
+
 def exit_with(run: Callable[[], int]) -> NoReturn:
     """Run a program and end the process with its status.
 
@@ -36,6 +50,7 @@ def exit_with(run: Callable[[], int]) -> NoReturn:
     Args:
         run: Returns the exit status, or raises SystemExit.
     """
+    prepare_output()
     try:
         status: int | str | None = run()
         sys.stdout.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,39 @@ def test_a_full_disk_under_the_output_is_one_line():
         )
     assert done.returncode == 1
     assert done.stderr == "error: the output cannot be written: No space left on device\n"
+
+
+def test_a_closed_output_is_no_mistake():
+    code = """
+import sys
+from pipeline.process_exit import exit_with
+def run():
+    print("x", flush=True)
+    print(sys.stdout.isatty(), file=sys.stderr)
+    return 3
+exit_with(run)"""
+    for closed in (">&-", "2>&-", ">&- 2>&-"):
+        command = f'exec "$0" -c "$1" {closed}'
+        done = subprocess.run(["sh", "-c", command, sys.executable, code], capture_output=True)
+        assert done.returncode == 3
+        assert done.stderr == (b"False\n" if closed == ">&-" else b"")
+
+
+def test_letters_that_the_output_cannot_show_are_escaped():
+    code = """
+import sys
+from pipeline.process_exit import exit_with
+def run():
+    print("n\\u00e4me")
+    print("n\\u00e4me", file=sys.stderr)
+    return 0
+exit_with(run)"""
+    done = subprocess.run(
+        [sys.executable, "-c", code.replace("\\\\", "\\")],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"n\\xe4me\n", b"n\\xe4me\n")
 
 
 def test_a_file_that_cannot_be_written_keeps_its_traceback():
