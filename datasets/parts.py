@@ -103,7 +103,7 @@ class PartSummary:
         first: Number in the result of its first record: some before it may have been left out.
         rows: Records of the source that were written, int64 [n].
         checksums: CRC-32 of each record's fields, uint32 [n]; see `datasets.record_checksum`.
-        sizes: Bytes of each record's files, texts and arrays, int64 [n].
+        sizes: Bytes of each record's fields but its label, int64 [n].
         labels: Class ids, int64 [n], or None where the records have no label.
         marks: Size and CRC-32 of each file that the writer named.
         bad: Records that cannot be read and were left out.

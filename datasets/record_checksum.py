@@ -12,7 +12,7 @@ _BYTES = (bytes, bytearray, memoryview)
 
 
 def record_checksum(fields: dict[str, Any], *, key: str) -> tuple[int, int]:
-    """CRC-32 of a record's fields, and how many bytes they are.
+    """CRC-32 of a record's fields, and how many bytes they are without its label.
 
     Fields count by name and not by their order. Byte strings count by their bytes, arrays by
     type, shape and values, whatever their byte order, and everything else as JSON.
@@ -36,7 +36,8 @@ def record_checksum(fields: dict[str, Any], *, key: str) -> tuple[int, int]:
             kind = f"{native.dtype.str}{value.shape}"
         else:
             content, kind = _as_json(value, name, key), "json"
-        size += len(content)
+        if name != "label":  # a class id, which is no part of the data
+            size += len(content)
         crc = zlib.crc32(f"{name}\0{kind}\0{len(content)}\0".encode(), crc)
         crc = zlib.crc32(content, crc)
     return crc, size

@@ -44,7 +44,8 @@ def summary_lines(
     sizes = np.concatenate([summary.sizes for summary in summaries])
     lines += _size_lines(sizes, width)
     bad = sum(len(summary.bad) for summary in summaries)
-    lines.append(f"unreadable: {bad:,}" if bad else "unreadable: none")
+    decoded = "" if done else " (no image was decoded)"
+    lines.append(f"unreadable: {bad:,}{decoded}" if bad else f"unreadable: none{decoded}")
     return lines
 
 

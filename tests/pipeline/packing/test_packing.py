@@ -185,6 +185,17 @@ def test_keys_that_stand_twice_are_refused(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+def test_sizes_are_those_of_files_and_what_was_not_decoded_is_said(tmp_path):
+    from datasets.writing import write_storage
+    from tests.pipeline.packing.packings import small_writer
+
+    records = {str(i): {"image": bytes(size), "label": 1} for i, size in enumerate((0, 73, 82))}
+    summaries = write_storage(small_writer(), tmp_path / "a", ListedRecords(records, ["a", "b"]))
+    lines = summary_lines(summaries, ("a", "b"), 80)
+    assert "sizes: 0 B to 82 B, median 73 B, 155 B in all" in lines
+    assert lines[-1] == "unreadable: none (no image was decoded)"
+
+
 @pytest.mark.parametrize("width", [30, 80])
 def test_the_report_fits_the_terminal(tmp_path, width, monkeypatch):
     from datasets.writing import write_storage
