@@ -163,7 +163,7 @@ def _sweep(arguments: Arguments, composer: Any, job: str | Callable[..., Any]) -
     from pipeline.config.sweep import sweep
 
     show_only = "cfg" in arguments.flags
-    return sweep(arguments.overrides, composer, job, show_only=show_only)
+    return sweep(arguments.overrides, composer, job, show_only=show_only, prints=is_first_rank())
 
 
 def _config_dir(arguments: Arguments) -> Path | None:

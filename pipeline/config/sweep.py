@@ -32,7 +32,14 @@ _KEYS = ("hydra.", "hydra/")
 _PLUGINS = ("hydra_plugins.", "hydra._internal.core_plugins.")
 
 
-def sweep(texts: Sequence[str], composer: Composer, job: str, *, show_only: bool = False) -> int:
+def sweep(
+    texts: Sequence[str],
+    composer: Composer,
+    job: str,
+    *,
+    show_only: bool = False,
+    prints: bool = True,
+) -> int:
     """Run a job for every combination of the swept values.
 
     Args:
@@ -40,6 +47,7 @@ def sweep(texts: Sequence[str], composer: Composer, job: str, *, show_only: bool
         composer: Groups and options.
         job: Dotted path of the job, which child processes of a launcher import.
         show_only: Print the configs of the jobs and run none.
+        prints: Print the table; of several ranks, which run the same jobs, one does.
 
     Returns:
         0, or 1 if a job failed; the others have run all the same.
@@ -59,9 +67,11 @@ def sweep(texts: Sequence[str], composer: Composer, job: str, *, show_only: bool
             print("---")
         return 0
     results = _launch(master, jobs, composer, job)
-    from pipeline.config.table import print_table
+    from pipeline.config.table import failed_jobs, print_table
 
-    return print_table(swept, results)
+    if prints:
+        print_table(swept, results)
+    return 1 if failed_jobs(results) else 0
 
 
 def expand(texts: Sequence[str], composer: Composer) -> list[list[str]]:

@@ -8,15 +8,12 @@ from typing import Any
 
 def print_table(
     swept: Sequence[Sequence[str]], results: Sequence[Mapping[str, Any] | BaseException | Any]
-) -> int:
+) -> None:
     """Print what each job was and what came out of it.
 
     Args:
         swept: Overrides of each job.
         results: What each returned, a mapping of figures, or the exception that ended it.
-
-    Returns:
-        1 if a job failed, else 0.
     """
     from rich.console import Console
     from rich.table import Table
@@ -25,13 +22,12 @@ def print_table(
         name for result in results if isinstance(result, Mapping) for name in result
     ))  # fmt: skip
     keys = varied_keys(swept)
-    table = Table(title=f"{len(results)} jobs")
+    table = Table(title="1 job" if len(results) == 1 else f"{len(results)} jobs")
     for heading in ["job", *keys]:
         table.add_column(heading, overflow="fold")
     for heading in names:
         table.add_column(heading, justify="right", overflow="fold")
-    failed = [result for result in results if isinstance(result, BaseException)]
-    if failed:
+    if failed_jobs(results):
         table.add_column("error", overflow="fold")
     for number, (overrides, result) in enumerate(zip(swept, results, strict=True)):
         values = dict(split_override(text) for text in overrides)
@@ -44,7 +40,11 @@ def print_table(
     console = Console()
     # Where nobody looks at a window's width, no column is folded away.
     Console(width=None if console.is_terminal else 200).print(table)
-    return 1 if failed else 0
+
+
+def failed_jobs(results: Sequence[Any]) -> list[BaseException]:
+    """What ended the jobs that failed."""
+    return [result for result in results if isinstance(result, BaseException)]
 
 
 def split_override(text: str) -> tuple[str, str]:

@@ -47,6 +47,13 @@ def test_every_combination_is_a_job(folder, capsys):
     assert not (folder / "multirun.yaml").exists()
 
 
+def test_the_first_rank_alone_prints_the_table(folder, capsys, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    assert main("sweep_job.train", ["-m", "seed=1,2", "loader.batch_size=12"]) == 0
+    assert len(seen(folder)) == 2
+    assert capsys.readouterr().out == ""
+
+
 def test_a_value_that_only_one_option_takes_is_found_before_the_first_job(folder, capsys):
     arguments = ["-m", "sampler=weighted,random", "sampler.replacement=false", "seed=1,x"]
     assert main("sweep_job.train", arguments) == 2
