@@ -42,7 +42,7 @@ def _data(parts: Parts) -> str:
 
 def _size(loader: Any) -> str:
     try:
-        batches = f"{len(loader):,} batches"
+        batches = "1 batch" if len(loader) == 1 else f"{len(loader):,} batches"
     except TypeError:
         return "a stream"
     dataset: Any = getattr(loader, "dataset", None)
@@ -50,7 +50,8 @@ def _size(loader: Any) -> str:
         return batches
     sources = len(getattr(getattr(loader, "stats", None), "drawn", ()))
     of_sources = f" of {sources} sources" if sources else ""
-    return f"{len(dataset):,} samples{of_sources} in {batches}"
+    samples = "1 sample" if len(dataset) == 1 else f"{len(dataset):,} samples"
+    return f"{samples}{of_sources} in {batches}"
 
 
 def _batch(size: int, ranks: int) -> str:
