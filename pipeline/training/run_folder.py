@@ -211,11 +211,15 @@ def write_whole(path: Path, text: str) -> None:
     """
     temporary = path.with_name(path.name + ".tmp")
     with writing(path):
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        try:
+            with temporary.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
 
 
 def _dump(config: Mapping[str, Any]) -> str:

@@ -42,6 +42,7 @@ def test_a_file_of_a_run_is_named(tmp_path):
     (tmp_path / "config.yaml.tmp").symlink_to("/dev/full")
     with pytest.raises(ValueError, match=r"config.yaml cannot be written"):
         write_whole(tmp_path / "config.yaml", "seed: 0\n")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_checkpoint_that_found_no_room_leaves_the_one_before_and_no_rest(tmp_path, monkeypatch):
