@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from pipeline.loader.starting import why_no_processes
+
 _TICK_S = 0.5
 
 
@@ -112,6 +114,8 @@ def _cause(code: int | None) -> str:
             "loader.engine=inline"
         )
     if code is not None and code > 0:
+        if (reason := why_no_processes("spawn")) is not None:
+            return f"its traceback stands above; {reason}"
         return (
             "its traceback stands above, if it had one; if it could not start, try "
             "loader.engine=inline"

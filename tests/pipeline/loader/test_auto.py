@@ -20,6 +20,7 @@ from pipeline.loader import starting
 from pipeline.loader.engines.auto import AutoEngine, worth_trying
 from pipeline.loader.ring.calibration import Look
 from pipeline.loader.settings import LoaderSettings
+from pipeline.loader.watch import describe_death
 from pipeline.samplers.random import RandomSampler
 from tests.contracts.engine import check_engine
 from tests.pipeline.loader.fakes import Collated, FakeDataset, digest, digests, make_loader
@@ -171,6 +172,9 @@ def test_processes_are_not_tried_where_their_start_would_do_harm(monkeypatch, tm
         main.write_text(text)
         monkeypatch.setattr("sys.modules", {"__main__": type("M", (), {"__file__": str(main)})})
         assert (starting.why_no_processes("spawn") is None) == harmless
+        ended = type("Ended", (), dict(pid=1, exitcode=1, join=lambda *_, **__: None,
+                                       is_alive=lambda _: False))()  # fmt: skip
+        assert ("has no `if __name__" in describe_death([ended])) != harmless
     monkeypatch.undo()
     beside_a_step = Look(step_share=0.5, at_work=1, batch_cpu_s=1, batch_wall_s=1)
     settings = LoaderSettings(num_workers=2, multiprocessing_context="fork")
