@@ -22,11 +22,11 @@ from pipeline.config.places import (
     places_of,
     top_level_keys,
 )
+from pipeline.config.settings import wrong_settings
 from pipeline.config.signatures import Argument, Signature, asks_for, signature_of
 from pipeline.config.slips import instead_of, meant_for_another
 from pipeline.config.steps import wrong_order
 from pipeline.config.values import (
-    UNRESOLVED,
     given,
     holds_component,
     is_unresolved,
@@ -65,8 +65,8 @@ def check(
     checked: dict[str, Any] = {}
     for key, value in config.items():
         if key in skip:
-            continue
-        if key in places:
+            checked[key] = value
+        elif key in places:
             checked[key] = walk.component(value, key, places[key])
         elif key in VALUES:
             walk.value(Argument(key, VALUES[key], "???"), value, key)
@@ -97,7 +97,8 @@ class _Walk:
     problems: list[Problem] = field(default_factory=list)
 
     def report(self, key: str, message: str) -> None:
-        self.problems.append(Problem(key, message))
+        if key not in self.skip:
+            self.problems.append(Problem(key, message))
 
     def is_variable(self, name: str, value: Any) -> bool:
         """Whether a value stands there for interpolations to refer to."""
@@ -188,7 +189,7 @@ class _Walk:
 
     def component(self, node: Any, key: str, place: Place) -> Any:
         """A component: its target, then its arguments."""
-        if key in self.skip or node is UNRESOLVED or (node is None and place.nullable):
+        if key in self.skip or (node is None and place.nullable):
             return None
         if node is None or (isinstance(node, str) and node == "???"):
             self.report(key, f"missing; {how_to_choose(key, place)}")
@@ -259,7 +260,7 @@ class _Walk:
                 self.unknown(full, value, known, f"{signature.target} accepts {accepts}")
         self._fill(checked, node, key, signature)
         if signature.kind == "settings" and len(self.problems) == before:
-            self._settings(checked, key, signature)
+            self.problems += wrong_settings(checked, key, signature.target)
         return checked
 
     def _argument(self, argument: Argument, value: Any, key: str) -> Any:
@@ -297,13 +298,3 @@ class _Walk:
         for part in LIES_IN:
             if part not in node and asks_for(signature, part):
                 self.component("???", f"{key}.{part}", PARTS[part])
-
-    def _settings(self, checked: dict[str, Any], key: str, signature: Signature) -> None:
-        """Settings check themselves where they are made; they are light enough to be made here."""
-        component = registry.find(signature.target)
-        assert component is not None
-        try:
-            component.target(**{k: v for k, v in checked.items() if k != "_target_"})
-        except ValueError as error:
-            text = " ".join(str(error).split())
-            self.report("", text) if text.startswith(f"{key}") else self.report(key, text)

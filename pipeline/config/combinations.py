@@ -261,8 +261,11 @@ RULES: dict[Rule, tuple[str, ...]] = {
     plateau_by_steps: ("scheduler", "trainer.scheduler_interval"),
     colours_after_normalize: ("augment", "augment.device"),
     empty_run: ("dataset", "dataset.decode"),
-    classes_in_batches: ("dataset", "dataset.storage", "sampler", "loader", "loader.batch_size"),
+    classes_in_batches: (
+        "dataset", "dataset.storage", "sampler", "sampler.identities",
+        "sampler.images_per_identity", "loader", "loader.batch_size",
+    ),
     caches: ("dataset", "dataset.cache", "dataset.cache.max_bytes"),
     mixing: ("dataset", "dataset.sources", "sampler"),
-}
+}  # fmt: skip
 """The rules, and the keys that must be right for them to make sense."""

@@ -19,6 +19,7 @@ from pipeline.config.overrides import Change, Choice, Parsed, parse, presets
 from pipeline.config.places import CHOSEN_BY, MAPPINGS, PART_MAPPING_KEYS, PRESETS
 from pipeline.config.resolution import plain, referred_names
 from pipeline.config.saved import apply_to_saved, saved_run
+from pipeline.config.values import unresolved_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ def _checked(
         with open_dict(config):
             del config["hydra"]
     resolved, unresolved = plain(config)
+    skip |= {*unresolved_keys(resolved)}
     names = referred_names(config) | variables
     typed = frozenset(change.key for change in parsed.changes)
     checked, mistakes = check(resolved, skip=skip, variables=names, typed=typed, command=command)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, get_args
 
@@ -39,6 +40,16 @@ def is_unresolved(value: Any) -> bool:
     if isinstance(value, list):
         return any(map(is_unresolved, value))
     return value is UNRESOLVED
+
+
+def unresolved_keys(value: Any, key: str = "") -> Iterator[str]:
+    """Full keys of the values that could not be resolved."""
+    if value is UNRESOLVED:
+        yield key
+    elif isinstance(value, (dict, list)):
+        named = value.items() if isinstance(value, dict) else enumerate(value)
+        for name, item in named:
+            yield from unresolved_keys(item, f"{key}.{name}" if key else f"{name}")
 
 
 def holds_component(value: Any) -> bool:

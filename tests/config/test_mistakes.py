@@ -48,7 +48,11 @@ def lines(*overrides: str) -> dict[str, str]:
         ("trainer.max_epochs=None", "trainer.max_epochs", "type trainer.max_epochs=null"),
         ("seed=-1", "seed", "accepts an integer >= 0"),
         ("data_dir=${nope}", "data_dir", "no key 'nope'"),
-        ("data_dir=${data_dir}", "data_dir", "cannot be resolved"),
+        ("data_dir=${data_dir}", "data_dir", "cannot be resolved: it refers to itself"),
+        ("data_dir=x/${nope}/y", "data_dir", "no key 'nope'"),
+        ("seed=${oc.env:NOT_SET}", "seed",
+         "the variable NOT_SET is not set; set it, or give a default: ${oc.env:NOT_SET,<default>}"),
+        ("loader.num_workers=${loader}", "loader.num_workers", "it refers to itself"),
         ("data_dir=${loader.num_worker}", "data_dir", "did you mean ${loader.num_workers}?"),
         ("data_dir=${hydra:run.dir}", "data_dir", "cannot be used"),
         ("optimizer.lr=abc", "optimizer.lr", "accepts a number"),
@@ -134,6 +138,44 @@ def test_all_mistakes_come_at_once():
         "sampler", "optimzer", "trainer.max_epochs", "hydra.job.chdir", "data_dir", "seed",
         "loader.workers", "optimizer.lr",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "others"),
+    [
+        ("augment.device", ""),
+        ("augment.image_size", ""),
+        ("dataset.sources.photos.weight", "dataset=mix"),
+        ("loader.batch_size", ""),
+        ("loader.bach_size", ""),
+        ("loader.prefetch_factor", ""),
+        ("loader.processes", ""),
+        ("optimizer.lr", ""),
+        ("optimizer.params", ""),
+        ("sampler._target_", ""),
+        ("sampler.identities", "sampler=identity"),
+        ("sampler.images_per_identity", "sampler=identity"),
+        ("seed", "dataset=mix"),
+        ("trainer.max_epochs", ""),
+        ("trainer.timeout_s", ""),
+    ],
+)
+def test_what_cannot_be_resolved_is_one_line_wherever_it_stands(key, others):
+    found = lines(*others.split(), f"{key}=${{not.there}}")
+    assert list(found) == [key]
+    assert "no key 'not.there'" in found[key]
+
+
+def test_references_to_each_other_are_told_so():
+    found = lines("seed=${loader.batch_size}", "loader.batch_size=${seed}")
+    assert sorted(found) == ["loader.batch_size", "seed"]
+    assert all("it refers to itself" in said for said in found.values())
+
+
+def test_rules_leave_alone_what_has_been_reported():
+    assert list(lines("dataset=mix", "seed=1,2")) == ["seed"]
+    for key in ("sampler.identities", "sampler.images_per_identity"):
+        assert list(lines("sampler=identity", f"{key}=many")) == [key]
 
 
 def test_what_is_below_a_wrong_option_is_not_reported_too():
