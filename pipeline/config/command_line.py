@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,15 @@ _FLAGS = {
     "-sc": "completion", "--shell-completion": "completion",
     "--resolve": "resolve",
 }  # fmt: skip
-_WITH_VALUE = {"cfg", "package", "config_dir"}
+_WITH_VALUE = {
+    "cfg": "--cfg job",
+    "package": "--cfg job --package <key>",
+    "config_dir": "--config-dir <folder>",
+}
+"""Flags that take a value, and how they are typed."""
+
+_OF_CFG = {"package": "--package", "resolve": "--resolve"}
+"""Flags that say what ``--cfg job`` prints, and mean nothing without it."""
 
 
 @dataclass(slots=True)
@@ -85,7 +93,7 @@ def take_apart(argv: Sequence[str]) -> Arguments:
     """Flags and overrides.
 
     Raises:
-        ConfigError: A flag is unknown or lacks its value.
+        ConfigError: A flag is unknown, lacks its value, or means nothing without another.
     """
     arguments = Arguments()
     problems = []
@@ -99,16 +107,31 @@ def take_apart(argv: Sequence[str]) -> Arguments:
             near = nearest(flag, [name for name in _FLAGS if name.startswith("--")])
             problems.append(Problem(text, f"no such flag; type {near or '--help'}"))
         elif _FLAGS[flag] in _WITH_VALUE and not value:
-            if not rest:
-                problems.append(Problem(flag, "its value is missing"))
-            arguments.flags[_FLAGS[flag]] = rest.pop(0) if rest else ""
+            if rest and not rest[0].startswith("-"):
+                arguments.flags[_FLAGS[flag]] = rest.pop(0)
+            else:
+                how = _WITH_VALUE[_FLAGS[flag]]
+                problems.append(Problem(flag, f"its value is missing; type {how}"))
+        elif value and _FLAGS[flag] not in (*_WITH_VALUE, "completion"):
+            problems.append(Problem(flag, f"{value!r} given, takes no value; type {flag}"))
         else:
             arguments.flags[_FLAGS[flag]] = value
-    if arguments.flags.get("cfg", "job") != "job":
-        problems.append(Problem("--cfg", f"{arguments.flags['cfg']!r} given, accepts job"))
+    problems += _wrong_together(arguments.flags)
     if problems:
         raise ConfigError(problems)
     return arguments
+
+
+def _wrong_together(flags: dict[str, str]) -> Iterator[Problem]:
+    """What is wrong with the flags, each of which has its value."""
+    if flags.get("cfg", "job") != "job":
+        yield Problem("--cfg", f"{flags['cfg']!r} given, accepts job; type --cfg job")
+    for name, flag in _OF_CFG.items():
+        if name in flags and "cfg" not in flags and "help" not in flags:
+            typed = f"{flag} {flags[name]}".strip()
+            yield Problem(flag, f"it says what --cfg prints; type --cfg job {typed}")
+    if "package" in flags and "multirun" in flags:
+        yield Problem("--package", "a sweep prints the whole config of each job; leave it away")
 
 
 def _run(

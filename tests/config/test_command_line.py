@@ -138,6 +138,31 @@ def test_the_printed_config_is_the_config(tmp_path):
     assert run("--cfg", "job", "-p", "loadr", cwd=tmp_path).returncode == 2
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--package", "loader"], "--package: it says what --cfg prints; type --cfg job --package"),
+        (["-p=loader"], "type --cfg job --package loader"),
+        (["--resolve"], "--resolve: it says what --cfg prints; type --cfg job --resolve"),
+        (["-m", "--cfg", "job", "--package", "loader"], "prints the whole config of each job"),
+        (["--cfg"], "--cfg: its value is missing; type --cfg job"),
+        (["--cfg="], "--cfg: its value is missing; type --cfg job"),
+        (["--config-dir"], "--config-dir: its value is missing; type --config-dir <folder>"),
+        (["--package"], "--package: its value is missing; type --cfg job --package <key>"),
+        (["--cfg", "hydra"], "--cfg: 'hydra' given, accepts job; type --cfg job"),
+        (["--multirun=2"], "--multirun: '2' given, takes no value; type --multirun"),
+    ],
+)
+def test_flags_that_cannot_work_are_one_line(arguments, said):
+    from pipeline.config.command_line import take_apart
+    from pipeline.config.errors import ConfigError
+
+    with pytest.raises(ConfigError) as caught:
+        take_apart(arguments)
+    [problem] = caught.value.problems
+    assert said in str(problem)
+
+
 def test_help_names_every_group_and_option_in_a_line(tmp_path):
     from pipeline import registry
     from pipeline.config.compose import composer_for
