@@ -206,7 +206,7 @@ class _Walk:
         target = node.get("_target_", place.only if place.implied else None)
         where = f"{key}._target_"
         if target is None or target == "???":
-            self.report(where, f"missing; {how_to_choose(key, place)}")
+            self.report(key, f"missing; {how_to_choose(key, place)}")
             return None
         if not isinstance(target, str):
             self.report(where, f"{given(target)} given, accepts group/name or a dotted path")

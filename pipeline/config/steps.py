@@ -16,9 +16,14 @@ def wrong_order(steps: Mapping[str, Any], key: str) -> Iterator[Problem]:
         steps: Nodes by name.
         key: The key of the stack.
     """
-    for name, node in steps.items():
-        after = node.get("_after_") if isinstance(node, dict) else None
-        if after is not None and (after not in steps or after == name):
+    afters = {
+        name: node["_after_"]
+        for name, node in steps.items()
+        if isinstance(node, dict) and node.get("_after_") is not None
+    }
+    for name, after in afters.items():
+        circle = _circle(name, afters)
+        if not isinstance(after, str) or after not in steps or after == name:
             others = [other for other in steps if other != name]
             near = nearest(str(after), others)
             remedy = f"; type {key}.{name}._after_={near}" if near else ""
@@ -26,3 +31,18 @@ def wrong_order(steps: Mapping[str, Any], key: str) -> Iterator[Problem]:
                 f"{key}.{name}._after_",
                 f"no step named {given(after)}, the others are {listing(others)}{remedy}",
             )
+        elif circle and name == min(circle):  # said once
+            yield Problem(
+                f"{key}.{name}._after_",
+                f"the steps {', '.join(circle)} wait for one another; type ~{key}.{name}._after_",
+            )
+
+
+def _circle(name: str, afters: Mapping[str, Any]) -> list[str]:
+    """Steps from one to the one that comes before it, where it comes before itself."""
+    circle = [name]
+    while (after := afters.get(circle[-1])) != name:
+        if not isinstance(after, str) or after in circle:
+            return []
+        circle.append(after)
+    return circle

@@ -46,23 +46,27 @@ def how_to_choose(key: str, place: Place, given_value: Any = None) -> str:
     option_groups = [group.option_group or group.name for group in groups]
     slashed = key.replace(".", "/")
     of_source = key.startswith("dataset.sources.") and key.count(".") > 2
-    names = [name.rpartition("/")[2] for name in _names(place)]
-    if place.kinds == ("dataset",):
-        names = _data_sets(of_mix=of_source)
+    names = _names(place)
     if slashed in option_groups or key in PLACES or of_source:
+        names = options_of(option_groups[0] if of_source else slashed)
+        if of_source:
+            names = [name for name in names if name not in REFUSED_IN_MIX]
         near = nearest(str(given_value), names) if given_value is not None else None
         typed = key if of_source else slashed
         return f"type {typed}={near or '<option>'} (options: {listing(names, 20) or 'none'})"
     example = f"type {key}._target_=<{' or '.join(map(kind_of, place.kinds)) or 'target'}>"
-    return f"{example} ({listing(_names(place))})" if names else example
+    return f"{example} ({listing(names)})" if names else example
 
 
-def _data_sets(*, of_mix: bool) -> list[str]:
-    """Options of ``dataset``: files, each of a type of data set and a storage."""
+def options_of(group: str) -> list[str]:
+    """Options of a group: the files of its folder in ``conf/``, and registered components."""
     from pipeline.config.composition import CONF
 
-    names = sorted(file.stem for file in (CONF / "dataset").glob("*.yaml"))
-    return [name for name in names if not of_mix or name not in REFUSED_IN_MIX]
+    files = {file.stem for file in (CONF / group).glob("*.yaml")}
+    return sorted(files | {
+        component.name for component in registry.components()
+        if registry.GROUPS[component.group].option_group == group
+    })  # fmt: skip
 
 
 def not_allowed(target: str, place: Place) -> str:

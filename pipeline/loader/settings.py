@@ -12,6 +12,12 @@ from pipeline.registry import register
 
 _LONGEST_S = 1e7
 """Longer waits are more than some system calls take; infinite ones are more than all of them."""
+_MOST = 1024
+"""Bound of workers, processes and batches ahead.
+
+More of them are a slip of the pen: an operating system refuses so many threads of one program,
+or takes minutes to start them, and so many batches fill any memory before the first is used.
+"""
 
 
 @register("settings", "loader")
@@ -54,10 +60,10 @@ class LoaderSettings:
     engine: str = "auto"
     batch_size: Annotated[int, Ge(1)] = 64
     eval_batch_size: Annotated[int, Ge(1)] | None = None
-    num_workers: Annotated[int, Ge(0)] | Literal["auto"] = "auto"
-    processes: Annotated[int, Ge(0)] | None = None
-    prefetch_factor: Annotated[int, Ge(1)] = 2
-    read_ahead: Annotated[int, Ge(0)] = 0
+    num_workers: Annotated[int, Ge(0), Le(_MOST)] | Literal["auto"] = "auto"
+    processes: Annotated[int, Ge(0), Le(_MOST)] | None = None
+    prefetch_factor: Annotated[int, Ge(1), Le(_MOST)] = 2
+    read_ahead: Annotated[int, Ge(0), Le(_MOST)] = 0
     pin_memory: bool | Literal["auto"] = "auto"
     persistent_workers: bool = True
     across_epochs: bool = True
@@ -83,6 +89,10 @@ class LoaderSettings:
             raise ValueError(f"loader.eval_batch_size is {self.eval_batch_size}; needs 1 or more")
         if self.processes is not None and self.processes < 0:
             raise ValueError(f"loader.processes is {self.processes}; needs 0 or more, or null")
+        for name in ("num_workers", "processes", "prefetch_factor", "read_ahead"):
+            value = getattr(self, name)
+            if isinstance(value, int) and value > _MOST:
+                raise ValueError(f"loader.{name} is {value}; needs {_MOST} or less")
         if self.engine in ("auto", "ring") and self.workers < (self.processes or 0):
             raise ValueError(
                 f"loader.processes is {self.processes} and loader.num_workers {self.num_workers}: "

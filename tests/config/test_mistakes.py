@@ -7,6 +7,7 @@ import pytest
 from pipeline import registry
 from pipeline.config.compose import compose
 from pipeline.config.errors import ConfigError
+from pipeline.loader.settings import LoaderSettings
 
 
 def lines(*overrides: str) -> dict[str, str]:
@@ -164,6 +165,37 @@ def test_what_cannot_be_resolved_is_one_line_wherever_it_stands(key, others):
     found = lines(*others.split(), f"{key}=${{not.there}}")
     assert list(found) == [key]
     assert "no key 'not.there'" in found[key]
+
+
+@pytest.mark.parametrize(
+    ("group", "options"),
+    [
+        ("loader", "auto, inline, ring, torch"),
+        ("trainer", "default"),
+        ("optimizer", "adam, adamw, sgd"),
+    ],
+)
+def test_a_group_without_a_choice_is_told_its_own_options(group, options):
+    found = lines(f"{group}=null")
+    assert list(found) == [group]
+    assert f"type {group}=<option> (options: {options})" in found[group]
+    assert "sequence" in lines("task=null")["task"] and "table" in lines("task=null")["task"]
+
+
+def test_steps_that_wait_for_one_another_are_told_so_once():
+    afters = {"flip": "crop", "crop": "flip"}
+    found = lines(*(f"augment.train.{name}._after_={after}" for name, after in afters.items()))
+    assert list(found) == ["augment.train.crop._after_"]
+    assert "the steps crop, flip wait for one another" in found["augment.train.crop._after_"]
+    assert "no step named" in lines("augment.train.flip._after_=flip")["augment.train.flip._after_"]
+
+
+@pytest.mark.parametrize("name", ["num_workers", "processes", "prefetch_factor", "read_ahead"])
+def test_sizes_of_the_loader_that_no_machine_has_are_refused(name):
+    assert "<= 1024" in lines(f"loader.{name}=1025")[f"loader.{name}"]
+    with pytest.raises(ValueError, match=f"loader.{name} is 1025; needs 1024 or less"):
+        LoaderSettings(**{name: 1025})
+    LoaderSettings(**{"num_workers": 1024, name: 1024})
 
 
 def test_references_to_each_other_are_told_so():
