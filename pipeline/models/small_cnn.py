@@ -27,7 +27,7 @@ def small_cnn(*, num_classes: int | None, width: int = 24, dropout: float = 0.0)
     if not num_classes:
         raise ValueError(
             "model small_cnn classifies, and the data has no classes; set dataset.storage.labels "
-            "(of tables dataset.storage.label_column, with dataset=torch dataset.classes=10, or "
-            "their names), or choose another model"
+            "(of tables dataset.storage.label_column, of streams dataset.source.classes, with "
+            "dataset=torch dataset.classes=10, or their names), or choose another model"
         )
     return SmallCnn(num_classes=num_classes, width=width, dropout=dropout)
