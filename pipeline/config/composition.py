@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CONF = ROOT / "conf"
 ROOT_CONFIG = "config"
 
-_STACK_OF = {"transform": "augment.train", "batch_transform": "augment.device"}
+STACK_OF = {"transform": "augment.train", "batch_transform": "augment.device"}
 """Where the option of a transform adds its step: ``transform=solarize``."""
 
 
@@ -83,7 +83,7 @@ class Composer:
             node: dict[str, Any] = registry.option_node(component)
             if component.group == "logger":  # loggers stand side by side, by name; csv always
                 node = {"defaults": ["csv", "_self_"], component.name: node}
-            package = _STACK_OF.get(component.group)
+            package = STACK_OF.get(component.group)
             if package is not None:  # a step of its own name, behind those that are there
                 node = {component.name: node}
             store.store(component.name, node, group=group, package=package, provider="penstock")

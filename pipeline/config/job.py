@@ -65,7 +65,7 @@ def read_job(texts: Sequence[str], composer: Composer, *, command: str | None = 
     composer = _with_imports(parsed, composer)
     if command is not None:
         _choose_defaults(parsed, command, wrong)
-    config, accepted = _compose(parsed, composer)
+    config, accepted = compose_choices(parsed, composer)
     with open_dict(config):
         config.update(_command_node(command, parsed))
     skip = frozenset(key.replace("/", ".") for key in wrong)
@@ -122,8 +122,14 @@ def _with_imports(parsed: Parsed, composer: Composer) -> Composer:
     return composer.again()
 
 
-def _compose(parsed: Parsed, composer: Composer) -> tuple[DictConfig, list[str]]:
-    """The options' config; choices for which there is no default are appended."""
+def compose_choices(parsed: Parsed, composer: Composer) -> tuple[DictConfig, list[str]]:
+    """The options' config, unresolved, and the choices as Hydra takes them.
+
+    Choices for which there is no default are appended.
+
+    Raises:
+        ConfigError: A file is broken or names an option that there is not.
+    """
     texts = {_name(choice): _text(choice) for choice in parsed.choices}
     try:
         config, unused = composer.compose(list(texts.values()))

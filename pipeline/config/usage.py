@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from pipeline import registry
+from pipeline.config.allowed import family_of
 from pipeline.config.notation import words
-from pipeline.config.places import CHOSEN_BY
-from pipeline.config.signatures import Signature, signature_of
-from pipeline.config.values import shown
+from pipeline.config.places import CHOSEN_BY, PRESETS
+from pipeline.config.signatures import NO_DEFAULT, signature_of
+from pipeline.config.values import holds_component, shown
 
 _EXAMPLES = (
     ("", "train on a generated demo set"),
@@ -19,7 +21,7 @@ _EXAMPLES = (
     ("-m sampler=random,weighted loader.batch_size=64,128", "a sweep: four jobs and a table"),
     ("trainer.resume=auto", "go on where the last equal run stopped"),
 )
-_PRESETS = {
+_WHAT = {
     "experiment": "several choices and values under one name",
     "debug": "small and quick, to look for mistakes",
     "augment": "stacks of named steps: train, eval, device",
@@ -41,16 +43,16 @@ _FLAGS = (
 def print_help(composer: Any, overrides: Sequence[str], *, command: str | None = None) -> None:
     """Print the help; with choices among the overrides, what these components take."""
     program = f"python -m pipeline {command}" if command else "python train.py"
-    chosen = _chosen(composer, overrides)
+    chosen = _chosen(composer, overrides, command)
     if chosen:
-        for target in chosen:
-            _print_arguments(target)
+        for key, node in chosen.items():
+            _print_arguments(node["_target_"], f"{key}.", node)
         return
     out = [f"usage: {program} [flags] [group=option ...] [key=value ...]"]
     print("\n".join(out))
     if command is not None and registry.find(f"settings/{command}"):
         print()
-        _print_arguments(f"settings/{command}", f"{command}.")
+        _print_arguments(f"settings/{command}", f"{command}.", {})
     print("\ngroups and their options:")
     others = {group for name in CHOSEN_BY if name != command for group in CHOSEN_BY[name].values()}
     for group in sorted({*composer.groups()} - others):
@@ -67,37 +69,60 @@ def print_help(composer: Any, overrides: Sequence[str], *, command: str | None =
 
 def _print_group(composer: Any, group: str) -> None:
     found = next((g for g in registry.GROUPS.values() if g.option_group == group), None)
-    what = _PRESETS.get(group) or (found.what if found else "")
+    what = _WHAT.get(group) or (found.what if found else "")
     print(f"  {group}" + (f": {what}" if what else ""))
     for option in composer.options(group):
         print(f"    {option:<18} {composer.summary(group, option)}".rstrip())
 
 
-def _chosen(composer: Any, overrides: Sequence[str]) -> list[str]:
-    """Targets of the components among the choices."""
-    found = []
-    for text in overrides:
-        group, _, option = text.lstrip("+").partition("=")
-        if composer.is_group(group) and option in composer.options(group):
-            for candidate in registry.components():
-                groups = registry.GROUPS[candidate.group]
-                if candidate.name == option and (groups.option_group or groups.name) == group:
-                    found.append(candidate.target_name)
+def _chosen(composer: Any, overrides: Sequence[str], command: str | None) -> dict[str, Any]:
+    """Nodes of the components that the choices among the overrides compose, by key."""
+    from pipeline.config.composition import STACK_OF
+    from pipeline.config.job import compose_choices
+    from pipeline.config.overrides import parse
+
+    parsed = parse(overrides, composer, command=command)
+    if not parsed.choices:
+        return {}
+    composed, _ = compose_choices(parsed, composer)
+    del composed["hydra"]
+    config = OmegaConf.to_container(composed, resolve=False)
+    found: dict[str, Any] = {}
+    for choice in parsed.choices:
+        key = choice.group.partition("@")[2] or choice.group.replace("/", ".")
+        if choice.group in STACK_OF and choice.options:
+            key = f"{STACK_OF[choice.group]}.{choice.options[0]}"
+        found.update(_components(config, "" if choice.group in PRESETS else key))
     return found
 
 
-def _print_arguments(target: str, prefix: str | None = None) -> None:
-    """A component's arguments: key, default, type."""
+def _components(node: Any, below: str, key: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Components of a config at a key and below it; with the empty key, all of them."""
+    if not isinstance(node, dict):
+        return
+    if "_target_" in node and f"{key}.".startswith(f"{below}." if below else ""):
+        yield key, node
+    for name, value in node.items():
+        yield from _components(value, below, f"{key}.{name}" if key else str(name))
+
+
+def _print_arguments(target: str, prefix: str, node: Mapping[str, Any]) -> None:
+    """A component's arguments: key, value, type."""
     component = registry.find(target)
+    if component is None and family_of(target) is None:
+        return
     signature = signature_of(target)
-    assert component is not None and isinstance(signature, Signature)
-    group = registry.GROUPS[component.group].option_group or component.group
-    prefix = prefix if prefix is not None else f"{group.replace('/', '.')}."
-    print(f"{target}: {component.summary}")
+    print(f"{target}: {component.summary}" if component is not None else target)
+    if isinstance(signature, str):  # a library that is not installed
+        print(f"  {signature}")
+        return
     for argument in signature.arguments.values():
-        value = "(required)" if argument.required else shown(argument.default)
+        value = node.get(argument.name, argument.default)
+        if holds_component(value):  # which is listed itself
+            continue
+        text = "(required)" if value == NO_DEFAULT else shown(value)
         accepts = "" if argument.annotation is Any else _accepts(argument.annotation)
-        print(f"  {f'{prefix}{argument.name}={value}':<44} {accepts}".rstrip(), file=sys.stdout)
+        print(f"  {f'{prefix}{argument.name}={text}':<44} {accepts}".rstrip())
 
 
 def _accepts(annotation: Any) -> str:

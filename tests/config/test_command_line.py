@@ -56,6 +56,7 @@ def signatures_are_known():
         (("loader.num_worker=8", "sampler=wheighted", "optimizer.lr=x"), 2),
         (("--help",), 0),
         (("sampler=weighted", "--help"), 0),
+        (("dataset=lmdb", "augment=imagenet", "--help"), 0),
         (("--cfg", "job"), 0),
         (("--cfg=job", "augment=strong", "optimizer=sgd"), 0),
         (("-m", "sampler=random,weighted", "--cfg", "job"), 0),
@@ -136,6 +137,34 @@ def test_the_printed_config_is_the_config(tmp_path):
     part = run("--cfg", "job", "--package", "loader.batch_size", cwd=tmp_path)
     assert part.stdout == "64\n"
     assert run("--cfg", "job", "-p", "loadr", cwd=tmp_path).returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("choice", "arguments"),
+    [
+        (
+            "dataset=lmdb",
+            "dataset.storage.key_format= dataset.decode.max_pixels= dataset.val_fraction=",
+        ),
+        ("dataset=stream", "dataset.source.path=demo dataset.shuffle_window="),
+        ("dataset=mix", "dataset.sources.packed.dataset.storage.path="),
+        ("augment=imagenet", "augment.train.crop.scale=[0.08,1.0] augment.eval.resize.max_size="),
+        ("loader=ring", "loader.engine=ring loader.prefetch_factor=2"),
+        ("optimizer=sgd", "optimizer.lr=0.1 optimizer.nesterov=true"),
+        ("trainer=default", "trainer.max_epochs=10"),
+        ("experiment=bccd", "dataset.annotations.path= loader.batch_size=8 trainer.monitor=map_50"),
+        ("sampler=weighted", "sampler.replacement="),
+        ("batch_transform=mixup", "augment.device.mixup.alpha="),
+    ],
+)
+def test_help_after_a_choice_shows_what_its_components_take(choice, arguments, capsys):
+    from pipeline.config.command_line import main
+
+    assert main("no.job", [choice, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "usage:" not in out
+    for argument in arguments.split():
+        assert f"\n  {argument}" in out
 
 
 @pytest.mark.parametrize(
