@@ -84,11 +84,20 @@ class TextColumn:
 
 @dataclass(frozen=True, slots=True)
 class BadRecord:
-    """A record that cannot be read; its neighbours in the same read are not affected."""
+    """A record that cannot be read; its neighbours in the same read are not affected.
+
+    Attributes:
+        index: The index that was asked for.
+        key: The record's name in its storage.
+        cause: One line that says what is wrong.
+        ends_shard: It is damage that ends a shard of a stream: with it all records behind it are
+            lost, of whichever split they were.
+    """
 
     index: int
     key: str
     cause: str
+    ends_shard: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from datasets.sample import BadRecord
+
 if TYPE_CHECKING:
     from datasets.protocols import ShardReader, Source
 
@@ -18,7 +20,8 @@ class ShardRecords:
     Args:
         source: Where the shards are.
         shards: Which, in order.
-        keep: Leaves out the records of other splits; None keeps all.
+        keep: Leaves out the records of other splits; None keeps all. Damage that ends a shard
+            concerns every split: nobody knows whose records were lost.
         counts: Records by shard, as far as they are known; added to.
 
     Attributes:
@@ -51,7 +54,7 @@ class ShardRecords:
                 self._end()
                 continue
             self._read += 1
-            if self._keep is None or self._keep(item.key):
+            if self._keep is None or self._keep(item.key) or _ends_shard(item):
                 return item
 
     def skip(self, count: int) -> int:
@@ -96,3 +99,7 @@ class ShardRecords:
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
+
+
+def _ends_shard(item: Any) -> bool:
+    return isinstance(item, BadRecord) and item.ends_shard

@@ -92,7 +92,8 @@ class TarShard:
             self._ended = True
             name = self._stream.name
             cause = f"between byte {start:,} and {self._stream.offset:,}: {error}"
-            return BadRecord(-1, name, f"{cause}; what comes behind it in this shard is lost")
+            cause += "; what comes behind it in this shard is lost"
+            return BadRecord(-1, name, cause, ends_shard=True)
         found = {name: member.content for name, member in members.items() if member.content}
         key = unpack_key(stem, next(iter(members.values())).owner)
         return TarItem(key.decode("utf-8", "backslashreplace"), found, self._stream.name)

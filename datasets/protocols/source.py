@@ -35,8 +35,9 @@ class Source(Protocol):
 class ShardReader(Protocol):
     """The items of one shard, in order.
 
-    An item is a `BadRecord`, of which one may also be the last and say what is lost behind it, or
-    something small with a ``key``, of which the source's `load` makes the record.
+    An item is a `BadRecord`, of which one may also be the last and say what is lost behind it
+    (``ends_shard=True``), or something small with a ``key``, of which the source's `load` makes the
+    record.
     """
 
     def __next__(self) -> Any:

@@ -140,7 +140,8 @@ class JsonLines:
                 line = self._stream.readline(_MOST_LINE_BYTES)
             except DamagedBytes as error:
                 self._ended = True
-                return BadRecord(-1, key, f"{error}; what comes behind it in this shard is lost")
+                cause = f"{error}; what comes behind it in this shard is lost"
+                return BadRecord(-1, key, cause, ends_shard=True)
             if not line:
                 break
             self._number += 1
@@ -148,7 +149,7 @@ class JsonLines:
                 self._ended = True
                 return BadRecord(
                     -1, key, f"no line ends within {_MOST_LINE_BYTES:,} bytes; this is no JSONL, "
-                    f"and what comes behind it in this shard is lost",
+                    f"and what comes behind it in this shard is lost", ends_shard=True,
                 )  # fmt: skip
             if line.strip():
                 return JsonLine(key, line)

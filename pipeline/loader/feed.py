@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count, islice
@@ -10,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets.sample import BadRecord
 from pipeline.loader.contract import BatchTask
 from pipeline.loader.plan import BatchPlan, Tail, rank_slice
 
 if TYPE_CHECKING:
     from datasets.protocols import Sampler, StreamDataset
+
+_log = logging.getLogger(__name__)
 
 _TOGETHER = 1024
 """Positions that a sampler is asked for at once: a few calls of NumPy for each cost too much."""
@@ -132,7 +136,11 @@ def stream_tasks(
             chunk = list(islice(items, batch_size))
             if number == 0:
                 head = chunk
-            if not chunk or (tail == "drop" and len(chunk) < batch_size):
+            if not chunk:
+                return
+            if tail == "drop" and len(chunk) < batch_size:
+                if rank == 0:
+                    _tell_lost(dataset, chunk)
                 return
             first = number * batch_size
             length = first + len(chunk)
@@ -154,6 +162,13 @@ def stream_tasks(
                 quarantined=tuple(held.intersection(positions[rows].tolist())) if held else (),
                 solo=world_size == 1,
             )
+
+
+def _tell_lost(dataset: StreamDataset, items: Sequence[Any]) -> None:
+    """Say what damage lost of a shard, where no batch has the items and nobody counts them."""
+    for item in items:
+        if isinstance(item, BadRecord) and item.ends_shard:
+            _log.warning("%s: %r: %s", dataset, item.key, item.cause)
 
 
 @contextmanager

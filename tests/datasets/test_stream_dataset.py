@@ -6,6 +6,7 @@ import pickle
 import threading
 import time
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datasets.generator_source import GeneratorSource
+from datasets.generator_source import GeneratedRecords, GeneratorSource
 from datasets.protocols import StreamDataset
 from datasets.sample import BadRecord
 from datasets.splits import StorageRecipe
@@ -50,8 +51,6 @@ class Sizes:
         return range(len(self.sizes))
 
     def open(self, shard: int) -> Any:
-        from datasets.generator_source import GeneratedRecords
-
         keys = [f"{shard}-{number}" for number in range(self.sizes[shard])]
         items = (BadRecord(-1, k, "spoilt") if k in self.bad else fields(k) for k in keys)
         return GeneratedRecords(items, shard=shard, where="sizes")
@@ -155,6 +154,32 @@ def test_bad_records_keep_their_positions():
         assert loader.stats.bad_samples == 2
     with make_loader(stream(SIZES)) as whole:
         assert found == [key for key in keys_of(whole) if key not in bad]
+
+
+class Cut(Sizes):
+    """Damage ends the last shard."""
+
+    def open(self, shard: int) -> Any:
+        damage = BadRecord(-1, "damage", "what comes behind it is lost", ends_shard=True)
+        last = [damage] if shard == len(self.sizes) - 1 else []
+        return GeneratedRecords(chain(super().open(shard), last), shard=shard, where="sizes")
+
+
+@pytest.mark.parametrize("val", [False, True])
+def test_damage_that_ends_a_shard_concerns_every_split(val, caplog):
+    def dataset(**changes: Any) -> LaneStreamDataset:
+        source: Any = Cut([9, 9])
+        changes = {"keep": lambda key: (key in ("0-3", "1-4")) == val, **changes}
+        return LaneStreamDataset(
+            source, decode=RawDecoder(), transform=Noise(), seed=0, **{"lanes": 2, **changes}
+        )
+
+    with make_loader(dataset(), max_error_rate=1, drop_last=False) as loader:
+        assert len(keys_of(loader)) == (2 if val else 16)
+        assert loader.stats.bad_samples == 1
+    with make_loader(dataset(lanes=1, shuffle=False), batch_size=16, drop_last=True) as loader:
+        keys_of(loader)
+        assert "sizes: 'damage': what comes behind it is lost" in caplog.text
 
 
 class Once(Sizes):

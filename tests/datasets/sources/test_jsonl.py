@@ -75,3 +75,10 @@ def test_a_link_does_not_lead_out(file, tmp_path_factory):
     file.write_text('{"image": "link.jpg"}')
     (bad,) = records(file)
     assert isinstance(bad, BadRecord) and "leads out" in bad.cause
+
+
+def test_damage_that_ends_a_file_says_so(file):
+    packed = file.with_name("b.jsonl.gz")
+    packed.write_bytes(gzip.compress(file.read_bytes() * 1000)[:300])
+    bad = records(packed)[-1]
+    assert isinstance(bad, BadRecord) and bad.ends_shard and "lost" in bad.cause
