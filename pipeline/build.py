@@ -13,6 +13,7 @@ from math import lcm
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pipeline.completeness import check_complete
 from pipeline.config.allowed import resolve_class, resolve_function, resolve_target
 from pipeline.config.discovery import load_all
 from pipeline.config.places import TARGETS
@@ -68,7 +69,9 @@ def _call(node: Config, call: Any, positional: Iterable[Any], arguments: dict[st
     """Call a target; what a library says against its arguments becomes one line."""
     name = node["_target_"]
     if "/" in name:  # a component's own traceback is of use, and ours have said it in a line
-        return call(*positional, **arguments)
+        made = call(*positional, **arguments)
+        check_complete(made, name)
+        return made
     try:
         return call(*positional, **arguments)
     except (TypeError, ValueError) as error:

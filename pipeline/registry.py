@@ -8,6 +8,7 @@ by name and never configured.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator
@@ -160,6 +161,14 @@ def components(group: str | None = None) -> Iterator[Component]:
     for name in sorted(_components):
         if group is None or _components[name].group == group:
             yield _components[name]
+
+
+def name_of(made: Any) -> str:
+    """``group/name (Class)`` of what a component made, or its class or function alone."""
+    target = made.func if isinstance(made, functools.partial) else made
+    own = target if inspect.isroutine(target) else type(target)
+    names = [c.target_name for c in components() if c.target is own]
+    return f"{names[0]} ({own.__qualname__})" if names else own.__qualname__
 
 
 def parameters(target: Callable[..., Any], injected: frozenset[str]) -> list[inspect.Parameter]:

@@ -145,7 +145,7 @@ class BatchComputer:
         if batch is None:
             return None
         valid = int(task.valid.sum())
-        batch = completed(batch, task, task.valid.copy())
+        batch = completed(batch, task, task.valid.copy(), collate=self._collate)
         return Delivery(task.number, batch, positions=valid, samples=valid, times=times)
 
     def _image_rows(
@@ -230,7 +230,7 @@ class BatchComputer:
                 f"{first} to {last}, first key {rows.samples[0].get('key')!r}"
             )
             raise
-        return completed(batch, task, np.array(rows.valid, np.bool_))
+        return completed(batch, task, np.array(rows.valid, np.bool_), collate=collate)
 
 
 def _no_overhead(batch: Batch) -> tuple[int, int]:

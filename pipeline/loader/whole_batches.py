@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from datasets.staged import gives_columns
+from pipeline.registry import name_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,10 +63,21 @@ class WholeBatches:
         return batch
 
 
-def completed(batch: Batch, task: BatchTask, valid: NDArray[np.bool_]) -> Batch:
-    """A batch with what the loader alone knows of its rows."""
+def completed(
+    batch: Batch, task: BatchTask, valid: NDArray[np.bool_], *, collate: Collate
+) -> Batch:
+    """A batch with what the loader alone knows of its rows.
+
+    Raises:
+        ValueError: What the collate gave is no dict of columns.
+    """
     import torch
 
+    if not isinstance(batch, MutableMapping):
+        raise ValueError(
+            f"{name_of(collate)} gave a {type(batch).__name__} for a batch, expected a dict with "
+            f"a tensor or a list for each field: see Batch in datasets/sample.py"
+        )
     batch["valid"] = torch.from_numpy(valid)
     batch["epoch"] = torch.full((valid.size,), task.epoch)
     return batch
