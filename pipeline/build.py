@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.completeness import check_complete
-from pipeline.config.allowed import resolve_class, resolve_function, resolve_target
+from pipeline.config.allowed import family_of, resolve_class, resolve_function, resolve_target
 from pipeline.config.discovery import load_all
-from pipeline.config.places import TARGETS
+from pipeline.config.places import PLACES, TARGETS
 from pipeline.config.sources import said_of_source, sources_of
 from pipeline.identity import identity_of
 
@@ -76,8 +76,27 @@ def _call(node: Config, call: Any, positional: Iterable[Any], arguments: dict[st
         return call(*positional, **arguments)
     except (TypeError, ValueError) as error:
         text = ", ".join(f"{k}={v!r}" for k, v in node.items() if k not in _NO_ARGUMENTS)
-        said = " ".join(str(error).split()).partition(" For further information")[0]
-        raise ValueError(f"{name}({text}) cannot be made: {said}") from error
+        raise ValueError(f"{_key_of(name)}{name}({text}) cannot be made: {_said(error)}") from error
+
+
+def _key_of(target: str) -> str:
+    """Where a class of a library stands in a config, where it can only stand there."""
+    family = family_of(target)
+    keys = [key for key, place in PLACES.items() if family and family.name in place.kinds]
+    return f"{keys[0]}: " if keys else ""
+
+
+def _said(error: Exception) -> str:
+    """What a library says, in one line; of pydantic, the arguments and what is wrong with each."""
+    from pydantic import ValidationError
+
+    told = error.__cause__ or error  # albumentations raises its text anew
+    if isinstance(told, ValidationError):
+        return "; ".join(
+            f"{'.'.join(map(str, each['loc']))} is {each['input']!r}: {each['msg']}"
+            for each in told.errors()
+        )
+    return " ".join(str(error).split())
 
 
 def _build_nested(value: Any) -> Any:

@@ -23,6 +23,20 @@ def test_what_a_library_says_against_a_value_is_one_line():
     assert "\n" not in str(e.value) and is_explained(e.value)
 
 
+@pytest.mark.parametrize(
+    ("node", "said"),
+    [
+        ({"_target_": "torch.optim.AdamW", "lr": -1.0},
+         r"^optimizer: torch\.optim\.AdamW\(lr=-1\.0\) cannot be made: Invalid learning rate: -1"),
+        ({"_target_": "albumentations.HorizontalFlip", "p": 2},
+         r"^albumentations\.HorizontalFlip\(p=2\) cannot be made: p is 2: Input .* equal to 1$"),
+    ],
+)  # fmt: skip
+def test_it_names_the_key_and_the_argument(node, said):
+    with pytest.raises(ValueError, match=said):
+        build(node, params=[torch.nn.Parameter(torch.ones(1))])
+
+
 def test_nothing_to_train_on_is_said(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.jpg").write_bytes(b"x")
