@@ -10,7 +10,7 @@ import pytest
 
 from pipeline import registry
 from pipeline.config.compose import compose
-from pipeline.config.discovery import load_entry_points, load_imports
+from pipeline.config.discovery import load_builtin, load_entry_points, load_imports
 from pipeline.config.errors import ConfigError
 
 PART = """
@@ -24,6 +24,7 @@ class Sampler:
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch):
+    load_builtin()  # once in a process: what is taken back below must not be of these
     monkeypatch.setattr(registry, "_components", dict(registry._components))
     monkeypatch.setattr(sys, "path", list(sys.path))
 
