@@ -8,8 +8,6 @@ import logging
 import numpy as np
 import pytest
 
-from pipeline.loader.bad_samples import BadSampleLog
-from pipeline.loader.contract import Fault
 from pipeline.loader.faults import BadSampleError
 from pipeline.samplers.random import RandomSampler
 from pipeline.samplers.sequential import SequentialSampler
@@ -200,15 +198,6 @@ def test_bad_samples_are_logged_once_and_listed_every_time(tmp_path, caplog):
     again = make_loader(FakeDataset(N, bad=BAD), RandomSampler(N), bad_samples_path=path)
     digests(again)
     assert list(csv.DictReader(path.open())) == rows, "computed again, listed once"
-
-
-def test_two_splits_list_what_is_bad_at_one_position(tmp_path):
-    path = tmp_path / "bad_samples.csv"
-    for name in ("train", "val", "val"):
-        fault = Fault(0, 3, -1, f"{name}-3", "storage", "cause", "skipped")
-        BadSampleLog(path, max_error_rate=1).add((fault,), 8)
-    with path.open() as file:
-        assert [row["key"] for row in csv.DictReader(file)] == ["train-3", "val-3"]
 
 
 def test_padding_does_not_count_a_bad_sample_twice():

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 from multiprocessing import forkserver
 
 import pytest
@@ -20,17 +21,27 @@ def _server() -> int:
     return vars(forkserver._forkserver)["_forkserver_pid"]
 
 
+def _server_after(ended: int) -> int:
+    """The server that there is now, or that comes in the place of the one that has ended."""
+    deadline = time.monotonic() + 60
+    while (server := _server()) in (None, ended):
+        assert time.monotonic() < deadline, "no other server was started"
+        time.sleep(0.01)
+    return server
+
+
 @pytest.mark.parametrize("times", [1, 2])
 def test_while_it_is_asked_for_a_process(times):
     settings = {**RING, "processes": 1, "num_workers": 1}
     with make_loader(FakeDataset(N), sampler(), **settings) as loader:
-        got = []
+        got, server = [], 0
         for at, batch in enumerate(loader):
             got.append(digest(batch))
             if at in range(times):
-                server = _server()
+                server = _server_after(server)
                 os.kill(server, signal.SIGSTOP)  # whoever asks it waits for its answer
-                os.kill(loader._engine._crew.pids[0], signal.SIGKILL)
+                with suppress(IndexError, ProcessLookupError):  # not started yet, the second time
+                    os.kill(loader._engine._crew.pids[0], signal.SIGKILL)
                 time.sleep(0.3)
                 os.kill(server, signal.SIGKILL)
         assert got == expected(quarantined=False)
