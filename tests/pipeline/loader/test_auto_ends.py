@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import pytest
 from pipeline.loader.ring import child
 from pipeline.loader.worker import WorkerError
 from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader
+from tests.pipeline.loader.programs import start_program
 from tests.pipeline.loader.ring.deadly import (
     RECORD,
     N,
@@ -23,8 +22,6 @@ from tests.pipeline.loader.ring.deadly import (
     sampler,
 )
 from tests.pipeline.loader.trying import EACH, FEW, let_try
-
-ROOT = Path(__file__).resolve().parents[3]
 
 SCRIPT = """
 import sys
@@ -56,19 +53,6 @@ if __name__ == "__main__":
 """
 
 
-def _start(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    return subprocess.Popen(
-        [sys.executable, str(script), *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
 def _assert_session_is_gone(session: int, timeout_s: float = 15) -> None:
     deadline = time.monotonic() + timeout_s
     while (left := _running(session)) and time.monotonic() < deadline:
@@ -91,7 +75,7 @@ def _running(session: int) -> list[psutil.Process]:
 @pytest.mark.parametrize("moment", ["starting", "trial"])
 @pytest.mark.parametrize("end", ["exit", "raise", "ctrl-c", "kill"])
 def test_nothing_is_left_however_the_main_process_ends(tmp_path, moment, end):
-    process = _start(tmp_path, moment, end)
+    process = start_program(tmp_path, SCRIPT, moment, end)
     assert process.stdout is not None and process.stdout.readline() == "now\n"
     if end == "ctrl-c":
         os.killpg(process.pid, signal.SIGINT)
