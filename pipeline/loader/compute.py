@@ -14,6 +14,7 @@ import numpy as np
 from datasets.protocols import StreamDataset
 from datasets.sample import BadSample, Batch, Sample
 from datasets.stage_times import StageTimes
+from pipeline.loader.bundles import joined, row_bytes, split_rows
 from pipeline.loader.contract import BatchTask, Delivery
 from pipeline.loader.faults import BadSampleError, OnError, Replacer
 from pipeline.loader.fetching import SampleFetcher
@@ -40,6 +41,10 @@ class BatchComputer:
         on_error: What happens to bad samples. A stream cannot read elsewhere: it skips where
             it should replace.
         imports: Modules of the user's components, to be loaded in every worker.
+
+    Attributes:
+        row_bytes: What a row takes of the batches that are made as a whole, and so can be made
+            together; 0 before the first one.
     """
 
     def __init__(
@@ -57,6 +62,7 @@ class BatchComputer:
         self._collate: Collate = getattr(dataset, "collate", None) or collate
         self._fetch = SampleFetcher(dataset)
         self._whole = WholeBatches(dataset, self._collate)
+        self.row_bytes = 0
         self._looked = False
         self._on_error = on_error
         self._replacer: Replacer | None = None
@@ -121,6 +127,35 @@ class BatchComputer:
             times=work.times,
         )
 
+    def together(
+        self, tasks: Sequence[BatchTask], *, allocate: Callable[[int], Any] | None = None
+    ) -> list[Delivery]:
+        """Compute several batches in one go, each of them what it would be alone.
+
+        Args:
+            tasks: Tasks that `pipeline.loader.bundles.can_join` allows to be joined.
+            allocate: As in a call; asked for memory of all of them.
+
+        Returns:
+            A delivery for each; the first one has the times of all. None of them where they
+            cannot be made so: then they are to be computed one by one.
+
+        Raises:
+            Exception: Whatever a component raised, for any of them.
+        """
+        times = StageTimes()
+        made = self._whole_batch(joined(tasks), times, allocate)
+        sizes = [task.positions.size for task in tasks]
+        batches = made and made.batch and split_rows(made.batch, sizes)
+        deliveries = []
+        for task, batch in zip(tasks, batches or (), strict=False):
+            valid = int(task.valid.sum())
+            deliveries.append(
+                Delivery(task.number, batch, positions=valid, samples=valid, times=times)
+            )
+            times = StageTimes()
+        return deliveries
+
     @property
     def spreads(self) -> bool:
         """Whether several threads can compute the samples of one batch."""
@@ -146,6 +181,7 @@ class BatchComputer:
             return None
         valid = int(task.valid.sum())
         batch = completed(batch, task, task.valid.copy(), collate=self._collate)
+        self.row_bytes = self.row_bytes or row_bytes(batch)
         return Delivery(task.number, batch, positions=valid, samples=valid, times=times)
 
     def _image_rows(

@@ -37,7 +37,9 @@ class LoaderSettings:
             threads, are spread over. 0: threads of this process. null: what ``auto`` finds out;
             with ``ring`` threads of this process, unless a component draws from global random
             states; then each worker is a process.
-        prefetch_factor: Batches that each worker computes ahead.
+        prefetch_factor: Batches that each worker computes ahead. Of ``auto`` and ``ring``, small
+            ones that need no work per sample (arrays, tables) are made up to 16 at a time, in
+            bundles of up to 6 MB, and a bundle counts as one.
         read_ahead: Of ``auto`` and ``ring``: that many batches more are handed out, and the
             records of those that wait for a worker are read by threads of their own. For slow
             storages (a network, cold disks); it takes the memory of so many batches. 0: workers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from pipeline.loader.contract import BatchTask, Delivery
@@ -16,7 +17,11 @@ class Crew(Protocol):
 
     @property
     def depth(self) -> int:
-        """How many tasks it is given before the first of them is taken."""
+        """How many tasks, or bundles of tasks, it is given before the first of them is taken."""
+
+    @property
+    def rows_together(self) -> int:
+        """How many rows of small batches it is best given at once; 0: a batch at a time."""
 
     @property
     def is_own(self) -> bool:
@@ -30,8 +35,8 @@ class Crew(Protocol):
     def usage(self) -> Usage:
         """What its threads of this process have spent on computing."""
 
-    def submit(self, ticket: int, task: BatchTask) -> None:
-        """Give a task to the next worker that is idle."""
+    def submit(self, tickets: Sequence[int], tasks: Sequence[BatchTask]) -> None:
+        """Give tasks, a ticket for each, to the next worker that is idle."""
 
     def take(self, ticket: int) -> Delivery:
         """Wait for what a ticket gives; raises what its computation raised."""

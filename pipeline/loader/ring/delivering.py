@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import count
 
+from pipeline.loader.bundles import BundleSize, can_join
 from pipeline.loader.contract import BatchTask, Delivery
 from pipeline.loader.ring.board import Crew
 
@@ -29,28 +30,37 @@ def deliver(
         Exception: What the crews or the tasks raise.
     """
     source = _UntilError(tasks)
-    ahead: deque[tuple[Crew, int]] = deque()
-    _submit(source, ahead, crew_of_next)
+    ahead: deque[tuple[Crew, list[int]]] = deque()
+    size = BundleSize()
+    _submit(source, ahead, crew_of_next, size)
     while ahead:
-        crew, ticket = ahead.popleft()
-        taken = [crew.take(ticket)]
-        _submit(source, ahead, crew_of_next)
-        yield crew, taken.pop()  # kept nowhere here: this may stand still for an evaluation
+        crew, tickets = ahead.popleft()
+        for ticket in tickets:
+            taken = [crew.take(ticket)]
+            if ticket == tickets[0]:
+                _submit(source, ahead, crew_of_next, size)
+            yield crew, taken.pop()  # kept nowhere here: this may stand still for an evaluation
     if source.error is not None:
         raise source.error
 
 
 def _submit(
-    source: _UntilError, ahead: deque[tuple[Crew, int]], crew_of_next: Callable[[], Crew]
+    source: _UntilError,
+    ahead: deque[tuple[Crew, list[int]]],
+    crew_of_next: Callable[[], Crew],
+    size: BundleSize,
 ) -> None:
-    """Give tasks out until as many are ahead as the crew of the next one computes."""
+    """Give tasks out until as many are ahead as the crew of the next one computes.
+
+    Tasks that go out together count as one.
+    """
     while len(ahead) < (crew := crew_of_next()).depth:
-        task = next(source, None)
-        if task is None:
+        tasks = source.bundle(crew.rows_together, size)
+        if not tasks:
             return
-        ticket = next(_tickets)
-        crew.submit(ticket, task)
-        ahead.append((crew, ticket))
+        tickets = [next(_tickets) for _ in tasks]
+        crew.submit(tickets, tasks)
+        ahead.append((crew, tickets))
 
 
 class _UntilError:
@@ -58,18 +68,39 @@ class _UntilError:
 
     def __init__(self, tasks: Iterator[BatchTask]) -> None:
         self._tasks = tasks
+        self._next: BatchTask | None = None
         self.error: Exception | None = None
 
-    def __iter__(self) -> Iterator[BatchTask]:
-        return self
+    def bundle(self, most_rows: int, size: BundleSize) -> list[BatchTask]:
+        """The next tasks, to be computed as one; none at the end.
 
-    def __next__(self) -> BatchTask:
-        if self.error is not None:
-            raise StopIteration
+        Args:
+            most_rows: Rows that they may have together; the first one may have more.
+            size: Says how many there may be, where there can be several.
+        """
+        first = self._take()
+        if first is None:
+            return []
+        bundle, rows = [first], first.positions.size
+        if 2 * rows > most_rows:
+            return bundle
+        for _ in range(size.next() - 1):
+            task = self._take()
+            if task is None:
+                break
+            rows += task.positions.size
+            if rows > most_rows or not can_join(first, task):
+                self._next = task
+                break
+            bundle.append(task)
+        return bundle
+
+    def _take(self) -> BatchTask | None:
+        task, self._next = self._next, None
+        if task is not None or self.error is not None:
+            return task
         try:
-            return next(self._tasks)
-        except StopIteration:
-            raise
+            return next(self._tasks, None)
         except Exception as error:
             self.error = error
-            raise StopIteration from None
+            return None

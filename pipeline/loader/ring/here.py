@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pipeline.loader.contract import BatchTask, Delivery
@@ -22,6 +22,7 @@ class ConsumerCrew:
     """
 
     depth = 1
+    rows_together = 0
     is_own = True
     is_ready = True
     usage = Usage()
@@ -31,16 +32,16 @@ class ConsumerCrew:
         self._memory = memory
         self._tasks: dict[int, BatchTask] = {}
 
-    def submit(self, ticket: int, task: BatchTask) -> None:
-        """Keep a task until its delivery is asked for."""
-        self._tasks[ticket] = task
+    def submit(self, tickets: Sequence[int], tasks: Sequence[BatchTask]) -> None:
+        """Keep tasks until their deliveries are asked for."""
+        self._tasks.update(zip(tickets, tasks, strict=True))
 
     def take(self, ticket: int) -> Delivery:
         """Compute; raises whatever that raises."""
         task = self._tasks.pop(ticket)
         if self._memory is None:
             return self._compute(task)
-        return compute_into_slabs(self._compute, task, self._memory)
+        return compute_into_slabs(lambda **given: [self._compute(task, **given)], self._memory)[0]
 
     def drop(self) -> None:
         """Forget all that was submitted."""

@@ -44,6 +44,8 @@ class ProcessCrew:
     ends, and by `timeout_s` when one hangs. It is replaced, and what it was at is examined (see
     `Clinic`) and computed again, bit for bit.
 
+    Tasks are computed one by one: shared memory may be scarce, and what kills is found sooner.
+
     Args:
         compute: A task to a delivery; sent to the processes.
         settings: Deadline and start method.
@@ -52,6 +54,8 @@ class ProcessCrew:
         locks: Page-locks the memory in which batches arrive, for copies to a device.
         depth: Batches to be computed ahead of the consumer.
     """
+
+    rows_together = 0
 
     def __init__(
         self,
@@ -115,10 +119,10 @@ class ProcessCrew:
     def _all(self) -> list[WorkerProcess]:
         return [*self._workers, *([self._doctor] if self._doctor else [])]
 
-    def submit(self, ticket: int, task: BatchTask) -> None:
-        """Give a task to the next worker that is idle."""
-        self._newest = ticket
-        self._waiting.append(Job(ticket, task))
+    def submit(self, tickets: Sequence[int], tasks: Sequence[BatchTask]) -> None:
+        """Give each task to the next worker that is idle."""
+        self._newest = tickets[-1]
+        self._waiting.extend(map(Job, tickets, tasks))
         self._wake()
 
     def take(self, ticket: int) -> Delivery:

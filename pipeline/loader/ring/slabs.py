@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pipeline.loader.contract import BatchTask, Delivery
+from pipeline.loader.contract import Delivery
 from pipeline.loader.ring.packing import mapped
 
 if TYPE_CHECKING:
@@ -17,20 +17,18 @@ if TYPE_CHECKING:
 
 
 def compute_into_slabs(
-    compute: Callable[..., Delivery], task: BatchTask, memory: HostMemory, **given: Any
-) -> Delivery:
-    """Compute a batch whose tensors all lie in page-locked memory.
+    compute: Callable[..., Sequence[Delivery]], memory: HostMemory
+) -> list[Delivery]:
+    """Compute batches whose tensors all lie in page-locked memory.
 
     Image rows are written there at once, where the computer can; other tensors are copied.
 
     Args:
-        compute: A task to a delivery; takes `allocate`.
-        task: The task.
+        compute: Gives deliveries; takes `allocate`.
         memory: Gives slabs.
-        **given: Further arguments of `compute`.
 
     Returns:
-        The delivery. Its tensors are views of what `memory` allocated: copies from them are
+        The deliveries. Their tensors are views of what `memory` allocated: copies from them are
         known to it, and it does not give out again what is viewed or copied from.
     """
     slabs: list[torch.Tensor] = []
@@ -39,7 +37,7 @@ def compute_into_slabs(
         slabs.append(memory.allocate(size_bytes))
         return slabs[-1].numpy()
 
-    return locked(compute(task, allocate=allocate, **given), memory, slabs)
+    return [locked(delivery, memory, slabs) for delivery in compute(allocate=allocate)]
 
 
 def locked(delivery: Delivery, memory: HostMemory, slabs: Sequence[torch.Tensor] = ()) -> Delivery:
@@ -48,7 +46,7 @@ def locked(delivery: Delivery, memory: HostMemory, slabs: Sequence[torch.Tensor]
     Args:
         delivery: The delivery.
         memory: Gives page-locked memory.
-        slabs: What `memory` allocated for this delivery.
+        slabs: What `memory` allocated for it.
     """
     batch = mapped(delivery.batch, partial(_locked, slabs=slabs, memory=memory))
     return replace(delivery, batch=batch)

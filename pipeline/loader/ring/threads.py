@@ -9,10 +9,13 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from pipeline.loader.bundles import BUNDLE_BYTES
 from pipeline.loader.contract import BatchTask, Delivery
 from pipeline.loader.ring.blocks import Blocks
 from pipeline.loader.ring.board import Board
@@ -39,17 +42,18 @@ class _Raised:
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """A task for a thread; with `sharing` the others help."""
+    """Tasks for a thread, to be computed as one; with `sharing` the others help."""
 
-    ticket: int
-    task: BatchTask
+    tickets: Sequence[int]
+    tasks: Sequence[BatchTask]
     sharing: Sharing | None
 
 
 class ThreadCrew:
     """Threads of this process that share one computer.
 
-    The first batch is computed by all of them together, so that it comes sooner.
+    The first batch is computed by all of them together, so that it comes sooner. Small batches
+    that can be made as a whole are computed several at a time.
 
     torch's number of threads is left alone: it belongs to the whole process, and so to the
     trainer. A thread cannot be ended from outside, so one that hangs ends the run.
@@ -57,7 +61,7 @@ class ThreadCrew:
     Args:
         compute: A task to a delivery; called from several threads.
         num_threads: Number of threads.
-        depth: Batches to be computed ahead of the consumer.
+        depth: Batches, or bundles of small ones, to be computed ahead of the consumer.
         timeout_s: Seconds to wait for one batch.
         memory: Where batches are put for copies to a device; None: ordinary memory.
         reader: Reads the records of tasks that wait; ended with the threads. None: workers read.
@@ -77,7 +81,7 @@ class ThreadCrew:
         self.is_ready = True
         self._owner = os.getpid()
         self._closed = False
-        self._compute = compute
+        self._compute: Any = compute
         self._timeout_s = timeout_s
         self._memory = memory
         self._blocks = Blocks()
@@ -106,20 +110,27 @@ class ThreadCrew:
         return sum(self._usages, Usage())
 
     @property
+    def rows_together(self) -> int:
+        """Rows of small batches to be computed at once, which the first one tells."""
+        row_bytes = getattr(self._compute, "row_bytes", 0)
+        return BUNDLE_BYTES // row_bytes if row_bytes else 0
+
+    @property
     def is_own(self) -> bool:
         """Whether the threads are of this process: a fork copies none of them."""
         return os.getpid() == self._owner
 
-    def submit(self, ticket: int, task: BatchTask) -> None:
-        """Give a task to the next thread that is idle."""
-        self._newest = ticket
+    def submit(self, tickets: Sequence[int], tasks: Sequence[BatchTask]) -> None:
+        """Give tasks to the next thread that is idle."""
+        self._newest = tickets[-1]
         if self._reader is not None:
-            self._reader.begin(ticket, task)
+            for ticket, task in zip(tickets, tasks, strict=True):
+                self._reader.begin(ticket, task)
         sharing = None
         if self._idle and len(self._threads) > 1 and getattr(self._compute, "spreads", False):
             sharing = Sharing()
         self._idle = False
-        self._tasks.put(_Item(ticket, task, sharing))
+        self._tasks.put(_Item(tickets, tasks, sharing))
         if sharing is not None:
             for _ in self._threads[1:]:
                 self._tasks.put(sharing)
@@ -186,32 +197,55 @@ class ThreadCrew:
                 item.help()
                 del item
                 continue
-            outcome: Delivery | _Raised
             start, cpu_start = time.perf_counter(), time.thread_time()
-            try:
-                outcome = self._computed(item)
-            except BaseException as error:
-                outcome = _Raised(error, threading.current_thread().name)
+            for ticket, outcome in self._outcomes(item):
+                if ticket >= self._oldest:
+                    self._board.put(ticket, outcome)
+                del outcome
             if item.sharing is None:  # the one that is shared says nothing about a thread
-                usage.batches += 1
+                usage.batches += len(item.tickets)
                 usage.wall_s += time.perf_counter() - start
                 usage.cpu_s += time.thread_time() - cpu_start
-            if item.ticket >= self._oldest:
-                self._board.put(item.ticket, outcome)
             # Nothing is kept while waiting: the consumer alone decides how long a batch lives.
-            del item, outcome
+            del item
 
-    def _computed(self, item: _Item) -> Delivery:
-        given = {} if self._reader is None else self._reader.take(item.ticket)
-        if item.sharing is not None:
-            given["spread"] = item.sharing.spread
+    def _outcomes(self, item: _Item) -> Iterator[tuple[int, Delivery | _Raised]]:
+        """What the tasks of an item give, by ticket, up to the first that raises something."""
+        if len(item.tasks) > 1 and (together := self._together(item.tasks)):
+            yield from zip(item.tickets, together, strict=True)
+            return
+        for ticket, task in zip(item.tickets, item.tasks, strict=True):
+            try:
+                (delivery,) = self._computed(ticket, task, item.sharing)
+            except BaseException as error:
+                yield ticket, _Raised(error, threading.current_thread().name)
+                return
+            if ticket < self._oldest:
+                return
+            yield ticket, delivery
+            del delivery
+
+    def _together(self, tasks: Sequence[BatchTask]) -> list[Delivery]:
+        """Deliveries of tasks that are computed as one; none: they are to be computed alone."""
+        with suppress(BaseException):  # alone, each raises what is wrong with it
+            return self._in_place(partial(self._compute.together, tasks))
+        return []
+
+    def _computed(self, ticket: int, task: BatchTask, sharing: Sharing | None) -> list[Delivery]:
+        given = {} if self._reader is None else self._reader.take(ticket)
+        if sharing is not None:
+            given["spread"] = sharing.spread
         try:
-            if self._memory is None:
-                return self._compute(item.task, allocate=self._blocks.allocate, **given)
-            return compute_into_slabs(self._compute, item.task, self._memory, **given)
+            return self._in_place(lambda **memory: [self._compute(task, **memory, **given)])
         finally:
-            if item.sharing is not None:
-                item.sharing.end()
+            if sharing is not None:
+                sharing.end()
+
+    def _in_place(self, compute: Callable[..., list[Delivery]]) -> list[Delivery]:
+        """Deliveries whose images are written to where they are handed over."""
+        if self._memory is None:
+            return compute(allocate=self._blocks.allocate)
+        return compute_into_slabs(compute, self._memory)
 
 
 def _all_stacks() -> str:

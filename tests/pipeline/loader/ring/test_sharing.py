@@ -102,7 +102,7 @@ def test_those_who_came_to_help_go_on_where_nothing_was_spread():
     crew = ThreadCrew(FailsFirst(), 2, depth=3, timeout_s=10)
     try:
         for ticket in range(3):
-            crew.submit(ticket, task(0))
+            crew.submit([ticket], [task(0)])
         with pytest.raises(OSError, match="before anything"):
             crew.take(0)
         crew.take(1), crew.take(2)
@@ -149,11 +149,11 @@ def test_the_first_batch_of_a_crew_is_shared_and_again_after_a_break(monkeypatch
     crew = ThreadCrew(compute, 3, depth=4, timeout_s=60)
     try:
         for ticket in range(4):
-            crew.submit(ticket, asked)
+            crew.submit([ticket], [asked])
         first = [crew.take(ticket) for ticket in range(4)]
         assert shared == [4], "30 rows in pieces of 8, once"
         crew.drop()
-        crew.submit(4, asked)
+        crew.submit([4], [asked])
         assert_same(crew.take(4).batch, first[0].batch)
         assert shared == [4, 4]
     finally:

@@ -119,11 +119,11 @@ def test_what_is_dropped_is_neither_begun_nor_kept(waits_at):
     crew = ThreadCrew(compute, 1, depth=3, timeout_s=20)
     try:
         for ticket in range(3):
-            crew.submit(ticket, replace(task(0), number=ticket))
+            crew.submit([ticket], [replace(task(0), number=ticket)])
         assert compute.is_waiting.wait(20)
         crew.drop()
         compute.free.set()
-        crew.submit(3, replace(task(0), number=3))
+        crew.submit([3], [replace(task(0), number=3)])
         assert crew.take(3).number == 3
         assert compute.begun == [*range(waits_at + 1), 3]
         gc.collect()

@@ -1,0 +1,62 @@
+"""Arrays in files, which say what is taken of them, and fail where they are to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from datasets.map_dataset import MapDataset
+from datasets.sample import BadRecord
+from datasets.storages.memmap import MemmapStorage
+from pipeline.loader.contract import BatchTask
+from tests.building import build_step
+from transforms.cpu.stack import build_stack
+from transforms.decode.raw import RawDecoder
+
+N = 301
+
+
+class Arrays(MemmapStorage):
+    """Says which rows are taken together; some of them may be bad, or end in an error."""
+
+    def __init__(self, path: Path, *, bad=None, broken=None, error=OSError) -> None:
+        super().__init__(str(path))
+        self._bad, self._broken, self._error, self._taken = bad, broken, error, []
+
+    @property
+    def taken(self) -> list[int]:
+        """How many rows each take had."""
+        return self._taken
+
+    def take(self, indices, fields, **options):
+        if len(indices):
+            self._taken.append(len(indices))
+        if self._broken in indices:
+            raise self._error(f"the disk has lost {self._broken}")
+        return None if self._bad in indices else super().take(indices, fields, **options)
+
+    def read(self, indices):
+        records = super().read(indices)
+        return [
+            BadRecord(r.index, r.key, "a flipped bit") if r.index == self._bad else r
+            for r in records
+        ]
+
+
+def write_arrays(folder: Path) -> None:
+    """Noise as images [N, 8, 6, 3], labels, and float32 [N, 3] more."""
+    rng = np.random.default_rng(0)
+    np.save(folder / "images.npy", rng.integers(0, 256, (N, 8, 6, 3), np.uint8))
+    np.save(folder / "labels.npy", rng.integers(0, 4, N).astype(np.int16))
+    np.save(folder / "depth.npy", rng.normal(size=(N, 3)).astype(np.float32))
+
+
+def dataset(storage):
+    transform = build_stack({}, build_step=build_step)
+    return MapDataset(storage, decode=RawDecoder(), transform=transform, seed=0)
+
+
+def task(number, *positions, epoch=0, quarantined=(), items=None):
+    at = np.array(positions, np.int64)
+    return BatchTask(epoch, number, at, at < N, at % N, quarantined=quarantined, items=items)

@@ -1,0 +1,240 @@
+"""Small batches made together: each is what it would be alone, and so is what goes wrong."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from itertools import accumulate
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.collates.stack import stack
+from pipeline.digest import batch_digest
+from pipeline.loader.bundles import row_bytes
+from pipeline.loader.contract import Delivery
+from pipeline.loader.faults import BadSampleError
+from pipeline.loader.ring.threads import ThreadCrew
+from pipeline.samplers.sequential import SequentialSampler
+from tests.pipeline.loader.bundled import Arrays, N, dataset, task, write_arrays
+from tests.pipeline.loader.fakes import make_loader
+from tests.pipeline.loader.staged import FakeMemory, use_instead_of_cuda
+
+THREADS = {"engine": "ring", "num_workers": 2, "collate": stack, "drop_last": False}
+ALONE = {"engine": "inline", "collate": stack, "drop_last": False}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("arrays")
+    write_arrays(folder)
+    return folder
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    batch_size=st.integers(1, 70),
+    world_size=st.integers(1, 3),
+    tail=st.sampled_from([True, False, "pad"]),
+    start=st.integers(0, 5),
+    most=st.integers(0, 3),
+)
+def test_batches_are_those_that_are_made_alone(folder, batch_size, world_size, tail, start, most):
+    """Of every rank, from any batch on, over the end of an epoch, whatever a bundle may hold."""
+    for rank in range(min(world_size, batch_size)):
+        share = {"batch_size": batch_size, "world_size": world_size, "rank": rank}
+        share["drop_last"] = tail
+        found = []
+        for ways in (ALONE, THREADS):
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr("pipeline.loader.ring.threads.BUNDLE_BYTES", 10_000 * most)
+                with make_loader(dataset(Arrays(folder)), **{**ways, **share}) as loader:
+                    first = min(start, len(loader))
+                    loader.load_state_dict({**loader.state_dict(), "next_batch": first})
+                    found.append([])
+                    for _ in range(2):
+                        for batch in loader:
+                            found[-1].append((batch_digest(batch), loader.state_dict()))
+        assert found[0] == found[1]
+        assert found[0]
+
+
+def test_bundles_grow_to_sixteen_and_to_their_bytes(folder, monkeypatch):
+    storage = Arrays(folder)
+    one = {**THREADS, "num_workers": 1, "across_epochs": False}
+    with make_loader(dataset(storage), batch_size=1, **one) as loader:
+        assert len(list(loader)) == N
+    grown = storage.taken[storage.taken.index(2) :]
+    assert set(storage.taken[: -len(grown)]) == {1}
+    assert grown[:3] == [2, 4, 8] and set(grown[3:-1]) == {16}
+
+    held = row_bytes(next(iter(make_loader(dataset(storage), batch_size=1, **ALONE))))
+    assert held == 8 * 6 * 3 + 3 * 4 + 8 * 4 + 1, "label, index, position and epoch; valid"
+    monkeypatch.setattr("pipeline.loader.ring.threads.BUNDLE_BYTES", 75 * held)
+    for batch_size, most in ((30, 60), (37, 74), (38, 38), (80, 80)):
+        storage = Arrays(folder)
+        with make_loader(dataset(storage), batch_size=batch_size, **THREADS) as loader:
+            assert sum(len(batch["label"]) for batch in loader) == N
+        assert max(storage.taken) == most
+
+
+def test_what_is_computed_in_processes_or_here_is_not_bundled(folder):
+    for where in ({"num_workers": 0}, {"processes": 1, "multiprocessing_context": "fork"}):
+        with make_loader(dataset(Arrays(folder)), batch_size=4, **{**THREADS, **where}) as loader:
+            for _ in loader:
+                assert loader._engine._crew.rows_together == 0
+
+
+@pytest.mark.parametrize("on_error", ["replace", "skip"])
+def test_a_bad_row_is_that_of_its_batch_alone(folder, on_error, tmp_path):
+    given = {"batch_size": 3, "on_error": on_error, "max_error_rate": 1.0}
+    seen, listed = [], []
+    for name, ways in (("alone", ALONE), ("together", THREADS)):
+        path = tmp_path / f"{name}.csv"
+        loader = make_loader(
+            dataset(Arrays(folder, bad=200)), bad_samples_path=path, **given, **ways
+        )
+        with loader:
+            seen.append([batch_digest(batch) for batch in loader])
+            assert loader.stats.bad_samples == 1
+        listed.append(path.read_text())
+    assert seen[0] == seen[1]
+    assert listed[0] == listed[1]
+    assert "a flipped bit" in listed[0]
+
+
+class Halt(BaseException):
+    """Nothing that ``except Exception`` catches."""
+
+
+@pytest.mark.parametrize(
+    ("broken", "error"),
+    [
+        ({"broken": 200}, OSError),
+        ({"broken": 200, "error": Halt}, Halt),
+        ({"bad": 200}, BadSampleError),
+    ],
+)
+def test_what_comes_before_an_error_is_delivered_first(folder, broken, error):
+    with make_loader(
+        dataset(Arrays(folder, **broken)), batch_size=3, on_error="raise", **THREADS
+    ) as loader:
+        seen = []
+        with pytest.raises(error, match=r"200|flipped"):
+            for batch in loader:
+                seen += batch["index"].tolist()
+        assert seen == list(range(198)), "the row is in the batch that begins there"
+
+
+class Stopping(SequentialSampler):
+    def indices(self, epoch, start, stop):
+        if stop > 150:
+            raise RuntimeError("no more")
+        return super().indices(epoch, start, stop)
+
+
+def test_what_comes_before_an_error_of_the_sampler_is_delivered_first(folder):
+    with make_loader(dataset(Arrays(folder)), Stopping(N), batch_size=4, **THREADS) as loader:
+        seen = 0
+        with pytest.raises(RuntimeError, match="no more"):
+            for batch in loader:
+                seen += len(batch["label"])
+        assert seen == 148
+
+
+def test_a_position_that_kills_is_in_no_bundle(folder):
+    storage = Arrays(folder)
+    with make_loader(dataset(storage), batch_size=5, **THREADS) as loader:
+        state = loader.state_dict()
+        loader.load_state_dict({**state, "quarantined": [[0, 152]]})
+        digests = [batch_digest(batch) for batch in loader]
+        assert loader.stats.bad_samples == 1
+    with make_loader(dataset(Arrays(folder)), batch_size=5, **ALONE) as loader:
+        loader.load_state_dict({**state, "quarantined": [[0, 152]]})
+        assert digests == [batch_digest(batch) for batch in loader]
+
+
+@pytest.mark.parametrize("locked", [False, True], ids=["ordinary", "page-locked"])
+def test_batches_that_are_kept_are_never_overwritten(folder, monkeypatch, locked):
+    alone = make_loader(dataset(Arrays(folder)), **ALONE)
+    expected = [batch_digest(batch) for _ in range(3) for batch in alone]
+    memory = FakeMemory()
+    if locked:
+        use_instead_of_cuda(monkeypatch, memory)
+    with make_loader(dataset(Arrays(folder)), **THREADS) as loader:
+        kept = [batch for _ in range(3) for batch in loader]
+        assert [batch_digest(batch) for batch in kept] == expected
+    kept[0]["image"].zero_()
+    assert [batch_digest(batch) for batch in kept[1:]] == expected[1:]
+    largest = max((batch["image"].untyped_storage().nbytes() for batch in kept), default=0)
+    assert largest > 2 * kept[0]["image"].nbytes, "several share their memory"
+    assert bool(memory.slabs) == locked
+    del kept, loader
+    gc.collect()
+    assert memory.lent == 0
+
+
+def test_the_next_bundle_is_computed_as_soon_as_one_is_begun(folder):
+    storage = Arrays(folder)
+    one = {**THREADS, "num_workers": 1, "prefetch_factor": 1, "batch_size": 1}
+    with make_loader(dataset(storage), **one) as loader:
+        iterator = iter(loader)
+        for number in range(40):
+            next(iterator)
+            if number in accumulate(storage.taken[3:], initial=sum(storage.taken[:3])):
+                bundles = list(accumulate(storage.taken)).index(number) + 1
+                deadline = time.monotonic() + 20
+                while len(storage.taken) < bundles + 2:
+                    assert time.monotonic() < deadline, "it waits for the rest of this bundle"
+                    time.sleep(0.001)
+
+
+class OneByOne:
+    """Waits in the first task; nothing can be computed together."""
+
+    row_bytes = 1
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self.is_waiting, self.free = threading.Event(), threading.Event()
+
+    def together(self, tasks, *, allocate):
+        return []
+
+    def __call__(self, asked, *, allocate):
+        self.begun.append(asked.number)
+        self.is_waiting.set()
+        assert self.free.wait(20)
+        return Delivery(asked.number, {})
+
+
+def test_what_is_dropped_is_computed_no_further():
+    compute = OneByOne()
+    crew = ThreadCrew(compute, 1, depth=2, timeout_s=20)
+    try:
+        crew.submit([0, 1, 2], [task(number, number) for number in range(3)])
+        assert compute.is_waiting.wait(20)
+        crew.drop()
+        compute.free.set()
+        crew.submit([3, 4], [task(3, 3), task(4, 4)])
+        assert [crew.take(ticket).number for ticket in (3, 4)] == [3, 4]
+        assert compute.begun == [0, 3, 4]
+    finally:
+        crew.close()
+
+
+def _with_a_row_more(columns):
+    return {**stack.columns(columns), "names": ["one", "too", "many"] * 100}
+
+
+def test_what_cannot_be_cut_is_made_alone(folder):
+    def collate(samples):
+        return {**stack(samples), "names": ["one", "too", "many"] * 100}
+
+    collate.columns = _with_a_row_more
+    ways = {**THREADS, "collate": collate, "batch_size": 2}
+    with make_loader(dataset(Arrays(folder)), **ways) as loader:
+        assert [batch["index"].tolist() for batch in loader][:3] == [[0, 1], [2, 3], [4, 5]]
