@@ -45,21 +45,29 @@ def run_cell(
         CellError: It failed, replied nothing, or took too long.
     """
     environment = {**os.environ, "NO_ALBUMENTATIONS_UPDATE": "1"}
+    started: list[subprocess.Popen[Any]] = []
+
+    def start() -> None:
+        started.append(
+            subprocess.Popen(
+                [python, str(script), "--cell", json.dumps(spec)],
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                env=environment, start_new_session=True,
+            )
+        )  # fmt: skip
+
     # A file, not a pipe, whose end would wait for every process that the cell leaves behind. A
     # thread starts the cell, since Ctrl-C in this one could come before its id is known.
     with tempfile.TemporaryFile("w+", errors="replace") as output, ThreadPoolExecutor(1) as pool:
-        started = pool.submit(
-            subprocess.Popen,
-            [python, str(script), "--cell", json.dumps(spec)],
-            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            env=environment, start_new_session=True,
-        )  # fmt: skip
         try:
-            code = started.result().wait(timeout_s)
+            pool.submit(start).result()
+            code = started[0].wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise CellError(f"no result within {timeout_s:g} s") from None
         finally:
-            end_session(started.result())
+            pool.shutdown()  # then it is known whether anything was started
+            for leader in started:
+                end_session(leader)
         output.seek(0)
         said = output.read()
     for line in reversed(said.splitlines()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import cv2
@@ -54,6 +55,19 @@ def test_a_cell_that_takes_too_long_is_ended(cell):
     with pytest.raises(CellError, match="no result within 1 s"):
         run_cell(cell, {"do": "wait"}, timeout_s=1)
     assert not set(_sleeping()) - before
+
+
+def test_ctrl_c_amid_the_start_of_a_cell_leaves_no_process(cell, monkeypatch):
+    submit = ThreadPoolExecutor.submit
+
+    def interrupted(*arguments, **options):
+        submit(*arguments, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_cell(cell, {"do": "wait"}, timeout_s=30)
+    assert not _with_argument(str(cell))
 
 
 def test_what_fails_is_left_out_of_later_rounds(capsys):
@@ -127,12 +141,16 @@ def _gone(session: int) -> bool:
 
 
 def _sleeping() -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if (entry / "cmdline").read_bytes() == b"sleep\x0060\x00":
-                    found.append(int(entry.name))
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-    return found
+    return [pid for pid in _with_argument("60") if _arguments(pid) == ["sleep", "60"]]
+
+
+def _with_argument(argument: str) -> list[int]:
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [pid for pid in pids if argument in _arguments(pid)]
+
+
+def _arguments(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
