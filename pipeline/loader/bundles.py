@@ -60,6 +60,11 @@ def row_bytes(batch: Batch) -> int:
     return max(1, sum(tensor.nbytes // len(tensor) for tensor in tensors))
 
 
+def rows_of_bundle(bytes_of_row: int) -> int:
+    """How many rows a bundle holds at most; 0 where nothing is known of them."""
+    return BUNDLE_BYTES // bytes_of_row if bytes_of_row else 0
+
+
 def split_rows(batch: Batch, sizes: Sequence[int]) -> list[Batch] | None:
     """A batch cut into batches of these sizes, their tensors views of its own.
 

@@ -23,11 +23,11 @@ class RingEngine:
     """Our own engine: ``num_workers`` threads, spread over ``processes`` processes.
 
     Idle threads take the next task; deliveries come in the order of the tasks, at most
-    ``num_workers * prefetch_factor + read_ahead`` of them computed ahead. With ``processes=0``
-    the threads are of this process: the least memory, and the fastest start. They compute small
-    batches of columns in bundles, of 16 and 6 MB at most, and each counts there as one. With more
-    processes, batches lie in memory that both sides map, and a process that dies or hangs is
-    replaced.
+    ``num_workers * prefetch_factor + read_ahead`` of them computed ahead. Small batches that need
+    no work per sample are computed in bundles, of 16 and 6 MB at most, each of which counts there
+    as one. With ``processes=0`` the threads are of this process: the least memory, and the fastest
+    start. With more, batches lie in memory that both sides map, and a process that dies or hangs
+    is replaced.
 
     ``processes=null`` takes threads of this process, unless a component draws from global
     random states: then each worker is a process of one thread.

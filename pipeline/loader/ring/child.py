@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing import forkserver
 from typing import TYPE_CHECKING, Any, cast
@@ -46,12 +47,14 @@ class Order:
         task: What to compute.
         slot: Number of the slot to write to; None where only surviving matters.
         has_descriptor: Whether the slot's descriptor follows: this process has not seen it yet.
+        others: What to compute with it, into the same slot.
     """
 
     ticket: int
     task: BatchTask
     slot: int | None = None
     has_descriptor: bool = False
+    others: tuple[BatchTask, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +64,14 @@ class Answer:
     Attributes:
         ticket: That of the order; -1 says that the process is ready.
         size_bytes: Bytes of the slot that are used.
-        body: A pickled delivery, its tensors in the slot, or a pickled failure.
+        body: Pickled deliveries, their tensors in the slot, up to the first failure if any.
+        row_bytes: What a row takes of batches that can be computed together; 0 of others.
     """
 
     ticket: int
     size_bytes: int = 0
     body: bytes = b""
+    row_bytes: int = 0
 
 
 class Payload:
@@ -169,16 +174,43 @@ class _Worker:
                 self._compute(order.task, **given)
                 return Answer(order.ticket)
             place = _Place(slot)
-            delivery = self._compute(order.task, allocate=place.allocate, **given)
-            parcel = Parcel(delivery.batch, address=place.address, filled_bytes=place.size_bytes)
+            if order.others:
+                outcomes = self._several((order.task, *order.others), place)
+            else:
+                outcomes = [self._compute(order.task, allocate=place.allocate, **given)]
+            batches = [each.batch for each in outcomes if isinstance(each, Delivery)]
+            parcel = Parcel(batches, address=place.address, filled_bytes=place.size_bytes)
             if parcel.size_bytes:
                 parcel.write(slot.memory(parcel.size_bytes))
-            body = pickle.dumps(replace(delivery, batch=parcel.packed))
-            return Answer(order.ticket, parcel.size_bytes, body)
+            packed = iter(parcel.packed)
+            body = pickle.dumps(
+                [
+                    replace(each, batch=next(packed)) if isinstance(each, Delivery) else each
+                    for each in outcomes
+                ]
+            )
+            row_bytes = getattr(self._compute, "row_bytes", 0)
+            return Answer(order.ticket, parcel.size_bytes, body, row_bytes)
         except MemoryError:
             raise
         except BaseException as error:
-            return Answer(order.ticket, 0, pickle.dumps(Failure.of(error)))
+            return Answer(order.ticket, 0, pickle.dumps([Failure.of(error)]))
+
+    def _several(self, tasks: tuple[BatchTask, ...], place: _Place) -> list[Delivery | Failure]:
+        """Deliveries of several tasks, up to the first that fails."""
+        with suppress(BaseException):  # alone, each fails by what is wrong with it
+            if together := self._compute.together(tasks, allocate=place.allocate):
+                return cast("list[Delivery | Failure]", together)
+        place.size_bytes = 0
+        outcomes: list[Delivery | Failure] = []
+        for task in tasks:
+            try:
+                outcomes.append(self._compute(task))
+            except MemoryError:
+                raise
+            except BaseException as error:
+                return [*outcomes, Failure.of(error)]
+        return outcomes
 
 
 class _Place:

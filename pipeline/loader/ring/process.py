@@ -9,7 +9,7 @@ import struct
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from multiprocessing.connection import Connection
 from typing import Any
@@ -35,12 +35,26 @@ _TELL_S = 0.2
 
 @dataclass(slots=True)
 class Job:
-    """A task that was submitted, and the slot that its batch goes to."""
+    """A task that was submitted, and the slot that its batch goes to.
+
+    Attributes:
+        ticket: Names it.
+        task: The task.
+        slot: Where the batches go; None as long as no process has it.
+        quarantined: Positions of the task that were found to kill.
+        others: Tickets and tasks that are computed with it, into the same slot.
+    """
 
     ticket: int
     task: BatchTask
     slot: Slot | None = None
     quarantined: tuple[int, ...] = ()
+    others: tuple[tuple[int, BatchTask], ...] = ()
+
+    def apart(self) -> list[Job]:
+        """A job for each of its tasks; the first one keeps the slot."""
+        others = [Job(ticket, task) for ticket, task in self.others]
+        return [replace(self, others=()), *others]
 
 
 class WorkerProcess:
@@ -130,7 +144,8 @@ class WorkerProcess:
         slot = None if probe else job.slot
         is_new = slot is not None and slot.number not in self._slots
         if slot is not None:
-            order = Order(job.ticket, job.task, slot.number, is_new)
+            others = tuple(task for _, task in job.others)
+            order = Order(job.ticket, job.task, slot.number, is_new, others)
         self.connection.send_bytes(pickle.dumps(order))
         if slot is not None and is_new:
             send_descriptor(self.connection, slot.fd)

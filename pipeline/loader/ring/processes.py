@@ -18,7 +18,7 @@ from pipeline.loader.contract import BatchTask, Delivery
 from pipeline.loader.ring.board import Board
 from pipeline.loader.ring.clinic import Clinic
 from pipeline.loader.ring.process import Job, WorkerProcess
-from pipeline.loader.ring.receiving import Finished, give_back, received
+from pipeline.loader.ring.receiving import Finished, Inbox, give_back
 from pipeline.loader.ring.recruiting import Recruiter
 from pipeline.loader.ring.slots import SlotPool
 from pipeline.loader.ring.usage import Usage
@@ -44,7 +44,7 @@ class ProcessCrew:
     ends, and by `timeout_s` when one hangs. It is replaced, and what it was at is examined (see
     `Clinic`) and computed again, bit for bit.
 
-    Tasks are computed one by one: shared memory may be scarce, and what kills is found sooner.
+    Tasks that are given together are computed together, and apart when their process dies.
 
     Args:
         compute: A task to a delivery; sent to the processes.
@@ -54,8 +54,6 @@ class ProcessCrew:
         locks: Page-locks the memory in which batches arrive, for copies to a device.
         depth: Batches to be computed ahead of the consumer.
     """
-
-    rows_together = 0
 
     def __init__(
         self,
@@ -74,8 +72,9 @@ class ProcessCrew:
             context, compute, settings, threads=threads, read_ahead=read_ahead
         )
         self._num_processes = len(threads)
-        self._locks, self._slots = locks, SlotPool(_HELD_BY_CONSUMER, locks=locks)
+        self._slots = SlotPool(_HELD_BY_CONSUMER, locks=locks)
         self._board = Board()
+        self._inbox = Inbox(self._board, self._slots, locks)
         self._waiting: deque[Job] = deque()
         self._oldest = 0  # tickets below it were dropped
         self._newest = -1
@@ -103,6 +102,11 @@ class ProcessCrew:
         return [worker.process.pid for worker in self._all()]
 
     @property
+    def rows_together(self) -> int:
+        """Rows of small batches to be computed at once, which the first one tells."""
+        return self._inbox.rows_together
+
+    @property
     def is_own(self) -> bool:
         """Whether the processes are those of this one, and not of one that it is a copy of."""
         return os.getpid() == self._owner
@@ -120,23 +124,22 @@ class ProcessCrew:
         return [*self._workers, *([self._doctor] if self._doctor else [])]
 
     def submit(self, tickets: Sequence[int], tasks: Sequence[BatchTask]) -> None:
-        """Give each task to the next worker that is idle."""
+        """Give tasks to the next worker that is idle."""
         self._newest = tickets[-1]
-        self._waiting.extend(map(Job, tickets, tasks))
+        others = tuple(zip(tickets[1:], tasks[1:], strict=True))
+        self._waiting.append(Job(tickets[0], tasks[0], others=others))
         self._wake()
 
     def take(self, ticket: int) -> Delivery:
-        """Wait for a delivery. Deadlines are kept by the watch, which replaces what hangs.
+        """Wait for a delivery. The watch keeps the deadlines, and replaces what hangs.
 
         Raises:
             WorkerError: Workers cannot be started, or a batch ends every process.
             Exception: What the computation raised.
         """
-        while (outcome := self._board.take(ticket, _TICK_S)) is None:
+        while (delivery := self._inbox.take(ticket, _TICK_S)) is None:
             assert self._watch.is_alive(), "the watch says what ends it"
-        if isinstance(outcome, Failure):
-            outcome.raise_error()
-        return received(outcome, self._slots, self._locks)
+        return delivery
 
     def drop(self) -> None:
         """Forget all that was submitted. What is being computed is finished and left aside."""
@@ -144,9 +147,7 @@ class ProcessCrew:
             return
         self._oldest = self._newest + 1
         self._waiting.clear()
-        for outcome in self._board.clear():
-            if isinstance(outcome, Finished):
-                give_back(outcome.job, self._slots)
+        self._inbox.clear()
         self._wake()
 
     def close(self) -> None:
@@ -279,13 +280,21 @@ class ProcessCrew:
                 text += f"{job.task.epoch} alone, though no position of it does that by itself"
                 self._put(job, Failure(WorkerError(text), how))
             return
-        jobs = [job for job in worker.jobs.values() if job.ticket >= self._oldest]
-        _logger.warning("%s; it is replaced, and its %d batches are computed again", how, len(jobs))
-        for job in worker.jobs.values():
-            if job.ticket >= self._oldest:
-                self._clinic.admit(job)
+        jobs = list(worker.jobs.values())
+        lost = sum(1 + len(job.others) for job in jobs if job.ticket >= self._oldest)
+        _logger.warning("%s; it is replaced, and its %d batches are computed again", how, lost)
+        again: list[Job] = []
+        for job in jobs:
+            wanted = job.ticket >= self._oldest
+            if wanted and (worker.timed_out or not job.others):
+                for each in job.apart():
+                    each.slot = each.slot or self._slots.take()
+                    self._clinic.admit(each)
             else:
                 give_back(job, self._slots)
+                # The clinic looks at every row. First it shows which of these batches it was.
+                again += job.apart() if wanted else []
+        self._waiting.extendleft(reversed(again))
         self._workers[self._workers.index(worker)] = self._recruiter.start(worker.number)
 
     def _discharge(self) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pipeline.loader.bundles import BUNDLE_BYTES
+from pipeline.loader.bundles import rows_of_bundle
 from pipeline.loader.contract import BatchTask, Delivery
 from pipeline.loader.ring.blocks import Blocks
 from pipeline.loader.ring.board import Board
@@ -112,8 +112,7 @@ class ThreadCrew:
     @property
     def rows_together(self) -> int:
         """Rows of small batches to be computed at once, which the first one tells."""
-        row_bytes = getattr(self._compute, "row_bytes", 0)
-        return BUNDLE_BYTES // row_bytes if row_bytes else 0
+        return rows_of_bundle(getattr(self._compute, "row_bytes", 0))
 
     @property
     def is_own(self) -> bool:

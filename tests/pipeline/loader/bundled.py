@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,20 +12,27 @@ import numpy as np
 from datasets.map_dataset import MapDataset
 from datasets.sample import BadRecord
 from datasets.storages.memmap import MemmapStorage
+from pipeline.collates.stack import stack
 from pipeline.loader.contract import BatchTask
 from tests.building import build_step
 from transforms.cpu.stack import build_stack
 from transforms.decode.raw import RawDecoder
 
 N = 301
+THREADS = {"engine": "ring", "num_workers": 2, "collate": stack, "drop_last": False}
+PROCESS = {**THREADS, "processes": 1, "multiprocessing_context": "fork"}
+ALONE = {"engine": "inline", "collate": stack, "drop_last": False}
 
 
 class Arrays(MemmapStorage):
-    """Says which rows are taken together; some of them may be bad, or end in an error."""
+    """Says which rows are taken together; one may be bad, or end in an error or in death."""
 
-    def __init__(self, path: Path, *, bad=None, broken=None, error=OSError) -> None:
+    def __init__(
+        self, path: Path, *, bad=None, broken=None, error=OSError, deadly=None, hangs=False
+    ) -> None:
         super().__init__(str(path))
-        self._bad, self._broken, self._error, self._taken = bad, broken, error, []
+        self._bad, self._broken, self._error, self._deadly = bad, broken, error, deadly
+        self._hangs, self._taken = hangs, []
 
     @property
     def taken(self) -> list[int]:
@@ -34,14 +44,23 @@ class Arrays(MemmapStorage):
             self._taken.append(len(indices))
         if self._broken in indices:
             raise self._error(f"the disk has lost {self._broken}")
+        if self._deadly in indices:
+            self._die()
         return None if self._bad in indices else super().take(indices, fields, **options)
 
     def read(self, indices):
+        if self._deadly in indices:
+            self._die()
         records = super().read(indices)
         return [
             BadRecord(r.index, r.key, "a flipped bit") if r.index == self._bad else r
             for r in records
         ]
+
+    def _die(self):
+        if self._hangs:
+            time.sleep(600)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def write_arrays(folder: Path) -> None:

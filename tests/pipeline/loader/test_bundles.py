@@ -6,7 +6,6 @@ import gc
 import threading
 import time
 from itertools import accumulate
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -19,19 +18,9 @@ from pipeline.loader.contract import Delivery
 from pipeline.loader.faults import BadSampleError
 from pipeline.loader.ring.threads import ThreadCrew
 from pipeline.samplers.sequential import SequentialSampler
-from tests.pipeline.loader.bundled import Arrays, N, dataset, task, write_arrays
+from tests.pipeline.loader.bundled import ALONE, PROCESS, THREADS, Arrays, N, dataset, task
 from tests.pipeline.loader.fakes import make_loader
 from tests.pipeline.loader.staged import FakeMemory, use_instead_of_cuda
-
-THREADS = {"engine": "ring", "num_workers": 2, "collate": stack, "drop_last": False}
-ALONE = {"engine": "inline", "collate": stack, "drop_last": False}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("arrays")
-    write_arrays(folder)
-    return folder
 
 
 @settings(max_examples=25, deadline=None)
@@ -41,17 +30,20 @@ def folder(tmp_path_factory) -> Path:
     tail=st.sampled_from([True, False, "pad"]),
     start=st.integers(0, 5),
     most=st.integers(0, 3),
+    where=st.sampled_from([THREADS, THREADS, THREADS, PROCESS]),
 )
-def test_batches_are_those_that_are_made_alone(folder, batch_size, world_size, tail, start, most):
+def test_batches_are_those_that_are_made_alone(
+    arrays_folder, batch_size, world_size, tail, start, most, where
+):
     """Of every rank, from any batch on, over the end of an epoch, whatever a bundle may hold."""
     for rank in range(min(world_size, batch_size)):
         share = {"batch_size": batch_size, "world_size": world_size, "rank": rank}
         share["drop_last"] = tail
         found = []
-        for ways in (ALONE, THREADS):
+        for ways in (ALONE, where):
             with pytest.MonkeyPatch.context() as patched:
-                patched.setattr("pipeline.loader.ring.threads.BUNDLE_BYTES", 10_000 * most)
-                with make_loader(dataset(Arrays(folder)), **{**ways, **share}) as loader:
+                patched.setattr("pipeline.loader.bundles.BUNDLE_BYTES", 10_000 * most)
+                with make_loader(dataset(Arrays(arrays_folder)), **{**ways, **share}) as loader:
                     first = min(start, len(loader))
                     loader.load_state_dict({**loader.state_dict(), "next_batch": first})
                     found.append([])
@@ -62,8 +54,8 @@ def test_batches_are_those_that_are_made_alone(folder, batch_size, world_size, t
         assert found[0]
 
 
-def test_bundles_grow_to_sixteen_and_to_their_bytes(folder, monkeypatch):
-    storage = Arrays(folder)
+def test_bundles_grow_to_sixteen_and_to_their_bytes(arrays_folder, monkeypatch):
+    storage = Arrays(arrays_folder)
     one = {**THREADS, "num_workers": 1, "across_epochs": False}
     with make_loader(dataset(storage), batch_size=1, **one) as loader:
         assert len(list(loader)) == N
@@ -73,29 +65,29 @@ def test_bundles_grow_to_sixteen_and_to_their_bytes(folder, monkeypatch):
 
     held = row_bytes(next(iter(make_loader(dataset(storage), batch_size=1, **ALONE))))
     assert held == 8 * 6 * 3 + 3 * 4 + 8 * 4 + 1, "label, index, position and epoch; valid"
-    monkeypatch.setattr("pipeline.loader.ring.threads.BUNDLE_BYTES", 75 * held)
+    monkeypatch.setattr("pipeline.loader.bundles.BUNDLE_BYTES", 75 * held)
     for batch_size, most in ((30, 60), (37, 74), (38, 38), (80, 80)):
-        storage = Arrays(folder)
+        storage = Arrays(arrays_folder)
         with make_loader(dataset(storage), batch_size=batch_size, **THREADS) as loader:
             assert sum(len(batch["label"]) for batch in loader) == N
         assert max(storage.taken) == most
 
 
-def test_what_is_computed_in_processes_or_here_is_not_bundled(folder):
-    for where in ({"num_workers": 0}, {"processes": 1, "multiprocessing_context": "fork"}):
-        with make_loader(dataset(Arrays(folder)), batch_size=4, **{**THREADS, **where}) as loader:
-            for _ in loader:
-                assert loader._engine._crew.rows_together == 0
+def test_what_is_computed_here_is_not_bundled(arrays_folder):
+    storage = Arrays(arrays_folder)
+    with make_loader(dataset(storage), batch_size=4, **{**THREADS, "num_workers": 0}) as loader:
+        assert len(list(loader)) == len(storage.taken)
 
 
+@pytest.mark.parametrize("ways", [THREADS, PROCESS], ids=["threads", "process"])
 @pytest.mark.parametrize("on_error", ["replace", "skip"])
-def test_a_bad_row_is_that_of_its_batch_alone(folder, on_error, tmp_path):
+def test_a_bad_row_is_that_of_its_batch_alone(arrays_folder, on_error, tmp_path, ways):
     given = {"batch_size": 3, "on_error": on_error, "max_error_rate": 1.0}
     seen, listed = [], []
-    for name, ways in (("alone", ALONE), ("together", THREADS)):
+    for name, used in (("alone", ALONE), ("together", ways)):
         path = tmp_path / f"{name}.csv"
         loader = make_loader(
-            dataset(Arrays(folder, bad=200)), bad_samples_path=path, **given, **ways
+            dataset(Arrays(arrays_folder, bad=200)), bad_samples_path=path, **given, **used
         )
         with loader:
             seen.append([batch_digest(batch) for batch in loader])
@@ -110,6 +102,7 @@ class Halt(BaseException):
     """Nothing that ``except Exception`` catches."""
 
 
+@pytest.mark.parametrize("ways", [THREADS, PROCESS], ids=["threads", "process"])
 @pytest.mark.parametrize(
     ("broken", "error"),
     [
@@ -118,9 +111,9 @@ class Halt(BaseException):
         ({"bad": 200}, BadSampleError),
     ],
 )
-def test_what_comes_before_an_error_is_delivered_first(folder, broken, error):
+def test_what_comes_before_an_error_is_delivered_first(arrays_folder, broken, error, ways):
     with make_loader(
-        dataset(Arrays(folder, **broken)), batch_size=3, on_error="raise", **THREADS
+        dataset(Arrays(arrays_folder, **broken)), batch_size=3, on_error="raise", **ways
     ) as loader:
         seen = []
         with pytest.raises(error, match=r"200|flipped"):
@@ -136,8 +129,10 @@ class Stopping(SequentialSampler):
         return super().indices(epoch, start, stop)
 
 
-def test_what_comes_before_an_error_of_the_sampler_is_delivered_first(folder):
-    with make_loader(dataset(Arrays(folder)), Stopping(N), batch_size=4, **THREADS) as loader:
+def test_what_comes_before_an_error_of_the_sampler_is_delivered_first(arrays_folder):
+    with make_loader(
+        dataset(Arrays(arrays_folder)), Stopping(N), batch_size=4, **THREADS
+    ) as loader:
         seen = 0
         with pytest.raises(RuntimeError, match="no more"):
             for batch in loader:
@@ -145,40 +140,43 @@ def test_what_comes_before_an_error_of_the_sampler_is_delivered_first(folder):
         assert seen == 148
 
 
-def test_a_position_that_kills_is_in_no_bundle(folder):
-    storage = Arrays(folder)
-    with make_loader(dataset(storage), batch_size=5, **THREADS) as loader:
+@pytest.mark.parametrize("ways", [THREADS, PROCESS], ids=["threads", "process"])
+def test_a_position_that_is_known_to_kill_is_in_no_bundle(arrays_folder, ways):
+    storage = Arrays(arrays_folder)
+    with make_loader(dataset(storage), batch_size=5, **ways) as loader:
         state = loader.state_dict()
         loader.load_state_dict({**state, "quarantined": [[0, 152]]})
         digests = [batch_digest(batch) for batch in loader]
         assert loader.stats.bad_samples == 1
-    with make_loader(dataset(Arrays(folder)), batch_size=5, **ALONE) as loader:
+    with make_loader(dataset(Arrays(arrays_folder)), batch_size=5, **ALONE) as loader:
         loader.load_state_dict({**state, "quarantined": [[0, 152]]})
         assert digests == [batch_digest(batch) for batch in loader]
 
 
+@pytest.mark.parametrize("ways", [THREADS, PROCESS], ids=["threads", "process"])
 @pytest.mark.parametrize("locked", [False, True], ids=["ordinary", "page-locked"])
-def test_batches_that_are_kept_are_never_overwritten(folder, monkeypatch, locked):
-    alone = make_loader(dataset(Arrays(folder)), **ALONE)
+def test_batches_that_are_kept_are_never_overwritten(arrays_folder, monkeypatch, locked, ways):
+    alone = make_loader(dataset(Arrays(arrays_folder)), **ALONE)
     expected = [batch_digest(batch) for _ in range(3) for batch in alone]
     memory = FakeMemory()
     if locked:
         use_instead_of_cuda(monkeypatch, memory)
-    with make_loader(dataset(Arrays(folder)), **THREADS) as loader:
+    with make_loader(dataset(Arrays(arrays_folder)), **ways) as loader:
         kept = [batch for _ in range(3) for batch in loader]
         assert [batch_digest(batch) for batch in kept] == expected
     kept[0]["image"].zero_()
     assert [batch_digest(batch) for batch in kept[1:]] == expected[1:]
-    largest = max((batch["image"].untyped_storage().nbytes() for batch in kept), default=0)
-    assert largest > 2 * kept[0]["image"].nbytes, "several share their memory"
+    if ways is THREADS:
+        largest = max(batch["image"].untyped_storage().nbytes() for batch in kept)
+        assert largest > 2 * kept[0]["image"].nbytes, "several share their memory"
     assert bool(memory.slabs) == locked
     del kept, loader
     gc.collect()
     assert memory.lent == 0
 
 
-def test_the_next_bundle_is_computed_as_soon_as_one_is_begun(folder):
-    storage = Arrays(folder)
+def test_the_next_bundle_is_computed_as_soon_as_one_is_begun(arrays_folder):
+    storage = Arrays(arrays_folder)
     one = {**THREADS, "num_workers": 1, "prefetch_factor": 1, "batch_size": 1}
     with make_loader(dataset(storage), **one) as loader:
         iterator = iter(loader)
@@ -230,11 +228,11 @@ def _with_a_row_more(columns):
     return {**stack.columns(columns), "names": ["one", "too", "many"] * 100}
 
 
-def test_what_cannot_be_cut_is_made_alone(folder):
+def test_what_cannot_be_cut_is_made_alone(arrays_folder):
     def collate(samples):
         return {**stack(samples), "names": ["one", "too", "many"] * 100}
 
     collate.columns = _with_a_row_more
     ways = {**THREADS, "collate": collate, "batch_size": 2}
-    with make_loader(dataset(Arrays(folder)), **ways) as loader:
+    with make_loader(dataset(Arrays(arrays_folder)), **ways) as loader:
         assert [batch["index"].tolist() for batch in loader][:3] == [[0, 1], [2, 3], [4, 5]]

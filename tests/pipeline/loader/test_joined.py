@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 import torch
 
 from pipeline.collates.stack import stack
@@ -12,13 +9,7 @@ from pipeline.digest import batch_digest
 from pipeline.loader.bundles import BundleSize, can_join, joined, split_rows
 from pipeline.loader.compute import BatchComputer
 from pipeline.samplers.sequential import SequentialSampler
-from tests.pipeline.loader.bundled import Arrays, N, dataset, task, write_arrays
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    write_arrays(tmp_path)
-    return tmp_path
+from tests.pipeline.loader.bundled import Arrays, N, dataset, task
 
 
 def computer(storage, **options):
@@ -43,8 +34,8 @@ def test_what_is_joined_holds_all_rows():
     assert whole.indices.tolist() == [7, 8, 9, 300, 0]
 
 
-def test_deliveries_of_a_bundle_are_those_of_its_tasks(folder):
-    compute = computer(Arrays(folder))
+def test_deliveries_of_a_bundle_are_those_of_its_tasks(arrays_folder):
+    compute = computer(Arrays(arrays_folder))
     tasks = [task(2, 5, 6), task(3, 300, 301, 7), task(4, 9)]
     together = compute.together(tasks)
     alone = [compute(each) for each in tasks]
