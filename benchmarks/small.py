@@ -127,6 +127,7 @@ def ours(folder: Path, batch_size: int, *overrides: str) -> Epoch:
         [
             "dataset=memmap", f"dataset.storage.path={folder}", "dataset.val_fraction=0",
             f"loader.batch_size={batch_size}", "augment.device.normalize=null", *overrides,
+            "loader.across_epochs=false",  # else it works ahead in the turns of the others
         ]
     )  # fmt: skip
     loader = build_loader(config, "train")

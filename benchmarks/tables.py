@@ -61,6 +61,7 @@ def ours(path: Path, batch_size: int, *overrides: str) -> Epoch:
         [
             f"dataset={path.suffix[1:]}", f"dataset.storage.path={path}", "dataset.val_fraction=0",
             "dataset/decode=table", "augment=as_is", f"loader.batch_size={batch_size}", *overrides,
+            "loader.across_epochs=false",  # else it works ahead in the turns of the others
         ]
     )  # fmt: skip
     loader = build_loader(config, "train")

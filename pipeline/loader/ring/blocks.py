@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 _LEAST_BYTES = 4 << 20
+_WAITED_FOR_BYTES = 8 << 20
+_KEPT_BYTES = 32 << 20
 _GRACE_S = 0.001
 _SPARE_S = 0.2
 
@@ -48,7 +50,7 @@ class Blocks:
         if size_bytes < _LEAST_BYTES:  # there the C library does well
             return np.empty(max(size_bytes, 1), np.uint8)
         block = self._take(size_bytes)
-        if block is None and self._lent:
+        if block is None and self._lent and size_bytes >= _WAITED_FOR_BYTES:
             # Whoever is handed a batch lets go of the one before, as soon as it gets the
             # interpreter. To wait for that costs less than pages that are fresh.
             time.sleep(_GRACE_S)
@@ -63,9 +65,19 @@ class Blocks:
         return array
 
     def release(self) -> None:
-        """Give back what is free. What is lent goes to the system when its views are gone."""
+        """Give back what is free, but for 32 MB at most of small blocks, for the next run.
+
+        What is lent goes to the system when its views are gone.
+        """
+        self._collect()
         self._lent.clear()
-        self._free.clear()
+        kept_bytes = 0
+        with suppress(IndexError):  # another thread took one
+            for _ in range(len(self._free)):
+                block = self._free.popleft()
+                kept_bytes += len(block)
+                if len(block) < _WAITED_FOR_BYTES and kept_bytes <= _KEPT_BYTES:
+                    self._free.append(block)
 
     def _collect(self) -> None:
         """Take back the blocks that nobody views any more."""

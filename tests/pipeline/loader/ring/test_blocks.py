@@ -29,8 +29,9 @@ def expected(epochs=1, **changes):
 
 @pytest.fixture
 def threads(monkeypatch):
-    """Makes loaders of two threads whose batches, small as they are, lie in blocks."""
+    """Makes loaders of two threads whose batches lie in blocks as if they were large."""
     monkeypatch.setattr(blocks_module, "_LEAST_BYTES", 1)
+    monkeypatch.setattr(blocks_module, "_WAITED_FOR_BYTES", 1)
 
     def made(dataset=None, **changes):
         settings = {"engine": "ring", "num_workers": 2, "collate": RowsCollated(), **changes}
@@ -115,7 +116,8 @@ def test_a_system_without_memory_is_told():
         Blocks().allocate(1 << 62)
 
 
-def test_a_release_leaves_what_is_viewed_to_its_viewers():
+def test_a_release_leaves_what_is_viewed_to_its_viewers(monkeypatch):
+    monkeypatch.setattr(blocks_module, "_WAITED_FOR_BYTES", BYTES)
     blocks = Blocks()
     kept, free = blocks.allocate(BYTES), blocks.allocate(BYTES)
     kept[:] = 7
@@ -127,6 +129,23 @@ def test_a_release_leaves_what_is_viewed_to_its_viewers():
     for other in others:
         other[:] = 8
     assert (kept == 7).all()
+
+
+def test_some_small_blocks_stay_for_the_next_run(monkeypatch):
+    blocks = Blocks()
+    several = [blocks.allocate(blocks_module._WAITED_FOR_BYTES)]
+    monkeypatch.setattr(blocks_module, "_GRACE_S", None)  # small ones are not waited for
+    several += [blocks.allocate(BYTES) for _ in range(9)]
+    viewed = several.pop()
+    viewed[:] = 7
+    several.clear()
+    blocks.release()
+    assert [len(block) for block in blocks._free] == [BYTES] * (blocks_module._KEPT_BYTES // BYTES)
+    assert not blocks._lent
+    others = [blocks.allocate(BYTES) for _ in range(9)]
+    for other in others:
+        other[:] = 8
+    assert (viewed == 7).all()
 
 
 def test_threads_never_share_a_block(monkeypatch):
