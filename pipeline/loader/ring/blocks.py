@@ -75,9 +75,9 @@ class Blocks:
         with suppress(IndexError):  # another thread took one
             for _ in range(len(self._free)):
                 block = self._free.popleft()
-                kept_bytes += len(block)
-                if len(block) < _WAITED_FOR_BYTES and kept_bytes <= _KEPT_BYTES:
+                if len(block) < _WAITED_FOR_BYTES and kept_bytes + len(block) <= _KEPT_BYTES:
                     self._free.append(block)
+                    kept_bytes += len(block)
 
     def _collect(self) -> None:
         """Take back the blocks that nobody views any more."""

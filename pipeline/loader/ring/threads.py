@@ -126,7 +126,8 @@ class ThreadCrew:
             for ticket, task in zip(tickets, tasks, strict=True):
                 self._reader.begin(ticket, task)
         sharing = None
-        if self._idle and len(self._threads) > 1 and getattr(self._compute, "spreads", False):
+        alone = self._idle and len(tasks) == 1  # what is made as a whole is not spread
+        if alone and len(self._threads) > 1 and getattr(self._compute, "spreads", False):
             sharing = Sharing()
         self._idle = False
         self._tasks.put(_Item(tickets, tasks, sharing))

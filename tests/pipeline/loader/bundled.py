@@ -13,7 +13,9 @@ from datasets.map_dataset import MapDataset
 from datasets.sample import BadRecord
 from datasets.storages.memmap import MemmapStorage
 from pipeline.collates.stack import stack
+from pipeline.loader.compute import BatchComputer
 from pipeline.loader.contract import BatchTask
+from pipeline.samplers.sequential import SequentialSampler
 from tests.building import build_step
 from transforms.cpu.stack import build_stack
 from transforms.decode.raw import RawDecoder
@@ -74,6 +76,11 @@ def write_arrays(folder: Path) -> None:
 def dataset(storage):
     transform = build_stack({}, build_step=build_step)
     return MapDataset(storage, decode=RawDecoder(), transform=transform, seed=0)
+
+
+def computer(storage, **options):
+    options = {"collate": stack, "on_error": "replace", **options}
+    return BatchComputer(dataset(storage), sampler=SequentialSampler(N), seed=0, **options)
 
 
 def task(number, *positions, epoch=0, quarantined=(), items=None):

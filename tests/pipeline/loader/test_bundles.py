@@ -18,7 +18,16 @@ from pipeline.loader.contract import Delivery
 from pipeline.loader.faults import BadSampleError
 from pipeline.loader.ring.threads import ThreadCrew
 from pipeline.samplers.sequential import SequentialSampler
-from tests.pipeline.loader.bundled import ALONE, PROCESS, THREADS, Arrays, N, dataset, task
+from tests.pipeline.loader.bundled import (
+    ALONE,
+    PROCESS,
+    THREADS,
+    Arrays,
+    N,
+    computer,
+    dataset,
+    task,
+)
 from tests.pipeline.loader.fakes import make_loader
 from tests.pipeline.loader.staged import FakeMemory, use_instead_of_cuda
 
@@ -188,6 +197,21 @@ def test_the_next_bundle_is_computed_as_soon_as_one_is_begun(arrays_folder):
                 while len(storage.taken) < bundles + 2:
                     assert time.monotonic() < deadline, "it waits for the rest of this bundle"
                     time.sleep(0.001)
+
+
+def test_a_bundle_that_comes_first_is_shared_with_nobody(arrays_folder):
+    compute = computer(Arrays(arrays_folder))
+    assert compute.spreads
+    crew = ThreadCrew(compute, 3, depth=4, timeout_s=20)
+    try:
+        crew.submit([0, 1], [task(0, 1, 2), task(1, 3)])
+        crew.submit([2], [task(2, 4)])
+        taken = [crew.take(ticket).batch["index"].tolist() for ticket in range(3)]
+        assert taken == [[1, 2], [3], [4]]
+    finally:
+        start = time.monotonic()
+        crew.close()
+    assert time.monotonic() - start < 4, "no thread waits for work to share"
 
 
 class OneByOne:

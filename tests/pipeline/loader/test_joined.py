@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from pipeline.collates.stack import stack
 from pipeline.digest import batch_digest
 from pipeline.loader.bundles import BundleSize, can_join, joined, split_rows
-from pipeline.loader.compute import BatchComputer
-from pipeline.samplers.sequential import SequentialSampler
-from tests.pipeline.loader.bundled import Arrays, N, dataset, task
-
-
-def computer(storage, **options):
-    options = {"collate": stack, "on_error": "replace", **options}
-    return BatchComputer(dataset(storage), sampler=SequentialSampler(N), seed=0, **options)
+from tests.pipeline.loader.bundled import Arrays, computer, task
 
 
 def test_tasks_that_cannot_be_joined():
