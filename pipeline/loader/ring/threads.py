@@ -198,31 +198,38 @@ class ThreadCrew:
                 del item
                 continue
             start, cpu_start = time.perf_counter(), time.thread_time()
-            for ticket, outcome in self._outcomes(item):
-                if ticket >= self._oldest:
-                    self._board.put(ticket, outcome)
-                del outcome
-            if item.sharing is None:  # the one that is shared says nothing about a thread
-                usage.batches += len(item.tickets)
-                usage.wall_s += time.perf_counter() - start
-                usage.cpu_s += time.thread_time() - cpu_start
+            for done in self._outcomes(item):
+                if item.sharing is None:  # the one that is shared says nothing about a thread
+                    wall_s, cpu_s = time.perf_counter(), time.thread_time()
+                    usage.batches += len(done)
+                    usage.wall_s += wall_s - start
+                    usage.cpu_s += cpu_s - cpu_start
+                    start, cpu_start = wall_s, cpu_s
+                while done:
+                    ticket, outcome = done.pop(0)
+                    if ticket >= self._oldest:
+                        self._board.put(ticket, outcome)
+                    del outcome
             # Nothing is kept while waiting: the consumer alone decides how long a batch lives.
             del item
 
-    def _outcomes(self, item: _Item) -> Iterator[tuple[int, Delivery | _Raised]]:
-        """What the tasks of an item give, by ticket, up to the first that raises something."""
+    def _outcomes(self, item: _Item) -> Iterator[list[tuple[int, Delivery | _Raised]]]:
+        """What the tasks of an item give, by ticket, up to the first that raises something.
+
+        All at once where they are computed as one; else one after the other.
+        """
         if len(item.tasks) > 1 and (together := self._together(item.tasks)):
-            yield from zip(item.tickets, together, strict=True)
+            yield list(zip(item.tickets, together, strict=True))
             return
         for ticket, task in zip(item.tickets, item.tasks, strict=True):
             try:
                 (delivery,) = self._computed(ticket, task, item.sharing)
             except BaseException as error:
-                yield ticket, _Raised(error, threading.current_thread().name)
+                yield [(ticket, _Raised(error, threading.current_thread().name))]
                 return
             if ticket < self._oldest:
                 return
-            yield ticket, delivery
+            yield [(ticket, delivery)]
             del delivery
 
     def _together(self, tasks: Sequence[BatchTask]) -> list[Delivery]:

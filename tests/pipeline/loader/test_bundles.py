@@ -16,6 +16,7 @@ from pipeline.digest import batch_digest
 from pipeline.loader.bundles import row_bytes
 from pipeline.loader.contract import Delivery
 from pipeline.loader.faults import BadSampleError
+from pipeline.loader.ring.board import Board
 from pipeline.loader.ring.threads import ThreadCrew
 from pipeline.samplers.sequential import SequentialSampler
 from tests.pipeline.loader.bundled import (
@@ -212,6 +213,24 @@ def test_a_bundle_that_comes_first_is_shared_with_nobody(arrays_folder):
         start = time.monotonic()
         crew.close()
     assert time.monotonic() - start < 4, "no thread waits for work to share"
+
+
+def test_what_a_batch_took_is_counted_before_it_is_handed_over(arrays_folder, monkeypatch):
+    put, counted = Board.put, []
+
+    def looked(self, ticket, outcome):
+        counted.append((ticket, crew.usage.batches))
+        put(self, ticket, outcome)
+
+    monkeypatch.setattr(Board, "put", looked)
+    crew = ThreadCrew(computer(Arrays(arrays_folder)), 1, depth=4, timeout_s=20)
+    try:
+        crew.submit([0, 1, 2], [task(0, 1, 2), task(1, 3), task(2, 4)])
+        crew.submit([3], [task(3, 5)])
+        assert [crew.take(ticket).number for ticket in range(4)] == [0, 1, 2, 3]
+    finally:
+        crew.close()
+    assert counted == [(0, 3), (1, 3), (2, 3), (3, 4)]
 
 
 class OneByOne:
