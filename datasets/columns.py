@@ -9,12 +9,16 @@ import numpy as np
 
 from datasets.protocols import ColumnStorage
 from datasets.sample import Record, TextColumn
+from datasets.staged import belongs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from datasets.protocols import Storage, Transform
+    from datasets.protocols import Gather, Storage, Transform
     from datasets.stages import DecodeStage
+
+_PIXELS = ("image", "mask")
+_PLACES = {"boxes", "keypoints"}
 
 
 class ColumnStage:
@@ -42,22 +46,30 @@ class ColumnStage:
         indices: NDArray[np.int64],
         positions: NDArray[np.int64],
         allocate: Callable[[int], Any] | None,
+        gather: Gather | None = None,
     ) -> dict[str, Any] | None:
-        """Columns of a batch; see `datasets.protocols.ColumnDataset`."""
+        """Columns of a batch; see `datasets.protocols.ColumnDataset`.
+
+        `gather` gives those of images and masks, where this stage `gathers`.
+        """
         names = self._names
         if not names:
             return None
-        taken = self._storage.take(indices, set(names.values()), allocate=allocate)
+        given: dict[str, Any] = {}
+        if gather is not None:
+            given["gather"] = {names[field]: gather for field in _PIXELS if field in names}
+        taken = self._storage.take(indices, set(names.values()), allocate=allocate, **given)
         if taken is None:
             return None
         assert self._decoded is not None
         decoded = self._decoded({new: taken[name] for new, name in names.items()})
         if decoded is None:
             return None
+        index = self._storage.index
         return {
             **{name: _listed(values) for name, values in decoded.items()},
             "index": indices,
-            "key": self._storage.index.keys(indices),
+            "key": getattr(index, "key_column", index.keys)(indices),
             "position": positions,
         }
 
@@ -65,6 +77,15 @@ class ColumnStage:
     def possible(self) -> bool:
         """Whether batches can be made so at all."""
         return bool(self._names)
+
+    @property
+    def gathers(self) -> bool:
+        """Whether images and masks are rows of arrays, unchanged, beside nothing that moves too."""
+        if self._decoded is not _as_they_are or not getattr(self._storage, "gathers", False):
+            return False
+        names = self._names.keys()
+        plain = "image" in names and not _PLACES & names
+        return plain and belongs(self._storage, "gathers", "take")
 
     @property
     def _names(self) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -57,6 +58,11 @@ class MapDataset(RecordDataset):
         """Whether batches can be taken as a whole, from a storage of columns."""
         return self._columns.possible
 
+    @property
+    def gathers(self) -> bool:
+        """Whether `fetch_columns` accepts ``gather``; see `datasets.protocols.ColumnDataset`."""
+        return self._columns.gathers
+
     def fetch_columns(
         self,
         indices: NDArray[np.int64],
@@ -64,9 +70,16 @@ class MapDataset(RecordDataset):
         epoch: int,
         *,
         allocate: Callable[[int], Any] | None = None,
+        gather: Callable[..., NDArray[Any]] | None = None,
     ) -> dict[str, Any] | None:
-        """A batch in one take per field, or None; see `datasets.protocols.ColumnDataset`."""
-        return self._columns(indices, positions, allocate)
+        """A batch in one take per field, or None; see `datasets.protocols.ColumnDataset`.
+
+        `gather` is called with positions, epoch, an array of images or masks, rows, and a function
+        that gives memory or None: see `datasets.protocols.GatheringStorage`.
+        """
+        if gather is not None:
+            gather = partial(gather, positions, epoch)
+        return self._columns(indices, positions, allocate, gather)
 
 
 @register("dataset", "map")

@@ -9,7 +9,7 @@ from datasets.protocols import ColumnDataset, StagedDataset
 
 def is_staged(dataset: Any) -> TypeGuard[StagedDataset]:
     """Whether ``fetch`` is no more than `read` and `finish`: a subclass may have one of its own."""
-    return isinstance(dataset, StagedDataset) and _belongs(dataset, "finish", ("fetch",))
+    return isinstance(dataset, StagedDataset) and belongs(dataset, "finish", "fetch")
 
 
 def gives_columns(dataset: Any) -> TypeGuard[ColumnDataset]:
@@ -17,11 +17,18 @@ def gives_columns(dataset: Any) -> TypeGuard[ColumnDataset]:
     if not isinstance(dataset, ColumnDataset):
         return False
     others = ("fetch", "read", "finish")
-    return _belongs(dataset, "fetch_columns", others) and dataset.gives_columns
+    return belongs(dataset, "fetch_columns", *others) and dataset.gives_columns
 
 
-def _belongs(dataset: Any, method: str, others: tuple[str, ...]) -> bool:
-    """Whether a method was written for the others: a subclass may have changed one of these."""
-    kinds = type(dataset).__mro__
-    holder = {n: next(k for k in kinds if n in vars(k)) for n in (method, *others)}
-    return all(issubclass(holder[method], holder[name]) for name in others)
+def gathers(dataset: Any) -> bool:
+    """Whether ``fetch_columns`` of a dataset lets another gather the rows of images."""
+    if not gives_columns(dataset) or not getattr(dataset, "gathers", False):
+        return False
+    return belongs(dataset, "gathers", "fetch_columns")
+
+
+def belongs(part: Any, attribute: str, *others: str) -> bool:
+    """Whether a class's attribute was written for the others: a subclass may have changed one."""
+    kinds = type(part).__mro__
+    holder = {n: next(k for k in kinds if n in vars(k)) for n in (attribute, *others)}
+    return all(issubclass(holder[attribute], holder[name]) for name in others)

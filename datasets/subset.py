@@ -77,6 +77,11 @@ class ColumnSubset(Subset):
     base: ColumnStorage
 
     @property
+    def gathers(self) -> bool:
+        """Whether `take` accepts ``gather``; see `datasets.protocols.GatheringStorage`."""
+        return getattr(self.base, "gathers", False)
+
+    @property
     def fields(self) -> tuple[str, ...]:
         """Names of the fields of every record."""
         return self.base.fields
@@ -87,6 +92,10 @@ class ColumnSubset(Subset):
         fields: Collection[str],
         *,
         allocate: Callable[[int], Any] | None = None,
+        **gather: Any,
     ) -> dict[str, NDArray[Any]] | None:
-        """Columns of the records at `indices`, int64 [n], numbered as in this subset."""
-        return self.base.take(self._rows_at(indices), fields, allocate=allocate)
+        """Columns of the records at `indices`, int64 [n], numbered as in this subset.
+
+        `gather` is passed on to a base that `gathers`.
+        """
+        return self.base.take(self._rows_at(indices), fields, allocate=allocate, **gather)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from datasets.protocols import (
-        BatchTransform,
         Dataset,
         Sampler,
         Storage,
@@ -199,6 +198,7 @@ def build_loader(
     run_dir: Path | None = None,
     sampler: Sampler | None = None,
     group: int = 1,
+    device: Any = None,
 ) -> Loader:
     """A loader of batches, ready to iterate; usable in anybody's loop.
 
@@ -210,6 +210,9 @@ def build_loader(
         run_dir: Where ``bad_samples.csv`` is written; None writes none.
         sampler: Taken for ``train`` in place of the configured one.
         group: Positions that no rank may cut apart, beside those that steps name.
+        device: Where batches will be used. On the CPU, workers then do the steps of
+            ``augment.device`` that come first and only move pixels; `build_device_transforms`,
+            told the same, leaves these out. None: workers do none of them.
 
     Returns:
         An iterable of batches: dicts of tensors with ``image`` uint8 [B, H, W, C], ``label``,
@@ -219,6 +222,7 @@ def build_loader(
     Raises:
         ValueError: Data is missing or cannot be used as configured.
     """
+    from pipeline.build_transforms import build_device_transforms, build_worker_steps
     from pipeline.loader.loader import Loader
 
     dataset = build_dataset(config, split)
@@ -242,6 +246,7 @@ def build_loader(
         group=lcm(group, *(getattr(t, "group", 1) for t in build_device_transforms(config, split))),
         identity=identity_of(config, split, sampler),
         bad_samples_path=run_dir / "bad_samples.csv" if run_dir else None,
+        steps=build_worker_steps(config, split, device),
     )
 
 
@@ -273,22 +278,6 @@ def _mixture(config: Config, dataset: Any) -> Mixture | None:
             sampler = build_sampler(part, own) if weight and len(own) else None
         sources.append(MixedSource(name, len(own), weight, sampler))
     return Mixture(tuple(sources), config["dataset"]["length"]) if sources else None
-
-
-def build_device_transforms(config: Config, split: Split) -> list[BatchTransform]:
-    """What happens to batches of a split on the device, in order: ``augment.device``.
-
-    Each step is told the seed, its name and the split: what is random leaves evaluation alone.
-    Neighbours that move the pixels of rows are joined.
-    """
-    from transforms.batch_rows import joined_steps
-    from transforms.cpu.stack import ordered_steps
-
-    steps = ordered_steps(config["augment"].get("device") or {})
-    seed = config["seed"]
-    return joined_steps(
-        [build(node, seed=seed, split=split, step=name) for name, node in steps.items()]
-    )
 
 
 def build_settings(node: Config) -> Any:

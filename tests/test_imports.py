@@ -221,6 +221,7 @@ SHARED_BY_LEAVES = {
     },
     "transforms.device": {
         "transforms.batch_rows",
+        "transforms.gathered_rows",
         "transforms.row_draws",
         "transforms.row_pairs",
         "transforms.row_pixels",

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pipeline import registry
-from pipeline.build import build_device_transforms, build_loader, build_settings
+from pipeline.build import build_loader, build_settings
 from pipeline.build_training import (
     build_loggers,
     build_model,
@@ -16,6 +16,7 @@ from pipeline.build_training import (
     build_scheduler,
     build_task,
 )
+from pipeline.build_transforms import build_device_transforms
 from pipeline.config.compose import compose
 from pipeline.config.groups import options_by_group
 from pipeline.config.places import CHOSEN_BY

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol
 
 from datasets.sample import Batch
@@ -16,9 +15,13 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from datasets.protocols import BatchTransform
+    from transforms.gathered_rows import Mirror, Shift
 
-_FIXED = ("boxes", "keypoints")
+Allocate = Callable[[int], Any] | None
+"""Gives writable memory of so many bytes; None: ordinary memory is taken."""
+
+FIXED_FIELDS = ("boxes", "keypoints")
+"""Fields that moved pixels would leave where they are."""
 _MOST_PIXEL_BYTES = 512  # channels of bytes that OpenCV takes
 _PIECE_BYTES = 2 << 20
 
@@ -47,31 +50,8 @@ class RowStep(Protocol):
     def row_change(self, batch: Batch) -> RowChange | None:
         """What it does to the rows of this batch; None: nothing."""
 
-
-class RowSteps:
-    """Several steps as one batch transform, which takes the pixels through all of them at once.
-
-    Args:
-        steps: Applied in order.
-    """
-
-    def __init__(self, steps: Sequence[RowStep]) -> None:
-        self.steps = tuple(steps)
-
-    def __call__(self, batch: Batch) -> Batch:
-        """The batch after all steps; raises what they raise."""
-        changes = [step.row_change(batch) for step in self.steps]
-        return changed_rows(batch, [change for change in changes if change is not None])
-
-
-def joined_steps(transforms: Sequence[BatchTransform]) -> list[BatchTransform]:
-    """The same chain with neighbours that change rows joined into `RowSteps`."""
-    joined: list[Any] = []
-    # A subclass may do anything in its own `__call__`.
-    for by_row, run in groupby(transforms, lambda step: "row_change" in vars(type(step))):
-        steps: list[Any] = list(run)
-        joined += [RowSteps(steps)] if by_row else steps
-    return joined
+    def as_gathered(self, height: int, width: int) -> Shift | Mirror | None:
+        """The same to images of this size, to be done while these are gathered; None: it cannot."""
 
 
 def row_words(batch: Batch, key: int) -> Any:
@@ -105,7 +85,7 @@ def refuse_fixed_fields(batch: Batch, step: str) -> None:
     Raises:
         ValueError: The batch holds boxes or keypoints.
     """
-    for field in _FIXED:
+    for field in FIXED_FIELDS:
         if field in batch:
             raise ValueError(
                 f"augment.device.{step}: the batch has {field}, which it would leave where they "
@@ -114,37 +94,48 @@ def refuse_fixed_fields(batch: Batch, step: str) -> None:
             )
 
 
-def changed_rows(batch: Batch, changes: Sequence[RowChange]) -> Batch:
+def changed_rows(
+    batch: Batch,
+    changes: Sequence[RowChange],
+    *,
+    allocate: Allocate = None,
+) -> Batch:
     """A batch whose ``image`` and ``mask`` are changed alike.
 
     Args:
         batch: With ``image`` uint8 [B, H, W, C] or, normalised already, float [B, C, H, W]; a
             list of images of differing sizes works too.
         changes: Applied in order.
+        allocate: Gives memory in the host for images that take more than a piece, or None.
     """
     if not changes:
         return batch
     fields = [field for field in ("image", "mask") if field in batch]
-    return {**batch, **{field: _changed(batch[field], changes) for field in fields}}
+    return {**batch, **{field: _changed(batch[field], changes, allocate) for field in fields}}
 
 
-def _changed(value: Any, changes: Sequence[RowChange]) -> Any:
+def _changed(value: Any, changes: Sequence[RowChange], allocate: Allocate) -> Any:
     if isinstance(value, list):
-        return [_in_layout(one[None], changes, row)[0] for row, one in enumerate(value)]
-    return _in_layout(value, changes, 0)
+        return [_in_layout(one[None], changes, row, None)[0] for row, one in enumerate(value)]
+    return _in_layout(value, changes, 0, allocate)
 
 
-def _in_layout(image: torch.Tensor, changes: Sequence[RowChange], first: int) -> torch.Tensor:
+def _in_layout(
+    image: torch.Tensor, changes: Sequence[RowChange], first: int, allocate: Allocate
+) -> torch.Tensor:
     """Changes of an image with its channels last, which are put back where they were."""
     if image.is_floating_point() and image.ndim == 4:
-        return _applied(image.permute(0, 2, 3, 1), changes, first).permute(0, 3, 1, 2)
-    return _applied(image, changes, first)
+        last = image.permute(0, 2, 3, 1)
+        return _applied(last, changes, first, allocate).permute(0, 3, 1, 2)
+    return _applied(image, changes, first, allocate)
 
 
-def _applied(image: torch.Tensor, changes: Sequence[RowChange], first: int) -> torch.Tensor:
+def _applied(
+    image: torch.Tensor, changes: Sequence[RowChange], first: int, allocate: Allocate
+) -> torch.Tensor:
     """Changes of [n, H, W, ...], the rows of a batch from `first` on."""
     if on_cpu(image):
-        return _applied_on_cpu(image, changes, first)
+        return _applied_on_cpu(image, changes, first, allocate)
     for change in changes:
         image = change.tensors(image, slice(first, first + len(image)))
     return image
@@ -161,7 +152,9 @@ def on_cpu(image: torch.Tensor) -> bool:
     return image.itemsize * math.prod(image.shape[3:]) <= _MOST_PIXEL_BYTES
 
 
-def _applied_on_cpu(image: torch.Tensor, changes: Sequence[RowChange], first: int) -> torch.Tensor:
+def _applied_on_cpu(
+    image: torch.Tensor, changes: Sequence[RowChange], first: int, allocate: Allocate
+) -> torch.Tensor:
     """The same on the bytes of the pixels, a piece after the other through all the changes.
 
     What a change wrote is then still near the core when the next one reads it. Smaller pieces
@@ -185,7 +178,10 @@ def _applied_on_cpu(image: torch.Tensor, changes: Sequence[RowChange], first: in
             result = piece
             break
         if result is None:
-            result = np.empty((len(pixels), *piece.shape[1:]), np.uint8)
+            shape = (len(pixels), *piece.shape[1:])
+            count = math.prod(shape)
+            memory = np.empty(count, np.uint8) if allocate is None else allocate(count)
+            result = np.frombuffer(memory, np.uint8, count).reshape(shape)
         result[rows] = piece
     assert result is not None, "on_cpu takes no batch without pixels"
     moved = torch.from_numpy(result)

@@ -1,14 +1,15 @@
 """The contracts between the stages, in the order in which data flows.
 
 ================  ==========================================================================
-`storage`         where records lie: `Index`, `Storage`, `MappedStorage`, `ColumnStorage`
+`storage`         where records lie: `Index`, `Storage`, `MappedStorage`, `ColumnStorage`,
+                  `GatheringStorage`, whose arrays a `Gather` takes rows of
 `writer`          how packed data gets there: `Writer`
 `annotations`     what label files add to records: `Annotations`, which is given
                   `RecordsToLabel` and gives `RecordAnnotations`
 `source`          where a stream comes from: `Source`, `ShardReader`
 `decoder`         record to sample: `Decoder`, `FittedDecoder`
 `transform`       sample to sample: `Transform`, `PartnerTransform`; batch to batch:
-                  `BatchTransform`
+                  `BatchTransform`, `RowTransform`
 `dataset`         positions to samples: `Dataset`, and what one may be able to do besides:
                   `StagedDataset`, `PartnerDataset`, `ColumnDataset`; `StreamDataset`
 `sampler`         position to record: `Sampler`
@@ -33,9 +34,21 @@ from datasets.protocols.dataset import (
 from datasets.protocols.decoder import Decoder, FittedDecoder
 from datasets.protocols.sampler import Sampler
 from datasets.protocols.source import ShardReader, Source
-from datasets.protocols.storage import ColumnStorage, Index, MappedStorage, Storage
+from datasets.protocols.storage import (
+    ColumnStorage,
+    Gather,
+    GatheringStorage,
+    Index,
+    MappedStorage,
+    Storage,
+)
 from datasets.protocols.training import Logger, Model, PredictingTask, Task
-from datasets.protocols.transform import BatchTransform, PartnerTransform, Transform
+from datasets.protocols.transform import (
+    BatchTransform,
+    PartnerTransform,
+    RowTransform,
+    Transform,
+)
 from datasets.protocols.writer import Writer
 
 __all__ = [
@@ -47,6 +60,8 @@ __all__ = [
     "Dataset",
     "Decoder",
     "FittedDecoder",
+    "Gather",
+    "GatheringStorage",
     "Index",
     "Logger",
     "MappedStorage",
@@ -56,6 +71,7 @@ __all__ = [
     "PredictingTask",
     "RecordAnnotations",
     "RecordsToLabel",
+    "RowTransform",
     "Sampler",
     "ShardReader",
     "Source",

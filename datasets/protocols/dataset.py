@@ -94,7 +94,11 @@ class ColumnDataset(StagedDataset, Protocol):
     ) -> dict[str, Any] | None:
         """What ``fetch`` gives, a column per field: arrays [n, ...], and lists of n strings.
 
+        Keys may be a `datasets.numbered_keys.NumberedKeys`.
+
         None where samples must be made one by one. `allocate`: see `ColumnStorage.take`.
+        One with an attribute ``gathers`` that is True also takes ``gather``, a function of
+        ``positions``, ``epoch`` and the arguments of a `Gather`, which then gives images and masks.
         """
 
 

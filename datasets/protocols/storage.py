@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from datasets.sample import BadRecord, Record
@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Int64Array = NDArray[np.int64]
+
+Gather = Callable[
+    ["NDArray[Any]", "NDArray[np.int64]", "Callable[[int], Any] | None"], "NDArray[Any]"
+]
+"""Gives the rows, int64 [n], of an array as an array of n rows, in memory of the third if any."""
 
 
 @runtime_checkable
@@ -92,3 +97,20 @@ class ColumnStorage(Storage, Protocol):
         in a masked array where some are None. Texts are a `datasets.sample.TextColumn`.
         `allocate` gives writable memory of so many bytes, for the largest of the arrays.
         """
+
+
+class GatheringStorage(ColumnStorage, Protocol):
+    """A storage whose fields lie in arrays as a whole, so that others can gather their rows."""
+
+    gathers: bool
+    """True."""
+
+    def take(
+        self,
+        indices: Int64Array,
+        fields: Collection[str],
+        *,
+        allocate: Callable[[int], Any] | None = None,
+        gather: Mapping[str, Gather] | None = None,
+    ) -> dict[str, Any] | None:
+        """As `ColumnStorage`; a field that `gather` names is what that gives of its array."""

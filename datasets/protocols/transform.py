@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from datasets.sample import Batch, Sample
 
 if TYPE_CHECKING:
     import numpy as np
+    from numpy.typing import NDArray
 
 
 class Transform(Protocol):
@@ -38,3 +39,23 @@ class BatchTransform(Protocol):
     """Changes a whole batch where the batch is (the device); returns the batch."""
 
     def __call__(self, batch: Batch) -> Batch: ...
+
+
+class RowTransform(BatchTransform, Protocol):
+    """A batch transform that changes images and masks, each row by itself, and nothing else."""
+
+    def prepare(self) -> None:
+        """Get ready for `gathered`: called where the loader is made, before workers start."""
+
+    def into(self, batch: Batch, allocate: Callable[[int], Any] | None) -> Batch:
+        """The same; `allocate` gives writable memory of so many bytes for what is large."""
+
+    def gathered(
+        self,
+        positions: NDArray[np.int64],
+        epoch: int,
+        array: NDArray[Any],
+        rows: NDArray[np.int64],
+        allocate: Callable[[int], Any] | None,
+    ) -> NDArray[Any]:
+        """What it makes of the images `rows`, int64 [n], of `array`, at `positions`, int64 [n]."""

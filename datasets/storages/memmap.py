@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.annotations.label_arrays import check_images, check_labels, class_names
+from datasets.array_rows import taken_rows
 from datasets.formats.array_files import ArrayFile, find_array_files, look_at_npy, look_at_raw
 from datasets.index import Index, write_index
 from datasets.index_cache import cached_index
+from datasets.protocols import Gather
 from datasets.sample import BadRecord, Record
 from pipeline.registry import register
 
@@ -39,6 +41,8 @@ class MemmapStorage:
         classes: Class names by id; None: the lines of ``classes.txt`` in the folder, or else the
             numbers.
     """
+
+    gathers = True
 
     def __init__(
         self,
@@ -124,8 +128,11 @@ class MemmapStorage:
         fields: Collection[str],
         *,
         allocate: Callable[[int], Any] | None = None,
+        gather: Mapping[str, Gather] | None = None,
     ) -> dict[str, NDArray[Any]]:
         """Records as columns, each gathered in one call; see `datasets.protocols.ColumnStorage`.
+
+        `gather` is as in `datasets.protocols.GatheringStorage`.
 
         Raises:
             IndexError: An index is outside 0 .. len - 1.
@@ -135,13 +142,8 @@ class MemmapStorage:
         largest = max(arrays, key=lambda name: arrays[name].nbytes, default=None)
         columns = {}
         for name, array in arrays.items():
-            out = None
-            if allocate is not None and name == largest:
-                shape = (rows.size, *array.shape[1:])
-                memory = allocate(rows.size * array[:1].nbytes)
-                out = np.frombuffer(memory, array.dtype, rows.size * array[:1].size).reshape(shape)
-            # With the default mode NumPy would take into a buffer and copy that.
-            columns[name] = np.take(array, rows, axis=0, out=out, mode="clip")
+            take = taken_rows if gather is None else gather.get(name, taken_rows)
+            columns[name] = take(array, rows, allocate if name == largest else None)
         return columns
 
     def __getstate__(self) -> dict[str, Any]:

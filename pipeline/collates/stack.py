@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from datasets.sample import Batch, Sample
 from pipeline.columns import (
     batch_keys,
@@ -109,14 +111,14 @@ def stack_columns(columns: dict[str, Any]) -> Batch:
     """What `stack` makes of the samples, made of their columns.
 
     Args:
-        columns: Arrays [B, ...] by field, and lists of B strings. Arrays of more than one axis
-            become the batch's own memory; numbers are copied.
+        columns: Arrays [B, ...] by field; what is none, as lists of B strings, stays as it is.
+            Arrays of more than one axis become the batch's own memory; numbers are copied.
 
     Returns:
         The batch.
     """
     return {
-        field: values if isinstance(values, list) else from_column(values)
+        field: from_column(values) if isinstance(values, np.ndarray) else values
         for field, values in columns.items()
     }
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from datasets.encoded import refuse_encoded
 from datasets.protocols import StreamDataset
 from datasets.sample import BadSample, Batch, Sample
 from datasets.stage_times import StageTimes
@@ -24,7 +25,7 @@ from pipeline.loader.work import Rows, Spread, Work
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from datasets.protocols import Collate, Dataset, Sampler
+    from datasets.protocols import Collate, Dataset, RowTransform, Sampler
 
 
 class BatchComputer:
@@ -41,6 +42,7 @@ class BatchComputer:
         on_error: What happens to bad samples. A stream cannot read elsewhere: it skips where
             it should replace.
         imports: Modules of the user's components, to be loaded in every worker.
+        steps: What is done to images and masks of every batch, or None.
 
     Attributes:
         row_bytes: What a row takes of the batches that are made as a whole, and so can be made
@@ -56,12 +58,14 @@ class BatchComputer:
         seed: int,
         on_error: OnError,
         imports: tuple[str, ...] = (),
+        steps: RowTransform | None = None,
     ) -> None:
         self.dataset: Any = dataset  # of which kind, the task says
         self.imports = imports
         self._collate: Collate = getattr(dataset, "collate", None) or collate
         self._fetch = SampleFetcher(dataset)
-        self._whole = WholeBatches(dataset, self._collate)
+        self._whole = WholeBatches(dataset, self._collate, steps)
+        self._steps = steps
         self.row_bytes = 0
         self._looked = False
         self._on_error = on_error
@@ -115,6 +119,7 @@ class BatchComputer:
         start = time.perf_counter()
         batch = self._collated(task, rows, work.images, allocate)
         work.times.collate += time.perf_counter() - start
+        batch = self._stepped(batch, work.times, allocate if work.images is None else None)
         real, padded = getattr(self._collate, "overhead", _no_overhead)(batch)
         return Delivery(
             task.number,
@@ -181,8 +186,25 @@ class BatchComputer:
             return None
         valid = int(task.valid.sum())
         batch = completed(batch, task, task.valid.copy(), collate=self._collate)
+        if not self._whole.has_steps:
+            batch = self._stepped(batch, times, None)
         self.row_bytes = self.row_bytes or row_bytes(batch)
         return Delivery(task.number, batch, positions=valid, samples=valid, times=times)
+
+    def _stepped(
+        self, batch: Batch, times: StageTimes, allocate: Callable[[int], Any] | None
+    ) -> Batch:
+        """The batch with its images and masks changed."""
+        if self._steps is None:
+            return batch
+        start = time.perf_counter()
+        try:
+            batch = self._steps.into(batch, allocate)
+        except (TypeError, AttributeError):
+            refuse_encoded(batch.get("image"))
+            raise
+        times.transform += time.perf_counter() - start
+        return batch
 
     def _image_rows(
         self, task: BatchTask, allocate: Callable[[int], Any] | None

@@ -25,7 +25,7 @@ from pipeline.loader.stats import LoaderStats
 from pipeline.samplers.sequential import SequentialSampler
 
 if TYPE_CHECKING:
-    from datasets.protocols import Collate, Dataset, Sampler
+    from datasets.protocols import Collate, Dataset, RowTransform, Sampler
     from datasets.sample import Batch
     from pipeline.loader.settings import LoaderSettings
 
@@ -53,6 +53,7 @@ class Loader:
         bad_samples_path: The ``bad_samples.csv`` to append to, or None.
         imports: Modules of the user's components, to be loaded in every worker.
         group: Positions that no rank may cut apart, for a batch transform that needs it.
+        steps: What workers do to images and masks of every batch; None: nothing.
 
     Raises:
         ValueError: The settings make no batches of this data; the message says what to do.
@@ -73,6 +74,7 @@ class Loader:
         bad_samples_path: Path | None = None,
         imports: tuple[str, ...] = (),
         group: int = 1,
+        steps: RowTransform | None = None,
     ) -> None:
         keep_freed_memory()
         self.dataset: Any = dataset
@@ -123,6 +125,7 @@ class Loader:
             seed=seed,
             on_error=settings.eval_on_error if self._evaluates else settings.on_error,
             imports=imports,
+            steps=steps,
         )
         self._bad_samples = BadSampleLog(
             bad_samples_path, split=split, max_error_rate=settings.max_error_rate

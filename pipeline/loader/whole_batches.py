@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from datasets.staged import gives_columns
+from datasets.staged import gathers, gives_columns
 from pipeline.registry import name_of
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from datasets.protocols import Collate
+    from datasets.protocols import Collate, RowTransform
     from datasets.sample import Batch
     from datasets.stage_times import StageTimes
     from pipeline.loader.contract import BatchTask
@@ -26,10 +26,19 @@ class WholeBatches:
         dataset: The dataset.
         collate: The collate; one that can has an attribute `columns`, a function of columns to
             the batch that it would make of the samples.
+        steps: What is done to images and masks, or None.
+
+    Attributes:
+        has_steps: `steps` are done where the rows are gathered.
     """
 
-    def __init__(self, dataset: Any, collate: Collate) -> None:
+    def __init__(self, dataset: Any, collate: Collate, steps: RowTransform | None) -> None:
         self._dataset = dataset
+        self.has_steps = steps is not None and gathers(dataset)
+        self._given: dict[str, Any] = {}
+        if steps is not None and self.has_steps:
+            steps.prepare()
+            self._given["gather"] = steps.gathered
         self._stack: Callable[[dict[str, Any]], Batch] | None = None
         stack = getattr(collate, "columns", None)
         if stack is not None and gives_columns(dataset):
@@ -52,7 +61,7 @@ class WholeBatches:
             return None
         start = time.perf_counter()
         columns = self._dataset.fetch_columns(
-            task.indices, task.positions, task.epoch, allocate=allocate
+            task.indices, task.positions, task.epoch, allocate=allocate, **self._given
         )
         if columns is None:
             return None

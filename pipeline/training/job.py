@@ -18,7 +18,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
 
-from pipeline.build import build_device_transforms, build_loader, build_settings
+from pipeline.build import build_loader, build_settings
 from pipeline.build_training import (
     build_loggers,
     build_model,
@@ -26,6 +26,7 @@ from pipeline.build_training import (
     build_scheduler,
     build_task,
 )
+from pipeline.build_transforms import build_device_transforms
 from pipeline.config.task_fields import task_classes, task_field
 from pipeline.device import DevicePrefetcher
 from pipeline.training.checkpoint import CheckpointFolder, read_checkpoint
@@ -177,13 +178,19 @@ def _build_parts(
     stack: ExitStack,
 ) -> Parts:
     """Everything that training works on, in the order in which data flows."""
+    # Batches that are kept are validated on, too, with the steps of validation.
+    device = world.device if settings.overfit_batches is None else None
 
     def open_loader(split: Any) -> Any:
         loader = build_loader(
-            config, split, rank=world.rank, world_size=world.size, run_dir=run_dir
+            config, split, rank=world.rank, world_size=world.size, run_dir=run_dir, device=device
         )
         stack.callback(loader.close)
         return loader
+
+    def on_device(loader: Any, split: Any) -> DevicePrefetcher:
+        transforms = build_device_transforms(config, split, device)
+        return DevicePrefetcher(loader, world.device, transforms)
 
     train: Any = open_loader("train")
     if settings.overfit_batches is not None:
@@ -216,14 +223,10 @@ def _build_parts(
         scheduler=scheduler,
         given=given_values(groups, scheduler, schedule),
         scaler=torch.amp.GradScaler(world.device.type, enabled=settings.amp == "fp16"),
-        train=DevicePrefetcher(train, world.device, build_device_transforms(config, "train")),
-        val=_evaluated(val, world, config) if _has_batches(val) else None,
+        train=on_device(train, "train"),
+        val=on_device(val, "val") if _has_batches(val) else None,
         num_batches=num_batches,
     )
-
-
-def _evaluated(loader: Any, world: World, config: Mapping[str, Any]) -> DevicePrefetcher:
-    return DevicePrefetcher(loader, world.device, build_device_transforms(config, "val"))
 
 
 def _has_batches(loader: Any) -> bool:

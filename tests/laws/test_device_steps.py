@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pipeline.build import build_device_transforms
+from pipeline.build_transforms import build_device_transforms
 from pipeline.config.compose import compose
 from pipeline.device import DevicePrefetcher
 from tests.laws.runs import INLINE, loader_of, overrides

@@ -12,6 +12,7 @@ from datasets.sample import Batch
 from pipeline.registry import register
 from pipeline.rng import batch_key
 from transforms.batch_rows import RowChange, changed_rows, refuse_fixed_fields, row_words
+from transforms.gathered_rows import Shift
 
 if TYPE_CHECKING:
     import torch
@@ -91,6 +92,11 @@ class RandomCrop:
             lambda pixels, rows: self._cut(pixels, words[rows]),
             lambda image, rows: self._gathered(image, words[rows]),
         )
+
+    def as_gathered(self, height: int, width: int) -> Shift | None:
+        """The crop of images of this size as a shift; see `transforms.batch_rows.RowStep`."""
+        shifts = not self._centre and self._size in (None, (height, width))
+        return Shift(self._key, self._padding) if shifts and not self._reflect else None
 
     def _room(self, image: Any) -> tuple[int, int, int, int]:
         """Height and width of the crop, and how many places there are for each."""

@@ -11,6 +11,7 @@ from datasets.sample import Batch
 from pipeline.registry import register
 from pipeline.rng import batch_key
 from transforms.batch_rows import RowChange, changed_rows, refuse_fixed_fields, row_words
+from transforms.gathered_rows import Mirror
 
 if TYPE_CHECKING:
     import torch
@@ -43,6 +44,7 @@ class RandomFlip:
         self._active = split == "train"
         self._step = step
         self._key = batch_key(seed, step)
+        self._below = round(p * (1 << 53))
 
     def __call__(self, batch: Batch) -> Batch:
         """Flip some rows.
@@ -67,12 +69,16 @@ class RandomFlip:
         refuse_fixed_fields(batch, self._step)
         # 53 bits of the word, as far as a float reaches.
         words = row_words(batch, self._key)
-        flips = (words >> 11 & (1 << 53) - 1) < round(self.p * (1 << 53))
+        flips = (words >> 11 & (1 << 53) - 1) < self._below
         return RowChange(
             lambda pixels, rows: _flipped(pixels, flips[rows]),
             lambda image, rows: _flipped_by_torch(image, flips[rows]),
             in_place=True,
         )
+
+    def as_gathered(self, height: int, width: int) -> Mirror | None:
+        """Images of this size mirrored; see `transforms.batch_rows.RowStep`."""
+        return Mirror(self._key, self._below) if self._active else None
 
 
 def _flipped_by_torch(image: torch.Tensor, flips: Any) -> torch.Tensor:

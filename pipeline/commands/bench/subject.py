@@ -10,7 +10,8 @@ from typing import Any
 
 # Before torch: it sets how torch's threads wait.
 from pipeline.training.job import prepare_torch  # isort: skip
-from pipeline.build import build_device_transforms, build_loader, build_settings
+from pipeline.build import build_loader, build_settings
+from pipeline.build_transforms import build_device_transforms
 from pipeline.commands.bench.training_step import TrainingStep
 from pipeline.device import DevicePrefetcher
 from pipeline.loader.stats import LoaderTimes
@@ -58,10 +59,10 @@ class Subject:
         self._trainer = build_settings(config["trainer"])
         self.device = local_device(self._trainer.device)
         start = time.perf_counter()
-        self.loader = build_loader(config, split, sampler=sampler)
+        self.loader = build_loader(config, split, sampler=sampler, device=self.device)
         self._step: TrainingStep | None = None
         self._kept: Any = None
-        self._transforms = build_device_transforms(config, split)
+        self._transforms = build_device_transforms(config, split, self.device)
         self._epochs = count()
         batches = iter(self.loader)
         try:

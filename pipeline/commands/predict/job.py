@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from datasets.protocols import PredictingTask
-from pipeline.build import build_device_transforms, build_loader, build_settings
+from pipeline.build import build_loader, build_settings
 from pipeline.build_training import build_model, build_task
+from pipeline.build_transforms import build_device_transforms
 from pipeline.commands.predict.table_file import check_output, write_table
 from pipeline.config.task_fields import task_field
 from pipeline.device import DevicePrefetcher

@@ -11,7 +11,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.build import build, build_dataset, build_device_transforms
+from pipeline.build import build, build_dataset
+from pipeline.build_transforms import build_device_transforms
 from pipeline.commands.preview.on_device import DeviceSteps
 
 Split = Literal["train", "val"]

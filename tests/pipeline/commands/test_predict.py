@@ -83,7 +83,7 @@ def test_scores_are_those_of_the_model_in_evaluation(run_dir, tmp_path):
     assert predict(run_dir, tmp_path / "a.csv") == 0
     config = compose([f"trainer.resume={run_dir}"])
     content = torch.load(run_dir / "checkpoints" / "best.pt", weights_only=True)
-    from pipeline.build import build_device_transforms
+    from pipeline.build_transforms import build_device_transforms
 
     with build_loader(config, "val") as loader:
         model = build_model(config, 3).eval()
@@ -182,7 +182,7 @@ def test_every_task_tells_a_row_for_each_sample(tmp_path, data_dir, task_name):
                       "loader.eval_batch_size=4"])  # fmt: skip
     with build_loader(config, "val") as loader:
         batch = next(iter(loader))
-    from pipeline.build import build_device_transforms
+    from pipeline.build_transforms import build_device_transforms
 
     for transform in build_device_transforms(config, "val"):
         batch = transform(batch)

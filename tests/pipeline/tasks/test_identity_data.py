@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from pipeline import build_loader, compose
-from pipeline.build import build_device_transforms
 from pipeline.build_training import build_model, build_task
+from pipeline.build_transforms import build_device_transforms
 from pipeline.config.task_fields import task_field
 
 

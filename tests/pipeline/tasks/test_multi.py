@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.build import build_device_transforms, build_loader
+from pipeline.build import build_loader
 from pipeline.build_training import build_model, build_task
+from pipeline.build_transforms import build_device_transforms
 from pipeline.config.compose import compose
 from pipeline.config.errors import ConfigError
 from pipeline.models.multi_net import multi_net

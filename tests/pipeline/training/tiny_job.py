@@ -165,14 +165,16 @@ def _optimizer(config: Mapping[str, Any], params: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(params, lr=tiny["lr"], momentum=tiny["momentum"])
 
 
-def _loader(config: Any, split: str, *, rank: int, world_size: int, run_dir: Path) -> TinyLoader:
+def _loader(
+    config: Any, split: str, *, rank: int, world_size: int, run_dir: Path, device: Any
+) -> TinyLoader:
     return TinyLoader(config, split, rank, world_size)
 
 
 FAKES = {
     "build_settings": lambda node: settings_of({"trainer": node}),
     "build_loader": _loader,
-    "build_device_transforms": lambda config, split: [],
+    "build_device_transforms": lambda config, split, device: [],
     "build_model": lambda config, num_classes, **known: TinyNet(config["tiny"]["dropout"]),
     "build_task": lambda config, num_classes, names, **known: Classification(
         num_classes=num_classes

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.build import build_device_transforms
+from pipeline.build_transforms import build_device_transforms
 from pipeline.config.compose import compose
 from pipeline.config.errors import ConfigError
 from tests.transforms.device.drawn_rows import as_floats, batch, part, same

@@ -8,8 +8,9 @@ import torch
 from tests.transforms.device.test_random_crop import batch, crop
 from tests.transforms.device.test_random_flip import flip
 from transforms import batch_rows
-from transforms.batch_rows import RowChange, RowSteps, changed_rows, joined_steps
+from transforms.batch_rows import RowChange, changed_rows
 from transforms.device.to_float import to_float
+from transforms.row_steps import RowSteps, joined_steps
 
 
 def chain():

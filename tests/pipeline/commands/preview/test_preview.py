@@ -54,7 +54,7 @@ def test_an_epoch_shows_exactly_what_the_loader_gives(photographs):
     ]
     config = configure(given(photographs, *device), command="preview")
     looks = looks_of(config)
-    from pipeline.build import build_device_transforms
+    from pipeline.build_transforms import build_device_transforms
 
     with build_loader(config) as loader:
         (batch,) = list(loader)
