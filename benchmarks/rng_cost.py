@@ -21,8 +21,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from datasets.sample import Record
-from pipeline.build import build, build_transform
+from pipeline.build import build_transform
 from pipeline.config.compose import compose
+from pipeline.config.objects import build
 from pipeline.loader.plan import BatchPlan
 from pipeline.rng import KeyedRng
 from pipeline.samplers.random import RandomSampler

@@ -1,4 +1,4 @@
-"""Config to objects: the one place that makes what a config names, in the order of the data.
+"""Config to what gives the batches: dataset, transform, sampler and loader, in that order.
 
 Everything here takes the plain, resolved config that `pipeline.config` has checked.
 """
@@ -6,17 +6,15 @@ Everything here takes the plain, resolved config that `pipeline.config` has chec
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping, Sized
-from enum import Enum
 from math import lcm
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.completeness import check_complete
-from pipeline.config.allowed import family_of, resolve_class, resolve_function, resolve_target
+from pipeline.config.allowed import resolve_class, resolve_function, resolve_target
 from pipeline.config.discovery import load_all
-from pipeline.config.places import PLACES, TARGETS
+from pipeline.config.objects import NO_ARGUMENTS, build, build_nested
+from pipeline.config.places import TARGETS
 from pipeline.config.sources import said_of_source, sources_of
 from pipeline.identity import identity_of
 
@@ -35,77 +33,6 @@ if TYPE_CHECKING:
 
 Split = Literal["train", "val"]
 Config = Mapping[str, Any]
-
-_NO_ARGUMENTS = frozenset({"_target_", "_after_"})
-
-
-def build(node: Config, **injected: Any) -> Any:
-    """Make the object that a config node describes.
-
-    Args:
-        node: A mapping with a ``_target_``; nested mappings with one are built first.
-        injected: What is known at run time; passed on by name where the target asks for it.
-
-    Returns:
-        The object; for a function that is the component itself, the function with the node's
-        and the injected arguments bound.
-    """
-    target = resolve_target(node["_target_"])
-    arguments = {k: _build_nested(v) for k, v in node.items() if k not in _NO_ARGUMENTS}
-    accepted = inspect.signature(target.call).parameters
-    if target.partial and not inspect.isclass(target.call):
-        arguments |= {k: v for k, v in injected.items() if k in accepted}
-        return functools.partial(target.call, **arguments) if arguments else target.call
-    for name, value in arguments.items():
-        default = accepted[name].default if name in accepted else None
-        if isinstance(default, Enum) and isinstance(value, str):  # a config holds its name
-            arguments[name] = type(default)[value]
-    arguments |= {k: v for k, v in injected.items() if k in accepted}
-    return _call(node, target.call, arguments.pop("_args_", ()), arguments)
-
-
-def _call(node: Config, call: Any, positional: Iterable[Any], arguments: dict[str, Any]) -> Any:
-    """Call a target; what a library says against its arguments becomes one line."""
-    name = node["_target_"]
-    if "/" in name:  # a component's own traceback is of use, and ours have said it in a line
-        made = call(*positional, **arguments)
-        check_complete(made, name)
-        return made
-    try:
-        return call(*positional, **arguments)
-    except (TypeError, ValueError) as error:
-        text = ", ".join(f"{k}={v!r}" for k, v in node.items() if k not in _NO_ARGUMENTS)
-        raise ValueError(f"{_key_of(name)}{name}({text}) cannot be made: {_said(error)}") from error
-
-
-def _key_of(target: str) -> str:
-    """Where a class of a library stands in a config, where it can only stand there."""
-    family = family_of(target)
-    keys = [key for key, place in PLACES.items() if family and family.name in place.kinds]
-    return f"{keys[0]}: " if keys else ""
-
-
-def _said(error: Exception) -> str:
-    """What a library says, in one line; of pydantic, the arguments and what is wrong with each."""
-    from pydantic import ValidationError
-
-    told = error.__cause__ or error  # albumentations raises its text anew
-    if isinstance(told, ValidationError):
-        return "; ".join(
-            f"{'.'.join(map(str, each['loc']))} is {each['input']!r}: {each['msg']}"
-            for each in told.errors()
-        )
-    return " ".join(str(error).split())
-
-
-def _build_nested(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        if "_target_" in value:
-            return build(value)
-        return {key: _build_nested(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_build_nested(item) for item in value)
-    return value
 
 
 def build_dataset(config: Config, split: Split) -> Dataset | StreamDataset:
@@ -134,7 +61,7 @@ def build_dataset(config: Config, split: Split) -> Dataset | StreamDataset:
             modules = {str(node["target"]).rpartition(".")[0], *_import_names(config["imports"])}
             arguments[key] = resolve_function(value, modules)
         else:
-            arguments[key] = _build_nested(value)
+            arguments[key] = build_nested(value)
     dataset = target.call(**arguments)
     check_gives_partners(dataset, arguments["transform"], split=split)
     return dataset
@@ -167,7 +94,7 @@ def _storage_recipe(node: Config, data_dir: Path) -> Any:
     from datasets.splits import StorageRecipe
 
     target = resolve_target(node["_target_"])
-    arguments = {k: _build_nested(v) for k, v in node.items() if k not in _NO_ARGUMENTS}
+    arguments = {k: build_nested(v) for k, v in node.items() if k not in NO_ARGUMENTS}
     path, name = arguments.get("path"), node["_target_"].rpartition("/")[2]
     if isinstance(path, str) and (made := made_here(path, name, data_dir)) is not None:
         arguments["path"] = str(made)

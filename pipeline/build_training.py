@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.build import build
+from pipeline.config.objects import build
 from pipeline.config.task_fields import ClassesOf, field_of, tasks_of
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.build import build
+from pipeline.config.objects import build
 
 if TYPE_CHECKING:
     from datasets.protocols import BatchTransform, RowTransform

@@ -61,6 +61,7 @@ LEAF_PACKAGES = (
 # Light project modules that hold no component and that leaves of a group share.
 SHARED_BY_LEAVES = {
     "datasets.storages": {
+        "datasets.array_rows",
         "datasets.index",
         "datasets.index_cache",
         "datasets.indexed_storage",

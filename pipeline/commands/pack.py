@@ -101,8 +101,9 @@ def run(config: dict[str, Any], typed: Sequence[str] = ()) -> int:
         config: The plain config.
         typed: The overrides that it came from, of which those of the task stay true of the result.
     """
-    from pipeline.build import build, build_settings, open_storage
+    from pipeline.build import build_settings, open_storage
     from pipeline.config.discovery import load_all
+    from pipeline.config.objects import build
     from pipeline.cores import default_workers
     from pipeline.packing.recoding import make_recode
     from pipeline.packing.run import Packing, pack

@@ -16,7 +16,7 @@ def make_recode(config: dict[str, Any], settings: PackSettings) -> Recode:
     Raises:
         ValueError: The decoder does not go with the settings, or a program is missing.
     """
-    from pipeline.build import build
+    from pipeline.config.objects import build
     from transforms.formats.jpeg_lossless import find_jpegtran, tile_losslessly
     from transforms.recode import DEFAULT_QUALITY, Recode
 

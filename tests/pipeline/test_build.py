@@ -8,9 +8,9 @@ import torch
 
 from pipeline import build_loader, compose
 from pipeline.blame import is_explained
-from pipeline.build import build
 from pipeline.build_transforms import build_device_transforms
 from pipeline.config.errors import ConfigError
+from pipeline.config.objects import build
 from pipeline.device import DevicePrefetcher
 from pipeline.registry import register
 

@@ -20,9 +20,9 @@ from datasets.recoded import Recode
 from datasets.sample import Record
 from datasets.writing import write_storage
 from pipeline.blame import is_explained
-from pipeline.build import build
 from pipeline.commands.bench.storage_process import Measured, opener
 from pipeline.config.errors import ConfigError, Problem, nearest
+from pipeline.config.objects import build
 from pipeline.packing.report import folder_bytes
 from pipeline.registry import components, find, option_node
 

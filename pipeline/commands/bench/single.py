@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.commands.bench.subject import Round, Subject, alternate  # isort: skip
-from pipeline.build import build, build_settings, build_transform
+from pipeline.build import build_settings, build_transform
 from pipeline.commands.bench.advice import Bench, advise
 from pipeline.commands.bench.candidates import Facts, candidates
 from pipeline.commands.bench.decoding import Decoding, look_at, some_records
 from pipeline.commands.bench.floor import Floor, floor_of
 from pipeline.commands.bench.report import print_figures, print_loader, verdict
 from pipeline.commands.bench.screen import clear, doing, rate_of, say, times_of
+from pipeline.config.objects import build
 from pipeline.cores import usable_cores
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from datasets.pending_image import PendingImage
 from datasets.sample import Record
 from datasets.subset import Subset
-from pipeline.build import build, build_settings, open_storage, storage_opener
+from pipeline.build import build_settings, open_storage, storage_opener
 from pipeline.commands.bench.forms import (
     Form,
     form_names,
@@ -28,6 +28,7 @@ from pipeline.commands.bench.storage_process import Job, MeasureError, OpenSome,
 from pipeline.commands.bench.storage_table import Data, print_advice, print_table
 from pipeline.commands.pack import refuse_nesting
 from pipeline.config.errors import ConfigError, Problem
+from pipeline.config.objects import build
 from pipeline.packing.run import terminated_as_interrupt
 
 if TYPE_CHECKING:

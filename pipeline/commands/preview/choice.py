@@ -11,9 +11,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.build import build, build_dataset
+from pipeline.build import build_dataset
 from pipeline.build_transforms import build_device_transforms
 from pipeline.commands.preview.on_device import DeviceSteps
+from pipeline.config.objects import build
 
 Split = Literal["train", "val"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipeline.build import build
+from pipeline.config.objects import build
 from pipeline.rng import KeyedRng, Stream
 from transforms.cpu.stack import build_stack
 from transforms.target_settings import BoxSettings, KeypointSettings
