@@ -1,10 +1,10 @@
 """Samples per second of arrays in memory-mapped files, beside torch's DataLoader.
 
 Small images (32 x 32) are shuffled, cropped with padding 4, flipped, and put into uint8 batches
-of 512: through the real config (``dataset=memmap augment=small``) with every engine, and by
-torch's DataLoader sample by sample, its workers counted up. The floor is ``np.take`` into one
-buffer. ``--raw SIDE`` is about larger images kept as pixels: RandomResizedCrop(224) and a flip,
-where the floor is copying and resizing alone.
+of 512: through the real config (``dataset=memmap augment=small``) with every engine, as training on
+the CPU has them, and by torch's DataLoader sample by sample, its workers counted up. The floor is
+``np.take`` into one buffer. ``--raw SIDE`` is about larger images kept as pixels:
+RandomResizedCrop(224) and a flip, where the floor is copying and resizing alone.
 
 All loaders live in one tree of processes and take turns. A turn is four epochs in a row, of which
 the first one is not counted: it brings caches and workers to where they are in training. What is
@@ -258,6 +258,8 @@ def main() -> None:
     import cv2
     import torch
 
+    from transforms.gathered_rows import compiled_rows
+
     torch.set_num_threads(1)
     cv2.setNumThreads(0)
     side, batch_size = options.raw or SIDE, 128 if options.raw else 512
@@ -270,7 +272,9 @@ def main() -> None:
         ways.clear()
         gc.collect()
     cores = len(os.sched_getaffinity(0))
-    print(f"{platform.processor() or platform.machine()}, {cores} cores, torch {torch.__version__}")
+    numba = "with numba" if compiled_rows() else "without numba"
+    machine = platform.processor() or platform.machine()
+    print(f"{machine}, {cores} cores, torch {torch.__version__}, {numba}")
     print(
         f"{count:,} images of {side} x {side}, batches of {batch_size}, {options.rounds} rounds\n"
     )

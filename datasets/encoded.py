@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+from datasets.sample import Batch
+
+
+def on_pixels(transform: Callable[[Batch], Batch], batch: Batch) -> Batch:
+    """What a batch transform gives, or why it cannot where images are files.
+
+    Raises:
+        ValueError: The images are bytes.
+        Exception: Whatever else the transform raises.
+    """
+    try:
+        return transform(batch)
+    except (TypeError, AttributeError):
+        refuse_encoded(batch.get("image"))
+        raise
 
 
 def refuse_encoded(image: Any) -> None:

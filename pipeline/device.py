@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from datasets.encoded import refuse_encoded
+from datasets.encoded import on_pixels
 from datasets.protocols import BatchTransform
 from datasets.sample import Batch
 from pipeline.copy_stream import Copy, CopyStream, CudaCopyStream, map_tensors
@@ -108,11 +108,7 @@ class DevicePrefetcher:
 
     def _transformed(self, batch: Batch) -> Batch:
         for transform in self.transforms:
-            try:
-                batch = transform(batch)
-            except (TypeError, AttributeError):
-                refuse_encoded(batch.get("image"))
-                raise
+            batch = on_pixels(transform, batch)
         return batch
 
     def _directly(self, batches: Iterator[Batch]) -> Iterator[Batch]:

@@ -1,8 +1,8 @@
 """Rows of a large array gathered, shifted and mirrored in one go: compiled by numba.
 
-Only to be imported where numba may be missing: it comes with ``.[compiled]``. A function here gives
-up the interpreter's lock once, where the same in NumPy takes some sixty calls that do, each of
-which then waits for the loader's other threads.
+To be had from `transforms.gathered_rows.compiled_rows`: numba comes with ``.[compiled]`` only. A
+function here gives up the interpreter's lock once, where the same in NumPy takes some sixty calls
+that do, each of which then waits for the loader's other threads.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _compiled(signature: Any) -> Callable[[Any], Any]:
         options = {"nogil": True, "error_model": "numpy"}
         try:
             return numba.njit(signature, cache=True, **options)(function)
-        except RuntimeError:  # there is no folder that can be written to
+        except Exception:  # no folder can be written to, or what was kept there is damaged
             return numba.njit(signature, **options)(function)
 
     return compiled

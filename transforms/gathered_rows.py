@@ -56,7 +56,7 @@ def compiled_rows() -> Any:
 
 def can_be_gathered(array: NDArray[Any]) -> bool:
     """Whether `gathered` takes an array of images or masks, [N, H, W, ...], and can be had."""
-    if array.ndim < 3 or not array.flags.c_contiguous or not all(array.shape):
+    if not array.flags.c_contiguous or not all(array.shape):
         return False
     if array.dtype.kind == "f" and array.ndim == 4:  # those are [N, C, H, W] to every step
         return False

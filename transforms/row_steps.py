@@ -38,15 +38,12 @@ class RowSteps:
 
     def __call__(self, batch: Batch) -> Batch:
         """The batch after all steps; raises what they raise."""
-        return self.into(batch, None)
-
-    def into(self, batch: Batch, allocate: Allocate) -> Batch:
-        """The same, with memory of `allocate` for what does not fit into one piece."""
-        return changed_rows(batch, self._changes(batch), allocate=allocate)
+        return changed_rows(batch, self._changes(batch))
 
     def prepare(self) -> None:
-        """Load what is compiled: half a second, a second the first time on a machine."""
-        compiled_rows()
+        """Load what is compiled, where it can be of use: half a second, at first a whole one."""
+        if self._as_gathered(1, 1):
+            compiled_rows()
 
     def gathered(
         self,
@@ -67,7 +64,8 @@ class RowSteps:
         """
         import torch
 
-        if can_be_gathered(array) and (chain := self._as_gathered(*array.shape[1:3])):
+        chain = self._as_gathered(*array.shape[1:3]) if array.ndim >= 3 else None
+        if chain is not None and can_be_gathered(array):
             return gathered(array, rows, positions, epoch, *chain, allocate=allocate)
         epochs = torch.full((len(rows),), epoch)
         batch = {"position": torch.from_numpy(positions), "epoch": epochs}

@@ -47,9 +47,6 @@ class RowTransform(BatchTransform, Protocol):
     def prepare(self) -> None:
         """Get ready for `gathered`: called where the loader is made, before workers start."""
 
-    def into(self, batch: Batch, allocate: Callable[[int], Any] | None) -> Batch:
-        """The same; `allocate` gives writable memory of so many bytes for what is large."""
-
     def gathered(
         self,
         positions: NDArray[np.int64],

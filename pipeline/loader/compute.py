@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from datasets.encoded import refuse_encoded
+from datasets.encoded import on_pixels
 from datasets.protocols import StreamDataset
 from datasets.sample import BadSample, Batch, Sample
 from datasets.stage_times import StageTimes
@@ -119,7 +119,7 @@ class BatchComputer:
         start = time.perf_counter()
         batch = self._collated(task, rows, work.images, allocate)
         work.times.collate += time.perf_counter() - start
-        batch = self._stepped(batch, work.times, allocate if work.images is None else None)
+        batch = self._stepped(batch, work.times)
         real, padded = getattr(self._collate, "overhead", _no_overhead)(batch)
         return Delivery(
             task.number,
@@ -187,22 +187,16 @@ class BatchComputer:
         valid = int(task.valid.sum())
         batch = completed(batch, task, task.valid.copy(), collate=self._collate)
         if not self._whole.has_steps:
-            batch = self._stepped(batch, times, None)
+            batch = self._stepped(batch, times)
         self.row_bytes = self.row_bytes or row_bytes(batch)
         return Delivery(task.number, batch, positions=valid, samples=valid, times=times)
 
-    def _stepped(
-        self, batch: Batch, times: StageTimes, allocate: Callable[[int], Any] | None
-    ) -> Batch:
+    def _stepped(self, batch: Batch, times: StageTimes) -> Batch:
         """The batch with its images and masks changed."""
         if self._steps is None:
             return batch
         start = time.perf_counter()
-        try:
-            batch = self._steps.into(batch, allocate)
-        except (TypeError, AttributeError):
-            refuse_encoded(batch.get("image"))
-            raise
+        batch = on_pixels(self._steps, batch)
         times.transform += time.perf_counter() - start
         return batch
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +18,7 @@ from tests.transforms.device.test_random_flip import flip
 from transforms import gathered_rows
 from transforms.row_steps import RowSteps
 
+ROOT = Path(__file__).resolve().parents[3]
 CHAINS = [
     lambda padding, p: [crop(padding=padding), flip(p=p)],
     lambda padding, p: [crop(padding=padding)],
@@ -135,6 +141,38 @@ def test_floats_with_channels_have_them_first():
     found = RowSteps(steps).gathered(positions, 0, array, rows, None)
     assert np.array_equal(found, one_by_one(steps, array, rows, positions, 0))
     assert found.shape == (4, 3, 8, 9) and not np.array_equal(found, array[rows])
+
+
+@pytest.mark.parametrize("damage", ["cut", "garbage", "read-only"])
+def test_what_was_compiled_and_kept_may_be_damaged_or_nowhere(tmp_path, damage):
+    files = ["transforms/__init__.py", "transforms/compiled_rows.py", "transforms/gathered_rows.py"]
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    code = "from transforms.gathered_rows import compiled_rows as c; print(c().scatter.signatures)"
+    cache = tmp_path / "transforms" / "__pycache__"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    if damage == "read-only":
+        cache.write_bytes(b"no folder")
+        environment |= {
+            "NUMBA_CACHE_DIR": "",
+            "HOME": "/proc/nowhere",
+            "XDG_CACHE_HOME": "/proc/no",
+        }
+
+    def run():
+        done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=tmp_path,
+                              capture_output=True, text=True, timeout=120)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "Array(uint8" in done.stdout
+
+    run()
+    kept = [*cache.glob("*.nbc"), *cache.glob("*.nbi")] if cache.is_dir() else []
+    assert bool(kept) == (damage != "read-only")
+    for file in kept:
+        content = file.read_bytes()
+        file.write_bytes(content[:100] if damage == "cut" else b"x" * len(content))
+    run()
 
 
 def test_a_class_that_changes_rows_in_its_own_way_is_not_gathered():

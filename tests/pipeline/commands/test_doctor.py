@@ -1,0 +1,27 @@
+"""``doctor`` says what is there, and how what is missing is got."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.__main__ import main
+from transforms import gathered_rows
+from transforms.formats import turbojpeg
+
+
+def machine(capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(["doctor"]) == 0
+    return capsys.readouterr().out
+
+
+def test_it_names_what_makes_things_faster(capsys):
+    said = machine(capsys)
+    assert "small images for the CPU: shifted and mirrored while they are" in said
+    assert "accelerators: " in said and "cores this process may use" in said
+
+
+def test_it_says_how_to_get_what_is_missing(capsys, monkeypatch):
+    monkeypatch.setattr(gathered_rows, "compiled_rows", lambda: None)
+    monkeypatch.setattr(turbojpeg, "region_decoder", lambda: None)
+    said = machine(capsys)
+    assert "pip install '.[compiled]'" in said and "pip install '.[regions]'" in said
