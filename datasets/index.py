@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from datasets.index_file import CHUNK_ROWS, Layout, hash_array, read_layout
 from datasets.index_file import write_index as write_index
 from datasets.index_file import write_whole as write_whole
-from datasets.numbered_keys import NumberedKeys
+from datasets.keys import Keys
 
 
 class Index:
@@ -139,11 +139,11 @@ class Index:
         r"""Keys of the given indices. Bytes that are not UTF-8 show as ``\xff``."""
         return list(self.key_column(indices))
 
-    def key_column(self, indices: NDArray[np.int64]) -> list[str] | NumberedKeys:
+    def key_column(self, indices: NDArray[np.int64]) -> list[str] | Keys:
         """The same; those of numbered records are made when they are looked at."""
         pattern = self._layout.key_pattern
         if pattern is not None:
-            return NumberedKeys(pattern, self.rows(indices) + self._layout.key_start)
+            return Keys(self.rows(indices) + self._layout.key_start, pattern)
         return [key.decode("utf-8", "backslashreplace") for key in self.raw_keys(indices)]
 
     def iter_raw_keys(self) -> Iterator[bytes]:

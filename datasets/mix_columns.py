@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets.keys import Keys
 from datasets.mix_index import SOURCE, united
-from datasets.numbered_keys import NumberedKeys
 
 
 class Part(NamedTuple):
@@ -65,7 +65,7 @@ def joined(
             if dtype is None or len({each.shape[1:] for each in values}) > 1:
                 return None
             arrays[name] = (dtype, (count, *values[0].shape[1:]))
-        elif not all(isinstance(each, list | NumberedKeys) for each in values):
+        elif not all(isinstance(each, list | Keys) for each in values):
             return None
     sizes = {n: dtype.itemsize * int(np.prod(s)) for n, (dtype, s) in arrays.items() if s[1:]}
     largest = max(sizes, key=sizes.__getitem__, default=None)

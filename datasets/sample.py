@@ -38,9 +38,8 @@ Batch = dict[str, Any]
 ``image`` stays uint8 [B, H, W, C] until it is on the device. ``index``, ``position`` and
 ``epoch`` are int64 [B]; position and epoch together are a row's identity, from which whatever
 is drawn for it follows. ``valid`` is bool [B] (False: padding, to be left out of loss and
-metrics), and ``key`` is a list of B strings; where records have numbers for names, and nothing is
-done to each of them, it is a `datasets.numbered_keys.NumberedKeys`, which makes these strings when
-they are looked at. A collate may leave other fields as lists.
+metrics), and ``key`` is a `datasets.keys.Keys`, read as a list of B strings. A collate may leave
+other fields as lists.
 
 Where images are mixed on the device (mixup, cutmix), ``label_other`` int64 [B] is the class of
 what was mixed in and ``label_weight`` float32 [B] the share of ``label``, 1 for rows that were

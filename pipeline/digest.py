@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from datasets.keys import Keys
 from datasets.sample import Batch
 
 
@@ -54,7 +55,7 @@ def _add(digest: Any, value: Any) -> None:
         for key in sorted(value):
             digest.update(str(key).encode())
             _add(digest, value[key])
-    elif isinstance(value, (list, tuple)):
+    elif isinstance(value, (list, tuple, Keys)):
         digest.update(f"list {len(value)}".encode())
         for item in value:
             _add(digest, item)

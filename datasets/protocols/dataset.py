@@ -94,7 +94,7 @@ class ColumnDataset(StagedDataset, Protocol):
     ) -> dict[str, Any] | None:
         """What ``fetch`` gives, a column per field: arrays [n, ...], and lists of n strings.
 
-        Keys may be a `datasets.numbered_keys.NumberedKeys`.
+        Keys may be a `datasets.keys.Keys`.
 
         None where samples must be made one by one. `allocate`: see `ColumnStorage.take`.
         One with an attribute ``gathers`` that is True also takes ``gather``, a function of

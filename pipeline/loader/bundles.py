@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from datasets.numbered_keys import NumberedKeys
+from datasets.keys import Keys
 from pipeline.loader.contract import BatchTask
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def split_rows(batch: Batch, sizes: Sequence[int]) -> list[Batch] | None:
 
     count = sum(sizes)
     for value in batch.values():
-        if not isinstance(value, torch.Tensor | list | NumberedKeys) or len(value) != count:
+        if not isinstance(value, torch.Tensor | list | Keys) or len(value) != count:
             return None
     bounds = pairwise(accumulate(sizes, initial=0))
     return [{field: value[start:stop] for field, value in batch.items()} for start, stop in bounds]

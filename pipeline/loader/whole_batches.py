@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
+from datasets.keys import Keys
 from datasets.staged import gathers, gives_columns
 from pipeline.registry import name_of
 
@@ -87,6 +88,8 @@ def completed(
             f"{name_of(collate)} gave a {type(batch).__name__} for a batch, expected a dict with "
             f"a tensor or a list for each field: see Batch in datasets/sample.py"
         )
+    if type(keys := batch.get("key")) is list:
+        batch["key"] = Keys(keys)
     batch["valid"] = torch.from_numpy(valid)
     batch["epoch"] = torch.full((valid.size,), task.epoch)
     return batch

@@ -10,6 +10,7 @@ from pipeline import compose
 from pipeline.build import build_loader
 from pipeline.build_transforms import build_device_transforms
 from pipeline.device import DevicePrefetcher
+from pipeline.training import job
 from tests.laws.runs import overrides
 from transforms.row_steps import RowSteps
 
@@ -134,3 +135,28 @@ def test_steps_behind_one_that_is_not_by_rows_stay_behind_it(storages):
     expected = batches([*given, "loader=inline"], None, base=["augment=as_is", SMALL[2]])
     found = batches([*given, *ENGINES["threads"]], "cpu", base=["augment=as_is", SMALL[2]])
     assert_same(found, expected)
+
+
+@pytest.mark.parametrize("overfit", ["null", "2"])
+def test_validation_is_never_augmented(storages, monkeypatch, tmp_path, overfit):
+    class SeenError(Exception):
+        pass
+
+    def look(parts, *args, **kwargs):
+        seen.extend([next(iter(parts.train))["image"], next(iter(parts.val))["image"]])
+        raise SeenError
+
+    seen = []
+    monkeypatch.setattr(job, "fit", look)
+    given = [*SMALL, *storages["gathered"], "loader=inline", "loader.batch_size=8", "seed=3"]
+    config = compose([*given, f"trainer.overfit_batches={overfit}", f"outputs={tmp_path}"])
+    with pytest.raises(SeenError):
+        job.train(config)
+    split = "val" if overfit == "null" else "train"
+    with build_loader(compose(given), split) as loader:
+        stored = next(iter(loader))["image"]
+    with build_loader(compose(given), "train") as loader:
+        unaugmented = next(iter(loader))["image"]
+    train, val = seen
+    assert torch.equal(val, stored)
+    assert not torch.equal(train, unaugmented)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from datasets.keys import Keys
 from datasets.sample import BadSample, Batch, Sample
 from pipeline.loader.contract import Delivery
 from pipeline.loader.loader import Loader
@@ -151,7 +152,7 @@ def digest(batch: Batch) -> str:
     for name in sorted(batch):
         value = batch[name]
         hashed.update(name.encode())
-        if isinstance(value, list):
+        if isinstance(value, list | Keys):
             hashed.update(repr(value).encode())
         else:
             hashed.update(f"{value.dtype}{tuple(value.shape)}".encode())

@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from datasets.numbered_keys import NumberedKeys
+from datasets.keys import Keys
 from pipeline import build_loader, compose
 
 
-@pytest.mark.parametrize("pattern", ["{}", "row{:05}", "img_{:07d}.jpg"])
+@pytest.mark.parametrize("pattern", ["{}", "row{:05}", "img_{:07d}.jpg", None])
 def test_they_read_as_the_list_of_them(pattern):
     numbers = [7, 0, 123456, 7]
-    keys, expected = NumberedKeys(pattern, np.array(numbers)), [pattern.format(n) for n in numbers]
+    expected = [(pattern or "{}.png").format(n) for n in numbers]
+    keys = Keys(np.array(numbers), pattern) if pattern else Keys(list(expected))
     assert list(keys) == expected == [*keys] and len(keys) == 4
-    assert keys == expected and expected == keys and keys == NumberedKeys(pattern, keys._numbers)
+    assert keys == expected and expected == keys and keys == Keys(expected)
     assert keys != expected[:3] and keys != 7 and keys != [*expected[:3], "else"]
     assert [keys[at] for at in range(-4, 4)] == expected * 2
     assert keys[np.int64(2)] == keys[torch.tensor(2)] == expected[2]
@@ -33,7 +34,7 @@ def test_they_read_as_the_list_of_them(pattern):
     assert bool(keys) and not keys[:0] and keys[:0] == []
     assert np.array_equal(np.array(list(keys)), expected)
     for again in (pickle.loads(pickle.dumps(keys)), copy.copy(keys), copy.deepcopy(keys)):
-        assert type(again) is NumberedKeys and again == expected
+        assert type(again) is Keys and again == expected
     with pytest.raises(IndexError):
         keys[4]
     with pytest.raises(TypeError):
@@ -41,12 +42,12 @@ def test_they_read_as_the_list_of_them(pattern):
 
 
 def test_a_part_of_them_travels_alone():
-    keys = NumberedKeys("{}", np.arange(100_000))
+    keys = Keys(np.arange(100_000), "{}")
     assert len(pickle.dumps(keys[10:20])) < 1000
 
 
 def test_libraries_that_rebuild_sequences_leave_them_alone():
-    keys = NumberedKeys("{}", np.arange(3))
+    keys = Keys(np.arange(3), "{}")
     assert not isinstance(keys, Sequence)
     from torch.utils.data._utils.pin_memory import pin_memory
 
@@ -62,7 +63,7 @@ def test_libraries_that_rebuild_sequences_leave_them_alone():
         ["loader=torch", "loader.num_workers=1"],
     ],
 )
-def test_batches_made_as_a_whole_have_them_and_others_a_list(tmp_path, engine):
+def test_all_batches_have_them_however_they_are_made(tmp_path, engine):
     rng = np.random.default_rng(0)
     np.save(tmp_path / "images.npy", rng.integers(0, 256, (20, 4, 4, 3), np.uint8))
     base = ["dataset=memmap", f"dataset.storage.path={tmp_path}", "dataset.val_fraction=0",
@@ -71,7 +72,6 @@ def test_batches_made_as_a_whole_have_them_and_others_a_list(tmp_path, engine):
     for collate in ("stack", "pad"):
         with build_loader(compose([*base, *engine, f"collate={collate}"])) as loader:
             found[collate] = [batch["key"] for batch in loader]
-    assert {type(keys) for keys in found["stack"]} == {NumberedKeys}
-    assert {type(keys) for keys in found["pad"]} == {list}
+    assert {type(keys) for made in found.values() for keys in made} == {Keys}
     assert found["stack"] == found["pad"]
     assert sorted(int(key) for keys in found["stack"] for key in keys)[-1] == 19
