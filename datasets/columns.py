@@ -9,7 +9,7 @@ import numpy as np
 
 from datasets.protocols import ColumnStorage
 from datasets.sample import Record, TextColumn
-from datasets.staged import belongs
+from datasets.staged import rows_can_be_gathered
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -81,11 +81,9 @@ class ColumnStage:
     @property
     def gathers(self) -> bool:
         """Whether images and masks are rows of arrays, unchanged, beside nothing that moves too."""
-        if self._decoded is not _as_they_are or not getattr(self._storage, "gathers", False):
-            return False
         names = self._names.keys()
-        plain = "image" in names and not _PLACES & names
-        return plain and belongs(self._storage, "gathers", "take")
+        plain = self._decoded is _as_they_are and "image" in names and not _PLACES & names
+        return plain and rows_can_be_gathered(self._storage)
 
     @property
     def _names(self) -> dict[str, str]:

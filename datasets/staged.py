@@ -27,6 +27,11 @@ def gathers(dataset: Any) -> bool:
     return belongs(dataset, "gathers", "fetch_columns")
 
 
+def rows_can_be_gathered(storage: Any) -> bool:
+    """Whether a storage is a `datasets.protocols.GatheringStorage`."""
+    return getattr(storage, "gathers", False) and belongs(storage, "gathers", "take")
+
+
 def belongs(part: Any, attribute: str, *others: str) -> bool:
     """Whether a class's attribute was written for the others: a subclass may have changed one."""
     kinds = type(part).__mro__

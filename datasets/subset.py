@@ -14,6 +14,7 @@ from datasets.index import Index
 from datasets.memory_index import MemoryIndex
 from datasets.protocols import ColumnStorage, Storage
 from datasets.sample import BadRecord, Record
+from datasets.staged import rows_can_be_gathered
 
 
 class Subset:
@@ -79,7 +80,7 @@ class ColumnSubset(Subset):
     @property
     def gathers(self) -> bool:
         """Whether `take` accepts ``gather``; see `datasets.protocols.GatheringStorage`."""
-        return getattr(self.base, "gathers", False)
+        return rows_can_be_gathered(self.base)
 
     @property
     def fields(self) -> tuple[str, ...]:

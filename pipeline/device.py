@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 
 from datasets.encoded import on_pixels
@@ -176,7 +177,6 @@ def _count_valid(batch: Batch) -> int:
         valid = batch["valid"]
         if valid.device.type != "cpu":
             return int(valid.count_nonzero())
-        # Neither torch nor NumPy counts without giving up the interpreter's lock, and then waits
-        # for the loader's threads to get it back: forty times as long as counting takes.
-        return valid.numpy().tobytes().count(1)
+        # NumPy keeps the interpreter's lock for that; torch gives it up, and waits to get it back.
+        return int(np.count_nonzero(valid.numpy()))
     return next((len(value) for value in batch.values() if hasattr(value, "__len__")), 0)

@@ -92,9 +92,7 @@ class ColumnDataset(StagedDataset, Protocol):
         *,
         allocate: Callable[[int], Any] | None = None,
     ) -> dict[str, Any] | None:
-        """What ``fetch`` gives, a column per field: arrays [n, ...], and lists of n strings.
-
-        Keys may be a `datasets.keys.Keys`.
+        """What ``fetch`` gives, a column per field: arrays [n, ...], lists of n strings, `Keys`.
 
         None where samples must be made one by one. `allocate`: see `ColumnStorage.take`.
         One with an attribute ``gathers`` that is True also takes ``gather``, a function of

@@ -100,8 +100,6 @@ class BatchPlan:
         if start == stop:
             return np.array([first % self.num_positions], np.int64), np.zeros(1, np.bool_)
         positions = np.arange(first + start, first + stop, dtype=np.int64)
-        if first + stop <= self.num_positions:
-            return positions, np.ones(stop - start, np.bool_)
         valid = positions < self.num_positions
         return positions % self.num_positions, valid
 

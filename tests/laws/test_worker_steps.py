@@ -6,12 +6,19 @@ import numpy as np
 import pytest
 import torch
 
+from datasets.map_dataset import MapDataset
+from datasets.staged import gathers
+from datasets.storages.memmap import MemmapStorage
+from datasets.subset import ColumnSubset
 from pipeline import compose
 from pipeline.build import build_loader
 from pipeline.build_transforms import build_device_transforms
+from pipeline.config.objects import build
 from pipeline.device import DevicePrefetcher
 from pipeline.training import job
 from tests.laws.runs import overrides
+from transforms.cpu.stack import build_stack
+from transforms.decode.raw import RawDecoder
 from transforms.row_steps import RowSteps
 
 COUNT = 70
@@ -160,3 +167,25 @@ def test_validation_is_never_augmented(storages, monkeypatch, tmp_path, overfit)
     train, val = seen
     assert torch.equal(val, stored)
     assert not torch.equal(train, unaugmented)
+
+
+@pytest.mark.parametrize("subset", [False, True])
+def test_a_storage_with_a_take_of_its_own_is_not_gathered_from(storages, subset):
+    class Own(MemmapStorage):
+        def take(self, indices, fields, *, allocate=None):
+            return super().take(indices, fields, allocate=allocate)
+
+    path = storages["gathered"][1].partition("=")[2] + "/train"
+    for kind, gathered in ((MemmapStorage, True), (Own, False)):
+        storage = kind(path)
+        if subset:
+            storage = ColumnSubset(storage, np.arange(20))
+        dataset = MapDataset(
+            storage, decode=RawDecoder(), transform=build_stack({}, build_step=build), seed=0
+        )
+        assert gathers(dataset) == gathered
+        image = np.array([0, 5]), np.array([0, 1]), 0
+        if gathered:
+            zeros = dataset.fetch_columns(*image, gather=lambda *given: np.zeros(2))
+            assert not zeros["image"].any() and zeros["label"].shape == (2,)
+        assert dataset.fetch_columns(*image)["image"].any()
