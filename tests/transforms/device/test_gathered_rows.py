@@ -28,6 +28,7 @@ CHAINS = [
     lambda padding, p: [crop(padding=padding, size=3), flip(p=p)],
     lambda padding, p: [crop("val", padding=padding), flip("val", p=p)],
     lambda padding, p: [crop("val", size=3)],
+    lambda padding, p: [crop(padding=2, padding_mode="reflect"), flip(p=p)],
 ]
 
 
@@ -132,6 +133,16 @@ def test_without_numba_nothing_is_compiled():
 
         patch.delattr(transforms, "compiled_rows", raising=False)
         assert gathered_rows.compiled_rows.__wrapped__() is None
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_shift_beyond_the_whole_image_leaves_its_neighbours_alone(channels):
+    array = np.random.default_rng(0).integers(1, 256, (7, 4, 5, channels), np.uint8)
+    rows, positions = np.arange(500) % 7, np.arange(500)
+    steps = [crop(padding=9), flip()]
+    found = RowSteps(steps).gathered(positions, 3, array, rows, None)
+    assert np.array_equal(found, one_by_one(steps, array, rows, positions, 3))
+    assert 50 < (found != 0).any((1, 2, 3)).sum() < 450
 
 
 def test_floats_with_channels_have_them_first():
