@@ -238,8 +238,7 @@ def measured(ways: dict[str, Epoch], rounds: int) -> dict[str, list[float]]:
         for name, epoch in ways.items():
             gc.collect()
             epoch()
-            # What works ahead over the end of an epoch has done as much of it here as it will
-            # have done of the next one in the end.
+            # A loader that works ahead has some batches ready now, and as many when time is taken.
             start = time.perf_counter()
             count = sum(epoch() for _ in range(EPOCHS))
             rates[name].append(count / (time.perf_counter() - start))

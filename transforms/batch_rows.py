@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 Allocate = Callable[[int], Any] | None
 """Gives writable memory of so many bytes; None: ordinary memory is taken."""
 
-FIXED_FIELDS = ("boxes", "keypoints")
-"""Fields that moved pixels would leave where they are."""
+_FIXED = ("boxes", "keypoints")
 _MOST_PIXEL_BYTES = 512  # channels of bytes that OpenCV takes
 _PIECE_BYTES = 2 << 20
 
@@ -85,7 +84,7 @@ def refuse_fixed_fields(batch: Batch, step: str) -> None:
     Raises:
         ValueError: The batch holds boxes or keypoints.
     """
-    for field in FIXED_FIELDS:
+    for field in _FIXED:
         if field in batch:
             raise ValueError(
                 f"augment.device.{step}: the batch has {field}, which it would leave where they "
