@@ -8,28 +8,28 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 
 
-def check_packages() -> None:
-    """Stop if `datasets` is not ours: a well-known package has the same name."""
-    import datasets
-
-    found = Path(datasets.__file__ or next(iter(datasets.__path__))).resolve()
-    if HERE not in found.parents:
+def check_package() -> None:
+    """Take this folder's `penstock` and no other, and let nobody else find `datasets` in it."""
+    sys.path[:1] = [path for path in sys.path[:1] if Path(path).resolve() != HERE]
+    try:
+        import penstock
+    except ModuleNotFoundError as error:
+        if error.name != "penstock":
+            raise
         sys.exit(
-            f"train.py: `import datasets` gave {found}, expected the folder datasets/ beside "
-            f"train.py.\nThe package `datasets` of Hugging Face hides it; run this file as "
-            f"`python {Path(__file__).name}` from {HERE}, or take that package out of PYTHONPATH."
+            f"error: penstock is not installed in {sys.executable}; type, in {HERE}: "
+            f"pip install -c constraints.txt -e ."
+        )
+    found = Path(penstock.__file__ or "").resolve().parent
+    if found != HERE:
+        sys.exit(
+            f"error: Python finds another penstock, in {found}, and not this one in {HERE}; type "
+            f"`pip install -e {HERE}` to use this one, or `penstock train` to use the other"
         )
 
 
-def main() -> int:
-    """Compose, check, build, fit; returns the exit status."""
-    check_packages()
-    from pipeline.config.command_line import main as run
-
-    return run("pipeline.training.job.train")
-
-
 if __name__ == "__main__":
-    from pipeline.process_exit import exit_with
+    check_package()
+    from penstock.pipeline.program import train
 
-    exit_with(main)
+    train()

@@ -32,10 +32,10 @@ TIMEOUT_S = 600
 SIDE = 512
 WAYS = {
     "auto": ["loader=auto"],
-    "1 thread": ["loader=ring", "loader.num_workers=1", "loader.processes=0"],
-    "2 threads": ["loader=ring", "loader.num_workers=2", "loader.processes=0"],
-    "1 process": ["loader=ring", "loader.num_workers=1", "loader.processes=1"],
-    "2 processes": ["loader=ring", "loader.num_workers=2", "loader.processes=2"],
+    "1 thread": ["loader=threads", "loader.num_workers=1"],
+    "2 threads": ["loader=threads", "loader.num_workers=2"],
+    "1 process": ["loader=processes", "loader.num_workers=1", "loader.processes=1"],
+    "2 processes": ["loader=processes", "loader.num_workers=2", "loader.processes=2"],
 }
 
 
@@ -71,7 +71,7 @@ def measure(
 ) -> dict[str, Any]:
     """Batches a second of the loop, and the processor time of one batch, steps included."""
     sys.path.insert(0, str(ROOT))
-    from pipeline import build_loader, compose
+    from penstock import build_loader, compose
 
     step = step_of(threads, products)
     with build_loader(compose(overrides), "train") as loader:

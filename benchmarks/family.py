@@ -46,7 +46,7 @@ def pss_mb(pids: list[int]) -> float:
 def private_mb(pid: int) -> float:
     """Memory that one process has for itself alone, MB, without the slots that batches lie in.
 
-    Those are the ring's: written by a worker, then mapped by the consumer too.
+    Those are the slots': written by a worker, then mapped by the consumer too.
     """
     return _memory_kb(pid, "Private_Clean:", "Private_Dirty:", file="smaps") * 1024 / 1e6
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.index import Index, write_index
-from datasets.sample import BadRecord, Record
-from pipeline.registry import register
+from penstock.core.registry import register
+from penstock.core.sample import BadRecord, Record
+from penstock.datasets.records.index import Index, write_index
 
 
 def write_few_images(path: Path, *, count: int, classes: int = 100) -> None:

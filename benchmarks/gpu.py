@@ -24,7 +24,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -39,13 +39,16 @@ from overlap import overlap_share  # noqa: E402
 from prepared_images import PreparedImages, make_images  # noqa: E402
 from resnet import resnet  # noqa: E402
 
-from pipeline.collates.stack import stack  # noqa: E402
-from pipeline.copy_stream import Copy, map_tensors  # noqa: E402
-from pipeline.device import DevicePrefetcher  # noqa: E402
-from pipeline.loader.loader import Loader  # noqa: E402
-from pipeline.loader.settings import LoaderSettings  # noqa: E402
-from pipeline.samplers.random import RandomSampler  # noqa: E402
-from transforms.device.normalize import Normalize  # noqa: E402
+from penstock.pipeline.collates.stack import stack  # noqa: E402
+from penstock.pipeline.device import (  # noqa: E402
+    Copy,
+    DevicePrefetcher,
+    map_tensors,
+)
+from penstock.pipeline.loader.loader import Loader  # noqa: E402
+from penstock.pipeline.loader.settings import LoaderSettings  # noqa: E402
+from penstock.pipeline.samplers.random import RandomSampler  # noqa: E402
+from penstock.transforms.device.normalize import Normalize  # noqa: E402
 
 AIM_TRANSFER, AIM_WAIT = 0.9, 0.02
 
@@ -88,10 +91,6 @@ class _HostMark:
 class HostStream:
     """Copies from memory to memory, so that ``--cpu`` takes the way that a GPU does."""
 
-    def current(self) -> Any:
-        """There is no other stream."""
-        return nullcontext()
-
     def copy(self, host: Any) -> Copy:
         """Copy at once."""
         begun = _HostMark()
@@ -113,7 +112,7 @@ def batches_of(
 ) -> Iterator[DevicePrefetcher]:
     """The loader's batches on the device."""
     dataset = PreparedImages(data, scale.crop)
-    given = {"engine": "ring", "batch_size": scale.batch_size, "num_workers": scale.workers}
+    given = {"engine": "threads", "batch_size": scale.batch_size, "num_workers": scale.workers}
     settings = LoaderSettings(**{**given, **changes})
     sampler = RandomSampler(len(dataset), seed=0)
     with Loader(dataset, sampler=sampler, collate=stack, settings=settings, seed=0) as loader:
@@ -150,7 +149,7 @@ def transfer(data: Path, scale: Scale, device: torch.device) -> Iterator[tuple[s
     for name, processes in (("threads", 0), ("2 processes", 2)):
         with batches_of(data, scale, device, processes=processes) as batches:
             iterator = iter(batches)
-            for _ in islice(iterator, scale.warm_up):  # slabs are registered meanwhile
+            for _ in islice(iterator, scale.warm_up):  # the first batches pin their memory
                 pass
             begun_s, count = batches.copy_s, sum(1 for _ in iterator)
         rate = count * size_bytes / max(batches.copy_s - begun_s, 1e-9)
@@ -223,14 +222,13 @@ def trace(data: Path, scale: Scale, device: torch.device, path: Path) -> float |
 
 
 def curve(data: Path, scale: Scale, device: torch.device) -> Iterator[tuple[str, int, float]]:
-    """Images per second that arrive on the device: ring's threads or processes, by workers."""
+    """Images per second that arrive on the device: threads or processes, by workers."""
     most = os.cpu_count() or 1
     for workers in scale.curve:
         if workers > most and device.type == "cuda":
             return
-        for name, processes in (("threads", 0), ("processes", workers)):
-            changes = {"num_workers": workers, "processes": processes}
-            with batches_of(data, scale, device, **changes) as batches:
+        for name in ("threads", "processes"):
+            with batches_of(data, scale, device, engine=name, num_workers=workers) as batches:
                 iterator = iter(batches)
                 next(iterator)
                 start, count = time.perf_counter(), sum(len(b["label"]) for b in iterator)

@@ -53,7 +53,7 @@ def write_images(folder: Path, height: int, width: int, count: int = 16) -> None
 def measure(overrides: list[str], batches: int) -> dict[str, float]:
     """Samples a second over `batches` batches, through as many epochs as that takes."""
     sys.path.insert(0, str(ROOT))
-    from pipeline import build_loader, compose
+    from penstock import build_loader, compose
 
     with build_loader(compose(overrides), "train") as loader:
         start = time.perf_counter()
@@ -80,7 +80,7 @@ def overrides_of(index: Path, images: Path, workers: int) -> list[str]:
     """The loader of a synthetic index."""
     return [
         f"imports=[{STORAGE}]", "dataset/storage=few_images", f"dataset.storage.path={index}",
-        f"dataset.storage.images={images}", "dataset.val_fraction=0", "loader=ring",
+        f"dataset.storage.images={images}", "dataset.val_fraction=0", "loader=threads",
         f"loader.num_workers={workers}", f"loader.batch_size={BATCH}",
     ]  # fmt: skip
 

@@ -27,9 +27,9 @@ from photographs import find_photographs, link_photographs
 ROOT = Path(__file__).resolve().parents[1]
 TIMEOUT_S = 600
 WAYS = {
-    "threads": ["loader.processes=0"],
-    "forkserver": ["loader.processes={workers}", "loader.multiprocessing_context=forkserver"],
-    "spawn": ["loader.processes={workers}", "loader.multiprocessing_context=spawn"],
+    "threads": [],
+    "forkserver": ["loader.engine=processes", "loader.multiprocessing_context=forkserver"],
+    "spawn": ["loader.engine=processes", "loader.multiprocessing_context=spawn"],
 }
 
 
@@ -41,7 +41,7 @@ def measure(overrides: list[str], model_s: float, epochs: int) -> dict[str, Any]
         has for itself alone, most first.
     """
     sys.path.insert(0, str(ROOT))
-    from pipeline import build_loader, compose
+    from penstock import build_loader, compose
 
     with build_loader(compose(overrides), "train") as loader:
         time.sleep(model_s)
@@ -78,7 +78,7 @@ def main() -> None:
         specs = {
             f"{way}, {count}": [
                 f"dataset.storage.path={folder}", "dataset.storage.labels=null",
-                "dataset.val_fraction=0", "augment=imagenet", "loader=ring",
+                "dataset.val_fraction=0", "augment=imagenet", "loader=threads",
                 f"loader.num_workers={count}", f"loader.batch_size={arguments.batch_size}",
                 *(text.format(workers=count) for text in overrides),
             ]

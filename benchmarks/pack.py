@@ -102,8 +102,8 @@ def encode(folder: Path, target: Path, workers: str) -> None:
 def ours(folder: Path, target: Path, workers: str, *overrides: str) -> Callable[[], Any]:
     """The command, its configuration read."""
     sys.path.insert(0, str(ROOT))
-    from pipeline.commands import pack
-    from pipeline.config.command_line import configure
+    from penstock.pipeline.commands import pack
+    from penstock.pipeline.config.command_line import configure
 
     words = [f"dataset.storage.path={folder}", "dataset.val_fraction=0", f"pack.path={target}"]
     config = configure([*words, f"pack.num_workers={workers}", *overrides], command="pack")

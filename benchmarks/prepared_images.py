@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from datasets.memory_index import MemoryIndex
-from pipeline.rng import KeyedRng, Stream
+from penstock.core.rng import KeyedRng, Stream
+from penstock.datasets.records.memory_index import MemoryIndex
 
 
 class PreparedImages:

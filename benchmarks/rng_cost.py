@@ -20,13 +20,12 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from datasets.sample import Record
-from pipeline.build import build_transform
-from pipeline.config.compose import compose
-from pipeline.config.objects import build
-from pipeline.loader.plan import BatchPlan
-from pipeline.rng import KeyedRng
-from pipeline.samplers.random import RandomSampler
+from penstock.core.rng import KeyedRng
+from penstock.core.sample import Record
+from penstock.pipeline.build import build, build_transform
+from penstock.pipeline.config.composition import compose
+from penstock.pipeline.loader.plan import BatchPlan
+from penstock.pipeline.samplers.random import RandomSampler
 
 BATCH = 64
 

@@ -30,7 +30,7 @@ LARGEST = {"torch random": 8, "torch weighted": 7, "ours weighted": 8}
 
 def ours_random(n: int) -> tuple[float, float]:
     """Seconds to the first batch of epoch 0, and to one in the middle of epoch 7."""
-    from pipeline.samplers.random import RandomSampler
+    from penstock.pipeline.samplers.random import RandomSampler
 
     return _ours(lambda: RandomSampler(n, seed=1), n)
 
@@ -39,7 +39,7 @@ def ours_weighted(n: int) -> tuple[float, float]:
     """The same, by weight; the weights are a file, as a user of this many would have them."""
     import numpy as np
 
-    from pipeline.samplers.weighted import WeightedSampler
+    from penstock.pipeline.samplers.weighted import WeightedSampler
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "weights.npy"
@@ -98,7 +98,7 @@ def measure(name: str, n: int) -> dict[str, float]:
     """Run one cell in this process: seconds to the first batch and of a jump, and megabytes."""
     sys.path.insert(0, str(ROOT))
     # What importing costs is not the sampler's.
-    import_module("torch" if name.startswith("torch") else "pipeline.samplers.weighted")
+    import_module("torch" if name.startswith("torch") else "penstock.pipeline.samplers.weighted")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     first_s, jump_s = SAMPLERS[name](n)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before

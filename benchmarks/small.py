@@ -122,10 +122,9 @@ def torch_loader(dataset: Any, workers: int, batch_size: int) -> Epoch:
 
 def ours(folder: Path, batch_size: int, *overrides: str) -> Epoch:
     """A loader through the config, with what `augment.device` does to its batches."""
-    from pipeline import compose
-    from pipeline.build import build_loader
-    from pipeline.build_transforms import build_device_transforms
-    from pipeline.device import DevicePrefetcher
+    from penstock import compose
+    from penstock.pipeline.build import build_device_transforms, build_loader
+    from penstock.pipeline.device import DevicePrefetcher
 
     config = compose(
         [
@@ -195,12 +194,16 @@ def write_arrays(folder: Path, count: int, side: int) -> None:
 
 def engines(workers: int) -> dict[str, list[str]]:
     """Overrides by the name of an engine."""
-    ring = ["loader=ring", f"loader.num_workers={workers}"]
+    threads = ["loader=threads", f"loader.num_workers={workers}"]
     return {
         "inline": ["loader=inline"],
-        "ring, 1 thread": ["loader=ring", "loader.num_workers=1"],
-        f"ring, {workers} threads": ring,
-        f"ring, {workers} threads in 1 process": [*ring, "loader.processes=1"],
+        "1 thread": ["loader=threads", "loader.num_workers=1"],
+        f"{workers} threads": threads,
+        f"{workers} threads in 1 process": [
+            "loader=processes",
+            f"loader.num_workers={workers}",
+            "loader.processes=1",
+        ],
         f"torch engine, {workers} workers": ["loader=torch", f"loader.num_workers={workers}"],
     }
 
@@ -208,7 +211,7 @@ def engines(workers: int) -> dict[str, list[str]]:
 def small_ways(folder: Path, batch_size: int, workers: int) -> dict[str, Epoch]:
     """What is measured of small images, by name; a bar stands before what is augmented."""
     ways = {"np.take into one buffer": take_floor(folder, batch_size)}
-    for name in ("inline", "ring, 1 thread"):
+    for name in ("inline", "1 thread"):
         plain = ["augment=small", "augment.device.crop=null", "augment.device.flip=null"]
         ways[f"ours, {name}"] = ours(folder, batch_size, *plain, *engines(workers)[name])
     for count in range(workers + 1):
@@ -257,7 +260,7 @@ def main() -> None:
     import cv2
     import torch
 
-    from transforms.gathered_rows import compiled_rows
+    from penstock.transforms.device.rows.gathered import compiled_rows
 
     torch.set_num_threads(1)
     cv2.setNumThreads(0)

@@ -22,15 +22,15 @@ sys.path.insert(0, str(ROOT))
 import numpy as np  # noqa: E402
 import simplejpeg  # noqa: E402
 
-from datasets.map_dataset import MapDataset  # noqa: E402
-from datasets.memory_index import MemoryIndex  # noqa: E402
-from datasets.sample import Record  # noqa: E402
-from pipeline.collates.stack import stack  # noqa: E402
-from pipeline.loader.loader import Loader  # noqa: E402
-from pipeline.loader.settings import LoaderSettings  # noqa: E402
-from pipeline.loader.stats import LoaderStats  # noqa: E402
-from transforms.decode.image import ImageDecoder  # noqa: E402
-from transforms.decode.raw import make_raw_decoder  # noqa: E402
+from penstock.core.sample import Record  # noqa: E402
+from penstock.datasets.map_dataset import MapDataset  # noqa: E402
+from penstock.datasets.records.memory_index import MemoryIndex  # noqa: E402
+from penstock.pipeline.collates.stack import stack  # noqa: E402
+from penstock.pipeline.loader.loader import Loader  # noqa: E402
+from penstock.pipeline.loader.settings import LoaderSettings  # noqa: E402
+from penstock.pipeline.loader.stats import LoaderStats  # noqa: E402
+from penstock.transforms.decode.image import ImageDecoder  # noqa: E402
+from penstock.transforms.decode.raw import make_raw_decoder  # noqa: E402
 
 SAMPLES, BATCH = 8_192, 512
 

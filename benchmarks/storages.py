@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import pickle
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -61,20 +62,24 @@ def table(folder: Path, title: str, arguments: argparse.Namespace, *, raw: bool)
         raw: Also as pixels, for images that are all of one size.
     """
     sys.path.insert(0, str(ROOT))
-    from pipeline.build import open_storage, storage_opener
-    from pipeline.commands.bench import BenchSettings
-    from pipeline.commands.bench.forms import Form, form_names, pack_form, size_of, some_of
-    from pipeline.commands.bench.storage_process import opener
-    from pipeline.commands.bench.storages import decoding_us, measure_forms
-    from pipeline.commands.pack import PackSettings
-    from pipeline.config.command_line import configure
-    from pipeline.packing.recoding import make_recode
+    from penstock.pipeline.build import open_storage, storage_opener
+    from penstock.pipeline.commands.bench import BenchSettings
+    from penstock.pipeline.commands.bench.storages import (
+        Form,
+        decoding_us,
+        form_names,
+        mean_bytes_of,
+        measure_forms,
+        pack_form,
+    )
+    from penstock.pipeline.commands.pack import PackSettings, make_recode
+    from penstock.pipeline.config.command_line import configure
 
     config = configure([f"dataset.storage.path={folder}", "dataset.val_fraction=0"])
     source = open_storage(config, "train")
     settings = BenchSettings(seconds=arguments.seconds, rounds=arguments.rounds)
     sizes = [int(source.index.column("size_bytes").sum(dtype="int64")), _on_disk(folder)]
-    forms = [Form("image_folder", opener(storage_opener(config, "train")), sizes[0])]
+    forms = [Form("image_folder", pickle.dumps(storage_opener(config, "train")), sizes[0])]
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         names = form_names([text for text in arguments.forms.split(",") if text] or True)
         for form in names:
@@ -87,10 +92,9 @@ def table(folder: Path, title: str, arguments: argparse.Namespace, *, raw: bool)
             forms.append(pixels)
         print(f"  measuring {title}", file=sys.stderr)
         measure_forms(forms, [], Path(name, "caches"), settings)
-    known = some_of(source)
-    decode = decoding_us(config, known)
+    decode = decoding_us(config, source)
     return "\n\n".join([
-        f"### {len(source):,} {title}, {sum(map(size_of, known)) / len(known) / 1e3:.1f} kB each",
+        f"### {len(source):,} {title}, {mean_bytes_of(source) / 1e3:.1f} kB each",
         markdown(HEADER, [_row(form, forms[0]) for form in _ranked(forms)]),
         f"The files take {sizes[1] / 1e6:,.1f} MB of the disk. Decoding one takes {decode:,.0f} µs "
         f"of the processor. {arguments.rounds} rounds.",
@@ -104,7 +108,7 @@ def _on_disk(folder: Path) -> int:
 
 
 def _ranked(forms: Sequence[Any]) -> list[Any]:
-    from pipeline.commands.bench.storage_table import by_speed
+    from penstock.pipeline.commands.bench.storages import by_speed
 
     return by_speed(forms)
 

@@ -54,8 +54,8 @@ def write_tables(folder: Path, count: int) -> None:
 
 def ours(path: Path, batch_size: int, *overrides: str) -> Epoch:
     """A loader through the config."""
-    from pipeline import compose
-    from pipeline.build import build_loader
+    from penstock import compose
+    from penstock.pipeline.build import build_loader
 
     config = compose(
         [
@@ -96,12 +96,12 @@ def ways_of(folder: Path, count: int, batch_size: int, workers: int) -> dict[str
         for n in (0, workers)
     }
     ways["torch, batches of indices"] = torch_loader(count, batch_size, 0, batched=True)
-    ring = ["loader=ring", f"loader.num_workers={workers}"]
+    threads = ["loader=threads", f"loader.num_workers={workers}"]
     for form in ("csv", "parquet"):
         path = folder / f"rows.{form}"
         ways[f"ours, {form}, inline"] = ours(path, batch_size, "loader=inline")
-        ways[f"ours, {form}, {workers} threads"] = ours(path, batch_size, *ring)
-        one = [*ring, "loader.processes=1"]
+        ways[f"ours, {form}, {workers} threads"] = ours(path, batch_size, *threads)
+        one = ["loader=processes", f"loader.num_workers={workers}", "loader.processes=1"]
         ways[f"ours, {form}, {workers} threads in 1 process"] = ours(path, batch_size, *one)
     return ways
 

@@ -11,26 +11,31 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.index_cache import cached_json
-from datasets.protocols import Annotations, ColumnStorage, Decoder, FittedDecoder, Storage
-from datasets.sample import Record
-from datasets.splits import Split, StorageRecipe, open_split
-from datasets.stages import DecodeStage
+from penstock.core.contracts import (
+    Annotations,
+    Decoder,
+    DecoderCapabilities,
+    Storage,
+    StorageCapabilities,
+    capabilities_of,
+)
+from penstock.core.sample import Record
+from penstock.datasets.records.index import cached_json
+from penstock.datasets.records.splits import Split, StorageRecipe, open_split
+from penstock.datasets.sample_stages import DecodeStage
 
 _CHUNK_ROWS = 4096
 _PROBES = 256
 
-D = TypeVar("D", bound=Decoder)
-
 
 def fitted(
-    decode: D,
+    decode: Decoder,
     storage: StorageRecipe,
     *,
     opened: Storage,
@@ -38,7 +43,7 @@ def fitted(
     val_fraction: float,
     keys: Mapping[str, str | None] | None,
     annotations: Annotations | None = None,
-) -> D:
+) -> Decoder:
     """The decoder with what it learns from the training part; as it is, if it learns nothing.
 
     Args:
@@ -53,7 +58,8 @@ def fitted(
     Raises:
         ValueError: The training part cannot be opened, or nothing can be learned from it.
     """
-    if not isinstance(decode, FittedDecoder) or decode.statistics is not None:
+    learner = capabilities_of(decode, DecoderCapabilities).fitted
+    if learner is None or learner.statistics is not None:
         return decode
     train = opened
     if split != "train":
@@ -61,11 +67,11 @@ def fitted(
             storage, split="train", val_fraction=val_fraction, annotations=annotations
         )
     stage = DecodeStage(decode, keys=keys, storage=str(train))
-    name = [_content(train), decode.recipe, sorted(stage.keys.items())]
+    name = [_content(train), learner.recipe, sorted(stage.keys.items())]
     learned = cached_json(
-        json.dumps(name), lambda: decode.fit(_chunks(train, stage), where=str(train))
+        json.dumps(name), lambda: learner.fit(_chunks(train, stage), where=str(train))
     )
-    known = copy.copy(decode)
+    known = copy.copy(learner)
     known.learn(learned)
     return known
 
@@ -79,31 +85,26 @@ def _content(storage: Storage) -> str:
     return digest.hexdigest()
 
 
-def _chunks(storage: Storage, stage: DecodeStage) -> Iterator[Sequence[Mapping[str, Any]]]:
-    """All rows that can be read, some at a time, with their fields renamed."""
+def _chunks(storage: Storage, stage: DecodeStage) -> Iterator[Mapping[str, Any]]:
+    """Columns of all rows that can be read, some rows at a time, with the fields renamed."""
     for start in range(0, len(storage), _CHUNK_ROWS):
         rows = np.arange(start, min(start + _CHUNK_ROWS, len(storage)), dtype=np.int64)
-        taken = _taken(storage, stage, rows)
-        if taken is None:
-            taken = [stage.renamed(r) for r in storage.read(rows) if isinstance(r, Record)]
-        yield taken
+        columns = _taken(storage, stage, rows)
+        if columns is None:
+            read = [stage.renamed(r) for r in storage.read(rows) if isinstance(r, Record)]
+            names = dict.fromkeys(name for fields in read for name in fields)
+            columns = {name: [fields.get(name) for fields in read] for name in names}
+        yield columns
 
 
-def _taken(
-    storage: Storage, stage: DecodeStage, rows: NDArray[np.int64]
-) -> list[Mapping[str, Any]] | None:
-    """Rows put together from columns, many times quicker; None where that cannot be."""
-    if not isinstance(storage, ColumnStorage) or not storage.fields:
+def _taken(storage: Storage, stage: DecodeStage, rows: NDArray[np.int64]) -> dict[str, Any] | None:
+    """Columns as the storage has them, many times quicker; None where it has none."""
+    columns = capabilities_of(storage, StorageCapabilities).columns
+    if columns is None or not columns.fields:
         return None
-    columns = storage.take(rows, frozenset(storage.fields))
-    if columns is None:
+    taken = columns.take(rows, frozenset(columns.fields))
+    if taken is None:
         return None
     [key] = storage.index.keys(rows[:1])
-    names = stage.renamed(Record(0, key, {name: name for name in storage.fields}))
-    values = [_listed(columns[name]) for name in names.values()]
-    return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
-
-
-def _listed(column: Any) -> list[Any]:
-    """The value of each row; where that is an array, it stays one."""
-    return list(column) if getattr(column, "ndim", 1) > 1 else column.tolist()
+    names = stage.renamed(Record(0, key, {name: name for name in columns.fields}))
+    return {name: taken[old] for name, old in names.items()}

@@ -10,12 +10,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.sample import BadRecord, Sample
-from datasets.stage_times import CountedRecords
-from pipeline.rng import KeyedRng, Stream
+from penstock.core.contracts import (
+    DatasetCapabilities,
+    SamplerCapabilities,
+    TransformCapabilities,
+    capabilities_of,
+)
+from penstock.core.rng import KeyedRng, Stream
+from penstock.core.sample import BadRecord, Sample
+from penstock.core.stage_times import CountedRecords
 
 if TYPE_CHECKING:
-    from datasets.protocols import Sampler
+    from penstock.core.contracts import Sampler
 
 ATTEMPTS = 8
 """Records tried for one partner."""
@@ -39,24 +45,25 @@ class Accompanied:
 
 
 class PartnerStage:
-    """Finds the partners of a sample: records of other positions of the epoch.
+    """Find the partners of a sample: records of other positions of the epoch.
 
     The positions are drawn from (seed, epoch, position, index), so they are the same whoever
     computes the sample. A record that is put in the place of a bad one meets partners of its own.
 
     Args:
-        transform: One that `needs_partners` has a method ``partner_counts(rng)``: the number of
-            partners for each of its steps that need some.
+        counts: Gives the number of partners for each step of the transform that needs some.
         seed: The run's seed.
         num_records: Number of records; until there is a sampler they stand in order.
-
-    Attributes:
-        needed: The transform needs partners.
     """
 
-    def __init__(self, transform: Any, *, seed: int, num_records: int) -> None:
-        self.needed = bool(getattr(transform, "needs_partners", False))
-        self._transform = transform
+    def __init__(
+        self,
+        counts: Callable[[np.random.Generator], Sequence[int]],
+        *,
+        seed: int,
+        num_records: int,
+    ) -> None:
+        self._counts = counts
         self._seed = seed
         self._num_positions = num_records
         self._sampler: Sampler | None = None
@@ -71,7 +78,7 @@ class PartnerStage:
         self,
         read: Read,
         indices: NDArray[np.int64],
-        positions: NDArray[np.int64] | None,
+        positions: NDArray[np.int64],
         epoch: int,
     ) -> Sequence[Any]:
         """Records with those of their partners, in one batched read.
@@ -83,11 +90,8 @@ class PartnerStage:
             epoch: The epoch.
 
         Returns:
-            What `read` gives for `indices`; where partners are needed, each with them.
+            An `Accompanied` for each of `indices`.
         """
-        if not self.needed:
-            return read(indices)
-        assert positions is not None, "partners are drawn by position"
         rng = KeyedRng()
         counts, places = [], [np.empty(0, np.int64)]
         for index, position in zip(indices.tolist(), positions.tolist(), strict=True):
@@ -105,15 +109,7 @@ class PartnerStage:
                 groups.append(list(records[first : first + number]))
                 first += number
             grouped.append(Accompanied(index, record, groups))
-        if isinstance(records, CountedRecords):
-            return CountedRecords(
-                grouped,
-                hits=records.hits,
-                misses=records.misses,
-                damaged=records.damaged,
-                decode_s=records.decode_s,
-            )
-        return grouped
+        return CountedRecords.of(grouped, [records])
 
     def samples(
         self,
@@ -158,11 +154,11 @@ class PartnerStage:
     def _drawn(
         self, rng: KeyedRng, index: int, position: int, epoch: int, attempt: int
     ) -> tuple[Sequence[int], NDArray[np.int64]]:
-        """How many partners each step needs, and positions for them all."""
+        """Draw how many partners each step needs, and positions for them all."""
         stream = Stream.PARTNERS
         # The numbers are the first draws of attempt 0, whichever attempt the positions are of.
         draws = rng.at(self._seed, epoch, position, stream, index * ATTEMPTS)
-        numbers = self._transform.partner_counts(draws)
+        numbers = self._counts(draws)
         if attempt:
             draws = rng.at(self._seed, epoch, position, stream, index * ATTEMPTS + attempt)
         if self._num_positions == 1:
@@ -174,10 +170,9 @@ class PartnerStage:
         sampler = self._sampler
         if sampler is None:
             return positions
-        scattered = getattr(sampler, "at", None)
+        scattered = capabilities_of(sampler, SamplerCapabilities).at
         if scattered is not None:
-            records: NDArray[np.int64] = scattered(epoch, positions)
-            return records
+            return scattered(epoch, positions)
         parts = [sampler.indices(epoch, at, at + 1) for at in positions.tolist()]
         return np.concatenate([np.empty(0, np.int64), *parts])
 
@@ -188,7 +183,8 @@ def check_gives_partners(dataset: Any, transform: Any, *, split: str) -> None:
     Raises:
         ValueError: It is so.
     """
-    if getattr(transform, "needs_partners", False) and not hasattr(dataset, "drawing_from"):
+    needs = capabilities_of(transform, TransformCapabilities).partner_counts is not None
+    if needs and capabilities_of(dataset, DatasetCapabilities).drawing_from is None:
         part = "train" if split == "train" else "eval"
         raise ValueError(
             f"augment.{part}: a step needs other samples of the epoch, which a dataset of type "

@@ -5,31 +5,74 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import shutil
-import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
-from datasets.parts import PackPlan, Part, PartSummary, plan_parts
-from datasets.protocols import Storage, Writer
-from datasets.recoded import Recode, recoded
-from datasets.record_checksum import record_checksum
-from datasets.sample import BadRecord, Record
+from penstock.core import files
+from penstock.core.contracts import Storage, Writer
+from penstock.core.parts import PackPlan, Part, PartSummary, plan_parts
+from penstock.core.record_codec import record_checksum
+from penstock.core.sample import BadRecord, Record
 
+_BATCH_RECORDS = 64
 _SAMPLES = 8
 _READ_BYTES = 1 << 20
 _MANY_FILES = 64
 
 
+class Recode(Protocol):
+    """Changes records, from any thread; ValueError makes a bad record of one."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """What was done, with how many records."""
+
+    def __call__(self, record: Record) -> Record:
+        """Change a record."""
+
+
+def recoded(
+    source: Storage, recode: Recode | None = None, *, start: int = 0, stop: int | None = None
+) -> Generator[Record | BadRecord, None, None]:
+    """Read records of `source`, and change them.
+
+    Args:
+        source: The records.
+        recode: Changes a record; None: they stay as they are.
+        start: The first record.
+        stop: The record behind the last; None: all.
+
+    Yields:
+        The records in order.
+    """
+    for record in _records(source, start, len(source) if stop is None else stop):
+        yield record if recode is None else _recoded(recode, record)
+
+
+def _records(source: Storage, start: int, stop: int) -> Iterator[Record | BadRecord]:
+    for first in range(start, stop, _BATCH_RECORDS):
+        yield from source.read(np.arange(first, min(first + _BATCH_RECORDS, stop)))
+
+
+def _recoded(recode: Recode, record: Record | BadRecord) -> Record | BadRecord:
+    if isinstance(record, BadRecord):
+        return record
+    try:
+        return recode(record)
+    except ValueError as error:
+        return BadRecord(record.index, record.key, str(error))
+
+
 def make_plan(
     writer: Writer, source: Storage, recode: Recode | None = None, *, held: bool = False
 ) -> PackPlan:
-    """What of `source` is written in which parts; for `held` see `PackPlan`."""
+    """Plan which records of `source` go into which parts; for `held` see `PackPlan`."""
     count = len(source)
     rows = np.unique(np.linspace(0, count - 1, min(count, _SAMPLES)).astype(np.int64))
     found = [r for i in rows.tolist() for r in recoded(source, recode, start=i, stop=i + 1)]
@@ -46,7 +89,7 @@ def make_plan(
 
 @dataclass(slots=True)
 class _Seen:
-    """What passes on its way to the writer."""
+    """Notes on the records that pass on their way to the writer."""
 
     rows: list[int] = field(default_factory=list)
     checksums: list[int] = field(default_factory=list)
@@ -64,7 +107,6 @@ def write_part(
     *,
     recode: Recode | None = None,
     skip_bad: bool = False,
-    threads: int = 1,
     progress: Callable[[int, int], None] = lambda records, size_bytes: None,
 ) -> PartSummary:
     """Write one part; its files are on the disk when this returns.
@@ -77,16 +119,15 @@ def write_part(
         source: The records.
         recode: Changes each record before it is written.
         skip_bad: Leave out records that cannot be read, and list them.
-        threads: How many change records.
         progress: Is told how many records and bytes have been read since the last call.
 
     Raises:
         ValueError: A record cannot be read, or not be held.
     """
     seen = _Seen()
-    counts = getattr(recode, "counts", {})
+    counts = {} if recode is None else recode.counts
     before = dict(counts)
-    records = recoded(source, recode, start=part.start, stop=part.stop, threads=threads)
+    records = recoded(source, recode, start=part.start, stop=part.stop)
     with closing(records):
         good = _watched(records, seen, source, skip_bad, progress)
         written = writer.write_part(folder, plan, part, good)
@@ -164,11 +205,7 @@ def check_labels(source: Storage, summaries: list[PartSummary]) -> None:
 def sync_file(path: Path) -> tuple[int, int]:
     """Bring a file to the disk; its size and CRC-32."""
     found = mark_file(path)
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    files.sync(path)
     return found
 
 
@@ -209,24 +246,16 @@ def mark_file(path: Path) -> tuple[int, int]:
     return size, crc
 
 
-def sync_folder(folder: Path) -> None:
-    """Bring a folder's names to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def rename_new(folder: Path, path: Path) -> None:
-    """Give a folder its name, never over another one; an empty folder may stand there."""
+    """Give a folder its name, never over another one; an empty folder may stand there.
+
+    Raises:
+        ValueError: Something is at `path`.
+    """
     try:
-        os.rename(folder, path)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-            raise
+        files.rename_new(folder, path)
+    except FileExistsError as error:
         raise ValueError(f"pack: {path} was made by someone else meanwhile") from error
-    sync_folder(path.parent)
 
 
 def write_storage(
@@ -235,7 +264,6 @@ def write_storage(
     source: Storage,
     *,
     recode: Recode | None = None,
-    threads: int = 1,
 ) -> list[PartSummary]:
     """Write all records of `source` in this process, whole or not at all.
 
@@ -244,7 +272,6 @@ def write_storage(
         path: The folder to make; it appears under this name when it is whole.
         source: The records.
         recode: Changes each record before it is written.
-        threads: How many change records.
 
     Returns:
         What became of each part.
@@ -258,23 +285,17 @@ def write_storage(
     if not len(source):
         raise ValueError(f"pack: {source} has no records; nothing to write")
     path.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    try:
+    with files.whole_folder(path) as folder:
         plan = make_plan(writer, source, recode, held=True)
         writer.begin(folder, plan)
         summaries: list[PartSummary] = []
         for part in plan.parts:
-            summary = write_part(writer, folder, plan, part, source, recode=recode, threads=threads)
+            summary = write_part(writer, folder, plan, part, source, recode=recode)
             summaries.append(replace(summary, first=sum(map(len, summaries))))
             join(writer, folder, plan, summaries[-1])
         check_labels(source, summaries)
         writer.finish(folder, plan, summaries)
-        folder.chmod(0o777 & ~umask())
-        rename_new(folder, path)
-        return summaries
-    except BaseException:
-        shutil.rmtree(folder)  # made above, by this call
-        raise
+    return summaries
 
 
 def join(writer: Writer, folder: Path, plan: PackPlan, summary: PartSummary) -> None:

@@ -3,10 +3,10 @@
 # fmt: off
 import numpy as np
 
-from datasets.memory_index import MemoryIndex
-from datasets.sample import Record
-from pipeline.registry import register
-from pipeline.rng import Stream, philox_words
+from penstock.core.registry import register
+from penstock.core.rng import Stream, philox_words
+from penstock.core.sample import Record
+from penstock.datasets.records.memory_index import MemoryIndex
 
 
 @register("sampler", "repeated")

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pipeline.registry import register
+from penstock.core.registry import register
 
 
 class OwnLosses(nn.Module):

@@ -1,12 +1,13 @@
-"""``python -m pipeline <command> [overrides]``: everything beside training."""
+"""``python -m pipeline <command> [overrides]``, from the checkout: what ``penstock`` does."""
 
 from __future__ import annotations
 
 import sys
-from functools import partial
-
-from pipeline.commands import main
-from pipeline.process_exit import exit_with
+from importlib import import_module
 
 if __name__ == "__main__":
-    exit_with(partial(main, sys.argv[1:]))
+    if __package__ == "pipeline":  # found by its folder, beside train.py, which knows what to check
+        import_module("train").check_package()
+    from penstock.pipeline.program import command
+
+    command(sys.argv[1:])

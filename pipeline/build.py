@@ -1,4 +1,4 @@
-"""Config to what gives the batches: dataset, transform, sampler and loader, in that order.
+"""Config to what is run: the data and its loader, then model, task, optimizer and loggers.
 
 Everything here takes the plain, resolved config that `pipeline.config` has checked.
 """
@@ -6,42 +6,179 @@ Everything here takes the plain, resolved config that `pipeline.config` has chec
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sized
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sized
+from dataclasses import fields, replace
+from enum import Enum
 from math import lcm
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.config.allowed import resolve_class, resolve_function, resolve_target
-from pipeline.config.discovery import load_all
-from pipeline.config.objects import NO_ARGUMENTS, build, build_nested
-from pipeline.config.places import TARGETS
-from pipeline.config.sources import said_of_source, sources_of
-from pipeline.identity import identity_of
+from penstock.core import contracts, registry
+from penstock.core.contracts import (
+    BatchTransformCapabilities,
+    SamplerCapabilities,
+    StreamDataset,
+    capabilities_of,
+)
+from penstock.pipeline.config.combinations import ClassesOf, field_of, tasks_of
+from penstock.pipeline.config.discovery import load_all
+from penstock.pipeline.config.places import PLACES, TARGETS, said_of_source, sources_of
+from penstock.pipeline.config.targets import (
+    family_of,
+    resolve_class,
+    resolve_function,
+    resolve_target,
+)
+from penstock.pipeline.schedulers.units import PLATEAU
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from torch import nn
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
 
-    from datasets.protocols import (
+    from penstock.core.contracts import (
+        BatchTransform,
         Dataset,
+        Logger,
+        RowTransform,
         Sampler,
         Storage,
-        StreamDataset,
+        Task,
         Transform,
     )
-    from pipeline.loader.loader import Loader
-    from pipeline.samplers.mix import Mixture
+    from penstock.pipeline.loader.loader import Loader
+    from penstock.pipeline.samplers.mix import Mixture
 
-Split = Literal["train", "val"]
+
 Config = Mapping[str, Any]
+Split = Literal["train", "val"]
+
+NO_ARGUMENTS = frozenset({"_target_", "_after_"})
+"""Keys of a node that are no arguments of its target."""
+
+
+def build(node: Config, **injected: Any) -> Any:
+    """Make the object that a config node describes.
+
+    Args:
+        node: A mapping with a ``_target_``; nested mappings with one are built first.
+        injected: What is known at run time; passed on by name where the target asks for it.
+
+    Returns:
+        The object; for a function that is the component itself, the function with the node's
+        and the injected arguments bound.
+    """
+    call = resolve_target(node["_target_"])
+    arguments = {k: build_nested(v) for k, v in node.items() if k not in NO_ARGUMENTS}
+    accepted = inspect.signature(call).parameters
+    group = registry.GROUPS.get(node["_target_"].partition("/")[0])
+    if group is not None and group.partial and not inspect.isclass(call):
+        arguments |= {k: v for k, v in injected.items() if k in accepted}
+        return functools.partial(call, **arguments) if arguments else call
+    for name, value in arguments.items():
+        default = accepted[name].default if name in accepted else None
+        if isinstance(default, Enum) and isinstance(value, str):  # a config holds its name
+            arguments[name] = type(default)[value]
+    arguments |= {k: v for k, v in injected.items() if k in accepted}
+    return _call(node, call, arguments.pop("_args_", ()), arguments)
+
+
+def _call(node: Config, call: Any, positional: Iterable[Any], arguments: dict[str, Any]) -> Any:
+    """Call a target; what a library says against its arguments becomes one line."""
+    name = node["_target_"]
+    if "/" in name:  # a component's own traceback is of use, and ours have said it in a line
+        made = call(*positional, **arguments)
+        _check_contract(made, name)
+        return made
+    try:
+        return call(*positional, **arguments)
+    except (TypeError, ValueError) as error:
+        text = ", ".join(f"{k}={v!r}" for k, v in node.items() if k not in NO_ARGUMENTS)
+        raise ValueError(f"{_key_of(name)}{name}({text}) cannot be made: {_said(error)}") from error
+
+
+def _key_of(target: str) -> str:
+    """Name the key at which a class of a library stands, where there is only one."""
+    family = family_of(target)
+    keys = [key for key, place in PLACES.items() if family and family.name in place.kinds]
+    return f"{keys[0]}: " if keys else ""
+
+
+def _said(error: Exception) -> str:
+    """Put what a library says in one line; of pydantic, what is wrong with each argument."""
+    from pydantic import ValidationError
+
+    told = error.__cause__ or error  # albumentations raises its text anew
+    if isinstance(told, ValidationError):
+        return "; ".join(
+            f"{'.'.join(map(str, each['loc']))} is {each['input']!r}: {each['msg']}"
+            for each in told.errors()
+        )
+    return " ".join(str(error).split())
+
+
+_CONTRACTS: dict[str, tuple[Any, Any]] = {
+    "decode": (contracts.Decoder, contracts.DecoderCapabilities),
+    "sampler": (contracts.Sampler, contracts.SamplerCapabilities),
+    "collate": (contracts.Collate, contracts.CollateCapabilities),
+    "task": (contracts.Task, None),
+    "logger": (contracts.Logger, None),
+}
+_SPECIAL = ("__call__", "__len__")
+
+
+def _check_contract(made: Any, target_name: str) -> None:
+    """Refuse what lacks something that its group needs, before anything is done with it.
+
+    Args:
+        made: What the component made.
+        target_name: The component, ``group/name``.
+
+    Raises:
+        ValueError: It lacks something, or has a capability that it does not declare.
+    """
+    group = target_name.partition("/")[0]
+    if group not in _CONTRACTS:
+        return
+    contract, declared = _CONTRACTS[group]
+    needed = [name for name in vars(contract) if name in _SPECIAL or not name.startswith("_")]
+    lacking = [name for name in needed if not hasattr(made, name)]
+    what = f"{target_name} ({type(made).__qualname__})"
+    if lacking:
+        raise ValueError(
+            f"{what} has no {', '.join(lacking)}; give it what a {group} has, "
+            f"{', '.join(needed)}: see {contract.__name__} in core/contracts.py"
+        )
+    if declared is None or hasattr(made, "capabilities"):
+        return
+    unread = [each.name for each in fields(declared) if hasattr(made, each.name)]
+    if unread:
+        raise ValueError(
+            f"{what} has {', '.join(unread)}, which nobody reads there; declare it: "
+            f"capabilities = {declared.__name__}({unread[0]}=...), see core/contracts.py; or "
+            f"rename what means something else"
+        )
+
+
+def build_nested(value: Any) -> Any:
+    """Make every node in a value of a config, at any depth, the object that it describes."""
+    if isinstance(value, Mapping):
+        if "_target_" in value:
+            return build(value)
+        return {key: build_nested(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(build_nested(item) for item in value)
+    return value
 
 
 def build_dataset(config: Config, split: Split) -> Dataset | StreamDataset:
-    """The samples of a split: storage, decoding and the augmentation of that split."""
-    from datasets.partners import check_gives_partners
+    """Build the samples of a split: storage, decoding and the augmentation of that split."""
+    from penstock.datasets.partners import check_gives_partners
 
     load_all(config["imports"])
     node = dict(config["dataset"])
-    target = resolve_target(node.pop("_target_"))
+    make = resolve_target(node.pop("_target_"))
     arguments: dict[str, Any] = {
         "transform": build_transform(config, split),
         "seed": config["seed"],
@@ -62,19 +199,19 @@ def build_dataset(config: Config, split: Split) -> Dataset | StreamDataset:
             arguments[key] = resolve_function(value, modules)
         else:
             arguments[key] = build_nested(value)
-    dataset = target.call(**arguments)
+    dataset = make(**arguments)
     check_gives_partners(dataset, arguments["transform"], split=split)
     return dataset
 
 
 def open_storage(config: Config, split: Split) -> Storage:
-    """The records of a split alone, as they lie: what packing reads."""
+    """Open the records of a split alone, as they lie: what packing reads."""
     return storage_opener(config, split)()
 
 
 def storage_opener(config: Config, split: Split) -> Callable[[], Storage]:
-    """What opens the records of a split, here or, pickled, in another process."""
-    from datasets.splits import open_split
+    """Make what opens the records of a split, here or, pickled, in another process."""
+    from penstock.datasets.records.splits import open_split
 
     load_all(config["imports"])
     node = config["dataset"]
@@ -82,6 +219,7 @@ def storage_opener(config: Config, split: Split) -> Callable[[], Storage]:
         what = f"{node['_target_']} has no storage of its own"
         raise ValueError(f"{what}; take one data set alone, such as dataset=image_folder")
     recipe = _storage_recipe(node["storage"], Path(config["data_dir"]))
+    recipe = replace(recipe, val_path=node.get("val_path"))
     annotations = build(node["annotations"]) if node.get("annotations") else None
     return functools.partial(
         open_split, recipe, split=split, val_fraction=node["val_fraction"], annotations=annotations
@@ -89,26 +227,25 @@ def storage_opener(config: Config, split: Split) -> Callable[[], Storage]:
 
 
 def _storage_recipe(node: Config, data_dir: Path) -> Any:
-    """How to open a storage or source; demo sets are made here, when asked for by name."""
-    from datasets.demo_sets import made_here
-    from datasets.splits import StorageRecipe
+    """Make the recipe of a storage or source; demo sets are made here, when asked for by name."""
+    from penstock.datasets.demo import made_here
+    from penstock.datasets.records.splits import StorageRecipe
 
-    target = resolve_target(node["_target_"])
     arguments = {k: build_nested(v) for k, v in node.items() if k not in NO_ARGUMENTS}
     path, name = arguments.get("path"), node["_target_"].rpartition("/")[2]
     if isinstance(path, str) and (made := made_here(path, name, data_dir)) is not None:
         arguments["path"] = str(made)
-    return StorageRecipe(target.call, arguments)
+    return StorageRecipe(resolve_target(node["_target_"]), arguments)
 
 
 def _import_names(imports: Iterable[str]) -> set[str]:
-    """Module names of `imports`, whose files are imported by their stem."""
+    """List the module names of `imports`, whose files are imported by their stem."""
     return {Path(name).stem if name.endswith(".py") else name for name in imports}
 
 
 def build_transform(config: Config, split: Split) -> Transform:
-    """The augmentation stack of a split: ``augment.train`` or ``augment.eval``."""
-    from transforms.cpu.stack import build_stack
+    """Build the augmentation stack of a split: ``augment.train`` or ``augment.eval``."""
+    from penstock.transforms.cpu.stack import build_stack
 
     augment = config["augment"]
     steps = augment["train" if split == "train" else "eval"]
@@ -126,11 +263,12 @@ def build_loader(
     sampler: Sampler | None = None,
     group: int = 1,
     device: Any = None,
+    limit: int | None = None,
 ) -> Loader:
-    """A loader of batches, ready to iterate; usable in anybody's loop.
+    """Build a loader of batches, ready to iterate; usable in anybody's loop.
 
     Args:
-        config: A checked config, such as `pipeline.compose` gives.
+        config: A checked config, such as `penstock.compose` gives.
         split: ``train`` (the configured sampler) or ``val`` (all of it once, in order).
         rank: This process among those that share each batch.
         world_size: Number of these processes.
@@ -140,6 +278,8 @@ def build_loader(
         device: Where batches will be used. On the CPU, workers then do the steps of
             ``augment.device`` that come first and only move pixels; `build_device_transforms`,
             told the same, leaves these out. None: workers do none of them.
+        limit: Batches of ``val``, of records that are spread evenly over all; None: all of them.
+            A stream gives its first.
 
     Returns:
         An iterable of batches: dicts of tensors with ``image`` uint8 [B, H, W, C], ``label``,
@@ -149,8 +289,7 @@ def build_loader(
     Raises:
         ValueError: Data is missing or cannot be used as configured.
     """
-    from pipeline.build_transforms import build_device_transforms, build_worker_steps
-    from pipeline.loader.loader import Loader
+    from penstock.pipeline.loader.loader import Loader
 
     dataset = build_dataset(config, split)
     if split == "train" and isinstance(dataset, Sized) and not len(dataset):
@@ -158,28 +297,104 @@ def build_loader(
             f"dataset: no sample to train on; got dataset.val_fraction="
             f"{config['dataset'].get('val_fraction')}, check that and what the data holds"
         )
-    if sampler is None and split == "train":
+    on_device = build_device_transforms(config, split)
+    groups = [capabilities_of(each, BatchTransformCapabilities).group for each in on_device]
+    settings = build(config["loader"])
+    if split == "val":
+        sampler = _spread(dataset, limit, settings.batch_size_of("val"))
+    elif sampler is None:
         sampler = build_sampler(config, dataset)
     return Loader(
         dataset,
-        sampler=sampler if split == "train" else None,
+        sampler=sampler,
         collate=build(config["collate"]),
-        settings=build(config["loader"]),
+        settings=settings,
         seed=config["seed"],
         split=split,
         rank=rank,
         world_size=world_size,
         imports=tuple(config["imports"]),
-        group=lcm(group, *(getattr(t, "group", 1) for t in build_device_transforms(config, split))),
-        identity=identity_of(config, split, sampler),
+        group=lcm(group, *groups),
+        identity=_resume_identity(config, split, sampler),
         bad_samples_path=run_dir / "bad_samples.csv" if run_dir else None,
-        steps=build_worker_steps(config, split, device),
+        steps=_divided(config, split, device)[0],
     )
 
 
+# What a dataset's node says about where samples are held and which there are: the first changes
+# no pixel, the second is in the data's fingerprint.
+_NOT_PIXELS = frozenset(
+    {
+        "_target_",
+        "storage",
+        "source",
+        "cache",
+        "annotations",
+        "val_fraction",
+        "val_path",
+        "worker_init_fn",
+    }
+)
+
+
+def _resume_identity(config: Config, split: str, sampler: Any) -> dict[str, Any]:
+    """Describe the order of the records and what is done with them, in plain values.
+
+    Args:
+        config: A checked config.
+        split: ``train`` or ``val``.
+        sampler: The sampler of the split, or None.
+
+    Returns:
+        ``sampler``, with the sources of a mix and without what the data's fingerprint or the
+        sampler's stands for, and ``pixels``.
+    """
+    augment, sources = config["augment"], sources_of(config)
+    order = {**config["sampler"]}
+    decode: dict[str, Any] = _decoding(config["dataset"])
+    if sources:
+        sampler_of = capabilities_of(sampler, SamplerCapabilities).sampler_of
+        order["length"] = config["dataset"]["length"]
+        order["sources"] = {
+            name: {
+                "weight": config["dataset"]["sources"][name]["weight"],
+                "sampler": _order(source["sampler"], sampler_of and sampler_of(name)),
+            }
+            for name, source in sources.items()
+        }
+        decode = {name: _decoding(source["dataset"]) for name, source in sources.items()}
+    return {
+        "sampler": _order(order, sampler),
+        "pixels": {
+            "decode": decode,
+            "augment": augment["train" if split == "train" else "eval"],
+            **{name: augment[name] for name in TARGETS if augment.get(name)},
+            "collate": config["collate"],
+        },
+    }
+
+
+def _decoding(dataset: Config) -> dict[str, Any]:
+    return {name: value for name, value in dataset.items() if name not in _NOT_PIXELS}
+
+
+def _order(node: Config, sampler: Any) -> dict[str, Any]:
+    by_content = capabilities_of(sampler, SamplerCapabilities).by_content
+    return {name: value for name, value in node.items() if name not in by_content}
+
+
+def _spread(dataset: Any, limit: int | None, batch_size: int) -> Any:
+    """Take so many batches of all records, which often lie sorted by class; None: each record."""
+    from penstock.pipeline.samplers.sequential import SequentialSampler
+
+    if limit is None or isinstance(dataset, StreamDataset):
+        return None
+    return SequentialSampler(len(dataset), count=limit * batch_size)
+
+
 def build_sampler(config: Config, dataset: Any) -> Any:
-    """The configured sampler of a split, or None for a stream, which has an order of its own."""
-    if not hasattr(dataset, "__len__"):
+    """Build the configured sampler of a split; None for a stream, which has its own order."""
+    if isinstance(dataset, StreamDataset):
         return None
     node = dict(config["sampler"])
     if node["_target_"] == "sampler/torch":
@@ -195,8 +410,8 @@ def build_sampler(config: Config, dataset: Any) -> Any:
 
 
 def _mixture(config: Config, dataset: Any) -> Mixture | None:
-    """What is mixed: the sources of a mix with their weights, and a sampler for each drawn one."""
-    from pipeline.samplers.mix import MixedSource, Mixture
+    """Describe what is mixed: the sources with their weights, and samplers of the drawn ones."""
+    from penstock.pipeline.samplers.mix import MixedSource, Mixture
 
     sources = []
     for name, part in sources_of(config).items():
@@ -208,5 +423,124 @@ def _mixture(config: Config, dataset: Any) -> Mixture | None:
 
 
 def build_settings(node: Config) -> Any:
-    """Typed settings, such as ``config["trainer"]``."""
+    """Build typed settings, such as ``config["trainer"]``."""
     return build(node)
+
+
+def build_device_transforms(
+    config: Config, split: Split, device: Any = None
+) -> list[BatchTransform]:
+    """Build what happens to batches of a split on the device, in order: ``augment.device``.
+
+    Each step is told the seed, its name and the split: what is random leaves evaluation alone.
+    Neighbours that move the pixels of rows are joined.
+
+    Args:
+        config: The config.
+        split: The split.
+        device: What `pipeline.build.build_loader` was told; what its workers do is left out.
+    """
+    return _divided(config, split, device)[1]
+
+
+def _divided(
+    config: Config, split: Split, device: Any
+) -> tuple[RowTransform | None, list[BatchTransform]]:
+    """Build the steps of workers, or None, and those of the device.
+
+    On the CPU workers do the first ones, as far as they only move pixels: there they would take
+    the training loop's own time. On any other device that does all of them.
+    """
+    from penstock.transforms.cpu.stack import ordered_steps
+    from penstock.transforms.device.rows.changes import RowSteps, joined_steps
+
+    nodes = ordered_steps(config["augment"].get("device") or {})
+    seed = config["seed"]
+    steps = joined_steps(
+        [build(node, seed=seed, split=split, step=name) for name, node in nodes.items()]
+    )
+    on_cpu = device is not None and str(device).partition(":")[0] == "cpu"
+    if on_cpu and steps and isinstance(steps[0], RowSteps):
+        return steps[0], steps[1:]
+    return None, steps
+
+
+def build_model(
+    config: Config,
+    num_classes: int,
+    *,
+    table: Any = None,
+    classes_of: ClassesOf | None = None,
+) -> nn.Module:
+    """Build the model, on the CPU, with weights drawn from torch's global generator.
+
+    Args:
+        config: The config.
+        num_classes: Classes of the task's field; 0: none.
+        table: What is known of a table's columns, ``loader.table``.
+        classes_of: Names of the classes of a field, ``loader.classes_of``.
+
+    Returns:
+        The model; one whose `forward` takes images, as torch's own do, is fed with the batch's.
+    """
+    from penstock.pipeline.learning.networks import taking_batches
+
+    fields = {name: field_of(task) for name, task in tasks_of(config).items()}
+    known = {name: (f, len((classes_of and classes_of(f)) or ())) for name, f in fields.items()}
+    return taking_batches(
+        build(config["model"], num_classes=num_classes, table=table, task_fields=known)
+    )
+
+
+def build_task(
+    config: Config,
+    num_classes: int,
+    class_names: tuple[str, ...] | None,
+    *,
+    table: Any = None,
+    classes_of: ClassesOf | None = None,
+) -> Task:
+    """Build losses and metrics, of several tasks each told its own classes; see `build_model`."""
+    node = config["task"]
+    if "tasks" not in node:
+        return build(node, num_classes=num_classes, class_names=class_names, table=table)
+    tasks = {}
+    for name, task in tasks_of(config).items():
+        names = classes_of(field_of(task)) if classes_of is not None else None
+        tasks[name] = build(task, num_classes=len(names or ()), class_names=names, table=table)
+    return build({key: value for key, value in node.items() if key != "tasks"}, tasks=tasks)
+
+
+def build_optimizer(config: Config, params: Iterable[Any]) -> Optimizer:
+    """Build the optimizer over `params`."""
+    return build(config["optimizer"], params=params)
+
+
+def build_scheduler(
+    config: Config,
+    optimizer: Optimizer,
+    total_steps: int | None,
+    *,
+    better: Literal["max", "min"] = "min",
+) -> LRScheduler | None:
+    """Build the learning-rate schedule, or None for a constant rate.
+
+    Args:
+        config: A checked config.
+        optimizer: Its rates are scheduled.
+        total_steps: How often the schedule will be stepped; None: unknown.
+        better: Whether more or less is better of the figure that a plateau is looked for in.
+    """
+    node = config["scheduler"]
+    if not node:
+        return None
+    if node["_target_"] == PLATEAU:
+        node = {"mode": better, **node}
+    known = {"total_steps": total_steps, "total_epochs": total_steps}
+    return build(node, optimizer=optimizer, **known)
+
+
+def build_loggers(config: Config, run_dir: Path) -> list[Logger]:
+    """Build the loggers, by their order in the config."""
+    nodes = [node for node in config["logger"].values() if node]
+    return [build(node, run_dir=run_dir, config=config) for node in nodes]

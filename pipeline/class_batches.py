@@ -1,18 +1,55 @@
-"""Epochs of batches that hold several samples of each of some classes or identities."""
+"""Deal the records of classes to batches in which no class stands twice."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, log2
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.orders import StoredTable, digest_of
-from pipeline.rng import KeyedRng, Stream
+from penstock.core.contracts import Index
+from penstock.core.rng import KeyedRng, Stream
+from penstock.pipeline.epoch_orders import StoredTable, digest_of
 
 Int64Array = NDArray[np.int64]
+
+
+def stored_classes(values: Int64Array) -> tuple[StoredTable, str]:
+    """Store the class of each record, int64 [n], which all processes map; and its hash."""
+    digest = digest_of(values)
+    table = StoredTable(
+        f"table-classes-{digest}", np.int64, len(values),
+        lambda table: np.copyto(table, values), what="table of classes",
+    )  # fmt: skip
+    return table, digest
+
+
+def class_column(sampler: str, column: str, index: Index | None, *, remedy: str) -> Int64Array:
+    """Read a column of whole numbers of an index, int64 [n].
+
+    Args:
+        sampler: Who asks, for messages.
+        column: Its name.
+        index: The metadata of the records, or None.
+        remedy: What a user should do if it is not there.
+
+    Raises:
+        ValueError: There is no such column, or its values are no whole numbers.
+    """
+    known = () if index is None else index.columns
+    if index is None or column not in known:
+        raise ValueError(
+            f"{sampler} sampler: no column {column!r} in the index; columns: "
+            f"{', '.join(known) or 'none'}; {remedy}"
+        )
+    values = np.asarray(index.column(column))
+    if values.dtype.kind not in "iub":
+        raise ValueError(
+            f"{sampler} sampler: column {column!r} is {values.dtype}, expected whole numbers; set "
+            f"sampler.column to one that has these"
+        )
+    return values.astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,41 +199,3 @@ def _drawn(
     number[order] = np.arange(len(classes)) - before[classes[order]]
     draws = number[:, None] * together + np.arange(together)
     return records[starts[classes][:, None] + draws % members.counts[classes][:, None]]
-
-
-def stored_classes(values: Int64Array) -> tuple[StoredTable, str]:
-    """The class of each record, int64 [n], that all processes map; and its hash."""
-    digest = digest_of(values)
-
-    def fill(table: NDArray[Any]) -> None:
-        table[:] = values
-
-    name = f"table-classes-{digest}"
-    return StoredTable(name, np.int64, len(values), fill, what="table of classes"), digest
-
-
-def class_column(sampler: str, column: str, index: Any, *, remedy: str) -> Int64Array:
-    """A column of whole numbers of an index, int64 [n].
-
-    Args:
-        sampler: Who asks, for messages.
-        column: Its name.
-        index: The metadata of the records, `datasets.protocols.Index`, or None.
-        remedy: What a user should do if it is not there.
-
-    Raises:
-        ValueError: There is no such column, or its values are no whole numbers.
-    """
-    known: tuple[str, ...] = getattr(index, "columns", ())
-    if column not in known:
-        raise ValueError(
-            f"{sampler} sampler: no column {column!r} in the index; columns: "
-            f"{', '.join(known) or 'none'}; {remedy}"
-        )
-    values = np.asarray(index.column(column))
-    if values.dtype.kind not in "iub":
-        raise ValueError(
-            f"{sampler} sampler: column {column!r} is {values.dtype}, expected whole numbers; set "
-            f"sampler.column to one that has these"
-        )
-    return values.astype(np.int64)

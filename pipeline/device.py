@@ -1,20 +1,84 @@
-"""Batches to the device: copied on a side stream while the device still computes."""
+"""Copy batches to the device on a side stream, while it still computes."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Iterator, Sequence, Sized
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from datasets.encoded import on_pixels
-from datasets.protocols import BatchTransform
-from datasets.sample import Batch
-from pipeline.copy_stream import Copy, CopyStream, CudaCopyStream, map_tensors
+from penstock.core.contracts import BatchTransform
+from penstock.core.sample import Batch, on_pixels
+from penstock.pipeline.loader.stats import LoaderStats
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A batch on its way.
+
+    Attributes:
+        host: The batch in host memory, which must stay as it is until `done`.
+        batch: The batch on the device.
+        begun: Where the copying begins in its stream.
+        done: Where it ends.
+    """
+
+    host: Batch
+    batch: Batch
+    begun: torch.cuda.Event
+    done: torch.cuda.Event
+
+
+class CopyStream:
+    """A side stream of a CUDA device: it copies beside what the device computes."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+
+    def copy(self, host: Batch) -> Copy:
+        """Have a batch copied; returns at once if it lies in page-locked memory."""
+        begun, done = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with torch.cuda.stream(self._stream):
+            begun.record(self._stream)
+            batch = map_tensors(host, lambda tensor: tensor.to(self._device, non_blocking=True))
+            done.record(self._stream)
+        return Copy(host, batch, begun, done)
+
+    def deliver(self, copy: Copy) -> Batch:
+        """The batch on the device, for use in the thread's current stream from now on."""
+        compute = torch.cuda.current_stream(self._device)
+        compute.wait_event(copy.done)
+        # The memory belongs to the side stream; without this it could be given out again there
+        # while the compute stream still reads it.
+        map_tensors(copy.batch, partial(_record, stream=compute))
+        return copy.batch
+
+
+def _record(tensor: torch.Tensor, stream: torch.cuda.Stream) -> torch.Tensor:
+    if tensor.device.type == "cuda":
+        tensor.record_stream(stream)
+    return tensor
+
+
+def map_tensors(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """`function` of every tensor in dicts, lists and tuples; other values stay."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, dict):
+        return {key: map_tensors(item, function) for key, item in value.items()}
+    if isinstance(value, list):
+        if value and isinstance(value[0], str) and isinstance(value[-1], str):
+            return value  # the keys, of which there are many
+        return [map_tensors(item, function) for item in value]
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return tuple(map_tensors(item, function) for item in value)
+    return value
 
 
 class DevicePrefetcher:
@@ -30,8 +94,6 @@ class DevicePrefetcher:
         loader: Yields dicts of tensors; has `state_dict`, `load_state_dict`, `set_epoch`, `len`.
         device: Where batches go.
         transforms: Applied in order on the device, in the stream of whoever iterates.
-        ahead: Batches whose copies are issued before a batch is yielded; each takes its memory
-            on the device. More than 1 evens out a loader whose batches come at uneven times.
         stream: Copies to the device; None: a stream of its own on CUDA, none on the CPU.
 
     Attributes:
@@ -46,20 +108,19 @@ class DevicePrefetcher:
         device: torch.device | str,
         transforms: Sequence[BatchTransform] = (),
         *,
-        ahead: int = 1,
         stream: CopyStream | None = None,
     ) -> None:
-        if ahead < 1:
-            raise ValueError(f"device prefetcher: ahead is {ahead}; needs 1 or more")
         self.loader = loader
         self.device = torch.device(device)
         self.transforms = list(transforms)
         self.wait_s = 0.0
         self.copy_s = 0.0
-        self._ahead = ahead
         self._stream = stream
         if stream is None and self.device.type == "cuda":
-            self._stream = CudaCopyStream(self.device)
+            self._stream = CopyStream(self.device)
+        # A loader of somebody else's need not have any.
+        stats = getattr(loader, "stats", None)
+        self._stats = stats if isinstance(stats, LoaderStats) else None
         self._under_way: deque[Copy] = deque()
         self._yielded_state: dict[str, Any] | None = None
 
@@ -75,9 +136,8 @@ class DevicePrefetcher:
                 yield from self._copied_ahead(batches, self._stream)
         finally:
             # Closing at once lets the loader stop its read-ahead when an epoch is left early.
-            close = getattr(batches, "close", None)
-            if close is not None:
-                close()
+            if isinstance(batches, Generator):
+                batches.close()
 
     def set_epoch(self, epoch: int) -> None:
         """Set the loader's epoch."""
@@ -98,10 +158,7 @@ class DevicePrefetcher:
     def _read(self, batches: Iterator[Batch]) -> Batch | None:
         """The next batch in host memory, with its valid rows counted; None at the end."""
         start = time.perf_counter()
-        # The loader takes memory back when the stream that is current here has come past what
-        # was issued: that is the copies, and not what the device computes long after.
-        with self._stream.current() if self._stream else nullcontext():
-            batch = next(batches, None)
+        batch = next(batches, None)
         self.wait_s += time.perf_counter() - start
         if batch is not None:
             batch = {**batch, "num_valid": _count_valid(batch)}
@@ -119,15 +176,13 @@ class DevicePrefetcher:
             yield self._transformed(batch)
 
     def _copied_ahead(self, batches: Iterator[Batch], stream: CopyStream) -> Iterator[Batch]:
-        coming: deque[tuple[Copy, dict[str, Any]]] = deque()
         try:
-            self._issue(batches, stream, coming)
-            while coming:
-                copy, state = coming.popleft()
+            coming = self._issue(batches, stream)
+            while coming is not None:
+                copy, state = coming
                 batch = self._transformed(stream.deliver(copy))
                 del copy
-                while len(coming) < self._ahead and self._issue(batches, stream, coming):
-                    pass
+                coming = self._issue(batches, stream)
                 self._yielded_state = state
                 yield batch
                 del batch
@@ -136,38 +191,33 @@ class DevicePrefetcher:
             self._retire(wait=True)
 
     def _issue(
-        self,
-        batches: Iterator[Batch],
-        stream: CopyStream,
-        coming: deque[tuple[Copy, dict[str, Any]]],
-    ) -> bool:
-        """Read a batch and have it copied; False if there is none."""
+        self, batches: Iterator[Batch], stream: CopyStream
+    ) -> tuple[Copy, dict[str, Any]] | None:
+        """Read a batch and have it copied; the copy, and the loader's state behind it."""
         host = self._read(batches)
         if host is None:
-            return False
+            return None
         self._retire()
         copy = stream.copy(host)
         self._under_way.append(copy)
-        coming.append((copy, self.loader.state_dict()))
-        return True
+        return copy, self.loader.state_dict()
 
     def _retire(self, *, wait: bool = False) -> None:
         """Let go of the batches in host memory whose copies are through.
 
-        They wait for nothing but the bus, so no more than those ahead are under way for long;
+        They wait for nothing but the bus, so no more than the one ahead is under way for long;
         any further one is waited for.
         """
         while self._under_way:
             copy = self._under_way[0]
-            if wait or len(self._under_way) > self._ahead:
+            if wait or len(self._under_way) > 1:
                 copy.done.synchronize()
             elif not copy.done.query():
                 return
             seconds = copy.begun.elapsed_time(copy.done) / 1000
             self.copy_s += seconds
-            stats: Any = getattr(self.loader, "stats", None)  # not every loader has some
-            if hasattr(stats, "copy_s"):
-                stats.copy_s += seconds
+            if self._stats is not None:
+                self._stats.copy_s += seconds
             self._under_way.popleft()
 
 
@@ -179,4 +229,4 @@ def _count_valid(batch: Batch) -> int:
             return int(valid.count_nonzero())
         # NumPy keeps the interpreter's lock for that; torch gives it up, and waits to get it back.
         return int(np.count_nonzero(valid.numpy()))
-    return next((len(value) for value in batch.values() if hasattr(value, "__len__")), 0)
+    return next((len(value) for value in batch.values() if isinstance(value, Sized)), 0)

@@ -8,7 +8,7 @@ import inspect
 import os
 from typing import Any
 
-from pipeline.registry import find
+from penstock.core.registry import find
 
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from datasets.memory_index import MemoryIndex
+from penstock.datasets.records.memory_index import MemoryIndex
 from tests.memory_storage import MemoryStorage
 
 BAD = 4
@@ -68,7 +68,7 @@ class Numbered(MemoryStorage):
 
 def hits_of_another(folder: str, answer: Any) -> None:
     """In another process: what a second cache in a folder comes to hold."""
-    from datasets.caches.disk import open_disk_cache
+    from penstock.datasets.caches.disk import open_disk_cache
 
     cache = open_disk_cache(Numbered(1), path=folder, max_bytes="2MB")
     cache.read(np.arange(20))

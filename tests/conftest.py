@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# How long one example takes is decided by who else is at work on the machine.
-settings.register_profile("untimed", deadline=None)
+# How long one example takes is decided by who else is at work on the machine. Where CI is set,
+# hypothesis draws the same examples every time: what fails there was changed, not drawn.
+settings.register_profile("untimed", settings(), deadline=None)
 settings.load_profile("untimed")
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,7 +31,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory):
 @pytest.fixture(scope="session")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that holds the generated demo set."""
-    from datasets.demo import demo_path
+    from penstock.datasets.demo.shapes import demo_path
 
     folder = tmp_path_factory.mktemp("data")
     demo_path("image_folder", folder)

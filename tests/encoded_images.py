@@ -65,4 +65,10 @@ OTHERS = {
     "TIFF lzw": encode(RGB, "TIFF", compression="tiff_lzw"),
     "TIFF deflate": encode(RGB, "TIFF", compression="tiff_adobe_deflate"),
     "TIFF JPEG": encode(RGB, "TIFF", compression="jpeg"),
+    "GIF P": encode(RGB.quantize(32), "GIF"),
+    "GIF transparent": encode(RGB.quantize(32), "GIF", transparency=3),
+    "AVIF RGB": encode(RGB, "AVIF"),
+    "AVIF RGBA": encode(ALPHA, "AVIF"),
+    "JPEG 2000 RGB": encode(RGB, "JPEG2000"),
+    "JPEG 2000 L": encode(RGB.convert("L"), "JPEG2000"),
 }  # fmt: skip

@@ -1,5 +1,5 @@
 """Libraries that take long to import, and that only what needs them imports."""
 
 HEAVY = tuple(
-    "torch albumentations cv2 pyarrow lmdb simplejpeg torchmetrics rich matplotlib h5py".split()
+    "torch albumentations cv2 pyarrow lmdb PIL simplejpeg torchmetrics rich matplotlib h5py".split()
 )

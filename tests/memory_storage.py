@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from datasets.sample import BadRecord, Record
+from penstock.core.sample import BadRecord, Record
 
 
 class MemoryIndex:

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from datasets.memory_index import MemoryIndex
-from datasets.sample import Record
-from pipeline.registry import register
+from penstock.core.registry import register
+from penstock.core.sample import Record
+from penstock.datasets.records.memory_index import MemoryIndex
 
 RULES = "{graph: {edges: edges, x: nodes, weight: concat}, points: list, deep: {er: {walk: pad}}}"
 

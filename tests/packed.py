@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from datasets.protocols import Storage
-from datasets.recoded import Recode
-from datasets.writers.lmdb import LmdbWriter
-from datasets.writing import write_storage
+from penstock.core.contracts import Storage
+from penstock.datasets.storages.lmdb import LmdbWriter
+from penstock.datasets.writing import Recode, write_storage
 
 
 def write_lmdb(path: str | Path, source: Storage, *, recode: Recode | None = None) -> None:

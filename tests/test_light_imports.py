@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,9 @@ import cv2
 import numpy as np
 import pytest
 
-from datasets.demo_packs import FORMS, pack_demo
-from pipeline.commands import COMMANDS
+from penstock.datasets.demo.forms import demo_forms, pack_demo
+from penstock.pipeline.commands import COMMANDS
+from penstock.pipeline.config.discovery import load_builtin
 from tests.heavy_modules import HEAVY
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -20,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def test_configuration_imports_nothing_heavy():
     code = (
-        "import sys; from pipeline.config.discovery import load_builtin; load_builtin();"
+        "import sys; from penstock.pipeline.config.discovery import load_builtin; load_builtin();"
         f"print([m for m in {HEAVY!r} if m in sys.modules])"
     )
     done = subprocess.run(
@@ -32,8 +34,8 @@ def test_configuration_imports_nothing_heavy():
 @pytest.mark.parametrize(
     ("names", "needed"),
     [
-        ([f"pipeline.commands.{name}" for name in COMMANDS], set()),
-        (["pipeline.training.job"], {"torch"}),
+        ([f"penstock.pipeline.commands.{name}" for name in COMMANDS], set()),
+        (["penstock.pipeline.training.job"], {"torch"}),
     ],
     ids=["commands", "training"],
 )
@@ -52,8 +54,8 @@ def test_a_program_imports_what_every_use_of_it_needs_and_no_more(names, needed)
 FIRST_RUN = """
 import sys
 import numpy as np
-from pipeline.config.discovery import load_builtin
-from pipeline.registry import components
+from penstock.pipeline.config.discovery import load_builtin
+from penstock.core.registry import components
 
 load_builtin()
 storages = {storage.name: storage.target for storage in components("storage")}
@@ -71,21 +73,23 @@ def test_the_first_run_over_data_needs_pyarrow_only_where_the_data_does(tmp_path
         folder.mkdir(parents=True, exist_ok=True)
         assert cv2.imwrite(f"{folder}/{number}.png", np.full((32, 32, 3), number, np.uint8))
     paths = {"image_folder": tmp_path / "images/train"}
-    for name in [*sorted(FORMS.keys() - {"jsonl", "arrow", "parquet"}), "parquet"]:
+    shutil.make_archive(str(tmp_path / "images"), "zip", tmp_path / "images/train")
+    paths["zip"] = tmp_path / "images.zip"
+    load_builtin()
+    others = {"image_folder", "jsonl", "arrow", "csv", "parquet", "zip"}
+    heavy = ("csv", "parquet")
+    for name in (*sorted({*demo_forms()} - others), *heavy):
         pack_demo(tmp_path, name, "train", ("0", "1"))
-        paths[name] = tmp_path / name / f"train{FORMS[name][0]}"
+        (paths[name],) = (tmp_path / name).glob("train*")
     done = subprocess.run(
         [sys.executable, "-c", FIRST_RUN, *(f"{name}={path}" for name, path in paths.items())],
         cwd=ROOT, env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
         capture_output=True, text=True,
     )  # fmt: skip
-    assert done.stdout.splitlines() == [f"{name} 4 {name == 'parquet'}" for name in paths], done
+    assert done.stdout.splitlines() == [f"{name} 4 {name in heavy}" for name in paths], done
 
 
-def test_names_of_the_other_datasets_package_are_explained():
-    import datasets
-
-    with pytest.raises(ImportError, match="Penstock's own package"):
-        from datasets import load_dataset  # noqa: F401
-    with pytest.raises(AttributeError):
-        _ = datasets.no_such_name
+def test_the_folder_is_not_taken_for_the_other_datasets_package():
+    code = "import datasets"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert "run your program from another folder" in done.stderr

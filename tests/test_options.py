@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline import registry
-from pipeline.build import build_loader, build_settings
-from pipeline.build_training import (
+from penstock.core import registry
+from penstock.pipeline.build import (
+    build_device_transforms,
+    build_loader,
     build_loggers,
     build_model,
     build_optimizer,
     build_scheduler,
+    build_settings,
     build_task,
 )
-from pipeline.build_transforms import build_device_transforms
-from pipeline.config.compose import compose
-from pipeline.config.groups import options_by_group
-from pipeline.config.places import CHOSEN_BY
-from pipeline.config.task_fields import task_field
+from penstock.pipeline.config.combinations import task_field
+from penstock.pipeline.config.composition import compose, composer_for
+from penstock.pipeline.config.places import CHOSEN_BY
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -38,7 +38,6 @@ REQUIRED = {
     ],
     ("batch_transform", "random_resized_crop"): ["augment.device.random_resized_crop.size=32"],
     ("batch_transform", "to_float"): ["augment.device.normalize=null"],
-    ("scheduler", "plateau"): ["trainer.scheduler_interval=epoch"],
     ("dataset/annotations", "boxes_csv"): ["task=detection"],
     ("dataset/annotations", "coco"): ["collate=list"],
     ("dataset/annotations", "voc"): ["collate=list"],
@@ -106,11 +105,12 @@ OF_COMMANDS = {group for chosen in CHOSEN_BY.values() for group in chosen.values
 
 def _options() -> list[tuple[str, str]]:
     """Options that Penstock has; other tests of this process may have registered theirs."""
-    groups = options_by_group()
+    composer = composer_for([])
+    groups = {group: composer.options(group) for group in composer.groups()}
     registered = {
         (registry.GROUPS[component.group].option_group, component.name)
         for component in registry.components()
-        if component.target.__module__.startswith(("datasets.", "pipeline.", "transforms."))
+        if component.target.__module__.startswith("penstock.")
     }
     return [
         (group, option)
@@ -124,6 +124,9 @@ def _options() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("group", "option"), _options())
 def test_an_option_composes_and_trains_a_step(group: str, option: str, data_dir: Path, tmp_path):
     chosen = SMALL[1:] if group == "loader" else SMALL
+    of_storage = group in ("dataset", "dataset/storage")
+    if of_storage and not any((ROOT / "conf" / "dataset").rglob(f"{option}.yaml")):
+        chosen = [*chosen, "dataset.storage.path=demo"]
     config = compose(
         [*chosen, f"{group}={option}", f"data_dir={data_dir}", *REQUIRED.get((group, option), [])]
     )

@@ -1,1 +1,1 @@
-"""How a sample or a batch changes: decoding, augmentation, device transforms."""
+"""Change a sample or a batch: decoding, augmentation, transforms on the device."""

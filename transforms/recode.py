@@ -1,35 +1,29 @@
-"""Images encoded anew, smaller, in tiles or as raw pixels: what packing writes."""
+"""Encode images anew, smaller, in tiles or as raw pixels, for packing."""
 
 from __future__ import annotations
 
 import functools
 import threading
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from datasets.sample import Record
-from transforms.formats.image_pixels import image_field
-from transforms.formats.sniff import read_header
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.sample import Record
+from penstock.transforms.decode.image.files import image_field, read_header
+from penstock.transforms.decode.image.pixels import is_pixels
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+    from penstock.transforms.decode.image.decoder import RecordDecoder
 
     Image = NDArray[np.uint8]
 
 DEFAULT_QUALITY = 95
 # Fields that speak of the image's pixels by their place.
 _PLACED = ("boxes", "keypoints", "mask")
-
-
-class WholeDecoder(Protocol):
-    """Decodes a file, or takes pixels."""
-
-    def decode(self, data: Any) -> Image:
-        """All pixels, uint8 [H, W, C]; ValueError for what is damaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,21 +36,18 @@ class Recode:
         short_side: The shorter side's pixels at most, or None.
         quality: JPEG quality that every image is encoded anew with; None: only images that
             change are, at `DEFAULT_QUALITY`.
-        tiled: Encode as tiled JPEG, see `transforms.formats.jpeg_tiles`.
+        tiled: Encode as tiled JPEG, see `transforms.decode.image.jpeg_tiles`.
         overviews: Tiled files carry smaller copies of the image, see `write_tiled`.
-        tile_losslessly: Tiles a file without decoding it, or gives None, and it stays as it is;
-            instead of all of the above.
         raw: Share of the records whose images are stored as decoded pixels; see `is_raw`.
         counts: What was done, with how many records.
     """
 
-    decode: WholeDecoder
+    decode: RecordDecoder
     max_side: int | None = None
     short_side: int | None = None
     quality: int | None = None
     tiled: bool = False
     overviews: bool = False
-    tile_losslessly: Callable[[bytes], bytes | None] | None = None
     raw: float = 0.0
     counts: Counter[str] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -82,25 +73,26 @@ class Recode:
 
     def _recoded(self, record: Record) -> tuple[Any, str]:
         data = image_field(record)
-        if is_raw(record.index, self.raw):
-            return self._pixels(record, data), "raw"
-        if self.tile_losslessly is not None:
-            tiled = None if hasattr(data, "dtype") else self.tile_losslessly(bytes(data))
-            return (data, "as they were") if tiled is None else (tiled, "tiled losslessly")
-        if self.quality is None and not self.tiled and not self._shrinks(data):
+        header = None if is_pixels(data) else read_header(bytes(data))
+        height, width = data.shape[:2] if header is None else (header.height, header.width)
+        raw = is_raw(record.index, self.raw)
+        encodes = self.quality is not None or self.tiled
+        if not raw and not encodes and self._size(height, width) == (height, width):
             return data, "as they were"
-        image = self._pixels(record, data)
-        if image.shape[2] == 3 and _is_grey_jpeg(data):
-            image = image[..., :1]  # decoded in colour, its planes are equal
+        image = self._pixels(record, data, turned=header is not None and header.orientation != 1)
+        if raw:
+            return image, "raw"
+        if header is not None and header.components == 1 and image.shape[2] == 3:
+            image = image[..., :1]  # a grey JPEG decoded in colour: its planes are equal
         return self._encoded(image), "encoded anew"
 
-    def _pixels(self, record: Record, data: Any) -> Image:
+    def _pixels(self, record: Record, data: Any, *, turned: bool) -> Image:
         import cv2
 
         image = self.decode.decode(data)
         height, width = image.shape[:2]
         size = self._size(height, width)
-        if size != (height, width) or _is_turned(data):
+        if size != (height, width) or turned:
             for name in _PLACED:
                 if name in record.fields:
                     raise ValueError(
@@ -111,14 +103,6 @@ class Recode:
             return image
         small = cv2.resize(image, size[::-1], interpolation=cv2.INTER_AREA)
         return small.reshape(*size, image.shape[2])
-
-    def _shrinks(self, data: Any) -> bool:
-        if hasattr(data, "dtype"):
-            height, width = data.shape[:2]
-        else:
-            header = read_header(bytes(data))
-            height, width = header.height, header.width
-        return self._size(height, width) != (height, width)
 
     def _size(self, height: int, width: int) -> tuple[int, int]:
         """Height and width after shrinking, the other side rounded to the next pixel."""
@@ -133,10 +117,9 @@ class Recode:
     def _encoded(self, image: Image) -> bytes:
         quality = self.quality or DEFAULT_QUALITY
         if self.tiled:
-            from transforms.formats.jpeg_tiles import write_tiled
+            from penstock.transforms.decode.image.jpeg_tiles import write_tiled
 
             return write_tiled(image, quality=quality, overviews=self.overviews)
-        import numpy as np
         import simplejpeg
 
         grey = image.shape[2] == 1
@@ -157,14 +140,3 @@ def is_raw(position: int, share: float) -> bool:
     """
     exact = Fraction(share).limit_denominator(1_000_000)
     return int((position + 1) * exact) > int(position * exact)
-
-
-def _is_grey_jpeg(data: Any) -> bool:
-    if hasattr(data, "dtype"):
-        return False
-    header = read_header(bytes(data))
-    return header.format == "JPEG" and header.components == 1
-
-
-def _is_turned(data: Any) -> bool:
-    return not hasattr(data, "dtype") and read_header(bytes(data)).orientation != 1

@@ -78,8 +78,8 @@ class Work:
 
 ROWS = [
     Row("floor", "*floor:* pure decoding of whole images", "floor", "floor", "decode"),
-    Row("ours-threads", "**ours**, files, ring, threads", "ours", "ours", "threads"),
-    Row("ours-processes", "**ours**, files, ring, processes", "ours", "ours", "processes"),
+    Row("ours-threads", "**ours**, files, threads", "ours", "ours", "threads"),
+    Row("ours-processes", "**ours**, files, processes", "ours", "ours", "processes"),
     Row("ours-torch", "**ours**, files, engine=torch", "ours", "ours", "torch"),
     Row("ours-auto", "**ours**, files, loader=auto", "ours", "ours", "auto"),
     Row("ours-whole", "**ours**, files, decode.region=whole", "ours", "ours", "whole"),

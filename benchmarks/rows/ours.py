@@ -12,11 +12,11 @@ from rows import Work
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-LIBRARIES = ("pipeline", "simplejpeg", "albumentations")
+LIBRARIES = ("penstock", "simplejpeg", "albumentations")
 DISTRIBUTIONS = ("simplejpeg", "albumentations", "torch")
 
-_RING = ["loader=ring", "loader.processes=0", "loader.num_workers={workers}"]
-_PROCESSES = ["loader=ring", "loader.processes={workers}", "loader.num_workers={workers}"]
+_THREADS = ["loader=threads", "loader.num_workers={workers}"]
+_PROCESSES = ["loader=processes", "loader.num_workers={workers}"]
 _WHOLE = ["dataset.decode.region=whole"]
 _SCALED = ["dataset/decode=scaled"]
 
@@ -43,17 +43,17 @@ LOADERS: dict[str, list[str]] = {
     "half_raw_processes": _PROCESSES,
     "raw_processes": _PROCESSES,
     "torch": ["loader=torch", "loader.num_workers={workers}"],
-    "whole": [*_RING, *_WHOLE],
-    "tiled_whole": [*_RING, *_WHOLE],
-    "scaled": [*_RING, *_SCALED],
-    "overviews": [*_RING, *_SCALED],
+    "whole": [*_THREADS, *_WHOLE],
+    "tiled_whole": [*_THREADS, *_WHOLE],
+    "scaled": [*_THREADS, *_SCALED],
+    "overviews": [*_THREADS, *_SCALED],
 }
 
 
 def prepare(work: Work, option: str) -> None:
     """Write the photographs as `pack` does with the option's settings."""
-    from pipeline.commands import pack
-    from pipeline.config.command_line import configure
+    from penstock.pipeline.commands import pack
+    from penstock.pipeline.config.command_line import configure
 
     overrides = [*_files(work), f"pack.path={work.prepared}", *PACKS[option]]
     if pack.run(configure(overrides, command="pack")):
@@ -62,7 +62,7 @@ def prepare(work: Work, option: str) -> None:
 
 def open_batches(work: Work, option: str) -> Callable[[], Iterator[Any]]:
     """A loader of the config; an epoch is an iteration over it."""
-    from pipeline import build_loader, compose
+    from penstock import build_loader, compose
 
     loader = build_loader(compose(overrides_of(work, option)), "train")
     return lambda: iter(loader)
@@ -76,7 +76,7 @@ def overrides_of(work: Work, option: str) -> list[str]:
         "dataset.val_fraction=0",
         "augment=imagenet",
         f"augment.image_size={work.size}",
-        *(text.format(workers=work.workers) for text in LOADERS.get(option, _RING)),
+        *(text.format(workers=work.workers) for text in LOADERS.get(option, _THREADS)),
         f"loader.batch_size={work.batch_size}",
     ]
 

@@ -1,1 +1,1 @@
-"""What people say about records: labels, boxes, masks and keypoints from files of their own."""
+"""Label files beside the data: boxes, masks, keypoints, and what file names say."""

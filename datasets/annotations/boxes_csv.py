@@ -5,26 +5,45 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from datasets.annotation_files import (
+from penstock.core.contracts import RecordsToLabel
+from penstock.core.registry import register
+from penstock.datasets.records.label_files import (
+    BadBoxes,
     LabelFile,
+    ObjectRows,
+    Objects,
+    cached_objects,
     entries_of,
     find_labels,
     marks_of,
     refuse_unlabelled,
 )
-from datasets.annotation_rows import BadBoxes, ObjectRows, Objects, cached_objects
-from datasets.formats.box_columns import BoxColumns, BoxFormat, corners, find_box_columns
-from datasets.formats.csv_rows import CsvRow, convert, iter_rows
-from datasets.protocols import RecordsToLabel
-from pipeline.registry import register
+from penstock.datasets.records.labels import iter_csv
 
 log = logging.getLogger(__name__)
 
+BoxFormat = Literal["xyxy", "xywh", "cxcywh"]
+
+# As the field writes them, in any case.
+_IMAGE = ("image", "file_name", "filename", "path", "image_path", "image_name", "image_id",
+          "imageid")  # fmt: skip
+_LABEL = ("label", "class", "class_name", "label_name", "labelname", "category", "name")
+_BOX: dict[tuple[str, str, str, str], BoxFormat] = {
+    ("xmin", "ymin", "xmax", "ymax"): "xyxy",
+    ("x_min", "y_min", "x_max", "y_max"): "xyxy",
+    ("x1", "y1", "x2", "y2"): "xyxy",
+    ("left", "top", "right", "bottom"): "xyxy",
+    ("x_center", "y_center", "width", "height"): "cxcywh",
+    ("cx", "cy", "w", "h"): "cxcywh",
+    ("x", "y", "width", "height"): "xywh",
+    ("x", "y", "w", "h"): "xywh",
+}
 # Shares of an image beyond this are pixels.
 _MOST_SHARE = 2.0
 
@@ -54,7 +73,8 @@ class CsvBoxes:
         header: The columns' names, for a file that begins with a box.
         delimiter: What separates values; None: a tab in ``.tsv`` files, else a comma.
         classes: Names of the classes by id; None: those found, sorted.
-        missing: An image without rows has no boxes (``empty``), or is an ``error``.
+        missing: An image without rows has no boxes (``empty``), or is an ``error``. None: they have
+            no boxes, which is said, and is an error where it is more than half of the images.
         bad_boxes: A box without area in its image is left out, and said (``drop``), or makes
             its record bad (``record``).
     """
@@ -72,7 +92,7 @@ class CsvBoxes:
         header: list[str] | None = None,
         delimiter: str | None = None,
         classes: list[str] | None = None,
-        missing: Literal["empty", "error"] = "empty",
+        missing: Literal["empty", "error"] | None = None,
         bad_boxes: BadBoxes = "drop",
     ) -> None:
         self.path = path
@@ -93,54 +113,158 @@ class CsvBoxes:
             )
 
     def of(self, records: RecordsToLabel) -> list[ObjectRows]:
-        """The boxes of a storage's records; see `datasets.protocols.Annotations`."""
+        """Read the boxes of a storage's records; see `core.contracts.Annotations`."""
         path, where = find_labels("boxes_csv", "file", self.path, records)
         # A file for both parts has rows of the other.
         its_own = not records.part or "{part}" in self.path
+        normalized = self.coordinates == "normalized"
         known = records.classes.get("box_labels") or self.classes
 
         def read() -> tuple[list[Objects | str], dict[str, list[str]]]:
-            boxes = _Boxes(path, where, None if known is None else frozenset(known))
-            for row, columns in self._rows(path, where):
-                boxes.add(row, columns, normalized=self.coordinates == "normalized")
-            there = self.missing == "error"
-            objects = boxes.of(records.keys, must_fit=its_own, must_be_there=there)
+            objects = self._read(path, records.keys, where, known, must_fit=its_own)
             self._check_unit(objects, where)
             return objects, {}
 
         return cached_objects(
-            {"annotations": "boxes_csv", **vars(self), "file": path},
+            "boxes_csv",
+            vars(self),
             records,
             marks=marks_of([LabelFile.at(path)]),
             read=read,
-            classes=self.classes,
-            bad_boxes=self.bad_boxes,
             where=where,
-            normalized=self.coordinates == "normalized",
+            normalized=normalized,
         )
 
-    def _rows(self, path: str, where: str) -> Iterator[tuple[CsvRow, BoxColumns]]:
-        rows = iter_rows(path, delimiter=self.delimiter, where=where)
+    def _read(
+        self,
+        path: str,
+        keys: Sequence[str],
+        where: str,
+        known: Sequence[str] | None,
+        *,
+        must_fit: bool,
+    ) -> list[Objects | str]:
+        """Read the boxes of each record.
+
+        Args:
+            path: The file.
+            keys: Keys of the records.
+            where: The storage and the file, for messages.
+            known: Names that classes may have; None: any.
+            must_fit: Say how many images are not among the records.
+        """
+        columns, rows = self._open(path, where)
+        objects: dict[str, Objects | str] = {}
+        lines: dict[str, int] = {}
+        unknown: dict[str, str] = {}
+        for line, row in rows:
+            name = row[columns.image]
+            if not name:
+                raise ValueError(
+                    f"{where}: line {line}: the image's name is empty; fill it in, or take the "
+                    f"line out"
+                )
+            lines.setdefault(name, line)
+            size = (1, 1) if self.coordinates == "normalized" else None
+            found = objects.setdefault(name, Objects(size=size))
+            if isinstance(found, str):
+                continue
+            try:
+                label = _add_box(row, columns, found)
+            except ValueError as error:
+                objects[name] = f"line {line} of {os.path.basename(path)}: {error}"
+                continue
+            if label and known is not None and label not in known:
+                unknown.setdefault(name, f"line {line}: class {label!r}")
+        if not lines:
+            raise ValueError(f"{where}: it has no row; nothing to read")
+        entries = entries_of(keys, list(lines), where=where)
+        lacking = entries.count(None)
+        if self.missing == "error" or (self.missing is None and 2 * lacking > len(keys)):
+            refuse_unlabelled(keys, entries, where, "row")
+        elif self.missing is None and lacking:
+            log.warning(
+                "%s: %s of %s images have no row, and are taken as without objects; "
+                "dataset.annotations.missing=error refuses them, =empty says nothing",
+                where, f"{lacking:,}", f"{len(keys):,}",
+            )  # fmt: skip
+        there = set(entries)
+        others = [name for name in lines if name not in there]
+        if keys and len(others) == len(lines):
+            raise ValueError(
+                f"{where}: line {lines[others[0]]}: no image {others[0]!r}, and none of the other "
+                f"{len(others) - 1:,} is in the data, whose first is {keys[0]!r}; write the names "
+                f"so, or set dataset.annotations.image_column"
+            )
+        if others and must_fit:
+            log.warning(
+                "%s: rows of %s images that are not in the data are left out, such as %r in line "
+                "%s", where, f"{len(others):,}", others[0], lines[others[0]],
+            )  # fmt: skip
+        for name, said in unknown.items():
+            if name in there:
+                raise ValueError(
+                    f"{where}: {said} is not among the {len(known or ())} classes; correct it, or "
+                    f"add it to the training data (or to classes, if those are given)"
+                )
+        return [Objects() if entry is None else objects[entry] for entry in entries]
+
+    def _open(
+        self, path: str, where: str
+    ) -> tuple[_BoxColumns, Iterator[tuple[int, dict[str, str]]]]:
+        """Find the columns, and open the rows below the header: values by column."""
+        rows = iter_csv(path, delimiter=self.delimiter, where=where)
         first = next(rows, None)
         if first is None:
             raise ValueError(f"{where}: it is empty; write a first line with the columns' names")
-        names = [name.strip() for name in self.header or first.values]
-        if len(names) != len(first.values):
+        line, values = first
+        names = [name.strip() for name in self.header or values]
+        if len(names) != len(values):
             raise ValueError(
-                f"{where}: line {first.line}: got {len(first.values)} values, and "
+                f"{where}: line {line}: got {len(values)} values, and "
                 f"dataset.annotations.header names {len(names)} columns; name them all"
             )
-        columns = find_box_columns(
-            names,
-            image=self.image_column,
-            label=self.label_column,
-            box=self.box_columns,
-            box_format=self.box_format,
-            size=self.size_columns,
-            where=where if self.header else f"{where}: line {first.line}",
+        columns = self._columns(names, where if self.header else f"{where}: line {line}")
+        below = itertools.chain([first] if self.header else [], rows)
+        return columns, (
+            (line, dict(zip(names, map(str.strip, values), strict=True))) for line, values in below
         )
-        for row in itertools.chain([first] if self.header else [], rows):
-            yield row, columns
+
+    def _columns(self, names: Sequence[str], where: str) -> _BoxColumns:
+        """Find the columns by their names: those that are set, or the usual ones."""
+        image, label, size = self.image_column, self.label_column, self.size_columns
+        four, box_format = tuple(self.box_columns or ()), self.box_format
+        shown = ", ".join(map(repr, names))
+        for name in names:
+            if list(names).count(name) > 1:
+                raise ValueError(f"{where}: column {name!r} stands twice; rename one")
+        for given in (image, label, *four, *(size or ())):
+            if given is not None and given not in names:
+                raise ValueError(f"{where}: no column {given!r}; columns: {shown}")
+        lower = {name.lower(): name for name in names}
+
+        def usual(known: Sequence[str], what: str, setting: str) -> str:
+            found = next((lower[name] for name in known if name in lower), None)
+            if found is None:
+                remedy = f"name it by dataset.annotations.{setting}"
+                if len(names) == 1:
+                    remedy = "say what separates them by dataset.annotations.delimiter"
+                raise ValueError(
+                    f"{where}: no column {what}, such as {known[0]!r}; columns: {shown}; {remedy}"
+                )
+            return found
+
+        image = image or usual(_IMAGE, "of the images' names", "image_column")
+        if not four:
+            known = next((four for four in _BOX if set(four) <= lower.keys()), None)
+            if known is None:
+                raise ValueError(
+                    f"{where}: no columns of boxes, such as xmin, ymin, xmax, ymax; columns: "
+                    f"{shown}; name all four by dataset.annotations.box_columns"
+                )
+            four, box_format = tuple(lower[name] for name in known), box_format or _BOX[known]
+        label = label or usual(_LABEL, "of classes", "label_column")
+        return _BoxColumns(image, label, four, box_format or "xyxy", size)
 
     def _check_unit(self, objects: Sequence[Objects | str], where: str) -> None:
         """Refuse boxes that are plainly of the other unit; as they are, all would be wrong."""
@@ -162,114 +286,62 @@ class CsvBoxes:
             )
 
 
-class _Boxes:
-    """The boxes of a file by the name of their image.
+@dataclass(frozen=True, slots=True)
+class _BoxColumns:
+    """Columns of a table of boxes, by name.
 
-    Args:
-        path: The file.
-        where: The storage and the file, for messages.
-        classes: Names that classes may have; None: any.
+    Attributes:
+        image: The image's name.
+        label: The name of the class.
+        box: The four numbers of the box.
+        format: What the four are: two corners; a corner, width and height; or the centre, width
+            and height.
+        size: Width and height of the image, or None.
     """
 
-    def __init__(self, path: str, where: str, classes: frozenset[str] | None) -> None:
-        self._file = os.path.basename(path)
-        self._where = where
-        self._classes = classes
-        self._objects: dict[str, Objects | str] = {}
-        self._first_lines: dict[str, int] = {}
-        self._unknown: dict[str, tuple[int, str]] = {}
+    image: str
+    label: str
+    box: tuple[str, ...]
+    format: BoxFormat
+    size: tuple[str, str] | None
 
-    def add(self, row: CsvRow, columns: BoxColumns, *, normalized: bool) -> None:
-        """Add a row; a broken one makes its image's record bad."""
-        name = row.values[columns.image].strip()
-        if not name:
-            raise ValueError(
-                f"{self._where}: line {row.line}: the image's name is empty; fill it in, or take "
-                f"the line out"
-            )
-        self._first_lines.setdefault(name, row.line)
-        objects = self._objects.setdefault(name, Objects(size=(1, 1) if normalized else None))
-        if isinstance(objects, str):
-            return
-        try:
-            self._add_box(row, columns, objects, name)
-        except ValueError as error:
-            self._objects[name] = f"line {row.line} of {self._file}: {error}"
 
-    def of(
-        self, keys: Sequence[str], *, must_fit: bool, must_be_there: bool
-    ) -> list[Objects | str]:
-        """What stands there of each record.
-
-        Args:
-            keys: Keys of the records.
-            must_fit: Say how many images are not among them.
-            must_be_there: Refuse records without rows.
-
-        Raises:
-            ValueError: That, or no row is of any record, or a class is not known.
-        """
-        where, lines = self._where, self._first_lines
-        if not lines:
-            raise ValueError(f"{where}: it has no row; nothing to read")
-        entries = entries_of(keys, list(lines), where=where)
-        if must_be_there:
-            refuse_unlabelled(keys, entries, where, "row")
-        found = {entry for entry in entries if entry is not None}
-        others = [name for name in lines if name not in found]
-        if not found and keys:
-            raise ValueError(
-                f"{where}: line {lines[others[0]]}: no image {others[0]!r}, and none of the other "
-                f"{len(others) - 1:,} is in the data, whose first is {keys[0]!r}; write the names "
-                f"so, or set dataset.annotations.image_column"
-            )
-        if others and must_fit:
-            log.warning(
-                "%s: rows of %s images that are not in the data are left out, such as %r in line "
-                "%s", where, f"{len(others):,}", others[0], lines[others[0]],
-            )  # fmt: skip
-        for name, (line, label) in self._unknown.items():
-            if name in found:
-                raise ValueError(
-                    f"{where}: line {line}: class {label!r} is not among the "
-                    f"{len(self._classes or ())} classes; correct it, or add it to the training "
-                    f"data (or to classes, if those are given)"
-                )
-        return [Objects() if entry is None else self._objects[entry] for entry in entries]
-
-    def _add_box(self, row: CsvRow, columns: BoxColumns, objects: Objects, name: str) -> None:
-        values = [row.values[place].strip() for place in columns.box]
-        label = row.values[columns.label].strip()
-        if columns.size is not None:
-            self._add_size(row, columns.size, objects)
-        if not label and not any(values):
-            return  # the image is named, and has no boxes
-        if not label:
-            raise ValueError("the class is empty")
-        box = [
-            _number(text, column) for text, column in zip(values, columns.box_names, strict=True)
-        ]
-        if self._classes is not None and label not in self._classes:
-            self._unknown.setdefault(name, (row.line, label))
-        objects.boxes.append(corners(box, columns.format))
-        objects.names.append(label)
-
-    @staticmethod
-    def _add_size(row: CsvRow, places: Sequence[int], objects: Objects) -> None:
-        width, height = (_number(row.values[place].strip(), "its size") for place in places)
+def _add_box(row: Mapping[str, str], columns: _BoxColumns, objects: Objects) -> str:
+    """Add the box of a row, and give its class; empty: the row only names the image."""
+    label = row[columns.label]
+    if columns.size is not None:
+        width, height = (_number(row[name], "its size") for name in columns.size)
         if not (width > 0 and height > 0 and width % 1 == height % 1 == 0):
             raise ValueError(f"the image has {width:g} x {height:g} pixels")
         size = int(width), int(height)
         if objects.size not in (None, (1, 1), size):
             raise ValueError(f"the image has {size} pixels here and {objects.size} above")
         objects.size = objects.size or size
+    if label:
+        box = [_number(row[name], name) for name in columns.box]
+        objects.boxes.append(_corners(box, columns.format))
+        objects.names.append(label)
+    elif any(row[name] for name in columns.box):
+        raise ValueError("the class is empty")
+    return label
+
+
+def _corners(box: Sequence[float], box_format: BoxFormat) -> tuple[float, float, float, float]:
+    """Convert a box to its left, top, right and bottom edge."""
+    first, second, third, fourth = box
+    if box_format == "xyxy":
+        return first, second, third, fourth
+    if box_format == "cxcywh":
+        first, second = first - third / 2, second - fourth / 2
+    return first, second, first + third, second + fourth
 
 
 def _number(text: str, name: str) -> float:
     if not text:
         raise ValueError(f"{name} is empty")
     try:
-        value: float = convert(text, "float", frozenset())
+        if "_" in text:  # which Python allows in numbers
+            raise ValueError
+        return float(text)
     except ValueError:
         raise ValueError(f"{name} is {text!r}, expected a number") from None
-    return value

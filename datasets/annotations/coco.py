@@ -8,16 +8,19 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from datasets.annotation_files import (
+from penstock.core.contracts import RecordsToLabel
+from penstock.core.registry import register
+from penstock.datasets.records.label_files import (
+    BadBoxes,
     LabelFile,
+    ObjectRows,
+    Objects,
+    cached_objects,
     entries_of,
     find_labels,
     marks_of,
     refuse_unlabelled,
 )
-from datasets.annotation_rows import BadBoxes, ObjectRows, Objects, cached_objects
-from datasets.protocols import RecordsToLabel
-from pipeline.registry import register
 
 
 @register("annotations", "coco")
@@ -51,14 +54,14 @@ class CocoAnnotations:
         self.bad_boxes: BadBoxes = bad_boxes
 
     def of(self, records: RecordsToLabel) -> list[ObjectRows]:
-        """Boxes and keypoints of a storage's records; see `datasets.protocols.Annotations`."""
+        """Read the boxes and keypoints of records; see `core.contracts.Annotations`."""
         path, where = find_labels("coco", "file", self.path, records)
         return cached_objects(
-            {"annotations": "coco", **vars(self), "file": path},
+            "coco",
+            vars(self),
             records,
             marks=marks_of([LabelFile.at(path)]),
             read=lambda: self._read(path, records.keys, where),
-            bad_boxes=self.bad_boxes,
             where=where,
         )
 
@@ -93,7 +96,7 @@ class CocoAnnotations:
 
     @staticmethod
     def _images(images: Sequence[Any]) -> tuple[dict[str, int], dict[int, Objects | str]]:
-        """Image ids by file name, and what stands in each image by id."""
+        """Read image ids by file name, and make the objects of each image by id."""
         found: dict[str, int] = {}
         by_id: dict[int, Objects | str] = {}
         for image in images:

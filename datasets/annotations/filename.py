@@ -1,4 +1,4 @@
-"""What file names say: identity, camera, role, or whatever a pattern finds."""
+"""Read fields from file names: identity, camera, role, or whatever a pattern finds."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.index import Index, write_index
-from datasets.index_cache import cached_index
-from datasets.protocols import RecordsToLabel
-from pipeline.registry import register
+from penstock.core.contracts import Index, RecordsToLabel
+from penstock.core.registry import register
 
 _TAKEN = frozenset({"epoch", "image", "index", "key", "label", "position", "size_bytes", "valid"})
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
@@ -42,32 +40,17 @@ class FilenameFields:
         self.pattern = pattern
 
     def of(self, records: RecordsToLabel) -> list[FoundFields]:
-        """The fields of a storage's records; see `datasets.protocols.Annotations`."""
+        """Read the fields of a storage's records; see `core.contracts.Annotations`."""
         where = f"{records.storage}, annotations filename"
         pattern = self._compiled(where)
-        data = records.storage.fingerprint()
-
-        def build(path: Any) -> None:
-            numbers, texts = _read(pattern, records.keys, where)
-            write_index(
-                path,
-                keys=[key.encode() for key in records.keys],
-                columns=numbers,
-                metadata={"texts": texts},
-            )
-
-        index = cached_index(
-            {"annotations": "filename", "pattern": self.pattern, "data": data},
-            build=build,
-            is_current=lambda index: True,
-        )
+        columns = _numbers(pattern, records.keys, where)
         for name in records.classes:
-            if name in pattern.groupindex and name not in index.columns:
+            if name in pattern.groupindex and name not in columns:
                 raise ValueError(
                     f"{where}: {name!r} is a whole number in the training part and not in this; "
                     f"give both parts names of one kind"
                 )
-        return [FoundFields(index, self.pattern, tuple(index.metadata["texts"]), records.classes)]
+        return [FoundFields(records.storage.index, pattern, columns, records.classes)]
 
     def _compiled(self, where: str) -> re.Pattern[str]:
         said = f"{where}: dataset.annotations.pattern {self.pattern!r}"
@@ -87,63 +70,64 @@ class FilenameFields:
 
 
 class FoundFields:
-    """The fields of every record; satisfies `protocols.RecordAnnotations`.
+    """The fields of every record; satisfies `RecordAnnotations`.
 
     Args:
-        index: Keys of the records, with a column for each field that is a number.
-        pattern: What finds the others, by their names in `texts`, in a key.
-        texts: Names of the others.
+        index: Keys of the records.
+        pattern: What finds the fields in a key.
+        columns: Those that are numbers, int64 [n].
         classes: The numbers that the training part has, as names; empty: those found here.
+
+    Attributes:
+        columns: The same; workers read records, and have none.
+        classes: Names of the classes, by field; workers have none.
     """
 
     def __init__(
         self,
         index: Index,
-        pattern: str,
-        texts: tuple[str, ...],
+        pattern: re.Pattern[str],
+        columns: dict[str, NDArray[np.int64]],
         classes: Mapping[str, tuple[str, ...]],
     ) -> None:
         self._index = index
-        self._pattern = re.compile(pattern)
-        self._texts = texts
+        self._pattern = pattern
+        self._numbers = frozenset(columns)
+        self.columns = columns
         self.classes: dict[str, tuple[str, ...]] = {}
-        for name in index.columns:
-            numbers = np.unique(index.column(name))
+        for name, column in columns.items():
+            numbers = np.unique(column)
             if name in classes:
                 self.classes[name] = classes[name]
             elif len(numbers) <= _CLASSES:
                 self.classes[name] = tuple(map(str, numbers[numbers >= 0].tolist()))
 
-    @property
-    def columns(self) -> dict[str, NDArray[np.int64]]:
-        """The numbers, int64 [n], by field."""
-        return {name: self._index.column(name) for name in self._index.columns}
-
     def fields(self, indices: NDArray[np.int64]) -> list[dict[str, Any]]:
         """Fields of the records at `indices`, int64 [n]."""
-        names = self._index.columns
-        columns = [self._index.values(name, indices).tolist() for name in names]
-        rows = zip(*columns, strict=True) if columns else ((),) * len(indices)
-        fields: list[dict[str, Any]] = [dict(zip(names, row, strict=True)) for row in rows]
-        if self._texts:
-            for record, key in zip(fields, self._index.keys(indices), strict=True):
-                match = self._pattern.search(key)
-                assert match is not None  # every key was matched when the index was written
-                record |= {name: match[name] or "" for name in self._texts}
-        return fields
+        found = []
+        for key in self._index.keys(indices):
+            match = self._pattern.search(key)
+            assert match is not None  # every key was matched when the columns were made
+            found.append(
+                {
+                    name: int(value or -1) if name in self._numbers else value or ""
+                    for name, value in match.groupdict().items()
+                }
+            )
+        return found
 
     def fingerprint(self) -> str:
         """Hash of the pattern: the fields follow from it and from the keys."""
         return hashlib.blake2b(self._pattern.pattern.encode(), digest_size=16).hexdigest()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "classes": {}}  # a worker reads records, and needs no names
+        return {**vars(self), "columns": {}, "classes": {}}
 
 
-def _read(
+def _numbers(
     pattern: re.Pattern[str], keys: Sequence[str], where: str
-) -> tuple[dict[str, NDArray[np.int64]], list[str]]:
-    """Columns of the groups that are numbers, and names of the others."""
+) -> dict[str, NDArray[np.int64]]:
+    """Find the columns of the groups that are numbers."""
     found = [pattern.search(key) for key in keys]
     missing = [key for key, match in zip(keys, found, strict=True) if match is None]
     if missing:
@@ -153,12 +137,9 @@ def _read(
             f"remove these files"
         )
     numbers: dict[str, NDArray[np.int64]] = {}
-    texts = []
     for name in pattern.groupindex:
         values = [match[name] or "" for match in found if match is not None]
         filled = set(values) - {""}
         if filled and all(map(_NUMBER.fullmatch, filled)):
             numbers[name] = np.array([int(value or -1) for value in values], np.int64)
-        else:
-            texts.append(name)
-    return numbers, texts
+    return numbers

@@ -8,12 +8,11 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.annotation_files import LabelFile, find_labels, refuse_unlabelled
-from datasets.file_reader import MissingFile, read_file
-from datasets.index import Index, write_index
-from datasets.index_cache import cached_index
-from datasets.protocols import RecordsToLabel
-from pipeline.registry import register
+from penstock.core.contracts import RecordsToLabel
+from penstock.core.registry import register
+from penstock.datasets.files.access import MissingFile, read_file
+from penstock.datasets.records.index import Index, cached_index, write_index
+from penstock.datasets.records.label_files import LabelFile, find_labels, refuse_unlabelled
 
 
 @register("annotations", "mask_folder")
@@ -46,7 +45,7 @@ class MaskFolder:
         self.suffix = suffix
 
     def of(self, records: RecordsToLabel) -> list[MaskFiles]:
-        """The masks of a storage's records; see `datasets.protocols.Annotations`."""
+        """Find the masks of a storage's records; see `core.contracts.Annotations`."""
         folder, where = find_labels("mask_folder", "folder", self.path, records)
         ending = f"{self.suffix}.{self.ending.lstrip('.')}"
         files = [LabelFile.of(key, folder, ending) for key in records.keys]
@@ -74,7 +73,7 @@ class MaskFolder:
 
 
 class MaskFiles:
-    """A mask file for each record; satisfies `protocols.RecordAnnotations`.
+    """A mask file for each record; satisfies `RecordAnnotations`.
 
     Args:
         folder: Where they lie.

@@ -6,10 +6,19 @@ import os
 from typing import Literal
 from xml.etree import ElementTree
 
-from datasets.annotation_files import LabelFile, find_labels, marks_of, refuse_unlabelled, stem_of
-from datasets.annotation_rows import BadBoxes, ObjectRows, Objects, cached_objects
-from datasets.protocols import RecordsToLabel
-from pipeline.registry import register
+from penstock.core.contracts import RecordsToLabel
+from penstock.core.registry import register
+from penstock.datasets.records.label_files import (
+    BadBoxes,
+    LabelFile,
+    ObjectRows,
+    Objects,
+    cached_objects,
+    find_labels,
+    marks_of,
+    refuse_unlabelled,
+    stem_of,
+)
 
 _MAX_BYTES = 1 << 26
 
@@ -48,7 +57,7 @@ class VocAnnotations:
         self.bad_boxes: BadBoxes = bad_boxes
 
     def of(self, records: RecordsToLabel) -> list[ObjectRows]:
-        """The boxes of a storage's records; see `datasets.protocols.Annotations`."""
+        """Read the boxes of a storage's records; see `core.contracts.Annotations`."""
         folder, where = find_labels("voc", "folder", self.path, records)
         files = [LabelFile.of(key, folder, ".xml") for key in records.keys]
         if self.missing == "error":
@@ -61,16 +70,11 @@ class VocAnnotations:
             ], {}
 
         return cached_objects(
-            {"annotations": "voc", **vars(self), "folder": folder},
-            records,
-            marks=marks_of(files),
-            read=read,
-            bad_boxes=self.bad_boxes,
-            where=where,
+            "voc", vars(self), records, marks=marks_of(files), read=read, where=where
         )
 
     def _parse(self, file: LabelFile, key: str) -> Objects | str:
-        """The objects of an XML file, or what is wrong with it."""
+        """Parse the objects of an XML file, or say what is wrong with it."""
         name = os.path.basename(file.path)
         if file.size_bytes > _MAX_BYTES:
             return f"{name} has {file.size_bytes:,} bytes, which is no annotation"

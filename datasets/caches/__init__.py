@@ -1,1 +1,1 @@
-"""Caches wrap a storage and stay a storage."""
+"""Caches: each wraps a storage, and is one."""

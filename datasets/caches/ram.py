@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+import struct
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from datasets.available_memory import available_bytes
-from datasets.caching.byte_limits import parse_bytes
-from datasets.caching.cached_storage import cached
-from datasets.caching.keep_store import KeepStore
-from datasets.caching.policies import Adaptive, LeastRecentlyUsed
-from datasets.caching.pool_store import PoolStore
-from datasets.caching.whole_images import WholeImages
-from datasets.protocols import ColumnStorage
-from pipeline.registry import register
+from penstock.core.contracts import StorageCapabilities, capabilities_of
+from penstock.core.locks import ProcessLock
+from penstock.core.record_codec import Entry
+from penstock.core.registry import register
+from penstock.core.shared_memory import SharedArea
+from penstock.datasets.caches.cached_storage import CachedStorage, WholeImages
+from penstock.datasets.caches.limits import available_bytes, parse_bytes
 
 if TYPE_CHECKING:
-    from datasets.protocols import Decoder, Storage
+    from penstock.core.contracts import Decoder, Storage
 
 _log = logging.getLogger(__name__)
 
 _PAGE = 4096
 _MOST_SHARE = 0.9
-_BLOCKS_PER_ENTRY = 8
-_DECODED_BLOCK = 1 << 15
+_ALIGNMENT = 64
+_PREFIX = struct.Struct("<qq")  # size, record
+# Words at the beginning of a `KeepStore`.
+_END, _IS_FULL, _REFUSALS = range(3)
+# An entry that does not fit ends the admission if less than this share is left, and so do many.
+_REST = 1 / 16
+_MOST_REFUSALS = 64
 
 
 @register("cache", "ram")
@@ -53,9 +58,8 @@ def open_ram_cache(
             to this process now, such as 40%. It is taken as records come.
         what: ``encoded`` keeps records as they are read, ``decoded`` the pixels of whole images,
             which take about five times the memory of JPEG files.
-        policy: ``keep`` admits until it is full, and evicts nothing: best where every record comes
-            once an epoch. ``lru`` evicts what was used longest ago: for draws of which some
-            records come often. ``adaptive`` keeps what comes again, and no more memory than that.
+        policy: ``keep`` admits until it is full, and evicts nothing; see `KeepStore`. ``lru`` and
+            ``adaptive`` are other names of it.
 
     Raises:
         ValueError: A value is wrong.
@@ -65,27 +69,19 @@ def open_ram_cache(
     if policy not in ("keep", "lru", "adaptive"):
         raise ValueError(f"dataset.cache.policy: {policy!r} given, expected keep, lru or adaptive")
     prepare = WholeImages(decode, keys) if what == "decoded" else None
-    size_bytes = _limit(max_bytes)
-    if isinstance(storage, ColumnStorage) and storage.fields:
+    size_bytes = memory_limit(max_bytes)
+    columns = capabilities_of(storage, StorageCapabilities).columns
+    if columns and columns.fields:
         _log.warning(
             "dataset/cache=ram: %s has its columns mapped or in memory as it is; the cache holds "
             "them twice, dataset/cache=none is better",
             storage,
         )
-    count = len(storage)
-    if policy == "keep":
-        return cached(storage, KeepStore(count, size_bytes), prepare=prepare)
-    store = PoolStore(
-        count,
-        size_bytes,
-        block_bytes=_DECODED_BLOCK if what == "decoded" else _block_bytes(storage),
-        policy=LeastRecentlyUsed() if policy == "lru" else Adaptive(),
-    )
-    return cached(storage, store, prepare=prepare)
+    return CachedStorage(storage, KeepStore(len(storage), size_bytes), prepare=prepare)
 
 
-def _limit(max_bytes: int | str) -> int:
-    """The limit in bytes, and no more than there is."""
+def memory_limit(max_bytes: int | str) -> int:
+    """The limit in bytes, and no more than there is for a process; see `open_ram_cache`."""
     available = available_bytes()
     ranks = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     size_bytes = parse_bytes(max_bytes, whole=(available or 1 << 32) // ranks)
@@ -99,10 +95,110 @@ def _limit(max_bytes: int | str) -> int:
     return size_bytes
 
 
-def _block_bytes(storage: Storage) -> int:
-    """An eighth of a record, as far as sizes are known, in whole pages; 64 KiB at most."""
-    index = storage.index
-    mean = _BLOCKS_PER_ENTRY * _PAGE
-    if "size_bytes" in index.columns and len(index):
-        mean = int(np.mean(index.column("size_bytes")))
-    return min(max(mean // _BLOCKS_PER_ENTRY // _PAGE, 1), 16) * _PAGE
+class KeepStore:
+    """Entries that are kept for good: a table of places by record number, and one after the other.
+
+    Over shuffled epochs every record is asked for once an epoch, so what was used last is no more
+    likely to come soon than anything else. Evicting for a newcomer then gives a certain hit for an
+    equally likely one, and costs a write: a cache of half of the data that keeps what it has hits
+    half of the time, one that evicts what was used longest ago 15 % of the time (1/2 - ln(2)/2).
+    Where records are drawn by weight, both hit alike: the first different ones that come and the
+    last different ones that came are drawn in the same way, and the heavy ones are among them.
+
+    Places are taken under a lock; entries are written without it, and then published by one store
+    of eight bytes, which is what readers look at. So a reader sees all of an entry or nothing. A
+    writer that is killed leaves a hole, and nothing else.
+
+    Args:
+        count: Number of records.
+        size_bytes: Memory in all, the table included.
+
+    Raises:
+        ValueError: The table alone would take it.
+    """
+
+    damaged = 0
+
+    def __init__(self, count: int, size_bytes: int) -> None:
+        start = _aligned(_PAGE + 8 * count)
+        if size_bytes < start + _PAGE:
+            raise ValueError(
+                f"dataset.cache.max_bytes: {size_bytes:,} bytes, but the table of {count:,} "
+                f"records takes {start:,} of them; allow more"
+            )
+        self._count = count
+        self._attach(SharedArea(size_bytes - size_bytes % _PAGE))
+        self._words[_END] = start
+
+    def _attach(self, area: SharedArea) -> None:
+        self._area = area
+        self._lock = ProcessLock(area.descriptor)
+        self._words = area.words(0, 8)
+        self._table = area.words(_PAGE, self._count)
+        self._all = area.words(0, len(area.memory) // 8)
+
+    @property
+    def used_bytes(self) -> int:
+        """Memory that is taken, the table included."""
+        return int(self._words[_END])
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether another entry may be admitted."""
+        return not self._words[_IS_FULL]
+
+    def get_all(self, indices: Sequence[int]) -> list[NDArray[np.uint8] | None]:
+        """The entries of records; None where there is none."""
+        return [self.get(index) for index in indices]
+
+    def put_all(self, entries: Sequence[tuple[int, Entry]]) -> None:
+        """Keep entries, as far as there is room."""
+        for index, entry in entries:
+            self.put(index, entry)
+
+    def get(self, index: int) -> NDArray[np.uint8] | None:
+        """The entry of a record, uint8 [size_bytes], which never changes; None: there is none."""
+        at = self._table[index]
+        if not at:
+            return None
+        size, number = self._all[at // 8], self._all[at // 8 + 1]
+        assert number == index, "a place holds what its table says"
+        return self._area.memory[at + _PREFIX.size : at + _PREFIX.size + size]
+
+    def put(self, index: int, entry: Entry) -> bool:
+        """Keep an entry, if there is room; whether it was admitted."""
+        needed = _aligned(_PREFIX.size + entry.size_bytes)
+        size_bytes = len(self._area.memory)
+        with self._lock:
+            at = self._words[_END]
+            if self._table[index]:
+                return False
+            if at + needed > size_bytes:
+                self._words[_REFUSALS] += 1
+                little = size_bytes - at < _REST * size_bytes
+                self._words[_IS_FULL] |= little or self._words[_REFUSALS] >= _MOST_REFUSALS
+                return False
+            self._words[_END] = at + needed
+        try:
+            self._area.write([_PREFIX.pack(entry.size_bytes, index), *entry.parts], at)
+        except OSError as error:  # the system has no memory left, whatever the limit says
+            _log.warning("dataset.cache: nothing more is admitted: %s", error.strerror)
+            self._words[_IS_FULL] = 1
+            return False
+        # The lock orders the stores, also on processors that would not.
+        with self._lock:
+            if self._table[index]:  # another process was faster: what was written here is a hole
+                return False
+            self._table[index] = at
+        return True
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_count": self._count, "_area": self._area}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._count = state["_count"]
+        self._attach(state["_area"])
+
+
+def _aligned(size_bytes: int) -> int:
+    return -(-size_bytes // _ALIGNMENT) * _ALIGNMENT

@@ -1,1 +1,1 @@
-"""Where streams come from, one kind per file."""
+"""Sources of streams, one kind per file."""

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from annotated_types import Ge, Gt
 
-from datasets.byte_shards import ByteShards
-from datasets.file_reader import MissingFile, read_file
-from datasets.formats.byte_streams import ByteStream, DamagedBytes
-from datasets.inside import inside
-from datasets.sample import BadRecord, Record
-from datasets.stream_labels import StreamLabels
-from pipeline.registry import register
+from penstock.core.registry import register
+from penstock.core.sample import BadRecord, Record
+from penstock.datasets.files.access import MissingFile, read_file
+from penstock.datasets.files.byte_streams import ByteSource, ByteStream, DamagedBytes
+from penstock.datasets.files.data_files import safe_path
+from penstock.datasets.streams.lanes import ShardItems
 
 _MOST_LINE_BYTES = 1 << 26
 _RESERVED = ("key", "index", "position")
@@ -36,7 +36,7 @@ class JsonLine:
 
 
 @register("source", "jsonl")
-class JsonlSource:
+class JsonlSource(ByteSource):
     """JSON objects, one a line: their items are the fields of records.
 
     A field of `paths` names a file and becomes its content. The key of a record is its item
@@ -53,6 +53,8 @@ class JsonlSource:
         timeout_s: Seconds that a command or a socket may take for its next byte.
     """
 
+    name = "jsonl"
+
     def __init__(
         self,
         path: str,
@@ -62,38 +64,20 @@ class JsonlSource:
         classes: list[str] | Annotated[int, Ge(1)] | None = None,
         timeout_s: Annotated[float, Gt(0)] = 120,
     ) -> None:
-        self.path = path
-        self._shards = ByteShards(
-            path, endings=(".jsonl", ".jsonl.gz"), timeout_s=timeout_s, where=str(self)
+        super().__init__(
+            path, endings=(".jsonl", ".jsonl.gz"), classes=classes, timeout_s=timeout_s
         )
-        self._labels = StreamLabels(classes, folder=self._shards.root)
         self._paths = tuple(paths)
-        self._root = os.path.abspath(root or self._shards.root or os.curdir)
+        self._files = os.path.abspath(root or self.root or os.curdir)
 
-    def __str__(self) -> str:
-        return f"jsonl {self.path}"
-
-    @property
-    def class_names(self) -> tuple[str, ...] | None:
-        """Names of the classes by label."""
-        return self._labels.names
-
-    @property
-    def reopens(self) -> bool:
-        """Whether the lines can be read again: files and commands can."""
-        return self._shards.reopens
-
-    def shards(self, epoch: int) -> Sequence[str]:
-        """The files."""
-        return self._shards.names
-
-    def open(self, shard: str) -> JsonLines:
-        """Read a file."""
-        root = self._shards.root
-        return JsonLines(self._shards.open(shard), os.path.relpath(shard, root) if root else shard)
+    def open(self, shard: str) -> ShardItems:
+        """Read a shard."""
+        stream = self._stream(shard)
+        lines = _lines(stream, os.path.relpath(shard, self.root) if self.root else shard)
+        return ShardItems(lines, close=stream.close)
 
     def load(self, item: JsonLine) -> Record | BadRecord:
-        """The record of a line; one that is damaged, or lacks a file, is a bad record."""
+        """Make the record of a line; one that is damaged, or lacks a file, is a bad record."""
         try:
             fields = json.loads(item.line)
             if not isinstance(fields, dict):
@@ -102,66 +86,33 @@ class JsonlSource:
             key = str(fields.get("key") or (fields[named[0]] if named else item.key))
             fields = {name: value for name, value in fields.items() if name not in _RESERVED}
             for name in named:
-                file = inside(self._root, fields[name], follow_symlinks=False)
-                fields[name] = read_file(file, root=self._root)
+                file = safe_path(self._files, fields[name], follow_symlinks=False)
+                fields[name] = read_file(file, root=self._files)
             if "label" in fields:
-                fields["label"] = self._labels.id_of(fields["label"])
+                fields["label"] = self.labels.id_of(fields["label"])
         except (ValueError, RecursionError, MissingFile) as error:
             return BadRecord(-1, item.key, " ".join(str(error).split()))
         return Record(-1, key, fields)
 
-    def fingerprint(self) -> str:
-        """Hash of the files' names and sizes, or of the commands."""
-        return self._shards.fingerprint()
 
-
-class JsonLines:
-    """The lines of a stream that are not empty.
-
-    Args:
-        stream: Its bytes; closed with this.
-        name: The shard's name, for keys.
-    """
-
-    def __init__(self, stream: ByteStream, name: str) -> None:
-        self._stream = stream
-        self._name = name
-        self._number = 0
-        self._ended = False
-
-    def __iter__(self) -> Any:
-        return self
-
-    def __next__(self) -> JsonLine | BadRecord:
-        """The next line; a bad record where damage ends the shard."""
-        while not self._ended:
-            key = f"{self._name}:{self._number + 1}"
-            try:
-                line = self._stream.readline(_MOST_LINE_BYTES)
-            except DamagedBytes as error:
-                self._ended = True
-                cause = f"{error}; what comes behind it in this shard is lost"
-                return BadRecord(-1, key, cause, ends_shard=True)
-            if not line:
-                break
-            self._number += 1
-            if len(line) == _MOST_LINE_BYTES and not line.endswith(b"\n"):
-                self._ended = True
-                return BadRecord(
-                    -1, key, f"no line ends within {_MOST_LINE_BYTES:,} bytes; this is no JSONL, "
-                    f"and what comes behind it in this shard is lost", ends_shard=True,
-                )  # fmt: skip
-            if line.strip():
-                return JsonLine(key, line)
-        raise StopIteration
-
-    def skip(self, count: int) -> int:
-        """Pass over so many lines; how many there were."""
-        for passed in range(count):
-            if next(self, None) is None:
-                return passed
-        return count
-
-    def close(self) -> None:
-        """Close the stream."""
-        self._stream.close()
+def _lines(stream: ByteStream, name: str) -> Iterator[JsonLine | BadRecord]:
+    """Read the lines of a shard that are not empty; a bad record where damage ends it."""
+    for number in itertools.count(1):
+        key = f"{name}:{number}"
+        try:
+            line = stream.readline(_MOST_LINE_BYTES)
+        except DamagedBytes as error:
+            cause = f"{error}; what comes behind it in this shard is lost"
+            yield BadRecord(-1, key, cause, ends_shard=True)
+            return
+        if not line:
+            return
+        if len(line) == _MOST_LINE_BYTES and not line.endswith(b"\n"):
+            cause = (
+                f"no line ends within {_MOST_LINE_BYTES:,} bytes; this is no JSONL, and what comes "
+                f"behind it in this shard is lost"
+            )
+            yield BadRecord(-1, key, cause, ends_shard=True)
+            return
+        if line.strip():
+            yield JsonLine(key, line)

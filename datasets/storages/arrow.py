@@ -2,19 +2,144 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
 
-from datasets.data_files import DataFiles
-from datasets.file_reader import retried
-from datasets.formats.arrow_files import ArrowFile
-from datasets.formats.arrow_lengths import row_lengths
-from datasets.formats.arrow_roles import Roles
-from datasets.formats.saved_folder import saved_files
-from datasets.shared_file import OpenFiles
-from datasets.table_storage import Survey, TableFile, TableStorage
-from pipeline.registry import register
+from annotated_types import Ge
+
+from penstock.core.registry import register
+from penstock.datasets.columnar.roles import Roles
+from penstock.datasets.columnar.storage import TableFile, TableStorage
+from penstock.datasets.columnar.values import damage
+from penstock.datasets.columnar.writer import TableWriter
+from penstock.datasets.files.access import OpenFiles, retried
+from penstock.datasets.files.data_files import DataFiles
+
+_MAGIC = b"ARROW1"
+# What a mapped batch costs: the objects that point into the file.
+_MAPPED_BATCH_BYTES = 4096
+
+
+class ArrowFile:
+    """An IPC file or stream whose batches can be had in any order, from any thread.
+
+    A stream is gone through when it is opened, and its batches are kept: they are mapped, but cost
+    memory where they are compressed.
+
+    Args:
+        path: The file.
+
+    Raises:
+        DamagedFile: It is neither, or is cut short.
+        FileNotFoundError: There is no such file.
+    """
+
+    def __init__(self, path: str) -> None:
+        import pyarrow as pa
+
+        self._lock = threading.Lock()
+        self._reader: Any = None
+        self._batches: list[Any] = []
+        with damage(), pa.memory_map(path) as source:
+            self._memory = source.read_buffer()
+        with damage():
+            if self._memory.size >= len(_MAGIC) and self._memory[: len(_MAGIC)] == _MAGIC:
+                self._reader = pa.ipc.open_file(self._memory)
+                self.schema = self._reader.schema
+            else:
+                stream = pa.ipc.open_stream(self._memory)
+                self.schema = stream.schema
+                self._batches = list(stream)
+
+    @property
+    def num_batches(self) -> int:
+        """Number of record batches."""
+        if self._reader is not None:
+            return int(self._reader.num_record_batches)
+        return len(self._batches)
+
+    def batch(self, part: int, columns: list[str] | None = None) -> tuple[Any, int]:
+        """A record batch, and the bytes of memory that it holds on to.
+
+        Args:
+            part: Its number in the file.
+            columns: Columns that are to be checked; None: all.
+
+        Raises:
+            DamagedFile: It cannot be read.
+        """
+        with damage():
+            if self._reader is not None:
+                with self._lock:
+                    batch = self._reader.get_batch(part)
+            else:
+                batch = self._batches[part]
+            if columns is not None:
+                batch = batch.select(columns)
+            batch.validate(full=True)
+        return batch, _MAPPED_BATCH_BYTES if self._is_mapped(batch) else batch.nbytes
+
+    def _is_mapped(self, batch: Any) -> bool:
+        start, stop = self._memory.address, self._memory.address + self._memory.size
+        buffers = (b for column in batch.columns for b in column.buffers() if b is not None)
+        return all(start <= buffer.address <= stop for buffer in buffers if buffer.size)
+
+
+def saved_files(folder: str, *, where: str) -> DataFiles | None:
+    """The files of a saved data set, or None if `folder` is none.
+
+    Args:
+        folder: Any folder.
+        where: The storage, for messages.
+
+    Raises:
+        ValueError: It is damaged, or holds several splits.
+    """
+    if os.path.isfile(os.path.join(folder, "dataset_dict.json")):
+        splits = _read_json(folder, "dataset_dict.json", "splits", where=where)
+        raise ValueError(
+            f"{where}: holds the splits {', '.join(map(str, splits))}; set dataset.storage.path to "
+            f"the folder of one of them"
+        )
+    if not os.path.isfile(os.path.join(folder, "state.json")):
+        return None
+    entries = _read_json(folder, "state.json", "_data_files", where=where)
+    names, marks = [], []
+    for entry in entries:
+        name = entry.get("filename") if isinstance(entry, dict) else None
+        if not isinstance(name, str) or name != os.path.basename(name) or name in ("", ".", ".."):
+            raise ValueError(
+                f"{where}: state.json names the file {name!r}, expected a name in this folder"
+            )
+        try:
+            status = os.stat(os.path.join(folder, name))
+        except OSError as error:
+            raise ValueError(
+                f"{where}: state.json names {name!r}: {error.strerror}; copy the folder again"
+            ) from error
+        names.append(name)
+        marks.append((status.st_size, status.st_mtime_ns))
+    if not names:
+        raise ValueError(f"{where}: state.json names no file; nothing to read")
+    return DataFiles(folder, tuple(names), tuple(marks))
+
+
+def _read_json(folder: str, name: str, item: str, *, where: str) -> list[Any]:
+    try:
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
+            value = json.load(file)[item]
+        if not isinstance(value, list):
+            raise TypeError(f"{item} is no list")
+        return value
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(
+            f"{where}: {name} is damaged ({type(error).__name__}: {error}); copy the folder again"
+        ) from error
 
 
 @register("storage", "arrow")
@@ -71,20 +196,47 @@ class _MappedFile:
         self.schema = file.schema
         self.num_groups = file.num_batches
 
-    def survey(self, columns: Sequence[str], lengths: str | None) -> Survey:
-        """Look at all batches, and check some columns of them."""
-        wanted = [*columns, *([] if lengths is None or lengths in columns else [lengths])]
-        found = Survey([], [self._file_bytes], {name: [] for name in columns})
+    def groups(self) -> tuple[list[int], list[int]]:
+        """Count the rows of all batches; the file's size stands for what they hold."""
+        rows = [self._file.batch(part, [])[0].num_rows for part in range(self.num_groups)]
+        return rows, [self._file_bytes]
+
+    def column(self, name: str) -> Iterator[Any]:
+        """Read a column of all batches."""
         for part in range(self.num_groups):
-            batch, _ = self._file.batch(part, wanted)
-            found.rows.append(batch.num_rows)
-            for name in columns:
-                found.columns[name].append(batch.column(name))
-            if lengths is not None:
-                found.lengths.append(row_lengths(batch.column(lengths)))
-        return found
+            yield self._file.batch(part, [name])[0].column(name)
 
     def read_group(self, part: int, roles: Roles) -> tuple[Sequence[Any], int]:
         """A record batch, mapped."""
         batch, size_bytes = self._file.batch(part, list(roles.fields))
         return [batch], size_bytes
+
+
+@register("writer", "arrow")
+class ArrowWriter(TableWriter):
+    """A folder of Arrow IPC files, one for each part, with the columns of the Parquet writer.
+
+    They are not compressed, so that a record is read from the mapped file by itself.
+
+    Args:
+        group_rows: Records of a record batch.
+        part_records: The most records of a file.
+    """
+
+    ending = ".arrow"
+
+    def __init__(
+        self,
+        *,
+        group_rows: Annotated[int, Ge(1)] = 1000,
+        part_records: Annotated[int, Ge(1)] = 10_000,
+    ) -> None:
+        self.group_rows = group_rows
+        self.part_records = part_records
+
+    @contextmanager
+    def _open_file(self, path: Path, schema: Any) -> Iterator[Callable[[Any], None]]:
+        import pyarrow as pa
+
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as file:
+            yield file.write_batch

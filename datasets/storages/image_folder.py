@@ -1,24 +1,29 @@
-"""Image files in a folder."""
+"""Read image files in a folder, and write them into the folders of their classes."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.annotations.file_labels import FileLabels
-from datasets.annotations.labels import class_ids
-from datasets.file_reader import MissingFile, read_file
-from datasets.index import Index, write_index
-from datasets.index_cache import cached_index
-from datasets.indexed_storage import IndexedStorage
-from datasets.sample import BadRecord, Record
-from datasets.scan import IMAGE_ENDINGS, is_unchanged, scan_files
-from pipeline.registry import register
+from penstock.core.parts import PackPlan, Part, PartSummary, Written, raw_keys, written_keys
+from penstock.core.registry import register
+from penstock.core.sample import BadRecord, Record
+from penstock.datasets.files.access import MissingFile, read_file
+from penstock.datasets.files.data_files import IMAGE_ENDINGS, Scan, is_unchanged, scan_files
+from penstock.datasets.records.index import Index, IndexContent
+from penstock.datasets.records.indexed_storage import IndexedStorage
+from penstock.datasets.records.labels import FileLabels, class_ids, names_from_folders
+
+_NAME_BYTES = 255  # the most that file systems take
+_PATH_BYTES = 2048
+_CHUNK = 1 << 16
 
 
 @register("storage", "image_folder")
@@ -31,8 +36,8 @@ class ImageFolder(IndexedStorage):
 
     Args:
         path: The folder.
-        labels: ``folder`` (the first folder below `path`), ``filename``, the path of a CSV with
-            the columns key and label, or None.
+        labels: ``folder`` (the first folder below `path`, where there are any), ``filename``, the
+            path of a CSV with the columns key and label, or None.
         label_pattern: For ``filename``: a regular expression whose group is the label.
         pattern: Names in place of a scan, such as ``img_{:07d}.jpg``: nothing is stored for a
             file. With the default labels, a pattern without a folder has none.
@@ -71,27 +76,25 @@ class ImageFolder(IndexedStorage):
         self.follow_symlinks = follow_symlinks
         self.hidden = hidden
         self.endings = tuple(endings)
-        self._index: Index | None = None
         if (pattern is None) != (count is None):
             raise ValueError(f"{self}: pattern and count belong together; got only one of them")
         if pattern is not None:
             self._check_pattern(pattern)
 
-    @property
-    def index(self) -> Index:
-        """Key, label and size_bytes of every file (generated names have no sizes)."""
-        if self._index is None:
-            if not os.path.isdir(self.path):
-                what = "a file" if os.path.exists(self.path) else "nothing there"
-                raise ValueError(
-                    f"{self}: expected a folder of images, got {what}; set dataset.storage.path"
-                )
-            self._index = cached_index(
-                self._recipe(),
-                build=self._build_scanned if self.pattern is None else self._build_generated,
-                is_current=self._is_current,
+    def mark(self) -> Any:
+        """Size and time of the CSV of the labels, if there is one."""
+        if not os.path.isdir(self.path):
+            what = "a file" if os.path.exists(self.path) else "nothing there"
+            raise ValueError(
+                f"{self}: expected a folder of images, got {what}; set dataset.storage.path"
             )
-        return self._index
+        return self._file_labels.csv_version()
+
+    def is_current(self, index: Index, mark: Any) -> bool:
+        """Whether neither the CSV nor any folder has changed."""
+        if not super().is_current(index, mark):
+            return False
+        return self.pattern is not None or is_unchanged(self.path, index.metadata["folders"], index)
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         """Read files; one that is gone or forbidden is a bad record.
@@ -99,31 +102,15 @@ class ImageFolder(IndexedStorage):
         Raises:
             OSError: The disk has trouble that did not pass.
         """
-        index = self.index
-        indices = np.asarray(indices, np.int64)
-        labels = index.values("label", indices).tolist() if "label" in index.columns else None
-        sizes: list[int | None] = [None] * len(indices)
-        if "size_bytes" in index.columns:
-            sizes = index.values("size_bytes", indices).tolist()
-        top = os.fsencode(self.path) + b"/"
-        records: list[Record | BadRecord] = []
-        raw_keys = index.raw_keys(indices)
-        for n, (i, raw_key, size) in enumerate(zip(indices.tolist(), raw_keys, sizes, strict=True)):
-            key = raw_key.decode("utf-8", "backslashreplace")
-            try:
-                content = read_file(top + raw_key, root=self.path, size_bytes=size)
-            except MissingFile as error:
-                records.append(BadRecord(i, key, str(error)))
-                continue
-            fields: dict[str, Any] = {"image": content}
-            if labels is not None:
-                fields["label"] = labels[n]
-            records.append(Record(i, key, fields))
-        return records
+        index, indices = self.index, np.asarray(indices, np.int64)
+        return self.records(indices, map(self._image, index.raw_keys(indices)))
 
-    def __getstate__(self) -> dict[str, Any]:
-        # With the index opened here, no worker looks through the folder again.
-        return {**vars(self), "_index": self.index}
+    def _image(self, key: bytes) -> dict[str, Any] | str:
+        path = os.fsencode(self.path) + b"/" + key
+        try:
+            return {"image": read_file(path, root=self.path)}
+        except MissingFile as error:
+            return str(error)
 
     def _check_pattern(self, pattern: str) -> None:
         assert self.count is not None
@@ -142,7 +129,33 @@ class ImageFolder(IndexedStorage):
                 f"in img_{{:07d}}.jpg"
             )
 
-    def _build_scanned(self, path: Path) -> None:
+    def scan(self) -> IndexContent:
+        """Find the files, or make their names, and their labels."""
+        keys: Iterable[bytes]
+        columns: dict[str, NDArray[Any]] = {}
+        metadata: dict[str, Any] = {}
+        labelled, pattern = self.labels is not None, self.pattern
+        if pattern is None:
+            found = self._scan()
+            sizes = found.size_bytes
+            narrow = np.uint32 if sizes.max() < 1 << 32 else np.int64
+            columns["size_bytes"], metadata["folders"] = sizes.astype(narrow), found.folders
+            keys = found.keys
+            # Files beside one another are of no class; a task that needs classes says so.
+            labelled = labelled and (self.labels != "folder" or any(b"/" in key for key in keys))
+            named: Any = {"keys": keys}
+        else:
+            named = {"key_pattern": pattern, "key_start": self.start, "count": self.count}
+            keys = (pattern.format(self.start + i).encode() for i in range(self.count or 0))
+            labelled = labelled and (self.labels != "folder" or "/" in pattern)
+        class_names = None
+        if labelled:
+            texts = [key.decode("utf-8", "backslashreplace") for key in keys]
+            names = self._file_labels.names(texts, where=str(self))
+            columns["label"], class_names = class_ids(names, self.classes, where=str(self))
+        return {**named, "columns": columns, "class_names": class_names, "metadata": metadata}
+
+    def _scan(self) -> Scan:
         found = scan_files(
             self.path,
             endings=self.endings,
@@ -155,55 +168,137 @@ class ImageFolder(IndexedStorage):
                 f"{self}: no image found, among {others or 'no files at all'}; expected names "
                 f"that end in {', '.join(self.endings)}; set dataset.storage.path, or endings"
             )
-        sizes = found.size_bytes
-        narrow = np.uint32 if sizes.max() < 1 << 32 else np.int64
-        self._write(path, found.keys, sizes.astype(narrow), folders=found.folders)
+        return found
 
-    def _build_generated(self, path: Path) -> None:
-        pattern, count = self.pattern, self.count
-        assert pattern is not None and count is not None
-        if self.labels is None or (self.labels == "folder" and "/" not in pattern):
-            write_index(path, key_pattern=pattern, key_start=self.start, count=count, columns={})
-            return
-        keys = [pattern.format(self.start + i).encode() for i in range(count)]
-        self._write(path, keys, None)
 
-    def _write(
-        self,
-        path: Path,
-        keys: list[bytes],
-        size_bytes: NDArray[Any] | None,
-        folders: Sequence[tuple[str, int]] = (),
-    ) -> None:
-        columns: dict[str, NDArray[Any]] = {}
-        class_names = None
-        metadata: dict[str, Any] = {"folders": folders}
-        if size_bytes is not None:
-            columns["size_bytes"] = size_bytes
-        if self.labels is not None:
-            # The file's time before it is read: written meanwhile, it is read again next time.
-            metadata["csv"] = self._file_labels.csv_version()
-            texts = [key.decode("utf-8", "backslashreplace") for key in keys]
-            names = self._file_labels.names(texts, where=str(self))
-            columns["label"], class_names = class_ids(names, self.classes, where=str(self))
-        if self.pattern is None:
-            write_index(
-                path, keys=keys, columns=columns, class_names=class_names, metadata=metadata
-            )
-        else:
-            write_index(
-                path,
-                key_pattern=self.pattern,
-                key_start=self.start,
-                count=self.count,
-                columns=columns,
-                class_names=class_names,
-                metadata=metadata,
-            )
+@register("writer", "image_folder")
+class ImageFolderWriter:
+    """A folder for each class, and in it the images' files, which keep their bytes.
 
-    def _is_current(self, index: Index) -> bool:
-        if index.metadata.get("csv") != self._file_labels.csv_version():
-            return False
-        if self.pattern is not None:
-            return True
-        return is_unchanged(self.path, index.metadata["folders"], index)
+    Keys are the files' paths and have to be such paths already, ``<class>/<name>.jpg``, as those of
+    records are that came from folders: nothing else would tell a record's key or class. So
+    classes are in the order of their names, records in that of their keys, and each has an image
+    file and a label, and nothing beside.
+    """
+
+    version = 1
+    part_records = 4096
+    part_bytes = 1 << 28
+    cannot_hold = frozenset(
+        ("keys", "numbered", "order", "classes", "pixels", "arrays", "shapes", "bytes", "numbers",
+         "values", "no image")
+    )  # fmt: skip
+    storage_arguments: dict[str, Any] = {}  # noqa: RUF012
+
+    def begin(self, folder: Path, plan: PackPlan) -> None:
+        """Check that all keys can be paths, and the samples be held."""
+        keys = list(_all_keys(plan))
+        _refuse_paths(keys)
+        for one, other in pairwise(keys):
+            if one >= other:
+                raise _refusal(f"{_shown(other)} stands behind {_shown(one)}, and files are sorted")
+        _refuse_classes(keys, plan)
+        for record in plan.samples:
+            _content(record, plan)
+
+    def write_part(
+        self, folder: Path, plan: PackPlan, part: Part, records: Iterator[Record]
+    ) -> Written:
+        """Write files."""
+        names, made = [], set()
+        for record in records:
+            content = _content(record, plan)
+            [key] = raw_keys(plan.index, np.array([record.index]))
+            name = os.fsdecode(key)
+            if (parent := os.path.dirname(name)) not in made:
+                made.add(parent)
+                os.makedirs(folder / parent, exist_ok=True)
+            (folder / name).write_bytes(content)
+            names.append(name)
+        return Written(files=tuple(names))
+
+    def join_part(self, folder: Path, plan: PackPlan, summary: PartSummary) -> None:
+        """Nothing: the files are in their places."""
+
+    def finish(self, folder: Path, plan: PackPlan, summaries: Sequence[PartSummary]) -> None:
+        """Check that every class still has a file, where some could not be read."""
+        _refuse_classes(written_keys(plan, summaries), plan)
+
+
+def _all_keys(plan: PackPlan) -> Iterator[bytes]:
+    for first in range(0, len(plan), _CHUNK):
+        yield from raw_keys(plan.index, np.arange(first, min(first + _CHUNK, len(plan))))
+
+
+def _refuse_paths(keys: Sequence[bytes]) -> None:
+    """Refuse keys that are no names of image files, or of which two may be one file."""
+    files: dict[str, bytes] = {}
+    folders: dict[str, bytes] = {}
+    for key in keys:
+        if problem := _problem(key):
+            raise _refusal(f"the key {_shown(key)} {problem}, and it would be a file's path")
+        parent = key.rpartition(b"/")[0]
+        while parent and folders.get(_folded(parent)) != parent:
+            if (other := folders.setdefault(_folded(parent), parent)) != parent:
+                raise _refusal(f"the folders {_shown(other)} and {_shown(parent)} may be one")
+            parent = parent.rpartition(b"/")[0]
+        if (known := files.setdefault(_folded(key), key)) is not key:
+            raise _refusal(f"the files {_shown(known)} and {_shown(key)} may be one")
+    for name in folders.keys() & files.keys():
+        raise _refusal(f"{_shown(files[name])} would be a file and a folder")
+
+
+def _problem(key: bytes) -> str | None:
+    parts = key.split(b"/")
+    stem, _, ending = parts[-1].rpartition(b".")
+    if len(parts) < 2 or any(part[:1] in (b"", b".") for part in parts):
+        return "is not <class>/<name> of names that do not begin with a dot"
+    if f".{ending.decode('ascii', 'replace').lower()}" not in IMAGE_ENDINGS or not stem:
+        return f"does not end in {', '.join(IMAGE_ENDINGS[:3])} or the like"
+    if any(byte < 32 or byte == 127 for byte in key) or b"\\" in key:
+        return "has a control character or a backslash"
+    if len(key) > _PATH_BYTES or max(map(len, parts)) > _NAME_BYTES:
+        return "is too long"
+    return None
+
+
+def _refuse_classes(keys: Sequence[bytes], plan: PackPlan) -> None:
+    """Refuse classes that would have other ids where they are found as folders."""
+    texts = [key.decode("utf-8", "backslashreplace") for key in keys]
+    _, found = class_ids(names_from_folders(texts, where="pack"), None, where="pack")
+    if tuple(found) == tuple(plan.class_names or ()):
+        return
+    given = list(plan.class_names or ())
+    gone = [name for name in given if name not in set(found)]
+    what = f"the class {gone[0]!r} has no file" if gone else "classes are not as folders sort them"
+    raise _refusal(what if given else "the records have no classes")
+
+
+def _content(record: Record, plan: PackPlan) -> bytes:
+    """A record's file."""
+    if extra := sorted(record.fields.keys() - {"image", "label"}):
+        raise _refusal(f"{record.key!r} has a field {extra[0]!r}")
+    image, label = record.fields.get("image"), record.fields.get("label")
+    if not isinstance(image, bytes | bytearray | memoryview):
+        raise _refusal(f"{record.key!r} has no image that is an encoded file")
+    folder = record.key.partition("/")[0]
+    classes = plan.class_names or ()
+    name = classes[label] if label is not None and 0 <= label < len(classes) else None
+    if name != folder:
+        raise _refusal(f"{record.key!r} is of the class {name!r} and in the folder {folder!r}")
+    return bytes(image)
+
+
+def _folded(path: bytes) -> str:
+    """Fold a path as file systems may: two that are alike then may be one."""
+    text = path.decode("utf-8", "surrogateescape")
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
+
+
+def _shown(key: bytes) -> str:
+    text = key.decode("utf-8", "backslashreplace")
+    return repr(text if len(text) < 80 else f"{text[:77]}...")
+
+
+def _refusal(what: str) -> ValueError:
+    return ValueError(f"pack.to=image_folder: {what}; pack.to=zip and the other forms hold it")

@@ -2,20 +2,142 @@
 
 from __future__ import annotations
 
+import io
+import math
+import mmap
 import os
-from typing import Any
+import struct
+import zlib
+from collections.abc import Mapping
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from datasets.annotations.file_labels import FileLabels
-from datasets.data_files import DataFiles
-from datasets.file_reader import read_file
-from datasets.formats.npy_bytes import view_npy
-from datasets.formats.npy_shards import load_npz, look_at_npy_shards, open_npy_shard
-from datasets.protocols import Storage
-from datasets.sample_files import SampleFiles
-from datasets.shard_rows import OpenShard
-from datasets.shard_storage import ShardStorage
-from datasets.shards import Shard
-from pipeline.registry import register
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.arrays import (
+    look_at_header,
+    view_npy,
+)
+from penstock.core.contracts import Storage
+from penstock.core.parts import PartSummary
+from penstock.core.registry import register
+from penstock.datasets.array_shards.samples import SampleFiles
+from penstock.datasets.array_shards.shards import Unread
+from penstock.datasets.array_shards.storage import ShardStorage
+from penstock.datasets.array_shards.writer import ShardWriter
+from penstock.datasets.files.access import (
+    EndOfFile,
+    FileView,
+    SharedFile,
+    read_file,
+    retried,
+)
+from penstock.datasets.files.zip_members import (
+    DEFLATED,
+    DamagedMember,
+    Member,
+    list_members,
+    read_member,
+)
+from penstock.datasets.records.labels import FileLabels
+
+_LOCAL_HEADER = struct.Struct("<26x2H")
+# The header of a .npy file has at most 10,000 bytes for NumPy.
+_HEAD_BYTES = 1 << 14
+# Numbers, and text of a fixed width.
+_KINDS = "biufcSU"
+
+
+def load_sample(path: str, root: str) -> dict[str, Any]:
+    """The fields of the sample in a file; ValueError where it is damaged."""
+    if not path.lower().endswith(".npz"):
+        return {"array": view_npy(read_file(path, root=root))}
+    file = SharedFile(path, root=root)
+    size = retried(lambda: os.stat(path).st_size, path=path, root=root)
+    members = list_members(FileView(file, size), where="it")
+    return {m.name.removesuffix(".npy"): view_npy(_content(file, m)) for m in members}
+
+
+def load_columns(
+    path: str, *, root: str, where: str, checksums: bool
+) -> dict[str | None, NDArray[Any] | Unread]:
+    """Map the array of a `.npy` file, or those of an `.npz` file; compressed ones are `Unread`.
+
+    See `datasets.array_shards.storage.LoadColumns`.
+    """
+    status = retried(lambda: os.stat(path), path=path, root=root)
+    file = SharedFile(path, root=root)
+    memory: mmap.mmap | None = None
+    columns: dict[str | None, NDArray[Any] | Unread] = {}
+    for name, place in _look(path, root, where, status.st_size, status.st_mtime_ns).items():
+        dtype, member = np.dtype(place.dtype), place.member
+        if member is not None and member.method == DEFLATED:
+            columns[name] = Unread(dtype, place.shape, partial(_array, file, member))
+            continue
+        if checksums and member is not None:
+            _content(file, member)
+        memory = memory or retried(partial(_map, path), path=path, root=root)
+        array = np.frombuffer(memory, dtype, math.prod(place.shape), place.offset)
+        columns[name] = array.reshape(place.shape)
+    return columns
+
+
+class _Place(NamedTuple):
+    """Where an array lies in a file, or, if its member is compressed, in that."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    offset: int
+    member: Member | None
+
+
+@lru_cache(1 << 14)
+def _look(path: str, root: str, where: str, size: int, mtime_ns: int) -> dict[str | None, _Place]:
+    """Look at the headers in a file; kept, since shards are opened again and again."""
+    file = SharedFile(path, root=root)
+    view: Any = FileView(file, size)
+    if not path.lower().endswith(".npz"):
+        return {None: _Place(*look_at_header(view, size, where, kinds=_KINDS), None)}
+    return {
+        member.name.removesuffix(".npy"): _look_at_member(file, member, f"{where}: {member.name}")
+        for member in list_members(view, where=where)
+    }
+
+
+def _look_at_member(file: SharedFile, member: Member, where: str) -> _Place:
+    deflated = member.method == DEFLATED
+    try:
+        header = file.read(member.offset, member.header_bytes)
+        name_bytes, extra_bytes = _LOCAL_HEADER.unpack_from(header)
+        start = member.offset + 30 + name_bytes + extra_bytes
+        head = file.read_upto(start, min(member.stored_bytes, _HEAD_BYTES))
+        if deflated:
+            head = zlib.decompressobj(-zlib.MAX_WBITS).decompress(head, _HEAD_BYTES)
+        elif member.stored_bytes != member.size_bytes:
+            raise EndOfFile(f"{member.stored_bytes:,} bytes cannot be {member.size_bytes:,}")
+    except (EndOfFile, zlib.error, struct.error) as error:
+        raise ValueError(f"{where} is damaged ({error}); copy the archive again") from error
+    shape, dtype, offset = look_at_header(io.BytesIO(head), member.size_bytes, where, kinds=_KINDS)
+    return _Place(shape, dtype, offset if deflated else start + offset, member)
+
+
+def _map(path: str) -> mmap.mmap:
+    with open(path, "rb", buffering=0) as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _content(file: SharedFile, member: Member) -> bytes:
+    try:
+        return read_member(file, **member.place)
+    except (DamagedMember, EndOfFile) as error:
+        raise ValueError(f"{member.name}: {error}") from error
+
+
+def _array(file: SharedFile, member: Member) -> NDArray[Any]:
+    return view_npy(_content(file, member))
+
 
 ENDINGS = (".npy", ".npz")
 
@@ -69,29 +191,36 @@ def open_npy_shards(
             labels=FileLabels.of(labels, label_pattern, folder=path, own=True),
             classes=classes,
         )
-    return ShardStorage("npy_shards", path, form=NpyFormat(kinds or {}, checksums), classes=classes)
+    return ShardStorage(
+        "npy_shards",
+        path,
+        endings=ENDINGS,
+        load=load_columns,
+        classes=classes,
+        checksums=checksums,
+        kinds=kinds,
+    )
 
 
-class NpyFormat:
-    """Shards of `.npy` and `.npz` files; see `datasets.shard_storage.ShardFormat`."""
+@register("writer", "npy_shards")
+class NpyShardsWriter(ShardWriter):
+    """A folder of ``image_00000.npy``, ``label_00000.npy``, ..., which `numpy.load` opens.
 
-    endings: tuple[str, ...] = ENDINGS
+    Values of differing shapes lie as `ShardWriter` says: ``image.offsets_00000``
+    and so on beside them.
+    """
 
-    def __init__(self, kinds: dict[str, str], checksums: bool) -> None:
-        self.kinds = kinds
-        self.checksums = checksums
+    def _check(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """There is nothing that NumPy cannot save."""
 
-    def look(self, files: DataFiles, *, where: str) -> list[Shard]:
-        """The shards that the files make up."""
-        return look_at_npy_shards(files, self.kinds, where=where)
+    def _write(
+        self, folder: Path, number: int, arrays: Mapping[str, NDArray[Any]]
+    ) -> tuple[str, ...]:
+        files = {f"{name}_{number:05d}.npy": array for name, array in arrays.items()}
+        for name, array in files.items():
+            np.save(folder / name, array, allow_pickle=False)
+        return tuple(files)
 
-    def open(self, shard: Shard, files: DataFiles) -> OpenShard:
-        """The arrays of a shard."""
-        return open_npy_shard(shard, files, checksums=self.checksums)
-
-
-def load_sample(path: str, root: str) -> dict[str, Any]:
-    """The fields of the sample in a file; ValueError where it is damaged."""
-    if path.lower().endswith(".npz"):
-        return load_npz(path, root=root, where="it")
-    return {"array": view_npy(read_file(path, root=root))}
+    def _fields(self, folder: Path, summary: PartSummary) -> set[str]:
+        names = (name.rpartition("_")[0] for name in summary.written.files)
+        return {name for name in names if "." not in name}

@@ -2,19 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
 
-from datasets.formats.arrow_lengths import row_lengths
-from datasets.formats.arrow_roles import Roles
-from datasets.formats.parquet_files import read_column, read_footer, read_group
-from datasets.shared_file import FileView, OpenFiles
-from datasets.table_storage import Survey, TableFile, TableStorage
-from pipeline.registry import register
+from annotated_types import Ge
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from penstock.core.registry import register
+from penstock.datasets.columnar.roles import Roles
+from penstock.datasets.columnar.storage import TableFile, TableStorage
+from penstock.datasets.columnar.values import DamagedFile, damage
+from penstock.datasets.columnar.writer import TableWriter
+from penstock.datasets.files.access import FileView, OpenFiles
+
+
+def read_footer(view: FileView) -> Any:
+    """The footer, a ``pyarrow.parquet.FileMetaData``.
+
+    Raises:
+        DamagedFile: There is none.
+    """
+    import pyarrow.parquet as pq
+
+    with damage():
+        footer = pq.ParquetFile(view).metadata
+        # Read here, because a schema may be wrong in a way that only its use shows.
+        footer.schema.to_arrow_schema()
+        return footer
+
+
+def read_group(view: FileView, footer: Any, part: int, columns: Sequence[str]) -> Any:
+    """Some columns of one row group, a ``pyarrow.Table`` whose arrays are validated.
+
+    Args:
+        view: The file, at any position.
+        footer: What `read_footer` gave; with it at hand, a reader for every call costs little, and
+            one may not be shared between threads.
+        part: The row group.
+        columns: Names of columns, or of leaves such as ``image.bytes``.
+
+    Raises:
+        DamagedFile: It cannot be read.
+    """
+    import pyarrow.parquet as pq
+
+    with damage():
+        file = pq.ParquetFile(view, metadata=footer, page_checksum_verification=True)
+        table = file.read_row_group(part, columns=list(columns), use_threads=False)
+        table.validate(full=True)
+    return table
 
 
 @register("storage", "parquet")
@@ -67,20 +104,18 @@ class _FooterFile:
         self.schema = self._footer.schema.to_arrow_schema()
         self.num_groups = self._footer.num_row_groups
 
-    def survey(self, columns: Sequence[str], lengths: str | None) -> Survey:
-        """Take rows and sizes from the footer, and read some columns."""
-        parts = [self._footer.row_group(i) for i in range(self.num_groups)]
-        return Survey(
-            [part.num_rows for part in parts],
-            [part.total_byte_size for part in parts],
-            {name: read_column(self._view(), self._footer, name).chunks for name in columns},
-            [] if lengths is None else [self._lengths(i, lengths) for i in range(self.num_groups)],
-        )
+    def groups(self) -> tuple[list[int], list[int]]:
+        """Take rows and sizes from the footer."""
+        parts = [self._footer.row_group(part) for part in range(self.num_groups)]
+        return [part.num_rows for part in parts], [part.total_byte_size for part in parts]
 
-    def _lengths(self, part: int, name: str) -> NDArray[np.int64]:
-        """Of one row group: there is room for no more of it than that."""
-        table = read_group(self._view(), self._footer, part, [name])
-        return row_lengths(table.column(name))
+    def column(self, name: str) -> Iterator[Any]:
+        """Read a column, a row group at a time: there may be room for no more."""
+        for part, rows in enumerate(self.groups()[0]):
+            table = read_group(self._view(), self._footer, part, [name])
+            if len(table) != rows:
+                raise DamagedFile(f"column {name!r} has {len(table):,} of {rows:,} rows")
+            yield from table.column(name).chunks
 
     def read_group(self, part: int, roles: Roles) -> tuple[Sequence[Any], int]:
         """The columns of a row group that records are made of."""
@@ -89,3 +124,41 @@ class _FooterFile:
 
     def _view(self) -> FileView:
         return FileView(self._files[self._name], self._file_bytes)
+
+
+@register("writer", "parquet")
+class ParquetWriter(TableWriter):
+    """A folder of Parquet files in the layout of the public hubs, one for each part.
+
+    Images are structs of ``bytes`` and ``path``, class names are in the hub's metadata, arrays are
+    lists, and whatever a record has beside lies in the column ``penstock_rest``. Nothing is
+    compressed, as images are already; pages have checksums.
+
+    Args:
+        group_rows: Records of a row group, which the format reads as one: few of them for
+            shuffled reading.
+        part_records: The most records of a file.
+    """
+
+    ending = ".parquet"
+
+    def __init__(
+        self,
+        *,
+        group_rows: Annotated[int, Ge(1)] = 100,
+        part_records: Annotated[int, Ge(1)] = 10_000,
+    ) -> None:
+        self.group_rows = group_rows
+        self.part_records = part_records
+
+    @contextmanager
+    def _open_file(self, path: Path, schema: Any) -> Iterator[Callable[[Any], None]]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        with pq.ParquetWriter(
+            path, schema, compression="NONE", use_dictionary=False, write_page_checksum=True
+        ) as file:
+            yield lambda batch: file.write_table(
+                pa.Table.from_batches([batch]), row_group_size=len(batch)
+            )

@@ -4,17 +4,187 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from datasets.annotations.file_labels import FileLabels
-from datasets.data_files import DataFiles
-from datasets.formats.pt_files import load_pt, look_at_pt_shards, open_pt_shard, sample_fields
-from datasets.protocols import Storage
-from datasets.sample_files import SampleFiles
-from datasets.shard_rows import OpenShard
-from datasets.shard_storage import ShardStorage
-from datasets.shards import Shard
-from pipeline.registry import register
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.contracts import Storage
+from penstock.core.parts import PartSummary
+from penstock.core.registry import register
+from penstock.datasets.array_shards.samples import SampleFiles
+from penstock.datasets.array_shards.shards import (
+    DamagedShard,
+)
+from penstock.datasets.array_shards.storage import ShardStorage
+from penstock.datasets.array_shards.writer import ShardWriter
+from penstock.datasets.files.access import EndOfFile, FileView, SharedFile, retried
+from penstock.datasets.files.zip_members import DamagedMember, list_members, read_member
+from penstock.datasets.records.labels import FileLabels
+
+if TYPE_CHECKING:
+    import torch
+
+_REMEDY = "save tensors, or lists and dicts of them, with torch.save"
+
+
+def load_pt(path: str, *, root: str, where: str, checksums: bool) -> Any:
+    """Load what was saved in a file: tensors are mapped, on the CPU; no code of it is run.
+
+    Args:
+        path: A file of `torch.save`, not of its old format.
+        root: The folder of the data set.
+        where: What messages call the file.
+        checksums: Compare all of it with its checksums, for which it is read.
+
+    Raises:
+        ValueError: It is damaged, or holds what would take running code to load; one line.
+        penstock.datasets.files.access.MissingFile: It is gone.
+        OSError: Trouble that did not pass.
+    """
+    import torch
+
+    file = SharedFile(path, root=root)
+    size = retried(lambda: os.stat(path).st_size, path=path, root=root)
+    if file.read_upto(0, 2) != b"PK":
+        raise ValueError(
+            f"{where} is damaged, no file of torch.save, or one of its old format, which cannot "
+            f"be mapped; {_REMEDY} of torch 1.6 or later"
+        )
+    for member in list_members(FileView(file, size), where=where):
+        if member.name.endswith("/constants.pkl"):
+            raise ValueError(f"{where} is a program (TorchScript), which is never run; {_REMEDY}")
+        # What the library maps it does not compare; nothing else in the file is large.
+        if checksums or "/data/" not in member.name:
+            try:
+                read_member(file, **member.place)
+            except (DamagedMember, EndOfFile) as error:
+                raise ValueError(f"{where}: {member.name}: {error}; copy it again") from error
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except OSError:
+        raise
+    except Exception as error:  # of many kinds, for damage and for what it may not load
+        said = " ".join(str(error).split()).partition(" This file can still be loaded")[0]
+        raise ValueError(
+            f"{where} holds other things than tensors, or is damaged ({said[:200]}); {_REMEDY}"
+        ) from None
+
+
+def to_array(tensor: torch.Tensor, where: str) -> NDArray[Any]:
+    """A tensor's memory as an array, read-only.
+
+    Raises:
+        ValueError: There is no such array: it is sparse, quantized, or of a type of torch alone.
+    """
+    try:
+        array = tensor.detach().numpy()
+    except (TypeError, RuntimeError):
+        kind = "strided" if str(tensor.layout) == "torch.strided" else str(tensor.layout)[6:]
+        raise ValueError(
+            f"{where} is a {kind} tensor of {str(tensor.dtype)[6:]}, of which there is no array; "
+            f"save a dense one of a plain type, such as float32 or float16"
+        ) from None
+    array.flags.writeable = False
+    return array
+
+
+def sample_fields(saved: Any, where: str) -> dict[str, Any]:
+    """The fields of one sample that was saved: a tensor, or a dict of tensors and plain values.
+
+    Raises:
+        ValueError: It is something else; one line.
+    """
+    import torch
+
+    if isinstance(saved, torch.Tensor):
+        return {"array": to_array(saved, where)}
+    if not isinstance(saved, Mapping):
+        raise ValueError(f"{where} holds a {type(saved).__name__}, expected a tensor or a dict")
+    return {str(name): _plain(value, f"{where}: {name!r}") for name, value in saved.items()}
+
+
+class Items:
+    """Values of a list, by row: tensors as arrays."""
+
+    def __init__(self, values: Sequence[Any], where: str) -> None:
+        self._values = values
+        self._where = where
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, row: int) -> Any:
+        """One value.
+
+        Raises:
+            DamagedShard: It is none.
+        """
+        try:
+            return _plain(self._values[row], f"{self._where}: row {row}")
+        except ValueError as error:
+            raise DamagedShard(str(error)) from error
+
+
+def load_columns(path: str, *, root: str, where: str, checksums: bool) -> dict[str | None, Any]:
+    """Map the tensors of a file; see `datasets.array_shards.storage.LoadColumns`."""
+    import torch
+
+    saved = load_pt(path, root=root, where=where, checksums=checksums)
+
+    if isinstance(saved, Mapping):
+        if not saved:
+            raise ValueError(f"{where} holds no tensor; {_REMEDY}")
+        return {str(name): _column(value, f"{where}: {name!r}") for name, value in saved.items()}
+    if isinstance(saved, torch.Tensor):
+        return {None: _column(saved, where)}
+    if isinstance(saved, list) and saved:
+        if all(isinstance(value, torch.Tensor) for value in saved):
+            return {None: Items(saved, where)}
+        if all(isinstance(value, Mapping) and value.keys() == saved[0].keys() for value in saved):
+            return {
+                str(name): _column([value[name] for value in saved], f"{where}: {name!r}")
+                for name in saved[0]
+            }
+    raise ValueError(
+        f"{where} holds a {type(saved).__name__}, expected a tensor [N, ...], a dict of these or "
+        f"a list of tensors or of dicts with the same fields; save one of them"
+    )
+
+
+def _column(value: Any, where: str) -> Any:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        array = to_array(value, where)
+        if not array.ndim:
+            raise ValueError(f"{where} holds one number, expected an axis of samples first")
+        return array
+    if not isinstance(value, list):
+        raise ValueError(f"{where} is a {type(value).__name__}, expected a tensor or a list")
+    for kind in (bool, int, float):
+        if value and all(type(item) is kind for item in value):
+            numbers = np.array(value)
+            if numbers.dtype.kind in "bif":
+                return numbers
+    return Items(value, where)
+
+
+def _plain(value: Any, where: str) -> Any:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return to_array(value, where) if value.ndim else value.item()
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(item, where) for item in value]
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item, where) for name, item in value.items()}
+    raise ValueError(f"{where} is a {type(value).__name__}, expected tensors and plain values")
+
 
 ENDINGS = (".pt", ".pth")
 
@@ -62,26 +232,65 @@ def open_pt_shards(
             labels=FileLabels.of(labels, label_pattern, folder=path, own=True),
             classes=classes,
         )
-    return ShardStorage("pt_shards", path, form=PtFormat(checksums), classes=classes)
-
-
-class PtFormat:
-    """Shards of `.pt` files; see `datasets.shard_storage.ShardFormat`."""
-
-    endings: tuple[str, ...] = ENDINGS
-
-    def __init__(self, checksums: bool) -> None:
-        self.checksums = checksums
-
-    def look(self, files: DataFiles, *, where: str) -> list[Shard]:
-        """The shards that the files make up."""
-        return look_at_pt_shards(files, where=where)
-
-    def open(self, shard: Shard, files: DataFiles) -> OpenShard:
-        """The tensors of a shard, as arrays."""
-        return open_pt_shard(shard, files, checksums=self.checksums)
+    return ShardStorage(
+        "pt_shards",
+        path,
+        endings=ENDINGS,
+        load=load_columns,
+        classes=classes,
+        checksums=checksums,
+    )
 
 
 def load_sample(path: str, root: str, *, checksums: bool) -> dict[str, Any]:
     """The fields of the sample in a file; ValueError where it is damaged."""
     return sample_fields(load_pt(path, root=root, where="it", checksums=checksums), "it")
+
+
+@register("writer", "pt_shards")
+class PtShardsWriter(ShardWriter):
+    """A folder of ``00000.pt``, ..., each a dict of tensors, which `torch.load` opens.
+
+    Values of differing shapes lie as `ShardWriter` says: ``image.offsets`` and so
+    on in the same dict.
+    """
+
+    def _check(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        _tensors(arrays)
+
+    def _write(
+        self, folder: Path, number: int, arrays: Mapping[str, NDArray[Any]]
+    ) -> tuple[str, ...]:
+        import torch
+
+        name = f"{number:05d}.pt"
+        torch.save(_tensors(arrays), folder / name)
+        return (name,)
+
+    def _fields(self, folder: Path, summary: PartSummary) -> set[str]:
+        import torch
+
+        [name] = summary.written.files
+        saved = torch.load(folder / name, weights_only=True, mmap=True)
+        return {field for field in saved if "." not in field}
+
+
+def _tensors(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """Tensors of arrays, in the machine's byte order.
+
+    Raises:
+        ValueError: torch has no such type.
+    """
+    import torch
+
+    tensors = {}
+    for name, array in arrays.items():
+        try:
+            native = array.astype(array.dtype.newbyteorder("="))
+            tensors[name] = torch.from_numpy(native)
+        except TypeError:
+            raise ValueError(
+                f"pack: the field {name!r} holds {array.dtype}, of which torch has no type; "
+                f"convert or drop it"
+            ) from None
+    return tensors

@@ -1,24 +1,40 @@
-"""Image files in ZIP archives."""
+"""Image files in ZIP archives, and the archives that packing writes.
+
+Those have a hidden member beside the image files: an Arrow file with the columns of
+`datasets.columnar.writer`, among them the name of the member that is a record's image.
+"""
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Ge
 from numpy.typing import NDArray
 
-from datasets.annotations.file_labels import FileLabels
-from datasets.annotations.labels import class_ids
-from datasets.data_files import DataFiles, find_data_files
-from datasets.file_reader import MissingFile
-from datasets.formats.arrow_damage import DamagedFile
-from datasets.formats.arrow_values import label_ids
-from datasets.formats.zip_members import (
+from penstock.core.parts import PackPlan, Part, PartSummary, Written
+from penstock.core.registry import register
+from penstock.core.sample import BadRecord, Record
+from penstock.datasets.columnar.roles import Roles, find_roles
+from penstock.datasets.columnar.values import DamagedFile, Row, damage, label_ids, read_rows
+from penstock.datasets.columnar.writer import RecordTable
+from penstock.datasets.files.access import EndOfFile, FileView, MissingFile, OpenFiles, SharedFile
+from penstock.datasets.files.data_files import (
+    IMAGE_ENDINGS,
+    DataFiles,
+    find_data_files,
+    image_ending,
+)
+from penstock.datasets.files.group_cache import GroupCache
+from penstock.datasets.files.zip_members import (
     NO_MEMBER,
     PLACE,
     DamagedMember,
@@ -26,24 +42,19 @@ from datasets.formats.zip_members import (
     list_members,
     read_member,
 )
-from datasets.formats.zip_packed import (
-    SIDECAR,
-    PackedArchives,
-    Sidecar,
-    look_at_sidecars,
-    open_sidecar,
-)
-from datasets.group_cache import GroupCache
-from datasets.index import Index, write_index
-from datasets.index_cache import cached_index
-from datasets.indexed_storage import IndexedStorage
-from datasets.sample import BadRecord, Record
-from datasets.scan import IMAGE_ENDINGS
-from datasets.shared_file import EndOfFile, FileView, OpenFiles
-from pipeline.registry import register
+from penstock.datasets.records.index import IndexContent
+from penstock.datasets.records.indexed_storage import IndexedStorage
+from penstock.datasets.records.labels import FileLabels, LabelIds, class_ids, refuse_twice
 
+_SIDECAR = ".penstock.arrow"
+_MEMBER = "penstock_member"
 _SIDECAR_BYTES = 128 << 20
+_ROWS = 1000
 _PARTS = frozenset(("train", "val", "valid", "validation", "test"))
+_UNREADABLE = (DamagedFile, DamagedMember, EndOfFile, MissingFile)
+
+_Found = list[tuple[str, int, Member]]
+"""Key, archive and member of every record."""
 
 
 @register("storage", "zip")
@@ -70,6 +81,7 @@ class ZipStorage(IndexedStorage):
     """
 
     name = "zip"
+    reading_arguments = ("checksums",)
 
     def __init__(
         self,
@@ -92,28 +104,23 @@ class ZipStorage(IndexedStorage):
         self.classes = None if classes is None else tuple(classes)
         self.hidden = hidden
         self.endings = tuple(endings)
+        self._dotted_endings = tuple(f".{ending.lower().lstrip('.')}" for ending in endings)
         self.checksums = checksums
-        self._index: Index | None = None
-        self._files: DataFiles | None = None
-        self._opened: OpenFiles | None = None
-        self._sidecars = GroupCache(_SIDECAR_BYTES)
+        self._files: DataFiles
         self._places: list[dict[str, int]] = []
 
-    @property
-    def index(self) -> Index:
-        """Key, label, size_bytes and place of every member."""
-        if self._index is None:
-            self._files = files = find_data_files(self.path, endings=(".zip",), where=str(self))
-            self._index = cached_index(
-                self._recipe("checksums"),
-                build=lambda path: self._build(path, files),
-                is_current=lambda index: (
-                    index.metadata["files"] == files.recipe
-                    and index.metadata["csv"] == self._file_labels.csv_version()
-                ),
-            )
-            self._places = self._index.metadata["sidecars"]
-        return self._index
+    def mark(self) -> Any:
+        """Names, sizes and times of the archives, and of the CSV of the labels."""
+        self._files = find_data_files(self.path, endings=(".zip",), where=str(self))
+        return [self._files.recipe, self._file_labels.csv_version()]
+
+    def learn(self, metadata: dict[str, Any]) -> None:
+        """Keep where the hidden members lie."""
+        self._places = metadata["sidecars"]
+
+    def open(self) -> _OpenArchives:
+        """Prepare to read; archives are opened when they are needed."""
+        return _OpenArchives(self._files, self._places, self.checksums)
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         """Read members; one that is damaged is a bad record.
@@ -122,101 +129,106 @@ class ZipStorage(IndexedStorage):
             OSError: The disk has trouble that did not pass.
         """
         index, indices = self.index, np.asarray(indices, np.int64)
-        assert self._files is not None
-        if self._opened is None:
-            self._opened = OpenFiles(self._files.root)
+        opened: _OpenArchives = self.opened
         rows = {name: index.values(name, indices) for name in index.columns}
-        found: list[bytes | str | None] = [None] * len(indices)
-        order = np.lexsort((rows["offset"], rows["archive"]))
-        values = {name: column.tolist() for name, column in rows.items()}
-        for n in order.tolist():
-            row = {name: column[n] for name, column in values.items()}
-            if row["method"] != NO_MEMBER.method:
-                found[n] = self._content(row)
-        others: list[Any] = [{}] * len(indices)
+        found: list[dict[str, Any] | str] = [{} for _ in indices]
         if "sidecar_row" in rows:
-            others = self._others(rows["archive"], rows["sidecar_row"])
-        records: list[Record | BadRecord] = []
-        for n, (i, key) in enumerate(zip(indices.tolist(), index.keys(indices), strict=True)):
-            content, other = found[n], others[n]
-            if isinstance(content, str) or isinstance(other, str):
-                cause = content if isinstance(content, str) else other
-                records.append(BadRecord(i, key, cause))
+            found = opened.others(rows["archive"], rows["sidecar_row"])
+        order = np.lexsort((rows["offset"], rows["archive"]))
+        values = {name: rows[name].tolist() for name in ("archive", *PLACE)}
+        for n in order.tolist():
+            fields = found[n]
+            row = {name: column[n] for name, column in values.items()}
+            if isinstance(fields, str) or row["method"] == NO_MEMBER.method:
                 continue
-            fields: dict[str, Any] = {**other}
-            if content is not None:
-                fields["image"] = content
-            if "label" in values:
-                fields["label"] = values["label"][n]
-            records.append(Record(i, key, fields))
-        return records
+            content = opened.content(**row)
+            found[n] = content if isinstance(content, str) else {**fields, "image": content}
+        return self.records(indices, found)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_index": self.index, "_files": self._files, "_opened": None,
-                "_sidecars": None}  # fmt: skip
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _sidecars=GroupCache(_SIDECAR_BYTES))
-
-    def _others(self, archives: NDArray[Any], rows: NDArray[Any]) -> list[Any]:
-        """What the hidden members hold of some records; or why it cannot be had."""
-        assert self._index is not None and self._files is not None and self._opened is not None
-        found: list[Any] = [{}] * len(rows)
-        for archive in np.unique(archives).tolist():
-            at = np.flatnonzero(archives == archive)
-            try:
-                name = self._files.names[archive]
-                load = partial(self._load, name, self._places[archive])
-                sidecar = self._sidecars.get((os.getpid(), archive), load)
-                values: Sequence[Any] = sidecar.rows(rows[at])
-            except (DamagedFile, DamagedMember, EndOfFile, MissingFile) as error:
-                values = [f"{self._files.names[archive]}, {SIDECAR}: {error}"] * len(at)
-            for n, value in zip(at.tolist(), values, strict=True):
-                found[n] = value
-        return found
-
-    def _load(self, name: str, place: dict[str, int]) -> tuple[Sidecar, int]:
-        """Read an archive's hidden member, and what it costs to keep it."""
-        assert self._opened is not None
-        return open_sidecar(read_member(self._opened[name], **place)), place["size_bytes"]
-
-    def _content(self, row: dict[str, Any]) -> bytes | str:
-        """A member's bytes, or why they cannot be had."""
-        assert self._files is not None and self._opened is not None
-        name = self._files.names[row["archive"]]
-        place = {name: row[name] for name in PLACE}
-        if not self.checksums:
-            place["crc32"] = None
-        try:
-            return read_member(self._opened[name], **place)
-        except (DamagedMember, EndOfFile, MissingFile) as error:
-            return f"{name}: {error}"
-
-    def _build(self, path: Path, files: DataFiles) -> None:
-        """Look through the directories of all archives."""
-        version = self._file_labels.csv_version()
-        opened = OpenFiles(files.root)
+    def scan(self) -> IndexContent:
+        """Index the directories of all archives."""
+        files, opened = self._files, OpenFiles(self._files.root)
         listed = []
         for name, (size, _) in zip(files.names, files.marks, strict=True):
             where = f"{self}: {name}" if len(files.names) > 1 else str(self)
             listed.append(list_members(FileView(opened[name], size), where=where))
-        hidden = [member for members in listed for member in members if member.name == SIDECAR]
+        hidden = [member for members in listed for member in members if member.name == _SIDECAR]
+        columns: dict[str, NDArray[Any]] = {}
+        labels, places = None, list[dict[str, Any]]()
         if len(hidden) == len(listed) and self.labels == "folder" and not self.folder:
-            packed = look_at_sidecars(files, listed, hidden, opened, where=str(self))
-            self._write(path, files, packed.found, None, packed=packed)
-            return
-        found: list[tuple[str, int, Member]] = []
-        others: list[str] = []
-        for number, members in enumerate(listed):
-            for member in members:
-                key = self._key(member.name)
-                if key is not None:
-                    found.append((key, number, member))
-                elif len(others) < 3:
-                    others.append(member.name)
-        if not found:
+            places = [{name: getattr(one, name) for name in PLACE} for one in hidden]
+            sidecars = [
+                _open_checked(opened[name], place, where=f"{self}: damaged: {name}, {_SIDECAR}")
+                for name, place in zip(files.names, places, strict=True)
+            ]
+            found = self._packed_records(files, listed, sidecars)
+            counts = [sum(map(len, sidecar.batches)) for sidecar in sidecars]
+            columns["sidecar_row"] = np.concatenate([np.arange(n, dtype=np.int32) for n in counts])
+            labels = self._packed_labels(sidecars)
+        else:
+            found = self._image_files(files, listed)
+            if self.labels is not None:
+                labels = self._file_label_ids([key for key, *_ in found])
+        columns["archive"] = np.array([number for _, number, _ in found], np.int32)
+        for name, dtype in PLACE.items():
+            columns[name] = np.array([getattr(member, name) for *_, member in found], dtype)
+        if labels is not None:
+            columns["label"] = labels[0]
+        return {
+            "keys": [key for key, *_ in found],
+            "columns": columns,
+            "class_names": None if labels is None else labels[1],
+            "metadata": {"sidecars": places},
+        }
+
+    def _packed_records(
+        self, files: DataFiles, listed: Sequence[Sequence[Member]], sidecars: Sequence[_Sidecar]
+    ) -> _Found:
+        """List the records that the hidden members name; `NO_MEMBER` for those without an image."""
+        found: _Found = []
+        for number, (members, sidecar) in enumerate(zip(listed, sidecars, strict=True)):
+            by_name = {member.name: member for member in members} | {"": NO_MEMBER}
+            texts = (sidecar.column(name) for name in ("key", _MEMBER))
+            keys, images = ([t for array in arrays for t in array.to_pylist()] for arrays in texts)
+            for key, image in zip(keys, images, strict=True):
+                if image not in by_name or key is None:
+                    name = files.names[number]
+                    raise ValueError(f"{self}: {name}: no member {image!r}, which is {key!r}")
+                found.append((key, number, by_name[image]))
+        refuse_twice([key.encode() for key, *_ in found], where=str(self))
+        return found
+
+    def _packed_labels(self, sidecars: Sequence[_Sidecar]) -> LabelIds | None:
+        import pyarrow as pa
+
+        roles = sidecars[-1].roles
+        labels = [array for one in sidecars if one.roles.label for array in one.column("label")]
+        if not labels:
+            return None
+        return label_ids(pa.chunked_array(labels), roles, self.classes, where=str(self))
+
+    def _file_label_ids(self, keys: list[str]) -> LabelIds:
+        names = self._file_labels.names(keys, where=str(self))
+        if self.labels == "folder" and len(set(names)) > 1 and set(names) <= _PARTS:
             raise ValueError(
-                f"{self}: no image found, among {', '.join(others) or 'no files at all'}; expected "
+                f"{self}: its folders are {' and '.join(sorted(set(names)))}, which are parts "
+                f"and no classes; set dataset.storage.folder=train to split that, or put the "
+                f"parts into train.zip and val.zip and set path to their folder"
+            )
+        return class_ids(names, self.classes, where=str(self))
+
+    def _image_files(self, files: DataFiles, listed: Sequence[Sequence[Member]]) -> _Found:
+        """List the members that are image files, by key."""
+        keyed = [
+            (self._key(member.name), number, member)
+            for number, members in enumerate(listed)
+            for member in members
+        ]
+        found = [(key, number, member) for key, number, member in keyed if key is not None]
+        if not found:
+            others = ", ".join(member.name for *_, member in keyed[:3])
+            raise ValueError(
+                f"{self}: no image found, among {others or 'no files at all'}; expected "
                 f"names that end in {', '.join(self.endings)}; set dataset.storage.path, folder "
                 f"or endings"
             )
@@ -227,62 +239,235 @@ class ZipStorage(IndexedStorage):
                     f"{self}: {key!r} stands twice, in {files.names[a]} and {files.names[b]}; "
                     f"write the archives anew without it"
                 )
-        self._write(path, files, found, version)
+        return found
 
     def _key(self, name: str) -> str | None:
-        """The key of a member, or None for one that is no record."""
+        """Make the key of a member; None for one that is no record."""
         folder = f"{self.folder}/" if self.folder else ""
         key = name.removeprefix(folder)
-        if not name.startswith(folder) or not key.lower().endswith(self._dotted_endings()):
+        if not name.startswith(folder) or not key.lower().endswith(self._dotted_endings):
             return None
         parts = key.split("/")
         if not self.hidden and any(part.startswith(".") or part == "__MACOSX" for part in parts):
             return None
         return key
 
-    def _dotted_endings(self) -> tuple[str, ...]:
-        return tuple(f".{ending.lower().lstrip('.')}" for ending in self.endings)
 
-    def _write(
-        self,
-        path: Path,
-        files: DataFiles,
-        found: list[tuple[str, int, Member]],
-        csv_version: list[int] | None,
-        *,
-        packed: PackedArchives | None = None,
-    ) -> None:
-        keys = [key for key, _, _ in found]
-        members = [member for _, _, member in found]
-        columns: dict[str, NDArray[Any]] = {
-            "archive": np.array([number for _, number, _ in found], np.int32)
-        }
-        for name, dtype in PLACE.items():
-            columns[name] = np.array([getattr(member, name) for member in members], dtype)
-        class_names = None
-        if packed is not None:
-            columns["sidecar_row"] = np.array(packed.rows, np.int32)
-            if packed.labels is not None:
-                columns["label"], class_names = label_ids(
-                    packed.labels, packed.roles, self.classes, where=str(self)
-                )
-        elif self.labels is not None:
-            names = self._file_labels.names(keys, where=str(self))
-            if self.labels == "folder" and len(set(names)) > 1 and set(names) <= _PARTS:
-                raise ValueError(
-                    f"{self}: its folders are {' and '.join(sorted(set(names)))}, which are parts "
-                    f"and no classes; set dataset.storage.folder=train to split that, or put the "
-                    f"parts into train.zip and val.zip and set path to their folder"
-                )
-            columns["label"], class_names = class_ids(names, self.classes, where=str(self))
-        write_index(
-            path,
-            keys=keys,
-            columns=columns,
-            class_names=class_names,
-            metadata={
-                "files": files.recipe,
-                "csv": csv_version,
-                "sidecars": [] if packed is None else packed.places,
-            },
-        )
+class _OpenArchives:
+    """The archives as a process has opened them; its threads share it.
+
+    Args:
+        files: The archives.
+        places: Where their hidden members lie, if all have one.
+        checksums: Compare members with their checksums.
+    """
+
+    def __init__(self, files: DataFiles, places: Sequence[dict[str, int]], checksums: bool) -> None:
+        self._files = files
+        self._places = places
+        self._checksums = checksums
+        self._opened = OpenFiles(files.root)
+        self._sidecars = GroupCache(_SIDECAR_BYTES)
+
+    def content(self, archive: int, **place: Any) -> bytes | str:
+        """Read a member's bytes, or why they cannot be had."""
+        name = self._files.names[archive]
+        if not self._checksums:
+            place["crc32"] = None
+        try:
+            return read_member(self._opened[name], **place)
+        except _UNREADABLE as error:
+            return f"{name}: {error}"
+
+    def others(self, archives: NDArray[Any], rows: NDArray[Any]) -> list[dict[str, Any] | str]:
+        """Read what the hidden members hold of some records, or why it cannot be had."""
+        found: list[dict[str, Any] | str] = [{} for _ in rows]
+        for archive in np.unique(archives).tolist():
+            at = np.flatnonzero(archives == archive)
+            try:
+                sidecar: _Sidecar = self._sidecars.get(archive, partial(self._load, archive))
+                values: Sequence[Row] = sidecar.read(rows[at])
+            except _UNREADABLE as error:
+                values = [f"{self._files.names[archive]}, {_SIDECAR}: {error}"] * len(at)
+            for n, value in zip(at.tolist(), values, strict=True):
+                found[n] = value
+        return found
+
+    def _load(self, archive: int) -> tuple[_Sidecar, int]:
+        """Read an archive's hidden member, and what it costs to keep it."""
+        place = self._places[archive]
+        content = read_member(self._opened[self._files.names[archive]], **place)
+        return _Sidecar.open(content), place["size_bytes"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sidecar:
+    """The records of one packed archive.
+
+    Attributes:
+        batches: Their rows, ``pyarrow.RecordBatch``, in order.
+        roles: What the columns become.
+    """
+
+    batches: Sequence[Any]
+    roles: Roles
+
+    @classmethod
+    def open(cls, content: bytes, columns: Collection[str] | None = None) -> _Sidecar:
+        """Read the content of a hidden member.
+
+        Args:
+            content: Its bytes.
+            columns: Columns that are to be checked; None: all.
+
+        Raises:
+            DamagedFile: It cannot be read.
+        """
+        import pyarrow as pa
+
+        with damage():
+            reader = pa.ipc.open_file(pa.BufferReader(content))
+            names = reader.schema.names
+            batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+            wanted = [name for name in names if columns is None or name in columns]
+            for batch in batches:
+                batch.select(wanted).validate(full=True)
+            if not {"key", _MEMBER} <= set(names):
+                raise DamagedFile("it names no keys and members")
+            roles = find_roles(
+                reader.schema,
+                image_column=None,
+                label_column=None,
+                key_column="key",
+                columns=[name for name in names if name != _MEMBER],
+                where=_SIDECAR,
+            )
+        return cls(batches, roles)
+
+    def column(self, name: str) -> list[Any]:
+        """Arrays of one column."""
+        return [batch.column(batch.schema.get_field_index(name)) for batch in self.batches]
+
+    def read(self, rows: NDArray[np.int64]) -> list[Row]:
+        """Read the fields of some records, int64 [n], but for images that are files."""
+        ends = np.cumsum([len(batch) for batch in self.batches])
+        found: list[Row] = []
+        parts = np.searchsorted(ends, rows, side="right").tolist()
+        for row, part in zip(rows.tolist(), parts, strict=True):
+            if part == len(ends):
+                found.append("it is not what it was when the index was made")
+                continue
+            batch = self.batches[part]
+            found += read_rows(batch, [row - int(ends[part]) + len(batch)], self.roles)
+        return found
+
+
+def _open_checked(file: SharedFile, place: dict[str, int], *, where: str) -> _Sidecar:
+    """Open what an index needs of a hidden member; ValueError where it is damaged."""
+    try:
+        return _Sidecar.open(read_member(file, **place), ("key", "label", _MEMBER))
+    except _UNREADABLE as error:
+        raise ValueError(f"{where}: {error}; copy it again, or take it away") from error
+
+
+@register("writer", "zip")
+class ZipWriter:
+    """A folder of ZIP archives, one for each part: image files in class folders, not compressed.
+
+    Images are members that any program can take out, named by their keys where these can be
+    names. All else lies in a hidden member, an Arrow file: keys, labels, boxes, pixels.
+
+    Args:
+        part_records: The most records of an archive.
+    """
+
+    version = 1
+    part_bytes = 1 << 28
+    cannot_hold: frozenset[str] = frozenset()
+    storage_arguments: dict[str, Any] = {}  # noqa: RUF012
+
+    def __init__(self, *, part_records: Annotated[int, Ge(1)] = 10_000) -> None:
+        self.part_records = part_records
+
+    def begin(self, folder: Path, plan: PackPlan) -> None:
+        """Check that the samples can be held."""
+        named = [record for record, _ in _named(plan.samples, plan)]
+        list(_table(plan).batches(named, rows=_ROWS))
+
+    def write_part(
+        self, folder: Path, plan: PackPlan, part: Part, records: Iterator[Record]
+    ) -> Written:
+        """Write an archive, if any record of the part can be read."""
+        import pyarrow as pa
+
+        table, rows = _table(plan), 0
+        name = f"part-{part.number:05d}-of-{len(plan.parts):05d}.zip"
+        with zipfile.ZipFile(folder / name, "w") as archive:
+
+            def others() -> Iterator[Record]:
+                for record, image in _named(records, plan):
+                    if image is not None:
+                        archive.writestr(_member(record.fields[_MEMBER]), image)
+                    yield record
+
+            sidecar = io.BytesIO()
+            with pa.ipc.new_file(sidecar, table.schema) as file:
+                for batch in table.batches(others(), rows=_ROWS):
+                    file.write_batch(batch)
+                    rows += len(batch)
+            archive.writestr(_member(_SIDECAR), sidecar.getbuffer())
+        if not rows:
+            (folder / name).unlink()
+        return Written(files=(name,) if rows else ())
+
+    def join_part(self, folder: Path, plan: PackPlan, summary: PartSummary) -> None:
+        """Nothing: a part is an archive of the result."""
+
+    def finish(self, folder: Path, plan: PackPlan, summaries: Sequence[PartSummary]) -> None:
+        """Nothing: the archives are all that there is."""
+
+
+def _table(plan: PackPlan) -> RecordTable:
+    """The table of the hidden member: records without the images that are files."""
+    named = tuple(record for record, _ in _named(plan.samples, plan))
+    return RecordTable(replace(plan, samples=named))
+
+
+def _named(records: Iterable[Record], plan: PackPlan) -> Iterator[tuple[Record, bytes | None]]:
+    """Put the name of its member in place of each record's image, and give that image."""
+    taken = {_SIDECAR}
+    for record in records:
+        fields, image, name = dict(record.fields), None, ""
+        if isinstance(fields.get("image"), bytes | bytearray | memoryview):
+            image = bytes(fields.pop("image"))
+            name = _member_name(record, image, plan)
+            while name in taken:  # keys that differ in what is no part of a name
+                name = f"{record.index:08d}/{name}"
+            taken.add(name)
+        yield replace(record, fields={**fields, _MEMBER: name}), image
+
+
+def _member_name(record: Record, image: bytes, plan: PackPlan) -> str:
+    """Name a member as a file can be: the key, if that can be one, in the folder of its class."""
+    name = record.key if _is_path(record.key) else f"{record.index:08d}"
+    label, classes = record.fields.get("label"), plan.class_names
+    if label is not None and classes is not None:
+        folder = classes[label].replace("/", "_")
+        if _is_path(folder) and not name.startswith(f"{folder}/"):
+            name = f"{folder}/{name}"
+    if not name.lower().endswith(IMAGE_ENDINGS):
+        name += image_ending(image) or ".bin"
+    return name
+
+
+def _is_path(text: str) -> bool:
+    odd = any(c in text for c in '\\:*?"<>|') or not text.isprintable() or len(text) > 200
+    parts = text.split("/")
+    return not odd and not any(part[:1] in ("", ".", "-") or part[-1] in ". " for part in parts)
+
+
+def _member(name: str) -> zipfile.ZipInfo:
+    """A member with the first date that the format has, so that equal data are equal bytes."""
+    member = zipfile.ZipInfo(name)
+    member.external_attr = 0o644 << 16
+    return member

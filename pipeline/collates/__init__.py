@@ -1,1 +1,1 @@
-"""Collates: samples to a batch of tensors."""
+"""Collate samples into a batch of tensors, one way per file."""

@@ -1,19 +1,19 @@
-"""Samples of any shapes to a batch, ragged arrays as lists."""
+"""Collate samples of any shapes: ragged arrays become lists."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from datasets.sample import Batch, Sample
-from pipeline.columns import (
+from penstock.core.registry import register
+from penstock.core.sample import Batch, Sample
+from penstock.pipeline.collating import (
     batch_keys,
     from_arrays,
-    from_numbers,
+    from_values,
     is_array,
     to_array,
     to_columns,
 )
-from pipeline.registry import register
 
 
 @register("collate", "list")
@@ -50,21 +50,14 @@ class ListCollate:
         batch: Batch = {}
         for field, values in columns.items():
             if not all(is_array(value) for value in values):
-                numbers = from_numbers(values)
-                batch[field] = values if numbers is None else numbers
+                batch[field] = from_values(values)
             elif field in self.stacked:
-                batch[field] = self._stack(field, values, keys)
+                remedy = (
+                    f"an augmentation step such as a resize, or take {field!r} out of "
+                    f"collate.stacked"
+                )
+                batch[field] = from_arrays(field, values, keys, remedy=remedy)
             else:
                 # Copied: a batch never shares memory with a sample that somebody may keep.
                 batch[field] = [torch.tensor(to_array(value)) for value in values]
         return batch
-
-    def _stack(self, field: str, values: list[object], keys: list[str]) -> object:
-        try:
-            return from_arrays(field, values, keys)
-        except ValueError as error:
-            cause = str(error).partition(";")[0]
-            raise ValueError(
-                f"{cause}; make them equal with an augmentation step such as a resize, or take "
-                f"{field!r} out of collate.stacked"
-            ) from None

@@ -1,19 +1,27 @@
-"""Samples of dicts in dicts, lists of arrays, and graphs, to a batch of the same structure."""
+"""Collate samples of dicts in dicts, lists of arrays, and graphs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from datasets.sample import Batch, Sample
-from pipeline.columns import batch_keys, from_arrays, from_numbers, is_array, to_array
-from pipeline.padded_arrays import count_padding, padded
-from pipeline.registry import register
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from penstock.core.contracts import CollateCapabilities
+from penstock.core.registry import register
+from penstock.core.sample import Batch, Sample
+from penstock.pipeline.collating import (
+    batch_keys,
+    count_padding,
+    from_arrays,
+    from_values,
+    is_array,
+    padded,
+    refuse_unlike,
+    to_array,
+    to_columns,
+)
 
 RULES = ("stack", "list", "pad", "concat", "nodes", "edges")
 _GRAPH, _COUNT = "graph", "num_nodes"
@@ -51,6 +59,11 @@ class NestedCollate:
         self.rules = dict(_flat(rules or {}, ""))
         self.value = value
 
+    @property
+    def capabilities(self) -> CollateCapabilities:
+        """It counts the padding."""
+        return CollateCapabilities(overhead=count_padding)
+
     def __call__(self, samples: list[Sample]) -> Batch:
         """Put samples together.
 
@@ -74,19 +87,13 @@ class NestedCollate:
             )
         return batch
 
-    def overhead(self, batch: Batch) -> tuple[int, int]:
-        """Positions of padded fields that hold data, and all of them."""
-        return count_padding(batch)
-
     def _dict(
         self, parts: Sequence[Any], path: str, keys: Sequence[str], found: set[str]
     ) -> dict[str, Any]:
-        _refuse_other_fields(parts, path, keys)
         made: dict[str, Any] = {}
-        for name in parts[0]:
+        for name, values in to_columns(parts, keys=keys, path=path).items():
             inner = f"{path}{name}"
             found.add(inner)
-            values = [part[name] for part in parts]
             if any(isinstance(value, dict) for value in values):
                 if not all(isinstance(value, dict) for value in values):
                     raise ValueError(f"collate/nested: {inner!r} is a dict in some samples only")
@@ -112,13 +119,16 @@ class NestedCollate:
             elif any(is_array(value) or isinstance(value, (list, tuple)) for value in values):
                 rule = "list"
             else:
-                numbers = from_numbers(values)
-                return {name: values if numbers is None else numbers}
+                return {name: from_values(values)}
         if rule == "list":
             return {name: [_tensors(value) for value in values]}
         arrays = [_array(value, path, rule, key) for value, key in zip(values, keys, strict=True)]
         if rule == "stack":
-            return {name: _stacked(arrays, path, keys)}
+            remedy = (
+                f"a transform, or say what they are: collate.rules={{{path}: pad}}, or another of "
+                f"{', '.join(RULES)}"
+            )
+            return {name: from_arrays(path, arrays, keys, remedy=remedy)}
         arrays = _filled_in(arrays)
         if rule == "pad":
             made = padded(
@@ -161,7 +171,7 @@ class NestedCollate:
         }
 
     def _nodes(self, part: Mapping[str, Any], path: str, key: str) -> int:
-        """How many nodes the graph of one sample has."""
+        """Count the nodes of the graph of one sample."""
         said = {
             name: len(_array(value, f"{path}{name}", "nodes", key))
             for name, value in part.items()
@@ -195,18 +205,6 @@ def _flat(rules: Mapping[str, Any], path: str) -> list[tuple[str, str]]:
     return flat
 
 
-def _refuse_other_fields(parts: Sequence[Any], path: str, keys: Sequence[str]) -> None:
-    first = parts[0].keys()
-    for part, key in zip(parts, keys, strict=True):
-        if part.keys() != first:
-            name = sorted(map(str, part.keys() ^ first))[0]
-            having, lacking = (key, keys[0]) if name in part else (keys[0], key)
-            raise ValueError(
-                f"collate/nested: '{path}{name}' is in sample {having!r} but not in {lacking!r}; "
-                f"give it to every sample, or to none"
-            )
-
-
 def _put(
     made: dict[str, Any], parts: Sequence[Any], key: str, value: Any, name: str, path: str
 ) -> None:
@@ -237,17 +235,6 @@ def _array(value: Any, path: str, rule: str, key: str) -> NDArray[Any]:
     )
 
 
-def _stacked(arrays: list[Any], path: str, keys: Sequence[str]) -> Any:
-    try:
-        return from_arrays(path, arrays, keys)
-    except ValueError as error:
-        cause = str(error).partition(";")[0]
-        raise ValueError(
-            f"{cause}; make them equal, or say what they are: collate.rules={{{path}: pad}}, "
-            f"or another of {', '.join(RULES)}"
-        ) from None
-
-
 def _filled_in(arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:
     """Arrays without elements, of which lists do not say more, in the form of the others."""
     first = next((array for array in arrays if array.size), arrays[0])
@@ -258,14 +245,8 @@ def _filled_in(arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:
 def _joined(arrays: list[Any], path: str, keys: Sequence[str]) -> Any:
     import torch
 
-    first = arrays[0]
-    for array, key in zip(arrays, keys, strict=True):
-        if array.shape[1:] != first.shape[1:] or array.dtype != first.dtype:
-            raise ValueError(
-                f"collate/nested: {path!r} is {first.dtype} {list(first.shape)} in sample "
-                f"{keys[0]!r} and {array.dtype} {list(array.shape)} in {key!r}; to be joined, "
-                f"they may differ in their first axis alone"
-            )
+    remedy = "to be joined, they may differ in their first axis alone"
+    refuse_unlike(f"collate/nested: {path!r}", arrays, keys, free_axes=1, remedy=remedy)
     return torch.from_numpy(np.concatenate(arrays))
 
 

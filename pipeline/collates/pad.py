@@ -1,21 +1,24 @@
-"""Ragged arrays to one tensor, filled up to a common length."""
+"""Collate ragged arrays to one tensor, filled up to a common length."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from datasets.sample import Batch, Sample
-from pipeline.columns import batch_keys, from_arrays, from_numbers, is_array, to_columns
-from pipeline.padded_arrays import count_padding, padded
-from pipeline.registry import register
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from numpy.typing import NDArray
+from penstock.core.contracts import CollateCapabilities
+from penstock.core.registry import register
+from penstock.core.sample import Batch, Sample
+from penstock.pipeline.collating import (
+    batch_keys,
+    count_padding,
+    from_arrays,
+    from_values,
+    is_array,
+    padded,
+    to_columns,
+)
 
 
 @register("collate", "pad")
@@ -52,6 +55,11 @@ class PaddedCollate:
         self.multiple_of = multiple_of
         self.buckets = None if buckets is None else sorted(buckets)
 
+    @property
+    def capabilities(self) -> CollateCapabilities:
+        """It counts the padding."""
+        return CollateCapabilities(overhead=count_padding)
+
     def __call__(self, samples: list[Sample]) -> Batch:
         """Put samples together.
 
@@ -76,52 +84,21 @@ class PaddedCollate:
         batch: Batch = {}
         for field, values in columns.items():
             if not all(is_array(value) for value in values):
-                numbers = from_numbers(values)
-                batch[field] = values if numbers is None else numbers
+                batch[field] = from_values(values)
             elif axes := self._ragged_axes(field):
                 batch |= self._pad(field, values, keys, axes)
             else:
-                batch[field] = self._stack(field, values, keys)
+                remedy = (
+                    f"an augmentation step such as a resize, or say that they are ragged: "
+                    f"collate.fields={{{field}: 2}} for two axes"
+                )
+                batch[field] = from_arrays(field, values, keys, remedy=remedy)
         return batch
-
-    def overhead(self, batch: Batch) -> tuple[int, int]:
-        """How much of a batch is padding.
-
-        Args:
-            batch: A batch that this collate made.
-
-        Returns:
-            Positions of padded fields that hold data, and all of them.
-        """
-        return count_padding(batch)
-
-    def padded_lengths(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The length that a batch is filled up to, by that of its longest row; int64 [n] both.
-
-        Lengths above the last bucket, which a call refuses, stay as they are.
-        """
-        import numpy as np
-
-        if self.buckets is None:
-            return -(-lengths // self.multiple_of) * self.multiple_of
-        buckets = np.array([*self.buckets, 0])
-        found = buckets[np.searchsorted(buckets[:-1], lengths)]
-        return np.maximum(found, lengths)
 
     def _ragged_axes(self, field: str) -> int:
         if self.fields is not None:
             return self.fields.get(field, 0)
         return 0 if field in ("image", "mask") else 1
-
-    def _stack(self, field: str, values: list[Any], keys: list[str]) -> torch.Tensor:
-        try:
-            return from_arrays(field, values, keys)
-        except ValueError as error:
-            cause = str(error).partition(";")[0]
-            raise ValueError(
-                f"{cause}; make them equal with an augmentation step such as a resize, or say "
-                f"that they are ragged: collate.fields={{{field}: 2}} for two axes"
-            ) from error
 
     def _pad(self, field: str, values: list[Any], keys: list[str], axes: int) -> Batch:
         fill = self.value.get(field, 0) if isinstance(self.value, Mapping) else self.value

@@ -1,26 +1,56 @@
-"""The commands of ``python -m pipeline``; each takes the overrides that ``train.py`` takes.
+"""Run the commands of ``python -m pipeline``; each takes the overrides that ``train.py`` takes.
 
-A command is a module here: a settings dataclass registered as ``settings/<command>``, and
-``run(config) -> int``, which returns the exit status. One that is to take ``key=a,b`` says
-``SWEEPS = True``, and its ``run`` gets `pipeline.config.points.Points`. With ``TYPED = True`` it
-also gets the overrides as they were typed. ``WORDS`` are words that may follow its name, each with
-the override that it stands for.
+A command is a module here, with a settings dataclass registered as ``settings/<command>`` and
+``run(config) -> int``, which returns the exit status, and a line in `COMMANDS`.
 """
 
 from __future__ import annotations
 
 import difflib
+import os
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 
+from penstock.core.user_errors import program_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """Describe a command: what it does and takes.
+
+    Attributes:
+        what: What it does, for ``--help``.
+        sweeps: Takes ``key=a,b``: its ``run`` gets `pipeline.config.sweep.Points`.
+        takes_typed: Its ``run`` also gets the overrides as they were typed, as ``typed``.
+        words: Words that may follow its name, each with the override that it stands for.
+    """
+
+    what: str
+    sweeps: bool = False
+    takes_typed: bool = False
+    words: Mapping[str, str] = field(default_factory=dict)
+
+
 COMMANDS = {
-    "bench": "which of loader and model is the limit; bench storages: which form to keep data in",
-    "doctor": "what this machine and this configuration can promise; equal=true proves it",
-    "pack": "copy a data set into another form, such as LMDB, or check such a copy",
-    "predict": "what a trained model says of every sample, as a table",
-    "preview": "a picture of what the model gets, beside the originals",
+    "bench": Command(
+        what="which of loader and model is the limit; bench storages: which form to keep data in",
+        sweeps=True,
+        words={"storages": "bench.storages=true"},
+    ),
+    "doctor": Command(
+        what="what this machine and this configuration can promise; equal=true proves it"
+    ),
+    "pack": Command(
+        what="copy a data set into another form, such as LMDB, or check such a copy",
+        takes_typed=True,
+    ),
+    "predict": Command(what="what a trained model says of every sample, as a table"),
+    "preview": Command(what="a picture of what the model gets, beside the originals"),
 }
+_TRAIN = {"train": Command(what="train, or sweep with -m; the same as a checkout's train.py")}
 
 
 def main(argv: list[str]) -> int:
@@ -35,32 +65,50 @@ def main(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print(_usage())
         return 0 if argv else 2
-    name = argv[0]
+    name, *overrides = argv
+    if (
+        name in ("-sc", "--shell-completion") and overrides
+    ):  # what a shell asks that completes `penstock`
+        return _complete(overrides)
     if name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        names = sorted(COMMANDS | _TRAIN)
+        near = difflib.get_close_matches(name, names, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        print(
-            f"pipeline: no command {name!r}{hint} (commands: {', '.join(COMMANDS)})",
-            file=sys.stderr,
-        )
+        print(f"penstock: no command {name!r}{hint} (commands: {', '.join(names)})",
+              file=sys.stderr)  # fmt: skip
         return 2
-    from pipeline.config.command_line import run_command
+    from penstock.pipeline.config.command_line import run_command
 
-    command = import_module(f"pipeline.commands.{name}")
-    sweeps, words = getattr(command, "SWEEPS", False), getattr(command, "WORDS", {})
-    typed = argv[1:]
-    for word in [text for text in typed if text[:1] != "-" and "=" not in text]:
-        if word in words:
-            typed = _without_word(typed, word, words[word])
-        elif near := difflib.get_close_matches(word, words, n=1):
-            print(f"pipeline {name}: no {word!r}; did you mean {near[0]}?", file=sys.stderr)
+    command = COMMANDS[name]
+    run = import_module(f"penstock.pipeline.commands.{name}").run
+    for word in [text for text in overrides if text[:1] != "-" and "=" not in text]:
+        if word in command.words:
+            overrides = _without_word(overrides, word, command.words[word])
+        elif near := difflib.get_close_matches(word, command.words, n=1):
+            print(f"{program_of(name)}: no {word!r}; did you mean {near[0]}?", file=sys.stderr)
             return 2
-    run = partial(command.run, typed=typed) if getattr(command, "TYPED", False) else command.run
-    return run_command(name, typed, run, sweeps=sweeps)
+    if command.takes_typed:
+        run = partial(run, typed=overrides)
+    return run_command(name, overrides, run, sweeps=command.sweeps)
+
+
+def _complete(arguments: list[str]) -> int:
+    """Complete a line of ``penstock``: the name of a command, then its overrides."""
+    from penstock.pipeline.config import command_line
+
+    line = os.environ.get("COMP_LINE", "")
+    _, *words = line.split() or [""]
+    if arguments[0].startswith("query=") and len(words) + line.endswith(" ") < 2:
+        names = [name for name in sorted(COMMANDS | _TRAIN) if name.startswith("".join(words))]
+        print(*names, sep="\n" if arguments[0] == "query=fish" else " ")
+        return 0
+    if words and words[0] in COMMANDS:
+        return command_line.run_command(words[0], ["-sc", *arguments], lambda config: 0)
+    return command_line.main("", ["-sc", *arguments])
 
 
 def _without_word(typed: list[str], word: str, override: str) -> list[str]:
-    """What was typed, with the override in the word's place, unless its key was typed too."""
+    """Put the override in the word's place, unless its key was typed too."""
     key = override.partition("=")[0]
     keys = (f"{key}=", f"{key.rpartition('.')[2]}=")
     instead = [] if any(text.startswith(keys) for text in typed) else [override]
@@ -69,7 +117,7 @@ def _without_word(typed: list[str], word: str, override: str) -> list[str]:
 
 
 def _usage() -> str:
-    lines = ["usage: python -m pipeline <command> [overrides]", ""]
-    lines += [f"  {name:<8} {what}" for name, what in COMMANDS.items()]
-    lines += ["", "`python -m pipeline <command> --help` shows a command's settings."]
+    lines = [f"usage: {program_of('<command>')} [overrides]", ""]
+    lines += [f"  {name:<8} {command.what}" for name, command in (_TRAIN | COMMANDS).items()]
+    lines += ["", f"`{program_of('<command>')} --help` shows a command's settings."]
     return "\n".join(lines)

@@ -15,16 +15,19 @@ from importlib import metadata
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from pipeline.registry import register
+from penstock.core.registry import register
+from penstock.core.user_errors import program_of
 
 if TYPE_CHECKING:
-    from pipeline.loader.settings import LoaderSettings
+    from penstock.pipeline.loader.settings import LoaderSettings
 
 _PACKAGES = (
     "torch", "numpy", "hydra-core", "albumentations", "opencv-python-headless", "simplejpeg",
-    "lmdb", "pyarrow",
+    "pillow", "lmdb", "pyarrow",
 )  # fmt: skip
+_OURS = ("auto", "inline", "processes", "threads", "torch")
 _INLINE = {"engine": "inline", "num_workers": 0}
+_THREADS = {"engine": "threads", "num_workers": 2, "processes": None}
 
 
 @register("settings", "doctor")
@@ -51,19 +54,20 @@ class Given:
 
 def run(config: dict[str, Any]) -> int:
     """Print the machine, and with ``equal=true`` the proof; 1 where something differs."""
-    from pipeline.build import build_settings
+    from penstock.pipeline.build import build_settings
 
     settings: DoctorSettings = build_settings(config["doctor"])
     _print_machine(config)
     if not settings.equal:
-        print("\n`doctor equal=true` compares batches over engines, workers, ranks and a resume.")
+        how = f"{program_of('doctor')} equal=true"
+        print(f"\n`{how}` compares batches over engines, workers, ranks and a resume.")
         return 0
     return _print_equality(config, settings.batches)
 
 
 def _print_machine(config: Mapping[str, Any]) -> None:
-    from pipeline.build import build_settings
-    from pipeline.cores import usable_cores
+    from penstock.core.cores import usable_cores
+    from penstock.pipeline.build import build_settings
 
     cores = usable_cores()
     settings: LoaderSettings = build_settings(config["loader"])
@@ -85,27 +89,32 @@ def _print_machine(config: Mapping[str, Any]) -> None:
 
 
 def _promise(loader: LoaderSettings) -> str:
-    """What becomes of a run when a worker dies or hangs."""
+    """Tell what becomes of a run when a worker dies or hangs."""
     name = f"loader={loader.engine}"
     if loader.engine == "inline" or not loader.workers:
         return "batches are computed in this process: a crash or a hang of it is fatal"
-    if loader.engine not in ("auto", "ring"):
-        return f"{name}: a worker that dies ends the run with a clear line; resume goes on"
-    if loader.processes:
+    if loader.engine not in _OURS:
         return (
-            f"{name} with processes: a worker that dies or hangs is replaced, and a sample "
+            f"loader.engine={loader.engine} is your own: `doctor equal=true` compares its batches"
+        )
+    if loader.engine == "torch":
+        return f"{name}: a worker that dies ends the run with a clear line; resume goes on"
+    of = " with processes" if loader.engine == "auto" else ""
+    if loader.processes or loader.engine == "processes":
+        return (
+            f"{name}{of}: a worker that dies or hangs is replaced, and a sample "
             "that kills its worker again is quarantined"
         )
     when = " begins with" if loader.engine == "auto" and loader.processes is None else " with"
     return (
         f"{name}{when} threads of this process, {loader.workers} here: there a crash is fatal, and "
-        f"a hang ends the run at loader.timeout_s with all stacks; set loader.processes=1 to have "
-        f"both recovered from"
+        f"a hang ends the run at loader.timeout_s with all stacks; set loader.engine=processes to "
+        f"have both recovered from"
     )
 
 
 def _region_decoder() -> str:
-    from transforms.formats.turbojpeg import region_decoder
+    from penstock.transforms.decode.image.turbojpeg import region_decoder
 
     decoder = region_decoder()
     if decoder is None:
@@ -114,7 +123,7 @@ def _region_decoder() -> str:
 
 
 def _row_gatherer() -> str:
-    from transforms.gathered_rows import compiled_rows
+    from penstock.transforms.device.rows.gathered import compiled_rows
 
     if compiled_rows() is None:
         return "no numba that fits, so they are moved once more each: pip install '.[compiled]'"
@@ -183,18 +192,19 @@ def _ways(
 ) -> Iterator[tuple[str, Callable[[], list[Given]], bool]]:
     """Ways to run the same configuration: name, what runs it, whether ranks share batches."""
     yield "inline, again", partial(_given, config, _INLINE, batches), False
+    engine = config["loader"]["engine"]
+    if engine not in _OURS:
+        yield f"{engine}, as configured", partial(_given, config, {}, batches), False
     for workers in (1, 2, 3):
         changes = {"engine": "torch", "num_workers": workers}
         name = "1 worker" if workers == 1 else f"{workers} workers"
         yield f"torch, {name}", partial(_given, config, changes, batches), False
     yield "auto", partial(_given, config, {"engine": "auto", "processes": None}, batches), False
-    for workers, processes in ((2, None), (2, 1), (2, 2)):
-        ring: dict[str, Any] = {
-            "engine": "ring", "num_workers": workers, "processes": processes,
-        }  # fmt: skip
-        where = {None: "", 1: " in 1 process"}.get(processes, f" in {processes} processes")
-        name = f"ring, {workers} workers{where}"
-        yield name, partial(_given, config, ring, batches), False
+    yield "2 threads", partial(_given, config, _THREADS, batches), False
+    for processes in (1, 2):
+        changes = {"engine": "processes", "num_workers": 2, "processes": processes}
+        name = "2 threads in 1 process" if processes == 1 else "2 processes"
+        yield name, partial(_given, config, changes, batches), False
     spawn = {"engine": "torch", "num_workers": 2, "multiprocessing_context": "spawn"}
     yield "torch, 2 spawned workers", partial(_given, config, spawn, batches), False
     yield f"resumed after batch {batches // 2}", partial(_resumed, config, batches), False
@@ -205,7 +215,7 @@ def _ways(
 def _loader(
     config: dict[str, Any], changes: dict[str, Any], *, rank: int = 0, world_size: int = 1
 ) -> Any:
-    from pipeline.build import build_loader
+    from penstock.pipeline.build import build_loader
 
     changed = deepcopy(config)
     changed["loader"] |= changes
@@ -213,7 +223,7 @@ def _loader(
 
 
 def _digested(batch: Any) -> Given:
-    from pipeline.digest import batch_digest, row_digests
+    from penstock.pipeline.loader.digest import batch_digest, row_digests
 
     return Given(batch_digest(batch), row_digests(batch))
 

@@ -6,13 +6,16 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
-from pipeline.registry import register
+from penstock.core.registry import register
 
-TYPED = True
+if TYPE_CHECKING:
+    from penstock.transforms.recode import Recode
+
+
 # Settings that say how it is done, and not what comes of it.
 _EXECUTION = frozenset("path to check num_workers on_error overwrite verify".split())
 
@@ -36,9 +39,7 @@ class PackSettings:
         short_side: The same for the shorter side.
         quality: Encode all images anew at this JPEG quality, 1 .. 100. Null: only those that
             another option changes, at 95.
-        tiled: Write tiled JPEG, of which a crop is decoded alone. ``true`` encodes anew;
-            ``lossless`` keeps the coefficients and so the pixels, by the program jpegtran, and
-            leaves alone what is no upright JPEG of one or three components.
+        tiled: Encode anew as tiled JPEG, of which a crop is decoded alone.
         overviews: Tiled files carry copies of 1/2, 1/4 and 1/8 of the size for decode=scaled,
             about a third more bytes; for photographs much larger than the crop.
         raw: Share of the images, 0 .. 1, spread evenly, that are stored as decoded pixels, in
@@ -57,7 +58,7 @@ class PackSettings:
     max_side: Annotated[int, Ge(1)] | None = None
     short_side: Annotated[int, Ge(1)] | None = None
     quality: Annotated[int, Ge(1), Le(100)] | None = None
-    tiled: bool | Literal["lossless"] = False
+    tiled: bool = False
     overviews: bool = False
     raw: Annotated[float, Ge(0), Le(1)] = 0.0
     num_workers: Annotated[int, Ge(0)] | Literal["auto"] = "auto"
@@ -75,12 +76,6 @@ class PackSettings:
             raise ValueError("pack: max_side and short_side both say the size; give one of them")
         if self.overviews and not self.tiled:
             raise ValueError("pack.overviews: only tiled files carry them; add pack.tiled=true")
-        if self.tiled == "lossless":
-            for name in (*shrinking, *(["quality"] if self.quality else [])):
-                raise ValueError(
-                    f"pack.tiled=lossless keeps every pixel, pack.{name} changes them; give "
-                    f"pack.tiled=true, or leave {name} out"
-                )
         if self.raw == 1:
             for name in ("quality", "tiled", "overviews"):
                 if getattr(self, name):
@@ -101,14 +96,12 @@ def run(config: dict[str, Any], typed: Sequence[str] = ()) -> int:
         config: The plain config.
         typed: The overrides that it came from, of which those of the task stay true of the result.
     """
-    from pipeline.build import build_settings, open_storage
-    from pipeline.config.discovery import load_all
-    from pipeline.config.objects import build
-    from pipeline.cores import default_workers
-    from pipeline.packing.recoding import make_recode
-    from pipeline.packing.run import Packing, pack
-    from pipeline.packing.training_line import training_line
-    from pipeline.packing.verify import check, open_packed
+    from penstock.core.cores import default_workers
+    from penstock.pipeline.build import build, build_settings, open_storage
+    from penstock.pipeline.config.discovery import load_all
+    from penstock.pipeline.packing.report import training_line
+    from penstock.pipeline.packing.run import Packing, pack
+    from penstock.pipeline.packing.verify import check, open_packed
 
     settings: PackSettings = build_settings(config["pack"])
     workers = settings.num_workers
@@ -150,7 +143,7 @@ def run(config: dict[str, Any], typed: Sequence[str] = ()) -> int:
             overwrite=settings.overwrite,
             verify_all=settings.verify,
             num_workers=num_workers,
-            at_once=settings.changes_images or workers != "auto",
+            for_few_parts=settings.changes_images or workers != "auto",
             imports=imports,
         )
     )
@@ -208,3 +201,37 @@ def _paths(value: Any) -> Iterator[Path]:
             yield from _paths(item)
     elif isinstance(value, str) and os.path.exists(os.path.expanduser(value)):
         yield Path(os.path.realpath(os.path.expanduser(value)))
+
+
+def make_recode(config: dict[str, Any], settings: PackSettings) -> Recode:
+    """Make what prepares records; images are decoded as the config says, but whole.
+
+    Raises:
+        ValueError: The decoder does not go with the settings.
+    """
+    from penstock.pipeline.build import build
+    from penstock.transforms.recode import Recode
+
+    node = config["dataset"]["decode"]
+    if node["_target_"] not in ("decode/image", "decode/scaled"):
+        raise ValueError(
+            f"pack: images are to be changed, but dataset/decode is {node['_target_']}, which "
+            f"decodes none; give dataset/decode=image, or leave the options out"
+        )
+    encodes = settings.raw < 1 and (
+        settings.max_side or settings.short_side or settings.quality or settings.tiled
+    )
+    if encodes and node["mode"] == "RGBA":
+        raise ValueError(
+            "pack: dataset.decode.mode=RGBA, but a JPEG holds no alpha; give mode RGB or L, or "
+            "pack.raw=1"
+        )
+    return Recode(
+        decode=build(node),
+        max_side=settings.max_side,
+        short_side=settings.short_side,
+        quality=settings.quality,
+        tiled=settings.tiled,
+        overviews=settings.overviews,
+        raw=settings.raw,
+    )

@@ -6,34 +6,126 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline import registry
-from pipeline.config.allowed import family_of
-from pipeline.config.errors import Problem, listing
-from pipeline.config.places import (
+from penstock.core import registry
+from penstock.pipeline.config.errors import Problem, listing, nearest
+from penstock.pipeline.config.hints import VALUES_INSTEAD, instead_of, meant_for_another
+from penstock.pipeline.config.interpolation import is_unresolved
+from penstock.pipeline.config.notation import NOTHING, words
+from penstock.pipeline.config.places import (
+    AUGMENT,
     LIES_IN,
-    MAPPINGS,
     PARTS,
     PARTS_OF,
-    STACKS,
-    TARGETS,
+    PLACES,
+    REFUSED_IN_MIX,
     VALUES,
     Place,
-    mappings_of,
     places_of,
     top_level_keys,
+    wrong_order,
 )
-from pipeline.config.settings import wrong_settings
-from pipeline.config.signatures import Argument, Signature, asks_for, signature_of
-from pipeline.config.slips import instead_of, meant_for_another
-from pipeline.config.steps import wrong_order
-from pipeline.config.values import (
+from penstock.pipeline.config.signatures import (
+    Argument,
+    Signature,
+    asks_for,
+    names_of,
+    signature_of,
+)
+from penstock.pipeline.config.targets import FAMILIES, family_of
+from penstock.pipeline.config.values import (
     given,
     holds_component,
-    is_unresolved,
     mistake,
     shown,
+    wrong_settings,
 )
-from pipeline.config.wording import accepts, how_to_choose, near_target, not_allowed, wrong_kind
+
+
+def accepts(argument: Argument) -> str:
+    """Say what an argument accepts."""
+    if argument.annotation is NOTHING:
+        return "a component: a mapping with _target_"
+    return "a value" if argument.annotation is Any else words(argument.annotation)
+
+
+def kind_of(name: str) -> str:
+    """Name a kind in words."""
+    return FAMILIES[name].what if name in FAMILIES else name
+
+
+def wrong_kind(target: str, kind: str, key: str, place: Place) -> str:
+    """Refuse a target of the wrong kind; a torch module is a model by way of ``model=module``."""
+    accepted = " or a ".join(map(kind_of, place.kinds))
+    remedy = f"; type {key}=module {key}.module._target_={target}"
+    is_module = kind == "torch.nn" and "model" in place.kinds
+    return f"{target!r} is a {kind_of(kind)}, accepts a {accepted}{remedy if is_module else ''}"
+
+
+def _names(place: Place) -> list[str]:
+    """List targets that fit a place and are known without importing a library."""
+    kinds = place.kinds or tuple(registry.GROUPS)
+    return [c.target_name for c in registry.components() if c.group in kinds]
+
+
+def how_to_choose(key: str, place: Place, given_value: Any = None) -> str:
+    """Tell what to type to choose a component."""
+    if place.implied:  # a source of a mix, of which the data set is chosen
+        return how_to_choose(f"{key}.dataset", PARTS_OF[str(place.only)]["dataset"], given_value)
+    groups = [registry.GROUPS[kind] for kind in place.kinds if kind in registry.GROUPS]
+    option_groups = [group.option_group or group.name for group in groups]
+    slashed = key.replace(".", "/")
+    of_source = key.startswith("dataset.sources.") and key.count(".") > 2
+    names = _names(place)
+    if slashed in option_groups or key in PLACES or of_source:
+        names = options_of(option_groups[0] if of_source else slashed)
+        if of_source:
+            names = [name for name in names if name not in REFUSED_IN_MIX]
+        near = nearest(str(given_value), names) if given_value is not None else None
+        typed = key if of_source else slashed
+        return f"type {typed}={near or '<option>'} (options: {listing(names, 20) or 'none'})"
+    example = f"type {key}._target_=<{' or '.join(map(kind_of, place.kinds)) or 'target'}>"
+    return f"{example} ({listing(names)})" if names else example
+
+
+def options_of(group: str) -> list[str]:
+    """List a group's options: files of its folder in ``conf/``, and registered components."""
+    from penstock.pipeline.config.composition import CONF
+
+    files = {file.stem for file in (CONF / group).glob("*.yaml")}
+    return sorted(files | {
+        component.name for component in registry.components()
+        if registry.GROUPS[component.group].option_group == group
+    })  # fmt: skip
+
+
+def not_allowed(target: str, place: Place) -> str:
+    """Tell why a target cannot be named, and what can."""
+    prefixes = [f"{kind}.*" for kind in (place.kinds or FAMILIES) if kind in FAMILIES]
+    fitting = [*_names(place)[:8], *prefixes]
+    return (
+        f"{target!r} is neither registered nor on the allow-list, accepts {listing(fitting, 16)}"
+        f"{near_target(target, place)}; a component of your own is registered in a module "
+        f"that `imports` names"
+    )
+
+
+def near_target(target: str, place: Place) -> str:
+    """Name the nearest target that fits the place, as the end of an error line."""
+    names = _names(place)
+    family = family_of(target)
+    if family is not None and (not place.kinds or family.name in place.kinds):
+        names = names + names_of(family)
+    near = nearest(target, names)
+    return f"; did you mean {near}?" if near is not None else ""
+
+
+def _without(part: str, key: str, node: Mapping[str, Any]) -> str:
+    """Tell what to do with a storage or source that a data set does not take."""
+    if node.get("sources"):
+        source = next(iter(node["sources"]))
+        return f"its sources have their own; type {key}.sources.{source}.dataset.{part}.path=..."
+    return f"leave it away, or type {key}={'stream' if part == 'source' else 'image_folder'}"
+
 
 _ANYWHERE = Place(kinds=())
 
@@ -51,8 +143,8 @@ def check(
     Args:
         config: A plain config, resolved.
         skip: Keys below which nothing is looked at, since they have been reported already.
-        variables: Names that interpolations refer to: values of these names may stand at the
-            top and in `augment`, where no component takes them.
+        variables: Keys that interpolations refer to: values may stand there, at the top and in
+            `augment`, where no component takes them.
         typed: Keys that the user gave, rather than a file.
         command: The command whose settings stand under its name.
 
@@ -67,14 +159,12 @@ def check(
         if key in skip:
             checked[key] = value
         elif key in places:
-            checked[key] = walk.component(value, key, places[key])
+            checked[key] = walk.place(value, key, places[key])
         elif key in VALUES:
             walk.value(Argument(key, VALUES[key], "???"), value, key)
             checked[key] = value
         elif key == "augment":
             checked[key] = walk.augment(value)
-        elif key in MAPPINGS:
-            checked[key] = walk.mapping(value, key, MAPPINGS[key])
         elif walk.is_variable(key, value):
             checked[key] = value
         else:
@@ -100,18 +190,18 @@ class _Walk:
         if key not in self.skip:
             self.problems.append(Problem(key, message))
 
-    def is_variable(self, name: str, value: Any) -> bool:
-        """Whether a value stands there for interpolations to refer to."""
-        return name in self.variables and not holds_component(value)
+    def is_variable(self, key: str, value: Any) -> bool:
+        """Tell whether a value stands there for interpolations to refer to."""
+        return key in self.variables and not holds_component(value)
 
     def absent(self, key: str, places: Mapping[str, Place], checked: dict[str, Any]) -> None:
         """A key at the top that the config lacks: null where that is accepted."""
         if key == "imports":
             checked[key] = []
         elif key == "augment":
-            checked[key] = {**dict.fromkeys(TARGETS), **{stack: {} for stack in STACKS}}
-        elif key in MAPPINGS or (key in places and places[key].nullable):
-            checked[key] = {} if key in MAPPINGS else None
+            checked[key] = self.augment({})
+        elif key in places and places[key].nullable:
+            checked[key] = self.place(None, key, places[key])
         else:
             how = how_to_choose(key, places[key]) if key in places else f"type {key}=..."
             self.report(key, f"missing; {how}")
@@ -132,31 +222,30 @@ class _Walk:
             return
         wrong = mistake(argument, value, key)
         if wrong is not None:
-            self.report(key, wrong)
+            meant = VALUES_INSTEAD.get(f"{key}={shown(value)}")
+            self.report(key, f"{given(value)} given; {meant}" if meant else wrong)
 
     def augment(self, value: Any) -> dict[str, Any]:
         """The three stacks, and what they do with targets."""
         if not isinstance(value, dict):
             self.report("augment", f"{given(value)} given; type augment=none or augment=light")
             return {}
-        for name in value:
+        variables = {name: value[name] for name in value if name not in AUGMENT}
+        for name, variable in variables.items():
             # A file's own variable stays one when the steps that refer to it are taken away.
-            of_file = f"augment.{name}" not in self.typed and not holds_component(value[name])
-            ours = name in STACKS or name in TARGETS
-            if not ours and not of_file and not self.is_variable(name, value[name]):
-                known = [f"augment.{part}" for part in (*STACKS, *TARGETS)]
-                accepted = f"accepts {listing([*STACKS, *TARGETS])}"
-                self.unknown(f"augment.{name}", value[name], known, accepted)
-        stacks = {
-            stack: self.mapping(value.get(stack), f"augment.{stack}", MAPPINGS[f"augment.{stack}"])
-            for stack in STACKS
+            of_file = f"augment.{name}" not in self.typed and not holds_component(variable)
+            if not of_file and not self.is_variable(f"augment.{name}", variable):
+                known = [f"augment.{part}" for part in AUGMENT]
+                self.unknown(f"augment.{name}", variable, known, f"accepts {listing(AUGMENT)}")
+        parts = {
+            name: self.place(value.get(name), f"augment.{name}", place)
+            for name, place in AUGMENT.items()
         }
-        targets = {
-            name: self.component(value.get(name), f"augment.{name}", place)
-            for name, place in TARGETS.items()
-        }
-        variables = {k: v for k, v in value.items() if k not in STACKS and k not in TARGETS}
-        return {**variables, **targets, **stacks}
+        return {**variables, **parts}
+
+    def place(self, value: Any, key: str, place: Place) -> Any:
+        """What stands at a place: a component, or several by name."""
+        return (self.mapping if place.named else self.component)(value, key, place)
 
     def mapping(self, value: Any, key: str, place: Place) -> dict[str, Any]:
         """Components by name, such as the steps of a stack."""
@@ -165,7 +254,8 @@ class _Walk:
         if not isinstance(value, dict):
             what = "steps by name" if place.step else "components by name"
             how = "dataset=<option>" if place.implied else "_target_=..."
-            self.report(key, f"{given(value)} given, accepts {what}; type {key}.<name>.{how}")
+            there = "missing" if value == "???" else f"{given(value)} given"
+            self.report(key, f"{there}, accepts {what}; type {key}.<name>.{how}")
             return {}
         if "_target_" in value:
             self.report(
@@ -233,20 +323,19 @@ class _Walk:
         checked: dict[str, Any] = {"_target_": signature.target}
         before = len(self.problems)
         parts = PARTS | PARTS_OF.get(signature.target, {})
-        mappings = mappings_of(signature.target)
-        foreign = [part for part in LIES_IN if asks_for(signature, part) is False]
         for name, value in node.items():
             full = f"{key}.{name}"
             if name == "_target_":
                 continue
-            if name in foreign or (name == "_after_" and place.step):
+            if name == "_after_" and place.step:
                 checked[name] = value
+            elif name in LIES_IN and asks_for(signature, name) is False:
+                self.report(full, f"{signature.target} takes no {name}; "
+                            f"{_without(name, key, node)}")  # fmt: skip
             elif name == "_args_" and signature.takes_positional:
                 checked[name] = self._nested(value, full)
             elif name in parts and (name in signature.arguments or name in signature.injected):
-                checked[name] = self.component(value, full, parts[name])
-            elif name in mappings and name in signature.arguments and value != "???":
-                checked[name] = self.mapping(value, full, mappings[name])
+                checked[name] = self.place(value, full, parts[name])
             elif name in signature.injected:
                 self.report(full, f"{given(value)} given, but it is known at run time alone and "
                             f"cannot be configured; leave it away")  # fmt: skip
@@ -290,7 +379,7 @@ class _Walk:
                 continue
             own = PARTS_OF.get(signature.target, {}).get(argument.name)
             if argument.required and own is not None:
-                self.component("???", full, own)
+                self.place("???", full, own)
             elif argument.required and "_args_" not in node:
                 self.value(argument, "???", full)
             elif ours:

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline import registry
-from pipeline.config.errors import Problem
-from pipeline.config.mixes import mixing, of_sources
-from pipeline.config.sources import MIX
+from penstock.core import registry
+from penstock.datasets.mix import with_keys_of_source
+from penstock.pipeline.config.errors import Problem
+from penstock.pipeline.config.places import MIX, sources_of
+from penstock.pipeline.config.targets import resolve_class, resolve_target
+from penstock.pipeline.schedulers.units import PLATEAU, better, takes_interval
 
 GENERATED = ("demo", "demo_sequences", "demo_table", "demo_prices")
-"""What stands for data that is generated, in place of a path."""
+"""Names of generated data, in place of a path."""
 
+_NEAR = {"stream": "webdataset", "torch": "image_folder"}
+_OF_COLOURS = tuple(f"batch_transform/{name}" for name in ("color_jitter", "grayscale", "kornia"))
 _PATTERN = re.compile(r"[*?\[{]|://")
 
 Rule = Callable[[dict[str, Any]], Iterator[Problem]]
+Check = Callable[[dict[str, Any], set[str]], list[Problem]]
 
 
 def check_combinations(config: dict[str, Any], wrong: Collection[str] = ()) -> list[Problem]:
-    """Every combination in a config that cannot work.
+    """Find every combination in a config that cannot work.
 
     Args:
         config: The config as far as it could be checked.
@@ -31,7 +37,7 @@ def check_combinations(config: dict[str, Any], wrong: Collection[str] = ()) -> l
     found = _of_rules(config, wrong, RULES)
     if not any(_touches(key, bad) for key in ("dataset", "dataset.sources") for bad in wrong):
         of_data = {rule: RULES[rule] for rule in _OF_DATA}
-        found += of_sources(config, wrong, lambda source, bad: _of_rules(source, bad, of_data))
+        found += _of_sources(config, wrong, lambda source, bad: _of_rules(source, bad, of_data))
     return found
 
 
@@ -47,30 +53,35 @@ def _of_rules(
 
 
 def _touches(key: str, wrong: str) -> bool:
-    """Whether a mistake at `wrong` leaves nothing to say about `key`."""
+    """Tell whether a mistake at `wrong` leaves nothing to say about `key`."""
     return wrong == "" or f"{key}.".startswith(f"{wrong}.") or wrong == f"{key}._target_"
 
 
 def missing_data(config: dict[str, Any]) -> Iterator[Problem]:
-    """A path to the user's data that does not exist; demos are generated, a pattern is no path."""
-    storage = config["dataset"].get("storage") or {}
-    path = storage.get("path")
-    if path == "":
-        yield _nothing("dataset.storage.path")
-    elif isinstance(path, str) and path not in GENERATED and not _PATTERN.search(path):
-        if not Path(path).expanduser().exists():
-            parent = Path(path).expanduser().absolute()
-            while not parent.exists():
-                parent = parent.parent
-            yield Problem(
-                "dataset.storage.path",
-                f"{path!r} does not exist (of it there is {str(parent)!r}); type "
-                f"dataset.storage.path=<folder or file>, or demo for the generated set",
-            )
+    """Refuse a path that does not exist; demos are generated, a pattern is no path."""
+    dataset = config["dataset"]
+    paths = {
+        "dataset.storage.path": (dataset.get("storage") or {}).get("path"),
+        "dataset.val_path": dataset.get("val_path"),
+    }
+    for key, path in paths.items():
+        if path == "":
+            yield _nothing(key)
+        elif isinstance(path, str) and path not in GENERATED and not _PATTERN.search(path):
+            if not Path(path).expanduser().exists():
+                parent = Path(path).expanduser().absolute()
+                while not parent.exists():
+                    parent = parent.parent
+                yield Problem(
+                    key,
+                    f"{path!r} does not exist (of it there is {str(parent)!r}); type "
+                    f"{key}=<folder or file>"
+                    f"{', or demo for the generated set' * (key != 'dataset.val_path')}",
+                )
 
 
 def empty_paths(config: dict[str, Any]) -> Iterator[Problem]:
-    """Folders of an empty name, which would be the working directory."""
+    """Refuse folders of an empty name, which would be the working directory."""
     for key in ("data_dir", "outputs"):
         if config[key] == "":
             yield _nothing(key)
@@ -86,12 +97,10 @@ def _nothing(key: str, *, instead: str | None = None) -> Problem:
 
 
 def torch_dataset(config: dict[str, Any]) -> Iterator[Problem]:
-    """A torch data set that is not there, and a stream under a sampler that needs an index."""
+    """Refuse a torch data set that is not there, and a stream whose sampler needs an index."""
     node = config["dataset"]
     if node["_target_"] != "dataset/torch":
         return
-    from pipeline.config.allowed import resolve_class
-
     key = "dataset.target"
     try:
         found = resolve_class(node["target"], bases=("torch.utils.data.Dataset",))
@@ -111,26 +120,8 @@ def torch_dataset(config: dict[str, Any]) -> Iterator[Problem]:
                       f"and cannot be shuffled; type sampler=sequential")  # fmt: skip
 
 
-def foreign_parts(config: dict[str, Any]) -> Iterator[Problem]:
-    """A storage where a data set takes a source, or the other way round."""
-    dataset = config["dataset"]
-    component = registry.find(dataset["_target_"])
-    if component is None:
-        return
-    takes = inspect.signature(component.target).parameters
-    for part, remedy in (("storage", "image_folder"), ("source", "stream")):
-        if part in dataset and part not in takes:
-            if dataset["_target_"] == MIX:
-                source = next(iter(dataset["sources"]), "<name>")
-                at = f"dataset.sources.{source}.dataset.{part}"
-                how = f"its sources have their own; type {at}.path=..."
-            else:
-                how = f"leave it away, or type dataset={remedy}"
-            yield Problem(f"dataset.{part}", f"{component.target_name} takes no {part}; {how}")
-
-
 def stream(config: dict[str, Any]) -> Iterator[Problem]:
-    """A stream under a sampler, one that is not there, and one that would be read twice."""
+    """Refuse a stream under a sampler, one that is not there, and one that would be read twice."""
     dataset = config["dataset"]
     if dataset["_target_"] != "dataset/stream":
         return
@@ -142,8 +133,7 @@ def stream(config: dict[str, Any]) -> Iterator[Problem]:
     path = (dataset.get("source") or {}).get("path")
     if not isinstance(path, str) or path == "demo":
         return
-    from datasets.byte_shards import missing_path
-    from datasets.formats.byte_streams import is_read_once
+    from penstock.datasets.files.byte_streams import is_read_once, missing_path
 
     key = "dataset.source.path"
     try:
@@ -159,7 +149,7 @@ def stream(config: dict[str, Any]) -> Iterator[Problem]:
 
 
 def _arguments(found: type, arguments: Any, key: str) -> Iterator[Problem]:
-    """Arguments that the user's class does not take, or lacks."""
+    """Refuse arguments that the user's class does not take, or lacks."""
     if not isinstance(arguments, dict):
         return
     try:
@@ -170,7 +160,7 @@ def _arguments(found: type, arguments: Any, key: str) -> Iterator[Problem]:
 
 
 def empty_run(config: dict[str, Any]) -> Iterator[Problem]:
-    """Nothing to decode with where bytes are read."""
+    """Refuse nothing to decode with where bytes are read."""
     dataset = config["dataset"]
     if "storage" in dataset and dataset.get("decode", ...) is None:
         yield Problem("dataset.decode", "null given, but records must become samples; type "
@@ -178,8 +168,8 @@ def empty_run(config: dict[str, Any]) -> Iterator[Problem]:
 
 
 def caches(config: dict[str, Any]) -> Iterator[Problem]:
-    """A cache of what is held in memory anyway, and amounts that are none."""
-    from datasets.caching.byte_limits import parse_bytes
+    """Refuse a cache of what is held in memory anyway, and amounts that are none."""
+    from penstock.datasets.caches.limits import parse_bytes
 
     dataset = config["dataset"]
     cache = dataset.get("cache")
@@ -198,7 +188,7 @@ def caches(config: dict[str, Any]) -> Iterator[Problem]:
 
 
 def classes_in_batches(config: dict[str, Any]) -> Iterator[Problem]:
-    """Batches of classes where there are none, and sizes that do not come out even."""
+    """Refuse batches of classes where there are none, and sizes that do not come out even."""
     sampler, storage = config["sampler"], config["dataset"].get("storage") or {}
     name = sampler["_target_"].partition("/")[2]
     if name not in ("identity", "balanced_batch"):
@@ -218,18 +208,26 @@ def classes_in_batches(config: dict[str, Any]) -> Iterator[Problem]:
                       f"loader.batch_size={size}")  # fmt: skip
 
 
-def plateau_by_steps(config: dict[str, Any]) -> Iterator[Problem]:
-    """A schedule that waits for evaluations, counted in steps, which have none."""
-    target = (config["scheduler"] or {}).get("_target_")
-    interval = config["trainer"].get("scheduler_interval")
-    if target == "torch.optim.lr_scheduler.ReduceLROnPlateau" and interval == "step":
-        yield Problem("trainer.scheduler_interval", "'step' given, and ReduceLROnPlateau looks at "
-                      "the metrics of an epoch; type trainer.scheduler_interval=epoch")  # fmt: skip
+def schedule(config: dict[str, Any]) -> Iterator[Problem]:
+    """Refuse a schedule of epochs that is counted in steps, and one that looks the wrong way."""
+    node, trainer = config["scheduler"] or {}, config["trainer"]
+    target, interval = node.get("_target_"), trainer.get("scheduler_interval")
+    if target and interval and not takes_interval(target, interval):
+        yield Problem("trainer.scheduler_interval", f"{interval!r} given, and {target} counts "
+                      f"epochs; type trainer.scheduler_interval=epoch")  # fmt: skip
+    mode, monitor = node.get("mode"), trainer.get("monitor")
+    if target != PLATEAU or mode not in ("min", "max") or not monitor:
+        return
+    wanted = trainer.get("monitor_mode") or better(monitor)
+    if mode != wanted:
+        yield Problem("scheduler.mode", f"{mode!r} given, and of {monitor!r}, which is watched, "
+                      f"{'more' if wanted == 'max' else 'less'} is better; leave it away, or type "
+                      f"trainer.monitor_mode={mode}")  # fmt: skip
 
 
 def colours_after_normalize(config: dict[str, Any]) -> Iterator[Problem]:
-    """Steps that compute with colours behind the one that takes the mean away."""
-    from transforms.cpu.stack import ordered_steps
+    """Refuse steps that compute with colours behind the one that takes the mean away."""
+    from penstock.transforms.cpu.stack import ordered_steps
 
     try:
         steps = ordered_steps(config["augment"].get("device") or {})
@@ -246,19 +244,111 @@ def colours_after_normalize(config: dict[str, Any]) -> Iterator[Problem]:
                           f"augment.device.{normalized}._after_={name}")  # fmt: skip
 
 
-_OF_COLOURS = tuple(f"batch_transform/{name}" for name in ("color_jitter", "grayscale", "kornia"))
+def mixing(config: dict[str, Any]) -> Iterator[Problem]:
+    """Refuse a mix under another sampler, its sampler elsewhere, and weights that draw nothing."""
+    sampler = config["sampler"]["_target_"]
+    if config["dataset"]["_target_"] != MIX:
+        if sampler == "sampler/mix":
+            yield Problem("sampler", "sampler/mix draws from several data sets, and this is one; "
+                          "type sampler=random, or dataset=mix")  # fmt: skip
+        return
+    if sampler != "sampler/mix":
+        name = sampler.partition("/")[2] or sampler
+        source = next(iter(config["dataset"]["sources"]), "<name>")
+        yield Problem("sampler", f"{sampler} given, and a mix is its own sampler; type "
+                      f"sampler=mix, and for one of its sources "
+                      f"dataset.sources.{source}.sampler={name}")  # fmt: skip
+    sources = config["dataset"]["sources"]
+    if not any(sources.values()):
+        yield Problem("dataset.sources", "no source given, accepts data sets by name; type "
+                      "dataset.sources.<name>.dataset=image_folder")  # fmt: skip
+        return
+    weights = {
+        name: source["weight"]
+        for name, source in sources.items()
+        if source and isinstance(source.get("weight"), int | float)
+    }
+    for name, weight in weights.items():
+        if weight == math.inf:
+            key = f"dataset.sources.{name}.weight"
+            yield Problem(key, f"{weight} given, accepts a number of at least 0; type {key}=1")
+    if weights and not any(weights.values()):
+        first = next(iter(weights))
+        yield Problem("dataset.sources", f"all weights are 0 ({', '.join(weights)}), and nothing "
+                      f"would be drawn; type dataset.sources.{first}.weight=1")  # fmt: skip
 
 
-_OF_DATA: tuple[Rule, ...] = (missing_data, torch_dataset, foreign_parts, empty_run, caches)
-"""What holds of the sources of a mix too."""
+def _of_sources(config: dict[str, Any], wrong: Collection[str], check: Check) -> Iterator[Problem]:
+    """Find what is wrong with a source: by itself, and in a mix.
+
+    Args:
+        config: A config, as far as it could be checked.
+        wrong: Keys that have been reported.
+        check: Finds what is wrong with a data set alone, in its config.
+    """
+    nodes = config["dataset"].get("sources") or {}
+    right = {name: nodes[name] for name in nodes if not _is_wrong(name, wrong)}
+    config = {**config, "dataset": {**config["dataset"], "sources": right}}
+    for name, source in sources_of(config).items():
+        at = f"dataset.sources.{name}"
+        refused = list(_refused(at, source))
+        yield from refused
+        if refused:
+            continue
+        known = {key.removeprefix(f"{at}.") for key in wrong if key.startswith(f"{at}.")}
+        for problem in check(source, known):
+            if problem.key == "sampler":  # of a torch data set that is iterable
+                yield _stream(at, source["dataset"])
+            else:
+                message = with_keys_of_source(problem.message, name)
+                yield Problem(f"{at}.{problem.key}", message)
+
+
+def _is_wrong(name: str, wrong: Collection[str]) -> bool:
+    """Tell whether it is not known what a source is, or its sampler."""
+    at = f"dataset.sources.{name}."
+    parts = (f"{at}{part}{end}." for part in ("dataset", "sampler") for end in ("", "._target_"))
+    return any(part.startswith(f"{key}.") for part in parts for key in wrong)
+
+
+def _refused(at: str, source: dict[str, Any]) -> Iterator[Problem]:
+    """Refuse a kind of data set or of sampler that has no place in a mix."""
+    dataset, sampler = source["dataset"]["_target_"], source["sampler"]["_target_"]
+    if dataset == MIX:
+        yield Problem(f"{at}.dataset", "a mix given, accepts one data set; give its sources here, "
+                      "with weights multiplied by its own")  # fmt: skip
+    elif dataset == "dataset/stream":
+        yield _stream(at, source["dataset"])
+    component = registry.find(sampler)
+    if component is None or dataset == "dataset/stream":
+        return
+    taken = inspect.signature(component.target).parameters
+    if "batch_size" in taken or "mixed" in taken:
+        why = "makes whole batches" if "batch_size" in taken else "draws from several data sets"
+        yield Problem(f"{at}.sampler", f"{sampler} given, which {why}, and a mix takes the draws "
+                      f"of its sources apart; type {at}.sampler=random")  # fmt: skip
+
+
+def _stream(at: str, dataset: dict[str, Any]) -> Problem:
+    target = dataset["_target_"]
+    near = _NEAR.get(target.partition("/")[2], "image_folder")
+    what = dataset.get("target", target)
+    return Problem(f"{at}.dataset", f"{what} is a stream, which is read in its own order, and a "
+                   f"mix draws by index; type {at}.dataset={near}")  # fmt: skip
+
+
+_OF_DATA: tuple[Rule, ...] = (missing_data, torch_dataset, empty_run, caches)
+"""Rules that hold of the sources of a mix too."""
 
 RULES: dict[Rule, tuple[str, ...]] = {
-    missing_data: ("dataset", "dataset.storage", "dataset.storage.path"),
+    missing_data: ("dataset", "dataset.storage", "dataset.storage.path", "dataset.val_path"),
     empty_paths: ("data_dir", "outputs", "trainer.resume"),
     torch_dataset: ("dataset", "dataset.target", "sampler"),
-    foreign_parts: ("dataset",),
     stream: ("dataset", "dataset.source", "dataset.source.path", "sampler", "trainer.max_epochs"),
-    plateau_by_steps: ("scheduler", "trainer.scheduler_interval"),
+    schedule: (
+        "scheduler", "scheduler.mode", "trainer.scheduler_interval", "trainer.monitor",
+        "trainer.monitor_mode",
+    ),
     colours_after_normalize: ("augment", "augment.device"),
     empty_run: ("dataset", "dataset.decode"),
     classes_in_batches: (
@@ -269,3 +359,29 @@ RULES: dict[Rule, tuple[str, ...]] = {
     mixing: ("dataset", "dataset.sources", "sampler"),
 }  # fmt: skip
 """The rules, and the keys that must be right for them to make sense."""
+
+
+ClassesOf = Callable[[str], "tuple[str, ...] | None"]
+"""Names of the classes of a field; None where it has none."""
+
+
+def tasks_of(config: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """List the tasks of a task that holds several, by name; none where it is one."""
+    return {name: task for name, task in (config["task"].get("tasks") or {}).items() if task}
+
+
+def field_of(task: Mapping[str, Any]) -> str:
+    """Name the field whose classes a task is about: its own, its class's, or ``label``."""
+    of_class = getattr(resolve_target(task["_target_"]), "field", "label")
+    return str(task.get("field") or of_class)
+
+
+def task_field(config: Mapping[str, Any]) -> str:
+    """Name the field whose classes the task of a config is about."""
+    return field_of(config["task"])
+
+
+def task_classes(config: Mapping[str, Any], classes_of: ClassesOf) -> dict[str, list[str]]:
+    """List the names of the classes that each task of a config is about, by field."""
+    fields = [field_of(task) for task in tasks_of(config).values()] or [task_field(config)]
+    return {field: list(names) for field in fields if (names := classes_of(field)) is not None}

@@ -1,4 +1,4 @@
-"""Shell completion by Hydra's own scripts, with the user's components among the options."""
+"""Shell completion: the words that may end the last word of a command line."""
 
 from __future__ import annotations
 
@@ -10,10 +10,19 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from pipeline.config.composition import base_version, setup_globals
-from pipeline.config.errors import ConfigError, Problem
-from pipeline.config.notation import literals
-from pipeline.config.quoting import quote
+from penstock.pipeline.config.composition import (
+    Composer,
+    CompositionError,
+    HydraException,
+    base_version,
+    composer_for,
+    setup_globals,
+)
+from penstock.pipeline.config.errors import ConfigError, Problem
+from penstock.pipeline.config.job import read_job
+from penstock.pipeline.config.notation import literals
+from penstock.pipeline.config.overrides import parse, quote
+from penstock.pipeline.config.signatures import Signature, signature_of
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -29,27 +38,23 @@ def complete(arguments: Sequence[str], *, command: str | None = None) -> int:
         separator = "\n" if shell == "fish" else " "
         print(separator.join(suggestions(line, command=command)))
         return 0
-    from pipeline.config.compose import composer_for
-
-    getattr(_plugin(shell, composer_for([])), action)()
+    plugin = _plugin(shell, composer_for([]))
+    plugin.install() if action == "install" else plugin.uninstall()
     return 0
 
 
 def suggestions(line: str, *, command: str | None = None) -> list[str]:
-    """What the last word of a command line may become.
+    """List what the last word of a command line may become.
 
     Args:
         line: The whole line, with the program's name.
         command: The command that is completed, whose name comes before the overrides.
     """
-    from pipeline.config.compose import composer_for, imports_in
-
     words = _words(line)
     last = "" if line.endswith(" ") else words.pop() if words else ""
     words = [word for word in words if "=" in word or word.startswith("~")]
     imports = [word for word in words if word.lstrip("+").startswith("imports=")]
     composer = composer_for(imports)
-    assert imports == [] or imports_in(imports, composer)
     config = _config(words, composer)
     values = _values(last, config)
     if values is not None:
@@ -76,20 +81,15 @@ def _words(line: str) -> list[str]:
     return words[1:]
 
 
-def _fits(word: str, composer: Any) -> bool:
-    from pipeline.config.composition import CompositionError, HydraException
-    from pipeline.config.overrides import parse
-
+def _fits(word: str, composer: Composer) -> bool:
     try:
         return not parse([word], composer).problems and quote(word, composer) == word
     except (CompositionError, HydraException):
         return False
 
 
-def _config(words: list[str], composer: Any) -> dict[str, Any]:
-    """The config so far; an empty one while it has mistakes."""
-    from pipeline.config.job import read_job
-
+def _config(words: list[str], composer: Composer) -> dict[str, Any]:
+    """Read the config so far; an empty one while it has mistakes."""
     try:
         return read_job(words, composer).config
     except ConfigError:
@@ -97,9 +97,7 @@ def _config(words: list[str], composer: Any) -> dict[str, Any]:
 
 
 def _values(last: str, config: dict[str, Any]) -> list[str] | None:
-    """Words that an argument accepts by name: ``loader.on_error=<TAB>``."""
-    from pipeline.config.signatures import Signature, signature_of
-
+    """List the words that an argument accepts by name: ``loader.on_error=<TAB>``."""
     key, equals, start = last.lstrip("+").partition("=")
     parent, dot, leaf = key.rpartition(".")
     if not equals or not dot:
@@ -117,7 +115,7 @@ def _values(last: str, config: dict[str, Any]) -> list[str] | None:
     return [f"{key}={name}" for name in names if name.startswith(start)] or None
 
 
-def _plugin(shell: str, composer: Any) -> Any:
+def _plugin(shell: str, composer: Composer) -> Any:
     from hydra._internal.core_plugins.bash_completion import BashCompletion
     from hydra._internal.core_plugins.fish_completion import FishCompletion
     from hydra._internal.core_plugins.zsh_completion import ZshCompletion

@@ -28,7 +28,9 @@ from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from pipeline import registry
+from penstock.core import registry
+from penstock.pipeline.config.discovery import load_all
+from penstock.pipeline.config.errors import ConfigError, Problem
 
 __all__ = ["BasicSweeper", "Composer", "HydraException", "Override", "OverrideType", "Quote",
            "QuotedString", "base_version", "setup_globals"]  # fmt: skip
@@ -38,12 +40,12 @@ CONF = ROOT / "conf"
 ROOT_CONFIG = "config"
 
 STACK_OF = {"transform": "augment.train", "batch_transform": "augment.device"}
-"""Where the option of a transform adds its step: ``transform=solarize``."""
+"""Stacks to which the option of a transform adds its step: ``transform=solarize``."""
 
 
 @contextmanager
 def base_version() -> Iterator[None]:
-    """Hydra's behaviour as of 1.3, whatever an application around us has chosen."""
+    """Behave as Hydra 1.3 does, whatever an application around us has chosen."""
     holder = version.VersionBase.instance()
     before = holder.version_base
     version.setbase("1.3")
@@ -61,11 +63,11 @@ class Composer:
     """Groups, options and how they make a config.
 
     Args:
-        config_dir: A folder of the user's, searched before `conf/`.
+        config_dir: A folder of the user's, searched before ours.
     """
 
     def __init__(self, config_dir: Path | None = None) -> None:
-        self.config_dir = config_dir
+        self.config_dir = config_dir = None if config_dir == CONF else config_dir
         search_path = create_config_search_path(f"file://{CONF}")
         if config_dir is not None:
             search_path.prepend("command-line", f"file://{config_dir}", SearchPathQuery("main"))
@@ -78,6 +80,11 @@ class Composer:
         store = ConfigStore.instance()
         for component in registry.components():
             group = registry.GROUPS[component.group].option_group
+            if component.group == "storage" and not self._has_yaml("dataset", component.name):
+                store.store(
+                    component.name, _data_set_of(component.name), group="dataset",
+                    provider="penstock",
+                )  # fmt: skip
             if group is None or self._has_yaml(group, component.name):
                 continue
             node: dict[str, Any] = registry.option_node(component)
@@ -95,15 +102,15 @@ class Composer:
         )
 
     def again(self) -> Composer:
-        """A composer that knows what has been registered since."""
+        """Make a composer that knows what has been registered since."""
         return Composer(self.config_dir)
 
     def is_group(self, name: str) -> bool:
-        """Whether there is a group of this name."""
+        """Tell whether there is a group of this name."""
         return self.loader.repository.group_exists(name)
 
     def groups(self, parent: str = "") -> list[str]:
-        """Every group that has options, without Hydra's own."""
+        """List every group that has options, without Hydra's own."""
         found = []
         for name in self.loader.repository.get_group_options(parent, ObjectType.GROUP):
             group = f"{parent}/{name}" if parent else name
@@ -115,23 +122,25 @@ class Composer:
         return found
 
     def options(self, group: str) -> list[str]:
-        """Names of a group's options."""
+        """List a group's options."""
         return self.loader.repository.get_group_options(group)
 
     def summary(self, group: str, option: str) -> str:
-        """An option in one line: its YAML's first comment, or its component's docstring."""
+        """Describe an option: its YAML's first comment, or its component's docstring."""
         for source in self.loader.get_sources():
             if source.scheme() == "file":
                 file = Path(source.path) / group / f"{option}.yaml"
                 if file.exists():
                     return _first_comment(file)
         for component in registry.components():
-            if registry.GROUPS[component.group].option_group == group and component.name == option:
+            own = registry.GROUPS[component.group].option_group
+            of_storage = group == "dataset" and component.group == "storage"
+            if (own == group or of_storage) and component.name == option:
                 return component.summary
         return ""
 
     def option_imports(self, group: str, option: str) -> list[str]:
-        """What an option of a preset wants imported before it can be composed.
+        """List what an option of a preset wants imported before it can be composed.
 
         Raises:
             CompositionError: Its file is broken.
@@ -145,7 +154,7 @@ class Composer:
         return [str(name) for name in loaded.config.imports]
 
     def compose(self, choices: Sequence[str]) -> tuple[DictConfig, list[str]]:
-        """The config that options make, before any value is changed.
+        """Compose the config that options make, before any value is changed.
 
         Args:
             choices: Choices of options, as Hydra writes them.
@@ -170,6 +179,15 @@ class Composer:
             raise CompositionError(_one_line(error)) from error
         with open_dict(config.hydra):
             config.hydra.runtime.choices.update(overrides.known_choices)
+        for key, found in overrides.override_metadata.items():
+            if not (found.used or found.external_override):
+                full, option = key.partition("@")[0], overrides.override_choices[key]
+                group = full.rpartition("/")[2]
+                raise CompositionError(
+                    f"{found.containing_config_path}.yaml: 'override {group}: {option}' is of the "
+                    f"group {full!r}, which the defaults do not have; write "
+                    f"'override /{group}: {option}' if that is meant"
+                )
         unused = [
             key for key, found in overrides.override_metadata.items()
             if found.external_override and not found.used
@@ -189,8 +207,14 @@ class Composer:
             raise CompositionError(_one_line(error)) from error
 
     def parse(self, text: str) -> Override:
-        """One override by Hydra's grammar; `HydraException` where it refuses the text."""
+        """Parse one override by Hydra's grammar; `HydraException` where it refuses the text."""
         return self.parser.parse_override(text)
+
+
+def _data_set_of(storage: str) -> dict[str, Any]:
+    """The option of ``dataset`` that a storage without one in `conf/` gives."""
+    parts: list[Any] = [{"storage": storage}, {"decode": "image"}, {"cache": None}]
+    return {"defaults": [*parts, {"annotations": None}, "_self_"], "_target_": "dataset/map"}
 
 
 def _first_comment(file: Path) -> str:
@@ -210,3 +234,65 @@ def _one_line(error: BaseException) -> str:
     for end in ("\nConfig search path:", "\nSee https:", "\n    full_key:"):
         text = text.split(end)[0]
     return " ".join(text.split())
+
+
+def compose(
+    overrides: Sequence[str] = (), *, config_dir: str | Path | None = None
+) -> dict[str, Any]:
+    """Compose the config that ``penstock train <overrides>`` would run with.
+
+    It can be called any number of times, also inside of an application of Hydra's own, and
+    leaves Hydra's global state alone.
+
+    Args:
+        overrides: What one would type: ``["dataset=lmdb", "loader.num_workers=2"]``.
+        config_dir: A folder with options of one's own, searched before ours; None takes the
+            folder ``conf`` of the working directory, where there is one.
+
+    Returns:
+        The plain config: dicts, lists and scalars, resolved and checked.
+
+    Raises:
+        ConfigError: A ValueError with a line for every mistake.
+    """
+    from penstock.pipeline.config.job import read_job
+
+    composer = composer_for(overrides, config_dir=config_dir)
+    return read_job(list(overrides), composer).config
+
+
+def composer_for(overrides: Sequence[str], *, config_dir: str | Path | None = None) -> Composer:
+    """Make a composer that knows our components and those that the overrides import.
+
+    Raises:
+        ConfigError: A module that is to be imported does not exist, or `config_dir` does not.
+    """
+    folder = Path(config_dir or "conf").expanduser()
+    if config_dir and not folder.is_dir():
+        raise ConfigError([Problem("--config-dir", f"no folder {str(folder)!r}")])
+    load_all()
+    composer = Composer(folder.resolve() if folder.is_dir() else None)
+    imports = imports_in(overrides, composer)
+    if imports:
+        load_all(imports)
+        composer = composer.again()
+    return composer
+
+
+def imports_in(overrides: Sequence[str], composer: Composer) -> list[str]:
+    """Read what ``imports=[...]`` names; the last one counts, as for any key."""
+    from penstock.pipeline.config.overrides import quote
+
+    names: list[str] = []
+    for text in overrides:
+        if text.lstrip("+").startswith("imports="):
+            try:
+                value = composer.parse(quote(text, composer)).value()
+            except HydraException:
+                continue  # reported where all overrides are read
+            if isinstance(value, str):
+                raise ConfigError([
+                    Problem("imports", f"{value!r} given, accepts a list; type imports=[{value}]")
+                ])  # fmt: skip
+            names = [str(name) for name in value] if isinstance(value, list) else []
+    return names

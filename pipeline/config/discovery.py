@@ -11,36 +11,33 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from pipeline.config.errors import ConfigError, Problem
+from penstock.pipeline.config.errors import ConfigError, Problem
 
+_ROOMS = ("pipeline", "datasets", "transforms")
 ENTRY_POINT_GROUP = "penstock.components"
 
 LEAF_PACKAGES = (
-    "datasets.storages",
-    "datasets.annotations",
-    "datasets.caches",
-    "datasets.sources",
-    "datasets.writers",
-    "transforms.decode",
-    "transforms.cpu",
-    "transforms.device",
-    "pipeline.samplers",
-    "pipeline.collates",
-    "pipeline.loader.engines",
-    "pipeline.tasks",
-    "pipeline.models",
-    "pipeline.schedulers",
-    "pipeline.training.loggers",
+    "penstock.datasets",
+    "penstock.datasets.storages",
+    "penstock.datasets.annotations",
+    "penstock.datasets.caches",
+    "penstock.datasets.sources",
+    "penstock.transforms.decode",
+    "penstock.transforms.cpu",
+    "penstock.transforms.device",
+    "penstock.pipeline.samplers",
+    "penstock.pipeline.collates",
+    "penstock.pipeline.loader.engines",
+    "penstock.pipeline.tasks",
+    "penstock.pipeline.models",
+    "penstock.pipeline.schedulers",
+    "penstock.pipeline.training.loggers",
 )
 LEAF_MODULES = (
-    "datasets.map_dataset",
-    "datasets.eager_dataset",
-    "datasets.mix_dataset",
-    "datasets.stream_dataset",
-    "datasets.torch_dataset",
-    "pipeline.loader.settings",
-    "pipeline.training.settings",
-    "transforms.target_settings",
+    "penstock.datasets.streams.dataset",
+    "penstock.pipeline.loader.settings",
+    "penstock.pipeline.training.settings",
+    "penstock.transforms.cpu.targets",
 )
 
 
@@ -89,9 +86,14 @@ def load_imports(names: Iterable[str]) -> None:
 def _load(name: str) -> str | None:
     if name.endswith(".py") or "/" in name or "\\" in name:
         return _load_file(Path(name).expanduser())
+    top = name.partition(".")[0]
+    if importlib.util.find_spec(top) is None and any(Path().glob(f"{top}*")):
+        _search_also(Path.cwd())
     try:
         importlib.import_module(name)
     except ModuleNotFoundError as error:
+        if error.name in _ROOMS:
+            return _renamed(name, error.name)
         # The module itself, or a package above it; anything else is a failure inside of it.
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
@@ -112,17 +114,32 @@ def _load_file(path: Path) -> str | None:
     other = _origin_of(stem)
     if other is not None and other != path:
         return f"{str(path)!r}: another module is named {stem!r} ({other}); rename the file"
-    folder = str(path.parent)
-    if folder not in sys.path:
-        # Last, so that a neighbour of the file never hides a module of someone else's.
-        sys.path.append(folder)
-        importlib.invalidate_caches()
-    importlib.import_module(stem)
+    _search_also(path.parent)
+    try:
+        importlib.import_module(stem)
+    except ModuleNotFoundError as error:
+        if error.name not in _ROOMS:
+            raise
+        return _renamed(path.name, error.name)
     return None
 
 
+def _search_also(folder: Path) -> None:
+    """Find modules in a folder, last, so that none of them hides a module of someone else's."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+        importlib.invalidate_caches()
+
+
+def _renamed(name: str, room: str) -> str:
+    return (
+        f"{name} imports {room!r}, which is a part of the package penstock now; write "
+        f"`from penstock import register`, or `from penstock.{room}...`"
+    )
+
+
 def _origin_of(stem: str) -> Path | None:
-    """Where a module of this name comes from, loaded or not."""
+    """Find where a module of this name comes from, loaded or not."""
     loaded = sys.modules.get(stem)
     if loaded is not None:
         file = getattr(loaded, "__file__", None)

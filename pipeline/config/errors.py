@@ -1,8 +1,9 @@
-"""What is wrong with a config: one line for each mistake, all of them at once."""
+"""Errors of a config: one line for each mistake, all of them at once."""
 
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -41,15 +42,20 @@ class ConfigError(ValueError):
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The one of `names` that `name` was probably meant to be, or None."""
+    """Find the one of `names` that `name` was probably meant to be, or None."""
     by_lower = {known.lower(): known for known in names}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[close[0]] if close else None
 
 
 def listing(names: Iterable[str], limit: int = 12) -> str:
-    """Names in one line, cut after `limit` of them."""
+    """List names in one line, cut after `limit` of them."""
     known = list(names)
     if len(known) > limit:
         return ", ".join(known[:limit]) + f", ... ({len(known)} in all)"
     return ", ".join(known)
+
+
+def is_first_rank() -> bool:
+    """Tell whether this process speaks for all that torchrun has started."""
+    return os.environ.get("RANK", "0") == "0"

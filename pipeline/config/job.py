@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from pipeline import registry
-from pipeline.config.check import check
-from pipeline.config.combinations import check_combinations
-from pipeline.config.composition import Composer, CompositionError
-from pipeline.config.discovery import load_imports
-from pipeline.config.errors import ConfigError, Problem, listing, nearest
-from pipeline.config.overrides import Change, Choice, Parsed, parse, presets
-from pipeline.config.places import CHOSEN_BY, MAPPINGS, PART_MAPPING_KEYS, PRESETS
-from pipeline.config.resolution import plain, referred_names
-from pipeline.config.saved import apply_to_saved, saved_run
-from pipeline.config.values import unresolved_keys
+from penstock.core import registry
+from penstock.pipeline.config.check import check
+from penstock.pipeline.config.combinations import check_combinations
+from penstock.pipeline.config.composition import Composer, CompositionError
+from penstock.pipeline.config.discovery import load_imports
+from penstock.pipeline.config.errors import ConfigError, Problem, listing, nearest
+from penstock.pipeline.config.hints import rename_engine
+from penstock.pipeline.config.interpolation import plain, referred_keys, unresolved_keys
+from penstock.pipeline.config.overrides import Change, Choice, Parsed, parse
+from penstock.pipeline.config.places import (
+    AUGMENT,
+    CHOSEN_BY,
+    NAMED,
+    PRESETS,
+    STEPS,
+    top_level_keys,
+)
+
+SAVED = "config.yaml"
+RESUME, CHECKPOINT = "trainer.resume", "predict.checkpoint"
+_OTHERS = {RESUME: "a checkpoint in one, or auto", CHECKPOINT: "or a checkpoint"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +65,8 @@ def read_job(texts: Sequence[str], composer: Composer, *, command: str | None = 
         parsed.problems.append(Problem(key, "only a sweep has a launcher and a sweeper; add -m"))
     run = saved_run(parsed)
     if run is not None:
-        config, variables = apply_to_saved(run, parsed, _command_node(command, parsed))
+        added = _command_node(command, parsed)
+        config, variables = apply_to_saved(run, parsed, added, composer)
         checked = _checked(config, parsed, command=command, variables=variables)
         return Job(checked, tuple(texts))
     wrong = {problem.key for problem in parsed.problems}
@@ -94,10 +107,13 @@ def _checked(
         with open_dict(config):
             del config["hydra"]
     resolved, unresolved = plain(config)
+    rename_engine(resolved)
     skip |= {*unresolved_keys(resolved)}
-    names = referred_names(config) | variables
+    variables |= referred_keys(config)
     typed = frozenset(change.key for change in parsed.changes)
-    checked, mistakes = check(resolved, skip=skip, variables=names, typed=typed, command=command)
+    checked, mistakes = check(
+        resolved, skip=skip, variables=variables, typed=typed, command=command
+    )
     found = [*parsed.problems, *unresolved, *mistakes]
     found += check_combinations(checked, {problem.key for problem in found} | skip)
     if found:
@@ -106,11 +122,12 @@ def _checked(
 
 
 def _with_imports(parsed: Parsed, composer: Composer) -> Composer:
-    """Load what presets import; a composer that knows what has come with it."""
+    """Load what presets import, and make a composer that knows what has come with it."""
     try:
         wanted = [
             name
-            for choice in presets(parsed.choices)
+            for choice in parsed.choices
+            if choice.group in PRESETS
             for option in choice.options
             for name in composer.option_imports(choice.group, option)
         ]
@@ -123,14 +140,17 @@ def _with_imports(parsed: Parsed, composer: Composer) -> Composer:
 
 
 def compose_choices(parsed: Parsed, composer: Composer) -> tuple[DictConfig, list[str]]:
-    """The options' config, unresolved, and the choices as Hydra takes them.
+    """Compose the options' config, unresolved, and the choices as Hydra takes them.
 
     Choices for which there is no default are appended.
 
     Raises:
         ConfigError: A file is broken or names an option that there is not.
     """
-    texts = {_name(choice): _text(choice) for choice in parsed.choices}
+    texts = {
+        choice.group if choice.options else f"~{choice.group}": _text(choice)
+        for choice in parsed.choices
+    }
     try:
         config, unused = composer.compose(list(texts.values()))
         while unused:
@@ -144,10 +164,6 @@ def compose_choices(parsed: Parsed, composer: Composer) -> tuple[DictConfig, lis
     except CompositionError as error:
         raise ConfigError([*parsed.problems, Problem("", str(error))]) from error
     return config, list(texts.values())
-
-
-def _name(choice: Choice) -> str:
-    return choice.group if choice.options else f"~{choice.group}"
 
 
 def _text(choice: Choice) -> str:
@@ -183,7 +199,7 @@ def _apply(
 
 
 def _adds_nothing(change: Change, config: DictConfig) -> bool:
-    """Whether `{}` is given where keys stand: mappings are merged, so that they would stay."""
+    """Tell whether `{}` is given where keys stand: mappings are merged, so that they would stay."""
     if change.override.is_delete() or change.override.value() != {}:
         return False
     found = OmegaConf.select(config, change.key, throw_on_missing=False)
@@ -191,19 +207,18 @@ def _adds_nothing(change: Change, config: DictConfig) -> bool:
 
 
 def _takes_nothing_away(change: Change, config: DictConfig) -> Problem | None:
-    """What is wrong with null for a name that is not there.
+    """Refuse null for a name that is not there.
 
     A step that an augmentation has not may be one of another that a sweep goes over, so there
     the name must be nearly that of one.
     """
     parent, _, name = change.key.rpartition(".")
-    by_name = parent in MAPPINGS or parent in PART_MAPPING_KEYS
-    if not by_name or change.override.is_delete() or change.override.value() is not None:
+    if parent not in NAMED or change.override.is_delete() or change.override.value() is not None:
         return None
     found = OmegaConf.select(config, parent)
     names = [str(each) for each in found] if isinstance(found, DictConfig) else []
     near = nearest(name, names)
-    if name in names or (near is None and parent in MAPPINGS):
+    if name in names or (near is None and parent in STEPS):
         return None
     remedy = f"type {parent}.{near}=null" if near else f"leave {change.key} away"
     there = f"{parent} has {listing(names) or 'none'}"
@@ -211,7 +226,7 @@ def _takes_nothing_away(change: Change, config: DictConfig) -> Problem | None:
 
 
 def as_hydra(change: Change) -> str:
-    """A change in the form that Hydra accepts wherever the key stands."""
+    """Write a change in the form that Hydra accepts wherever the key stands."""
     if change.override.is_delete():
         return f"~{change.key}"
     return f"++{change.key}={change.override.get_value_element_as_str()}"
@@ -251,7 +266,7 @@ def _choose_defaults(parsed: Parsed, command: str, wrong: Collection[str]) -> No
 
 
 def _command_node(command: str | None, parsed: Parsed) -> dict[str, dict[str, Any]]:
-    """The settings of a command under its name."""
+    """Make the settings of a command, under its name."""
     if command is None:
         return {}
     component = registry.find(f"settings/{command}")
@@ -265,7 +280,114 @@ def _command_node(command: str | None, parsed: Parsed) -> dict[str, dict[str, An
     return {command: node}
 
 
+def saved_run(parsed: Parsed) -> Path | None:
+    """Find the saved config that ``trainer.resume=<path>`` means, or ``predict.checkpoint=<path>``.
+
+    Returns:
+        The file; None where nothing is named so, where a checkpoint lies in no run's folder (it
+        is of what is typed), or there is no run at the path: that is added to the problems.
+    """
+    key, path = RESUME, None
+    for change in parsed.changes:
+        if change.key in (RESUME, CHECKPOINT):
+            key, path = change.key, change.override.value()
+    if not isinstance(path, str) or (key == RESUME and path in ("auto", "None", "")):
+        return None
+    folder = Path(path).expanduser()
+    for candidate in (folder, *folder.parents[:2]):
+        if (candidate / SAVED).is_file():
+            return candidate / SAVED
+    if key == CHECKPOINT and folder.is_file():
+        return None
+    what = f"there is no {SAVED} in it" if folder.exists() else "there is no such folder"
+    problem = Problem(key, f"{path!r} given, but {what}; accepts a run's folder, such as "
+                      f"outputs/<date>/<time>, {_OTHERS[key]}")  # fmt: skip
+    parsed.problems.append(problem)
+    return None
+
+
+def apply_to_saved(
+    file: Path, parsed: Parsed, added: Mapping[str, Any], composer: Composer
+) -> tuple[DictConfig, frozenset[str]]:
+    """Change a run's own config by the given values; mistakes go to `parsed.problems`.
+
+    Args:
+        file: The saved config.
+        parsed: What was typed.
+        added: Keys that stand beside those of the run, which values may be given for.
+        composer: Changes values.
+
+    Returns:
+        The config, and the variables that the run's has.
+    """
+    config = OmegaConf.create(yaml.safe_load(file.read_text(encoding="utf-8")))
+    if not isinstance(config, DictConfig):
+        raise ConfigError([Problem(RESUME, f"{file} is damaged: a mapping is expected in it")])
+    for choice in parsed.choices:
+        parsed.problems.append(
+            Problem(choice.group, f"{choice.text!r} given, but a run that is gone on with, or that "
+                    f"predicts, keeps the components of its config; change single values")
+        )  # fmt: skip
+    variables = _variables_of(config)
+    config.update(added)
+    keys = [change.key for change in parsed.changes]
+    filled = variables & {*keys}
+    for key in filled:
+        parsed.problems.append(
+            Problem(key, "a saved config has its variables filled in already, so this would "
+                    "change nothing; change the keys that used it")
+        )  # fmt: skip
+    saved = [str(name) for name in config.get("imports") or ()]
+    _apply(config, parsed, composer, filled)
+    _refuse_untyped(saved, [str(name) for name in config.get("imports") or ()], keys)
+    return config, variables
+
+
+def _refuse_untyped(saved: Sequence[str], given: Sequence[str], typed: Collection[str]) -> None:
+    """Refuse to run code that a saved config alone names: it may be a stranger's.
+
+    Args:
+        saved: Modules that the saved config names.
+        given: Those that the config names now; where they were typed they are loaded already.
+        typed: The keys that were typed.
+
+    Raises:
+        ConfigError: A module was not named by the command itself.
+    """
+    named = {name.rpartition("/")[2] for name in given} if "imports" in typed else set()
+    if lacking := [name for name in saved if name.rpartition("/")[2] not in named]:
+        what = f"the saved config names {', '.join(lacking)}, and what it imports is run"
+        how = f"type imports=[{','.join(saved)}] if you trust it"
+        raise ConfigError([Problem("imports", f"{what}; {how}")])
+
+
+def _variables_of(config: DictConfig) -> frozenset[str]:
+    """List what the saved config holds for interpolations, which are gone from it."""
+    top = {str(name) for name in config} - set(top_level_keys())
+    augment = config.get("augment")
+    inner = {str(name) for name in augment} if isinstance(augment, DictConfig) else set()
+    return frozenset(top | {f"augment.{name}" for name in inner - {*AUGMENT}})
+
+
 def locate(path: str) -> Callable[[dict[str, Any]], Any]:
-    """The function at a dotted path."""
+    """Import the function at a dotted path."""
     module, _, name = path.rpartition(".")
     return getattr(import_module(module), name)
+
+
+def print_config(config: Mapping[str, Any], package: str | None = None) -> None:
+    """Print a config, or the part of it at `package`, as YAML.
+
+    Raises:
+        ConfigError: There is no such part.
+    """
+    part: Any = config
+    for name in package.split(".") if package else ():
+        if not isinstance(part, Mapping) or name not in part:
+            names = list(part) if isinstance(part, Mapping) else []
+            near = nearest(name, names)
+            remedy = f"; did you mean {near}?" if near else ""
+            raise ConfigError([Problem("--package", f"{package!r} is not in the config{remedy}")])
+        part = part[name]
+    text = yaml.safe_dump(part, sort_keys=False, allow_unicode=True)
+    print(text.removesuffix("...\n"), end="")

@@ -1,31 +1,33 @@
-"""Annotations as JSON and as words, reduced to what a config can hold."""
+"""Types of arguments, reduced to what a config can hold: in words, as names to choose."""
 
 from __future__ import annotations
 
 import collections.abc
 import enum
+import inspect
+import sys
 import types
 import typing
+from collections.abc import Callable
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-import annotated_types
+from penstock.core import registry
 
 NOTHING = type("NOTHING", (), {})
-"""What no config can hold: a tensor, a function, an open file."""
+"""Stands for what no config can hold: a tensor, a function, an open file."""
 
-_SCALARS: dict[Any, str] = {int: "int", float: "float", str: "str", bool: "bool"}
 _WORDS = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
 _LISTS = (
     list, set, frozenset, collections.abc.Sequence, collections.abc.MutableSequence,
     collections.abc.Iterable, collections.abc.Collection, collections.abc.Set,
 )  # fmt: skip
 _DICTS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
-_BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+_BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<", "multiple_of": "a multiple of"}
 
 
 def reduce(annotation: Any) -> Any:
-    """An annotation made of what YAML can write; `NOTHING` where nothing is left.
+    """Reduce an annotation to what YAML can write; `NOTHING` where nothing is left.
 
     Classes that no config can hold are dropped from unions: of ``float | Tensor`` stays
     ``float``. What pydantic knows and we do not (its own constrained types, say) is kept.
@@ -45,11 +47,15 @@ def reduce(annotation: Any) -> Any:
         return _reduce_container(origin, arguments)
     if isinstance(annotation, typing.TypeVar) or origin is collections.abc.Callable:
         return NOTHING
+    if isinstance(annotation, (str, typing.ForwardRef)):  # a name that stands for a type
+        return Any
+    if isinstance(origin, type) and not _known_to_pydantic(origin):
+        return NOTHING
     return annotation
 
 
 def _reduce_class(annotation: type) -> Any:
-    if annotation in _SCALARS:
+    if annotation in _WORDS:
         return annotation
     if issubclass(annotation, enum.Enum):
         return Literal[tuple(member.name for member in annotation)]
@@ -85,53 +91,8 @@ def _reduce_container(origin: Any, arguments: tuple[Any, ...]) -> Any:
     return list[parts[0]]  # type: ignore[valid-type]
 
 
-def encode(annotation: Any) -> Any:
-    """A reduced annotation as JSON; what has no notation becomes "any"."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if annotation is None or annotation is type(None):
-        return "null"
-    if annotation is NOTHING:
-        return "nothing"
-    if annotation in _SCALARS if isinstance(annotation, type) else False:
-        return _SCALARS[annotation]
-    if origin is Literal:
-        return ["literal", *arguments]
-    if origin in (Union, types.UnionType):
-        return ["union", *map(encode, arguments)]
-    if origin is tuple:
-        return ["tuple", *("..." if part is Ellipsis else encode(part) for part in arguments)]
-    if origin in (list, dict):
-        return [origin.__name__, *map(encode, arguments)]
-    if origin is Annotated:
-        bounds = {
-            name: getattr(mark, name)
-            for mark in arguments[1:]
-            for name in _BOUNDS
-            if isinstance(mark, getattr(annotated_types, name.capitalize()))
-        }
-        return ["annotated", encode(arguments[0]), bounds]
-    return "any"
-
-
-def decode(notation: Any) -> Any:
-    """The annotation of `encode`."""
-    if isinstance(notation, str):
-        scalars: dict[str, Any] = {name: scalar for scalar, name in _SCALARS.items()}
-        return {**scalars, "null": None, "nothing": NOTHING, "any": Any, "...": ...}[notation]
-    kind, *parts = notation
-    if kind == "literal":
-        return Literal[tuple(parts)]
-    if kind == "annotated":
-        marks = [getattr(annotated_types, k.capitalize())(v) for k, v in parts[1].items()]
-        return Annotated[(decode(parts[0]), *marks)] if marks else decode(parts[0])
-    decoded = tuple(map(decode, parts))
-    if kind == "union":
-        return Union[decoded]  # noqa: UP007 - built at run time
-    return {"tuple": tuple, "list": list, "dict": dict}[kind][decoded]  # type: ignore[index]
-
-
 def words(annotation: Any) -> str:
-    """A reduced annotation for an error line: ``an integer >= 1 or null``."""
+    """Put a reduced annotation in words: ``an integer >= 1 or null``."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation is None or annotation is type(None):
         return "null"
@@ -168,7 +129,7 @@ def _plural(annotation: Any) -> str:
 
 
 def _marks(marks: typing.Iterable[Any]) -> typing.Iterator[Any]:
-    """Marks of an Annotated, and those inside of a pydantic Field."""
+    """Yield the marks of an Annotated, and those inside of a pydantic Field."""
     for mark in marks:
         yield mark
         yield from getattr(mark, "metadata", ())
@@ -181,9 +142,44 @@ def _word(value: Any) -> str:
 
 
 def literals(annotation: Any) -> list[str]:
-    """The words that an annotation accepts by name."""
+    """List the words that an annotation accepts by name."""
     if get_origin(annotation) is Literal:
         return [value for value in get_args(annotation) if isinstance(value, str)]
     if get_origin(annotation) in (Union, types.UnionType):
         return [word for part in get_args(annotation) for word in literals(part)]
     return []
+
+
+def annotation_of(call: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+    """Evaluate a parameter's type; Any where there is none, or it cannot be had at run time."""
+    annotation = parameter.annotation
+    if annotation is inspect.Parameter.empty:
+        return Any
+    if not isinstance(annotation, str):
+        return annotation
+    names = vars(sys.modules[_home(call).__module__])
+    try:
+        return eval(annotation, {**vars(typing), **names})  # what typing.get_type_hints does
+    except (NameError, AttributeError, TypeError):  # a name imported for type checkers alone
+        return _without_unknown_names(annotation, names)
+
+
+def _home(call: Callable[..., Any]) -> Any:
+    """Find what defines the parameters: of a class, the one in its ancestry that has `__init__`."""
+    if not inspect.isclass(call):
+        return inspect.unwrap(call)
+    return next(cls for cls in call.__mro__ if "__init__" in vars(cls))
+
+
+def _without_unknown_names(annotation: str, names: dict[str, Any]) -> Any:
+    """Replace the unknown X of ``X | None``: what no config can hold, or null."""
+    parts = [part.strip() for part in annotation.split("|")]
+    if len(parts) < 2 or "[" in annotation:
+        return Any
+    known: list[Any] = []
+    for part in parts:
+        try:
+            known.append(eval(part, {**vars(typing), **names}))
+        except (NameError, AttributeError, TypeError):
+            known.append(registry.Component)  # stands for a class that no config can hold
+    return typing.Union[tuple(known)]  # noqa: UP007 - built at run time

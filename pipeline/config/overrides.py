@@ -3,20 +3,86 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
-from pipeline.config.composition import (
+from penstock.pipeline.config.composition import (
     Composer,
     HydraException,
     Override,
     OverrideType,
+    Quote,
+    QuotedString,
 )
-from pipeline.config.errors import Problem, listing, nearest
-from pipeline.config.places import CHOSEN_BY, PRESETS, top_level_keys
-from pipeline.config.quoting import quote
-from pipeline.config.slips import CHOICES, INSTEAD, RENAMED
+from penstock.pipeline.config.errors import Problem, listing, nearest
+from penstock.pipeline.config.hints import CHOICES, FORMER, INSTEAD, RENAMED, instead_of_option
+from penstock.pipeline.config.places import CHOSEN_BY, top_level_keys
+
+_KEY = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[^=]*?)(?P<equals>=)(?P<value>.*)", re.DOTALL)
+
+
+def quote(text: str, composer: Composer, *, sweep: bool = False) -> str:
+    """An override with quotes around what Hydra's grammar refuses in its value.
+
+    Args:
+        text: As typed: ``dataset.storage.path=фото/a(1).jpg``.
+        composer: Knows the grammar.
+        sweep: Commas separate values of a sweep.
+    """
+    match = _KEY.fullmatch(text)
+    if match is None or _readable(text, composer):
+        return text
+    start = f"{match['sign'] or ''}{match['key']}="
+    value = match["value"]
+    quoted = ",".join(_quoted_parts(value, composer)) if sweep else _quoted(value, composer)
+    return start + quoted
+
+
+def _quoted(value: str, composer: Composer) -> str:
+    inner = value.strip()
+    if _readable(f"x={value}", composer):
+        return value
+    if inner.startswith("[") and inner.endswith("]"):
+        return "[" + ",".join(_quoted_parts(inner[1:-1], composer)) + "]"
+    if inner.startswith("{") and inner.endswith("}"):
+        items = [part.partition(":") for part in _split(inner[1:-1])]
+        if all(colon and key.strip().isidentifier() for key, colon, _ in items):
+            return "{" + ",".join(f"{k}:{_quoted(v.strip(), composer)}" for k, _, v in items) + "}"
+    return str(QuotedString(value, Quote.single).with_quotes())
+
+
+def _quoted_parts(value: str, composer: Composer) -> Iterator[str]:
+    for part in _split(value):
+        yield _quoted(part, composer)
+
+
+def _split(value: str) -> Iterator[str]:
+    """Parts between commas that stand in no brackets and no quotes."""
+    depth, start, inside = 0, 0, ""
+    for position, character in enumerate(value):
+        if inside:
+            inside = "" if character == inside else inside
+        elif character in "'\"":
+            inside = character
+        elif character in "[{(":
+            depth += 1
+        elif character in "]})":
+            depth -= 1
+        elif character == "," and depth == 0:
+            yield value[start:position]
+            start = position + 1
+    yield value[start:]
+
+
+def _readable(text: str, composer: Composer) -> bool:
+    try:
+        composer.parse(text)
+    except HydraException:
+        return False
+    return True
+
 
 _SOURCE_PART = re.compile(
     r"dataset\.sources\.\w+\."
@@ -71,7 +137,7 @@ def parse(
         command_keys: Names of these settings.
     """
     parsed = Parsed([], [], [], [])
-    for text in texts:
+    for text in chain.from_iterable(FORMER.get(typed, (typed,)) for typed in texts):
         quoted = quote(text, composer)
         try:
             override = composer.parse(quoted)
@@ -151,11 +217,7 @@ def _choice(override: Override, text: str, composer: Composer) -> Choice | Probl
     names = [str(name) for name in value] if isinstance(value, list) else [_word(value)]
     for name in names:
         if name not in known:
-            hinted = CHOICES.get((group, name))
-            near = hinted if hinted in known else nearest(name, known)
-            remedy = f"; type {group}={near}" if near else ""
-            if not near and group in INSTEAD:
-                remedy = f"; {INSTEAD[group]}"
+            remedy = instead_of_option(group, name, known)
             return Problem(group, f"no option {name!r}, the options are "
                            f"{listing(known, 30) or 'none'}{remedy}")  # fmt: skip
     return Choice(group, tuple(names), isinstance(value, list), text)
@@ -239,8 +301,3 @@ def _needs_sweep(override: Override, text: str) -> Problem:
         key, f"{value} is several values; add -m to run a job for each, type {key}=[{value}] for "
         f"a list, or \"{key}='{value}'\" for a text with commas",
     )  # fmt: skip
-
-
-def presets(choices: Sequence[Choice]) -> list[Choice]:
-    """The choices that write to the whole config."""
-    return [choice for choice in choices if choice.group in PRESETS]

@@ -1,11 +1,19 @@
-"""Where in a config a component may stand, and which kinds are accepted there."""
+"""Places of components in a config, and the kinds that each accepts."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any
 
 from annotated_types import Ge, Lt
+
+from penstock.datasets.mix import with_keys_of_source
+from penstock.pipeline.config.errors import Problem, listing, nearest
+from penstock.pipeline.config.values import given
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,13 +24,15 @@ class Place:
         kinds: Accepted groups of the registry and families of the allow-list.
         nullable: null is accepted and means none.
         only: The one target that is accepted, where there is only one.
-        step: A step of a stack, which may say ``_after_``.
+        named: It holds any number of components, by name.
+        step: They are steps of a stack, which may say ``_after_``.
         implied: The target is `only` where none is given.
     """
 
     kinds: tuple[str, ...]
     nullable: bool = False
     only: str | None = None
+    named: bool = False
     step: bool = False
     implied: bool = False
 
@@ -37,16 +47,21 @@ PLACES: dict[str, Place] = {
     "optimizer": Place(("optimizer", "torch.optim")),
     "scheduler": Place(("scheduler", "torch.optim.lr_scheduler"), nullable=True),
     "trainer": Place(("settings",), only="settings/trainer"),
+    "logger": Place(("logger",), nullable=True, named=True),
 }
-"""Top-level keys that hold one component."""
+"""Top-level keys that hold components."""
 
-MAPPINGS: dict[str, Place] = {
-    "augment.train": Place(("transform", "albumentations"), nullable=True, step=True),
-    "augment.eval": Place(("transform", "albumentations"), nullable=True, step=True),
-    "augment.device": Place(("batch_transform",), nullable=True, step=True),
-    "logger": Place(("logger",), nullable=True),
+_OF_SAMPLES = Place(("transform", "albumentations"), nullable=True, named=True, step=True)
+AUGMENT: dict[str, Place] = {
+    "train": _OF_SAMPLES,
+    "eval": _OF_SAMPLES,
+    "device": Place(("batch_transform",), nullable=True, named=True, step=True),
+    "boxes": Place(("settings",), nullable=True, only="settings/boxes"),
+    "keypoints": Place(("settings",), nullable=True, only="settings/keypoints"),
 }
-"""Keys that hold components by name."""
+"""Keys of `augment`: its stacks, and what happens to targets of these kinds."""
+
+TARGETS = ("boxes", "keypoints")
 
 PARTS: dict[str, Place] = {
     "storage": Place(("storage",)),
@@ -54,8 +69,9 @@ PARTS: dict[str, Place] = {
     "decode": Place(("decode",)),
     "cache": Place(("cache",), nullable=True),
     "annotations": Place(("annotations",), nullable=True),
+    "tasks": Place(("task",), nullable=True, named=True),
 }
-"""Keys inside of a dataset (and of a cache) that hold a component of their own."""
+"""Keys inside of a component (a dataset, a cache, a task) that hold components of their own."""
 
 LIES_IN = ("storage", "source")
 """Parts of which a data set takes one or none."""
@@ -64,22 +80,18 @@ PARTS_OF: dict[str, dict[str, Place]] = {
     "settings/source": {
         "dataset": Place(("dataset",)),
         "sampler": Place(("sampler",), nullable=True),
-    }
-}
-"""The same inside of one component alone."""
-
-PART_MAPPINGS: dict[str, Place] = {"tasks": Place(("task",), nullable=True)}
-"""Keys inside of a component that hold components by name."""
-
-PART_MAPPINGS_OF: dict[str, dict[str, Place]] = {
+    },
     "dataset/mix": {
-        "sources": Place(("settings",), nullable=True, only="settings/source", implied=True)
-    }
+        "sources": Place(
+            ("settings",), nullable=True, only="settings/source", named=True, implied=True
+        )
+    },
 }
 """The same inside of one component alone."""
 
-PART_MAPPING_KEYS = ("task.tasks", "dataset.sources")
-"""Full keys of both."""
+STEPS = ("augment.train", "augment.eval", "augment.device")
+NAMED = (*STEPS, "logger", "task.tasks", "dataset.sources")
+"""Full keys of what holds components by name, and of the stacks among them."""
 
 VALUES: dict[str, Any] = {
     "imports": list[str],
@@ -88,12 +100,6 @@ VALUES: dict[str, Any] = {
     "outputs": str,
 }
 """Top-level keys that hold a value."""
-
-TARGETS: dict[str, Place] = {
-    "boxes": Place(("settings",), nullable=True, only="settings/boxes"),
-    "keypoints": Place(("settings",), nullable=True, only="settings/keypoints"),
-}
-"""Keys of `augment` beside its stacks: what happens to targets of these kinds."""
 
 CHOSEN_BY: dict[str, dict[str, str]] = {"pack": {"to": "writer"}}
 """By command: settings that choose an option of a group, which stands at the top beside them.
@@ -104,24 +110,95 @@ CHOSEN_BY: dict[str, dict[str, str]] = {"pack": {"to": "writer"}}
 REFUSED_IN_MIX = ("mix", "stream")
 """Options of ``dataset`` that are no source of a mix."""
 
-STACKS = ("train", "eval", "device")
 PRESETS = ("experiment", "debug")
 """Groups whose options write to the whole config and leave no key of their own."""
 
 
 def top_level_keys() -> list[str]:
-    """Every key that a config may have at its top."""
-    return sorted({*VALUES, *PLACES, *(key.split(".")[0] for key in MAPPINGS)})
-
-
-def mappings_of(target: str) -> dict[str, Place]:
-    """Keys inside of a component that hold components by name."""
-    return PART_MAPPINGS | PART_MAPPINGS_OF.get(target, {})
+    """List every key that a config may have at its top."""
+    return sorted({*VALUES, *PLACES, "augment"})
 
 
 def places_of(command: str | None) -> dict[str, Place]:
-    """Top-level keys that hold one component, of a job or of a command."""
+    """Find the top-level keys that hold components, of a job or of a command."""
     if command is None:
         return PLACES
     chosen = {group: Place((group,)) for group in CHOSEN_BY.get(command, {}).values()}
     return {**PLACES, command: Place(("settings",), only=f"settings/{command}"), **chosen}
+
+
+def wrong_order(steps: Mapping[str, Any], key: str) -> Iterator[Problem]:
+    """Find what is wrong with the places that steps are given by ``_after_``.
+
+    Args:
+        steps: Nodes by name.
+        key: The key of the stack.
+    """
+    afters = {
+        name: str(node["_after_"])
+        for name, node in steps.items()
+        if isinstance(node, dict) and node.get("_after_") is not None
+    }
+    for name, after in afters.items():
+        if after not in steps or after == name:
+            others = [other for other in steps if other != name]
+            near = nearest(after, others)
+            remedy = f"; type {key}.{name}._after_={near}" if near else ""
+            yield Problem(
+                f"{key}.{name}._after_",
+                f"no step named {given(after)}, the others are {listing(others)}{remedy}",
+            )
+    known = {name: [after] for name, after in afters.items() if after in steps and after != name}
+    try:
+        TopologicalSorter(known).prepare()
+    except CycleError as error:
+        circle = sorted({*error.args[1]})
+        first = circle[0]
+        yield Problem(
+            f"{key}.{first}._after_",
+            f"the steps {', '.join(circle)} wait for one another; type ~{key}.{first}._after_",
+        )
+
+
+MIX = "dataset/mix"
+_RANDOM = {"_target_": "sampler/random"}
+
+
+def sources_of(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Make the configs of a mix's sources by name, each with a seed of its own.
+
+    Two sources of equal size would otherwise be shuffled in the same way.
+    """
+    node = config["dataset"]
+    if node["_target_"] != MIX:
+        return {}
+    return {
+        name: {
+            **config,
+            "dataset": source["dataset"],
+            "sampler": source.get("sampler") or _RANDOM,
+            "seed": _seed_of(config["seed"], name),
+        }
+        for name, source in node["sources"].items()
+        if source
+    }
+
+
+@contextmanager
+def said_of_source(name: str) -> Iterator[None]:
+    """Let what is wrong with a source be said with its name, and with its own keys.
+
+    Raises:
+        ValueError: What came up within.
+    """
+    try:
+        yield
+    except ValueError as error:
+        text = f"source {name!r}: {with_keys_of_source(str(error), name)}"
+        raise ValueError(text) from error
+
+
+def _seed_of(seed: int, name: str) -> int:
+    """Derive a seed, 0 .. 2^63 - 1, that the other sources have not, however many there are."""
+    digest = hashlib.blake2b(f"{seed} {name}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

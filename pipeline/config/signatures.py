@@ -1,21 +1,37 @@
-"""What a target takes: the arguments that a config may give it, and their types."""
+"""Signatures of targets: the arguments that a config may give, and their types.
+
+Those of library classes are cached on disk, since importing a library takes longer than everything
+else here; a process of its own imports it to find them.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import importlib
+import importlib.metadata
 import inspect
 import json
+import os
+import pickle
+import subprocess
 import sys
-import typing
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-from pipeline import registry
-from pipeline.config.allowed import family_of
-from pipeline.config.notation import decode, reduce
+from penstock.core import registry
+from penstock.core.files import machine_folder, write_whole
+from penstock.pipeline.config.notation import annotation_of, reduce
+from penstock.pipeline.config.targets import FAMILIES, Family, family_of, resolve_target
+
+_FORMAT = 2
+"""Form of the cache: to be raised when `Signature` changes, or what `reduce` leaves of a type."""
 
 NO_DEFAULT = "???"
+"""Stands for the default of an argument that is required."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +50,13 @@ class Argument:
 
     @property
     def required(self) -> bool:
-        """Whether a config must give it."""
+        """Tell whether a config must give it."""
         return isinstance(self.default, str) and self.default == NO_DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a target takes.
+    """Describe what a target takes.
 
     Attributes:
         target: As a config names it.
@@ -60,7 +76,7 @@ class Signature:
 
 
 def signature_of(target: str) -> Signature | str:
-    """The signature of a registered component or of a class on the allow-list.
+    """Find the signature of a registered component or of a class on the allow-list.
 
     Returns:
         The signature, or one line that says why a config may not name this target. A class of
@@ -69,21 +85,40 @@ def signature_of(target: str) -> Signature | str:
     component = registry.find(target)
     if component is not None:
         return _registered(target, component.target)
-    from pipeline.config.library import describe
-
     family = family_of(target)
     assert family is not None, target
-    described = describe(target, family)
-    if isinstance(described, str):
-        return described
+    if not _installed(family.distribution):
+        return (
+            f"{target!r}: the package {family.distribution} is missing; run: "
+            f"pip install {family.distribution}"
+        )
+    known = _known(family.distribution)
+    if target not in known:
+        if known and target.rpartition(".")[0] == family.name:  # all of these are known
+            return f"{target!r}: {family.name} has no {family.what} of this name"
+        known.update(_find_out(target, family.distribution))
+        # In a home that cannot be written the next process has to ask again, and that is all.
+        with contextlib.suppress(OSError):
+            write_whole(cache_file(family.distribution), pickle.dumps(known))
+    return known[target]
+
+
+def _read(
+    target: str, kind: str, call: Callable[..., Any], injected: frozenset[str],
+    defaults: dict[str, Any],
+) -> Signature:  # fmt: skip
+    """Read the signature of what a target calls."""
     arguments = {
-        name: Argument(name, decode(notation), default)
-        for name, (notation, default) in described["arguments"].items()
-        if name not in family.injected
+        parameter.name: Argument(
+            parameter.name, reduce(annotation_of(call, parameter)), defaults[parameter.name]
+        )
+        for parameter in registry.parameters(call, injected)
     }
+    kinds = {parameter.kind for parameter in inspect.signature(call).parameters.values()}
     return Signature(
-        target, family.name, arguments, family.injected,
-        described["takes_any"], described["takes_positional"],
+        target, kind, arguments, injected,
+        takes_any=inspect.Parameter.VAR_KEYWORD in kinds,
+        takes_positional=inspect.Parameter.VAR_POSITIONAL in kinds,
     )  # fmt: skip
 
 
@@ -91,22 +126,13 @@ def signature_of(target: str) -> Signature | str:
 def _registered(target: str, call: Callable[..., Any]) -> Signature:
     component = registry.find(target)
     assert component is not None and component.target is call
-    group = registry.GROUPS[component.group]
-    defaults = registry.option_node(component)
-    arguments = {
-        parameter.name: Argument(
-            parameter.name, reduce(annotation_of(call, parameter)), defaults[parameter.name]
-        )
-        for parameter in registry.parameters(call, group.injected)
-    }
-    # `*args` and `**kwargs` of our own components stay closed: a typo must not vanish there.
-    kinds = {p.kind for p in inspect.signature(call).parameters.values()}
-    takes_any = inspect.Parameter.VAR_KEYWORD in kinds
-    return Signature(target, component.group, arguments, group.injected, takes_any, False)
+    injected = registry.GROUPS[component.group].injected
+    read = _read(target, component.group, call, injected, registry.option_node(component))
+    return replace(read, takes_positional=False)  # of ours, every argument has a name
 
 
 def asks_for(signature: Signature, name: str) -> bool | None:
-    """Whether a data set has an argument of this name, also one that a config does not show.
+    """Tell whether a data set has an argument of this name, also one that a config does not show.
 
     None of what is no data set.
     """
@@ -114,43 +140,97 @@ def asks_for(signature: Signature, name: str) -> bool | None:
     return None if component is None else name in inspect.signature(component.target).parameters
 
 
-def annotation_of(call: Callable[..., Any], parameter: inspect.Parameter) -> Any:
-    """A parameter's type; Any where there is none, or it cannot be had at run time."""
-    annotation = parameter.annotation
-    if annotation is inspect.Parameter.empty:
-        return Any
-    if not isinstance(annotation, str):
-        return annotation
-    names = vars(sys.modules[_home(call).__module__])
+def names_of(family: Family) -> list[str]:
+    """List targets of a family that are known already, to find the nearest name."""
+    known = _known(family.distribution) if _installed(family.distribution) else {}
+    return [
+        name for name, found in known.items()
+        if name.startswith(f"{family.name}.") and not isinstance(found, str)
+    ]  # fmt: skip
+
+
+def cache_file(distribution: str) -> Path:
+    """Name the file that caches the signatures of the installed version."""
+    version = importlib.metadata.version(distribution)
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    # What may be named decides what was looked at.
+    allowed = hashlib.sha1(repr((_FORMAT, FAMILIES)).encode()).hexdigest()[:8]
+    return machine_folder("signatures") / f"{distribution}-{version}-py{python}-{allowed}.pickle"
+
+
+@cache
+def _installed(distribution: str) -> bool:
+    """Tell whether there is a library at all; some are extras."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        importlib.metadata.version(distribution)
+        return True
+    return False
+
+
+@cache
+def _known(distribution: str) -> dict[str, Signature | str]:
+    """Read what is known of a distribution, at first what the disk has."""
     try:
-        return eval(annotation, {**vars(typing), **names})  # what typing.get_type_hints does
-    except (NameError, AttributeError, TypeError):  # a name imported for type checkers alone
-        return _without_unknown_names(annotation, names)
+        return pickle.loads(cache_file(distribution).read_bytes())
+    except Exception:  # not there, or damaged, for which pickle has no error of its own
+        return {}
 
 
-def _home(call: Callable[..., Any]) -> Any:
-    """What defines the parameters: of a class, the one in its ancestry that has `__init__`."""
-    if not inspect.isclass(call):
-        return inspect.unwrap(call)
-    return next(cls for cls in call.__mro__ if "__init__" in vars(cls))
+def _find_out(target: str, distribution: str) -> dict[str, Signature | str]:
+    """Describe a target, and all common ones of its library, in a process of its own."""
+    paths = os.pathsep.join(filter(None, sys.path))
+    environment = {**os.environ, "NO_ALBUMENTATIONS_UPDATE": "1", "PYTHONPATH": paths}
+    call = f"write_signatures({target!r}, {distribution!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", f"from {__name__} import write_signatures; {call}"],
+        capture_output=True, env=environment, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(f"looking at {target} failed:\n{done.stderr.decode(errors='replace')}")
+    return pickle.loads(done.stdout)
 
 
-def _without_unknown_names(annotation: str, names: dict[str, Any]) -> Any:
-    """Of ``X | None`` with an unknown X: what no config can hold, or null."""
-    parts = [part.strip() for part in annotation.split("|")]
-    if len(parts) < 2 or "[" in annotation:
-        return Any
-    known: list[Any] = []
-    for part in parts:
-        try:
-            known.append(eval(part, {**vars(typing), **names}))
-        except (NameError, AttributeError, TypeError):
-            known.append(registry.Component)  # stands for a class that no config can hold
-    return typing.Union[tuple(known)]  # noqa: UP007 - built at run time
+def write_signatures(target: str, distribution: str) -> None:
+    """Write to standard output what `_find_out` asks for, pickled."""
+    with contextlib.redirect_stdout(sys.stderr):  # a library may print while it is imported
+        targets = [target, *_common_targets(distribution)]
+        found = pickle.dumps({name: _imported(name) for name in targets})
+    sys.stdout.buffer.write(found)
 
 
-def plain_default(value: Any) -> Any:
-    """A library's default as YAML would have it; its repr where YAML has nothing like it."""
+def _imported(target: str) -> Signature | str:
+    """Read the signature of a library's class, or why a config may not name it, by importing it."""
+    family = family_of(target)
+    assert family is not None, target
+    try:
+        call = resolve_target(target)
+    except (ValueError, ImportError) as error:
+        return str(error)
+    defaults = {
+        parameter.name: NO_DEFAULT
+        if parameter.default is inspect.Parameter.empty
+        else _plain_default(parameter.default)
+        for parameter in inspect.signature(call).parameters.values()
+    }
+    return _read(target, family.name, call, family.injected, defaults)
+
+
+def _common_targets(distribution: str) -> list[str]:
+    """List every public class of the families of a distribution that a config may name."""
+    found = []
+    for family in FAMILIES.values():
+        if family.distribution == distribution:
+            module = importlib.import_module(family.name)
+            for name in dir(module):
+                if name[0] != "_" and inspect.isclass(getattr(module, name)):
+                    with contextlib.suppress(ValueError, ImportError):
+                        resolve_target(f"{family.name}.{name}")
+                        found.append(f"{family.name}.{name}")
+    return found
+
+
+def _plain_default(value: Any) -> Any:
+    """Write a library's default as YAML would have it; its repr where YAML has nothing like it."""
     try:
         return json.loads(json.dumps(value))
     except (TypeError, ValueError):

@@ -6,15 +6,16 @@ import functools
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from pipeline.blame import is_explained
-from pipeline.config.composition import (
-    ROOT,
+from penstock.core.user_errors import is_explained
+from penstock.pipeline.config.composition import (
     ROOT_CONFIG,
     BasicSweeper,
     Composer,
@@ -22,11 +23,10 @@ from pipeline.config.composition import (
     base_version,
     setup_globals,
 )
-from pipeline.config.errors import ConfigError, Problem
-from pipeline.config.job import Job, check_config, locate, read_job
-from pipeline.config.overrides import parse
-from pipeline.config.printing import print_config
-from pipeline.config.quoting import quote
+from penstock.pipeline.config.discovery import load_all
+from penstock.pipeline.config.errors import ConfigError, Problem
+from penstock.pipeline.config.job import Job, check_config, locate, print_config, read_job
+from penstock.pipeline.config.overrides import parse, quote
 
 _KEYS = ("hydra.", "hydra/")
 _PLUGINS = ("hydra_plugins.", "hydra._internal.core_plugins.")
@@ -67,7 +67,6 @@ def sweep(
             print("---")
         return 0
     results = _launch(master, jobs, composer, job)
-    from pipeline.config.table import failed_jobs, print_table
 
     if prints:
         print_table(swept, results)
@@ -75,7 +74,7 @@ def sweep(
 
 
 def expand(texts: Sequence[str], composer: Composer) -> list[list[str]]:
-    """The overrides of every job: the product of the swept values.
+    """List the overrides of every job: the product of the swept values.
 
     Raises:
         ConfigError: Overrides that cannot be read.
@@ -128,7 +127,7 @@ def check_jobs(
 
 
 def _master(settings: list[str], composer: Composer) -> DictConfig:
-    """The config that holds the launcher, checked: it may name launchers and nothing else."""
+    """Compose the config that holds the launcher: it may name launchers and nothing else."""
     unknown = parse(settings, composer).problems
     if unknown:
         raise ConfigError(unknown)
@@ -136,7 +135,7 @@ def _master(settings: list[str], composer: Composer) -> DictConfig:
         with base_version():
             setup_globals()
             master = composer.loader.load_configuration(
-                ROOT_CONFIG, settings, run_mode=_multirun(), validate_sweep_overrides=False
+                ROOT_CONFIG, settings, run_mode=RunMode.MULTIRUN, validate_sweep_overrides=False
             )
     except HydraException as error:
         text = " ".join(str(error).split("\nConfig search path:")[0].split())
@@ -155,19 +154,10 @@ def _master(settings: list[str], composer: Composer) -> DictConfig:
         # The launchers log how many jobs they start; a table says more.
         master.hydra.sweep.dir = master.outputs
         launcher = master.hydra.launcher
-        if "submitit_folder" in launcher and not _given(settings, "submitit_folder"):
+        given = any("submitit_folder" in text for text in settings)
+        if "submitit_folder" in launcher and not given:
             launcher.submitit_folder = f"{master.outputs}/.submitit/%j"
     return master
-
-
-def _multirun() -> Any:
-    from hydra.types import RunMode
-
-    return RunMode.MULTIRUN
-
-
-def _given(settings: Sequence[str], name: str) -> bool:
-    return any(name in text for text in settings)
 
 
 def _targets(node: Any, key: str = "") -> list[tuple[str, str]]:
@@ -184,7 +174,7 @@ def _targets(node: Any, key: str = "") -> list[tuple[str, str]]:
 def _launch(
     master: DictConfig, jobs: Sequence[Job], composer: Composer, job: str
 ) -> list[dict[str, Any] | BaseException]:
-    """Hand the jobs to the launcher; what each returned or raised, in order."""
+    """Hand the jobs to the launcher; return what each returned or raised, in order."""
     from hydra._internal.callbacks import Callbacks
     from hydra.core.hydra_config import HydraConfig
     from hydra.core.plugins import Plugins
@@ -192,8 +182,7 @@ def _launch(
     from hydra.types import HydraContext
 
     # Children of a launcher find the project where this process has found it.
-    paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, sys.path)))
     JobRuntime.instance().set("name", "penstock")
     before = HydraConfig.instance().cfg
     with base_version():
@@ -219,7 +208,7 @@ def _launch(
 
 
 def _search_paths() -> tuple[str, ...]:
-    """Where the user's files have been imported from."""
+    """List where the user's files have been imported from."""
     return tuple(path for path in sys.path if path and Path(path).is_dir())
 
 
@@ -231,8 +220,142 @@ def run_job(config: DictConfig, *, job: str, search: tuple[str, ...] = ()) -> An
         job: Dotted path of the job.
         search: Folders that the launching process imports from.
     """
-    from pipeline.config.discovery import load_all
-
     sys.path.extend(path for path in search if path not in sys.path)
     load_all(list(config.get("imports") or ()))
     return locate(job)(check_config(config))
+
+
+def print_table(
+    swept: Sequence[Sequence[str]], results: Sequence[Mapping[str, Any] | BaseException | Any]
+) -> None:
+    """Print what each job was and what came out of it.
+
+    Args:
+        swept: Overrides of each job.
+        results: What each returned, a mapping of figures, or the exception that ended it.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    names = list(dict.fromkeys(
+        name for result in results if isinstance(result, Mapping) for name in result
+    ))  # fmt: skip
+    keys = varied_keys(swept)
+    table = Table(title="1 job" if len(results) == 1 else f"{len(results)} jobs")
+    for heading in ["job", *keys]:
+        table.add_column(heading, overflow="fold")
+    for heading in names:
+        table.add_column(heading, justify="right", overflow="fold")
+    if failed_jobs(results):
+        table.add_column("error", overflow="fold")
+    for number, (overrides, result) in enumerate(zip(swept, results, strict=True)):
+        values = dict(split_override(text) for text in overrides)
+        row = [str(number), *(values.get(key, "") for key in keys)]
+        figures = result if isinstance(result, Mapping) else {}
+        row += [_figure(figures.get(name)) for name in names]
+        if isinstance(result, BaseException):
+            row.append(f"{type(result).__name__}: {result}".splitlines()[0])
+        table.add_row(*row)
+    console = Console()
+    # Where nobody looks at a window's width, no column is folded away.
+    Console(width=None if console.is_terminal else 200).print(table)
+
+
+def failed_jobs(results: Sequence[Any]) -> list[BaseException]:
+    """List what ended the jobs that failed."""
+    return [result for result in results if isinstance(result, BaseException)]
+
+
+def split_override(text: str) -> tuple[str, str]:
+    """Split an override into key and value."""
+    key, _, value = text.partition("=")
+    return key.lstrip("+"), value
+
+
+def varied_keys(swept: Sequence[Sequence[str]]) -> list[str]:
+    """List the keys whose values differ between jobs; all of them if there is one job."""
+    values: dict[str, set[str]] = {}
+    for overrides in swept:
+        for text in overrides:
+            key, value = split_override(text)
+            values.setdefault(key, set()).add(value)
+    return [key for key, found in values.items() if len(found) > 1 or len(swept) == 1]
+
+
+def _figure(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One of the configurations.
+
+    Attributes:
+        overrides: As typed, of the swept ones the value that is this point's.
+        values: Values by key, of the swept keys.
+        config: The plain, checked config.
+    """
+
+    overrides: tuple[str, ...]
+    values: dict[str, str]
+    config: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """The configurations that a command line describes, all of them checked.
+
+    Attributes:
+        points: In the order in which they were typed; one, if nothing was swept.
+        keys: The swept keys.
+    """
+
+    points: tuple[Point, ...]
+    keys: tuple[str, ...]
+    _composer: Composer
+    _command: str
+
+    def config_with(self, *overrides: str) -> dict[str, Any]:
+        """Compose the config of the first point with more overrides, as if they had been typed too.
+
+        Raises:
+            ConfigError: They do not fit this configuration.
+        """
+        texts = [quote(text, self._composer) for text in overrides]
+        texts = [*self.points[0].overrides, *texts]
+        return read_job(texts, self._composer, command=self._command).config
+
+
+def read_points(texts: Sequence[str], composer: Composer, *, command: str) -> Points:
+    """Read and check what was typed: ``loader.num_workers=0,1,2`` makes three points.
+
+    Args:
+        texts: Overrides as typed.
+        composer: Groups and options.
+        command: The command whose settings stand under its name; they cannot be swept.
+
+    Raises:
+        ConfigError: With the mistakes of all points.
+    """
+    swept = expand([quote(text, composer, sweep=True) for text in texts], composer)
+    jobs = check_jobs(swept, composer, command=command)
+    keys = varied_keys(swept) if len(swept) > 1 else []
+    settings = {f"{command}.{name}" for name in jobs[0].config[command]}
+    problems = [
+        Problem(key, "all points are measured in the same way; give one value")
+        for key in keys
+        if key in settings or f"{command}.{key}" in settings
+    ]
+    if len(keys) > 2:
+        problems.append(Problem(keys[2], f"{len(keys)} keys are swept ({', '.join(keys)}), a table "
+                                "and a plot have two; give one value to the others"))  # fmt: skip
+    if problems:
+        raise ConfigError(problems)
+    points = []
+    for overrides, job in zip(swept, jobs, strict=True):
+        values = dict(split_override(text) for text in overrides)
+        named = {key: values.get(key, "") for key in keys}
+        points.append(Point(tuple(overrides), named, job.config))
+    return Points(tuple(points), tuple(keys), composer, command)

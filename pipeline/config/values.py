@@ -1,22 +1,21 @@
-"""Checking a value against the type that its argument has."""
+"""Checks of a value against the type that its argument has."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, get_args
 
-from pipeline.config.errors import nearest
-from pipeline.config.notation import NOTHING, literals, words
-from pipeline.config.signatures import Argument
-
-UNRESOLVED = type("UNRESOLVED", (), {})
-"""Stands for a value whose interpolation could not be resolved, which has been reported."""
+from penstock.core import registry
+from penstock.pipeline.config.errors import Problem, nearest
+from penstock.pipeline.config.interpolation import is_unresolved
+from penstock.pipeline.config.notation import NOTHING, literals, words
+from penstock.pipeline.config.signatures import Argument
 
 
 def shown(value: Any) -> str:
-    """A value as it would be typed."""
+    """Write a value as it would be typed."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, str):
@@ -29,38 +28,19 @@ def shown(value: Any) -> str:
 
 
 def given(value: Any) -> str:
-    """A value as an error line names it: strings in quotes, to tell '3' from 3."""
+    """Write a value as an error line names it: strings in quotes, to tell '3' from 3."""
     return repr(value) if isinstance(value, str) else shown(value)
 
 
-def is_unresolved(value: Any) -> bool:
-    """Whether a value could not be resolved, or holds one that could not."""
-    if isinstance(value, dict):
-        return any(map(is_unresolved, value.values()))
-    if isinstance(value, list):
-        return any(map(is_unresolved, value))
-    return value is UNRESOLVED
-
-
-def unresolved_keys(value: Any, key: str = "") -> Iterator[str]:
-    """Full keys of the values that could not be resolved."""
-    if value is UNRESOLVED:
-        yield key
-    elif isinstance(value, (dict, list)):
-        named = value.items() if isinstance(value, dict) else enumerate(value)
-        for name, item in named:
-            yield from unresolved_keys(item, f"{key}.{name}" if key else f"{name}")
-
-
 def holds_component(value: Any) -> bool:
-    """Whether a value is a component, or holds one."""
+    """Tell whether a value is a component, or holds one."""
     if isinstance(value, dict):
         return "_target_" in value or any(map(holds_component, value.values()))
     return isinstance(value, list) and any(map(holds_component, value))
 
 
 def mistake(argument: Argument, value: Any, key: str) -> str | None:
-    """What is wrong with a value: what was given, what is accepted, what to type.
+    """Find what is wrong with a value: what was given, what is accepted, what to type.
 
     Args:
         argument: What takes the value.
@@ -84,12 +64,12 @@ def mistake(argument: Argument, value: Any, key: str) -> str | None:
 
 
 def fits(annotation: Any, value: Any) -> bool:
-    """Whether a value has a type, strictly."""
+    """Tell whether a value has a type, strictly."""
     return _complaint(annotation, value) is None
 
 
 def _complaint(annotation: Any, value: Any) -> str | None:
-    """What would be accepted instead; None if the value is right."""
+    """Tell what would be accepted instead; None if the value is right."""
     import pydantic
 
     if annotation is Any:
@@ -138,8 +118,28 @@ def _remedy(argument: Argument, value: Any, key: str) -> str:
 
 
 def _example(annotation: Any) -> Any:
-    """Some value of the type."""
+    """Find some value of the type."""
     for value in (*literals(annotation), 1, 0.5, "text", True, [1], [1, 1], *get_args(annotation)):
         if isinstance(value, (int, float, str, bool, list)) and fits(annotation, value):
             return value
     return None
+
+
+def wrong_settings(settings: Mapping[str, Any], key: str, target: str) -> Iterator[Problem]:
+    """Find what settings say of themselves.
+
+    Args:
+        settings: Their values, each of which has the right type or could not be resolved.
+        key: The key at which they stand.
+        target: Their name in the registry.
+    """
+    values = {name: value for name, value in settings.items() if name != "_target_"}
+    if any(map(is_unresolved, values.values())):
+        return
+    component = registry.find(target)
+    assert component is not None
+    try:
+        component.target(**values)
+    except ValueError as error:
+        text = " ".join(str(error).split())
+        yield Problem("" if text.startswith(key) else key, text)

@@ -9,32 +9,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from datasets.keys import Keys
-from pipeline.loader.contract import BatchTask
+from penstock.core.sample import Keys
+from penstock.pipeline.loader.contract import BatchTask
 
 if TYPE_CHECKING:
-    from datasets.sample import Batch
+    from penstock.core.sample import Batch
 
 BUNDLE_BYTES = 6 << 20
-"""What a bundle holds at most, unless a single batch is larger.
+"""The most bytes of a bundle, unless a single batch is larger.
 
 A batch costs some 0.2 ms of Python beside the copying, as much as copying 1 MB of rows: it is
 cold each time, since the pixels push it out of the core's caches. Four batches of 1.5 MB share
 that; bundles of 12 MB gained nothing over these.
 """
-_MOST_BATCHES = 16
-
-
-class BundleSize:
-    """How many batches go into the next bundle: one at first, since somebody waits for that."""
-
-    def __init__(self) -> None:
-        self._most = 1
-
-    def next(self) -> int:
-        """The most batches of the next bundle: twice as many as of the one before, up to 16."""
-        most, self._most = self._most, min(2 * self._most, _MOST_BATCHES)
-        return most
+MOST_BATCHES = 16
+"""The most batches of a bundle."""
 
 
 def can_join(first: BatchTask, task: BatchTask) -> bool:
@@ -54,7 +43,7 @@ def joined(tasks: Sequence[BatchTask]) -> BatchTask:
 
 
 def row_bytes(batch: Batch) -> int:
-    """What a row of a batch takes, as far as its tensors tell; at least 1."""
+    """Count the bytes of a batch's row, as far as its tensors tell; at least 1."""
     import torch
 
     tensors = [value for value in batch.values() if isinstance(value, torch.Tensor) and len(value)]
@@ -62,7 +51,7 @@ def row_bytes(batch: Batch) -> int:
 
 
 def rows_of_bundle(bytes_of_row: int) -> int:
-    """How many rows a bundle holds at most; 0 where nothing is known of them."""
+    """Count the rows that a bundle holds at most; 0 where nothing is known of them."""
     return BUNDLE_BYTES // bytes_of_row if bytes_of_row else 0
 
 

@@ -1,31 +1,30 @@
-"""A batch task to a batch: read, decode, transform, collate, and faults. Runs in any process."""
+"""A batch task to a batch: samples or columns, faults, and collating. Runs in any process."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import MutableMapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from datasets.encoded import on_pixels
-from datasets.protocols import StreamDataset
-from datasets.sample import BadSample, Batch, Sample
-from datasets.stage_times import StageTimes
-from pipeline.loader.bundles import joined, row_bytes, split_rows
-from pipeline.loader.contract import BatchTask, Delivery
-from pipeline.loader.faults import BadSampleError, OnError, Replacer
-from pipeline.loader.fetching import SampleFetcher
-from pipeline.loader.whole_batches import WholeBatches, completed
-from pipeline.loader.work import Rows, Spread, Work
+from penstock.core.contracts import Capabilities, StreamDataset
+from penstock.core.registry import name_of
+from penstock.core.sample import BadSample, Batch, Keys, Sample, on_pixels
+from penstock.core.stage_times import StageTimes
+from penstock.pipeline.loader.bundles import joined, row_bytes, split_rows
+from penstock.pipeline.loader.by_sample import BySample, Work
+from penstock.pipeline.loader.contract import BatchTask, Delivery, Fault
+from penstock.pipeline.loader.faults import BadSampleError, OnError, Replacer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from datasets.protocols import Collate, Dataset, RowTransform, Sampler
+    from penstock.core.contracts import Allocate, Collate, Dataset, RowTransform, Sampler
 
 
 class BatchComputer:
@@ -45,6 +44,7 @@ class BatchComputer:
         steps: What is done to images and masks of every batch, or None.
 
     Attributes:
+        can: What the parts can do besides.
         row_bytes: What a row takes of the batches that are made as a whole, and so can be made
             together; 0 before the first one.
     """
@@ -60,23 +60,38 @@ class BatchComputer:
         imports: tuple[str, ...] = (),
         steps: RowTransform | None = None,
     ) -> None:
-        self.dataset: Any = dataset  # of which kind, the task says
+        self.can = Capabilities.of(dataset, sampler, collate)
+        self.dataset: Any = dataset
         self.imports = imports
-        self._collate: Collate = getattr(dataset, "collate", None) or collate
-        self._fetch = SampleFetcher(dataset)
-        self._whole = WholeBatches(dataset, self._collate, steps)
-        self._steps = steps
         self.row_bytes = 0
+        self._collate = self.can.dataset.collate or collate
+        self._by_sample = BySample(dataset, self.can.dataset)
+        self._steps = steps
+        # Done where rows of images are gathered, in place of the batch that they make.
+        self._gathers = steps is not None and self.can.way == "columns" and self.can.dataset.gathers
+        if steps is not None and self._gathers:
+            steps.prepare()
         self._looked = False
         self._on_error = on_error
         self._replacer: Replacer | None = None
         if sampler is not None and not isinstance(dataset, StreamDataset):
-            self._replacer = Replacer(dataset, sampler, seed)
+            self._replacer = Replacer(dataset, sampler, seed, same=self.can.sampler.same)
 
     @property
     def global_random(self) -> bool:
         """Whether a part draws from global random states, and so needs a process of its own."""
-        return any(getattr(part, "global_random", False) for part in (self.dataset, self._collate))
+        return self.can.dataset.global_random or self.can.collate.global_random
+
+    @property
+    def reads_apart(self) -> bool:
+        """Whether `read` gives records."""
+        return self.can.dataset.staged is not None and self.can.way != "columns"
+
+    def read(self, task: BatchTask) -> Sequence[Any] | None:
+        """Read the records of a task, to be computed later; None where reading is not apart."""
+        if task.items is not None or not self.reads_apart:
+            return None
+        return self._by_sample.read(task)
 
     def __call__(
         self,
@@ -84,19 +99,16 @@ class BatchComputer:
         *,
         records: Sequence[Any] | None = None,
         times: StageTimes | None = None,
-        allocate: Callable[[int], Any] | None = None,
-        spread: Spread | None = None,
+        allocate: Allocate | None = None,
     ) -> Delivery:
         """Compute one batch.
 
         Args:
             task: What to compute.
-            records: What the dataset's `read` gave for the task's indices, if it was read ahead.
+            records: What `read` gave for the task, if it was read ahead.
             times: What reading ahead took; the delivery's times are added to it.
             allocate: Gives a writable buffer of so many bytes for the batch's images; None takes
                 ordinary memory.
-            spread: Has a function computed of pieces, in several threads, and gives the results
-                in order; None computes here.
 
         Raises:
             BadSampleError: A sample is bad and may not be replaced or skipped.
@@ -105,22 +117,18 @@ class BatchComputer:
         times = times or StageTimes()
         if records is None and (whole := self._whole_batch(task, times, allocate)):
             return whole
-        work = Work(
-            records,
-            times,
-            allocate=partial(self._image_rows, task, allocate),
-            spread=spread if self.spreads else None,
-        )
-        rows = Rows(task)
-        for row, sample in enumerate(self._fetch(task, work)):
+        work = Work(records, times, partial(self._image_rows, task, allocate))
+        rows = _Rows(task)
+        for row, sample in enumerate(self._by_sample(task, work)):
             self._place(rows, row, sample)
         if not rows.samples and not self._fill(rows):
             return Delivery(task.number, None, tuple(rows.faults), int(task.valid.sum()))
         start = time.perf_counter()
         batch = self._collated(task, rows, work.images, allocate)
-        work.times.collate += time.perf_counter() - start
-        batch = self._stepped(batch, work.times)
-        real, padded = getattr(self._collate, "overhead", _no_overhead)(batch)
+        times.collate += time.perf_counter() - start
+        batch = self._stepped(batch, times)
+        count = self.can.collate.overhead
+        real, padded = count(batch) if count is not None else (0, 0)
         return Delivery(
             task.number,
             batch,
@@ -129,11 +137,11 @@ class BatchComputer:
             samples=sum(rows.valid),
             real=real,
             padded=padded,
-            times=work.times,
+            times=times,
         )
 
     def together(
-        self, tasks: Sequence[BatchTask], *, allocate: Callable[[int], Any] | None = None
+        self, tasks: Sequence[BatchTask], *, allocate: Allocate | None = None
     ) -> list[Delivery]:
         """Compute several batches in one go, each of them what it would be alone.
 
@@ -161,32 +169,27 @@ class BatchComputer:
             times = StageTimes()
         return deliveries
 
-    @property
-    def spreads(self) -> bool:
-        """Whether several threads can compute the samples of one batch."""
-        return self._fetch.staged and not self.global_random
-
-    @property
-    def reads_apart(self) -> bool:
-        """Whether `read` gives records."""
-        return self._fetch.staged and not self._whole.likely
-
-    def read(self, task: BatchTask) -> Sequence[Any] | None:
-        """The records of a task, to be computed later; None where reading is not apart."""
-        if task.items is not None or not self.reads_apart:
-            return None
-        return self._fetch.read(task.indices, task.positions, task.epoch)
-
     def _whole_batch(
-        self, task: BatchTask, times: StageTimes, allocate: Callable[[int], Any] | None
+        self, task: BatchTask, times: StageTimes, allocate: Allocate | None
     ) -> Delivery | None:
-        """The batch made as a whole; None where its samples must be made one by one."""
-        batch = self._whole(task, times=times, allocate=allocate)
-        if batch is None:
+        """Make the batch as a whole; None where its samples must be made one by one."""
+        dataset, stack = self.can.dataset.columns, self.can.collate.columns
+        if dataset is None or stack is None or task.quarantined:
             return None
+        start = time.perf_counter()
+        gather = {"gather": self._steps.gathered} if self._steps and self._gathers else {}
+        columns = dataset.fetch_columns(
+            task.indices, task.positions, task.epoch, allocate=allocate, **gather
+        )
+        if columns is None:
+            return None
+        taken = time.perf_counter()
+        times.read += taken - start
+        batch = stack(columns)
+        times.collate += time.perf_counter() - taken
         valid = int(task.valid.sum())
-        batch = completed(batch, task, task.valid.copy(), collate=self._collate)
-        if not self._whole.has_steps:
+        batch = self._completed(batch, task, task.valid.copy())
+        if not self._gathers:
             batch = self._stepped(batch, times)
         self.row_bytes = self.row_bytes or row_bytes(batch)
         return Delivery(task.number, batch, positions=valid, samples=valid, times=times)
@@ -200,12 +203,10 @@ class BatchComputer:
         times.transform += time.perf_counter() - start
         return batch
 
-    def _image_rows(
-        self, task: BatchTask, allocate: Callable[[int], Any] | None
-    ) -> NDArray[np.uint8] | None:
+    def _image_rows(self, task: BatchTask, allocate: Allocate | None) -> NDArray[np.uint8] | None:
         """Memory for the images of the batch, uint8 [n, H, W, C], where they can be put into it."""
-        placed = self._fetch.staged or task.items is not None
-        if not placed or not hasattr(self._collate, "with_rows"):
+        placed = self.can.dataset.staged is not None or task.items is not None
+        if not placed or self.can.collate.with_rows is None:
             return None
         shape = self.dataset.row_shape or self._shape_of_first(task)
         if shape is None:
@@ -217,7 +218,7 @@ class BatchComputer:
         return np.frombuffer(allocate(count), np.uint8, count).reshape(shape)
 
     def _shape_of_first(self, task: BatchTask) -> tuple[int, ...] | None:
-        """The shape of images, of a sample that is computed for it alone, once.
+        """Find the shape of images by a sample that is computed for it alone, once.
 
         So the first batch too is written where it is to be, and not copied there.
         """
@@ -229,8 +230,8 @@ class BatchComputer:
         shape: tuple[int, ...] | None = self.dataset.row_shape
         return shape
 
-    def _place(self, rows: Rows, row: int, sample: Sample | BadSample) -> None:
-        """Put one fetched sample into its batch, or do with a bad one what is asked for."""
+    def _place(self, rows: _Rows, row: int, sample: Sample | BadSample) -> None:
+        """Put one sample into its batch, or do with a bad one what is asked for."""
         valid = bool(rows.task.valid[row])
         if not isinstance(sample, BadSample):
             rows.add(sample, valid)
@@ -246,7 +247,7 @@ class BatchComputer:
         else:
             rows.report(sample, valid, "skipped")
 
-    def _fill(self, rows: Rows) -> bool:
+    def _fill(self, rows: _Rows) -> bool:
         """Give an empty batch one row marked invalid; False if it may be left out instead."""
         task, bad = rows.task, rows.last_bad
         assert bad is not None, "a batch without rows"
@@ -263,18 +264,18 @@ class BatchComputer:
     def _collated(
         self,
         task: BatchTask,
-        rows: Rows,
+        rows: _Rows,
         images: NDArray[np.uint8] | None,
-        allocate: Callable[[int], Any] | None,
+        allocate: Allocate | None,
     ) -> Batch:
-        collate: Any = self._collate
+        can = self.can.collate
         try:
-            if images is not None:
-                batch = collate.with_rows(rows.samples, images)
-            elif allocate is not None and hasattr(collate, "into"):
-                batch = collate.into(rows.samples, allocate)
+            if images is not None and can.with_rows is not None:
+                batch = can.with_rows(rows.samples, images)
+            elif allocate is not None and can.into is not None:
+                batch = can.into(rows.samples, allocate)
             else:
-                batch = collate(rows.samples)
+                batch = self._collate(rows.samples)
         except Exception as error:
             first, last = task.positions[0], task.positions[-1]
             error.add_note(
@@ -282,8 +283,49 @@ class BatchComputer:
                 f"{first} to {last}, first key {rows.samples[0].get('key')!r}"
             )
             raise
-        return completed(batch, task, np.array(rows.valid, np.bool_), collate=collate)
+        return self._completed(batch, task, np.array(rows.valid, np.bool_))
+
+    def _completed(self, batch: Batch, task: BatchTask, valid: NDArray[np.bool_]) -> Batch:
+        """Add what the loader alone knows of the rows.
+
+        Raises:
+            ValueError: What the collate gave is no dict of columns.
+        """
+        import torch
+
+        if not isinstance(batch, MutableMapping):
+            raise ValueError(
+                f"{name_of(self._collate)} gave a {type(batch).__name__} for a batch, expected a "
+                f"dict with a tensor or a list for each field: see Batch in core/sample.py"
+            )
+        if type(keys := batch.get("key")) is list:
+            batch["key"] = Keys(keys)
+        batch["valid"] = torch.from_numpy(valid)
+        batch["epoch"] = torch.full((valid.size,), task.epoch)
+        return batch
 
 
-def _no_overhead(batch: Batch) -> tuple[int, int]:
-    return 0, 0
+@dataclass(slots=True)
+class _Rows:
+    """The rows of a batch while they come together."""
+
+    task: BatchTask
+    samples: list[Sample] = field(default_factory=list)
+    valid: list[bool] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    last_bad: BadSample | None = None
+
+    def add(self, sample: Sample, valid: bool) -> None:
+        """Append a row."""
+        self.samples.append(sample)
+        self.valid.append(valid)
+
+    def report(self, bad: BadSample, valid: bool, action: str) -> None:
+        """Note a bad sample and what was done about it."""
+        self.last_bad = bad
+        # Rows that only fill the batch repeat a position that is reported where it is valid.
+        if valid:
+            epoch = self.task.epoch
+            self.faults.append(
+                Fault(epoch, bad.position, bad.index, bad.key, bad.storage, bad.cause, action)
+            )

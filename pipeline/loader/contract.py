@@ -1,4 +1,4 @@
-"""What the loader and its engines hand to each other: tasks, deliveries, faults."""
+"""Contracts between the loader and its engines: tasks, deliveries, faults."""
 
 from __future__ import annotations
 
@@ -9,15 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.stage_times import StageTimes
-from pipeline.loader.ring.packing import mapped
+from penstock.core.stage_times import StageTimes
 
 if TYPE_CHECKING:
-    from datasets.sample import Batch
-
-# Tensors up to this size travel inside the message. Each larger one takes a shared-memory
-# segment, and with it a file descriptor for as long as somebody keeps the batch.
-_INLINE_BYTES = 16_384
+    from penstock.core.sample import Batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +82,13 @@ class Delivery:
 
     def pin_memory(self, device: str | None = None) -> Delivery:
         """The same with every tensor in page-locked memory."""
-        from pipeline.copy_stream import map_tensors
+        import torch
 
-        return replace(self, batch=map_tensors(self.batch, lambda tensor: tensor.pin_memory()))
+        def pinned(value: Any) -> Any:
+            on_host = isinstance(value, torch.Tensor) and value.device.type == "cpu"
+            return value.pin_memory() if on_host else value
 
-    def __reduce__(self) -> tuple[Callable[..., Delivery], tuple[Any, ...]]:
-        packed = mapped(self.batch, _packed)
-        counts = (self.positions, self.samples, self.real, self.padded, self.times)
-        return _unpack_delivery, (self.number, packed, self.faults, *counts)
+        return replace(self, batch=mapped(self.batch, pinned))
 
 
 class Engine(Protocol):
@@ -102,51 +96,36 @@ class Engine(Protocol):
 
     An engine is made with ``(compute, settings)``: a
     :class:`~pipeline.loader.compute.BatchComputer` and the
-    :class:`~pipeline.loader.settings.LoaderSettings`.
+    :class:`~pipeline.loader.settings.LoaderSettings`. What it owes:
+
+    * `settings.workers` compute, at most ``workers * prefetch_factor`` tasks ahead of the consumer;
+    * where `compute.global_random`, each worker owns its process; an engine of threads refuses;
+    * a batch that takes longer than `settings.timeout_s` raises `LoaderTimeoutError`;
+    * where :func:`~penstock.pipeline.loader.engines.batch_memory.pins`, deliveries are pinned;
+    * what `compute` raises comes out where its batch would; Ctrl-C is for the main thread alone;
+    * with `settings.persistent_workers` off, workers end with their run.
     """
 
     @property
     def choice(self) -> str:
-        """Who computes, in words; for an engine that chooses, what it chose and why."""
+        """Say who computes; an engine that chooses says what it chose and why."""
 
     def run(self, tasks: Iterator[BatchTask]) -> Iterator[Delivery]:
-        """Deliver every task, in order. A new run ends the one before it."""
+        """Deliver every task, in order; the loader closes one run before it begins another."""
 
     def close(self) -> None:
         """Give back processes and memory; the next `run` starts again."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Small:
-    """A small tensor on its way between processes."""
-
-    array: NDArray[Any]
-
-
-def _packed(value: Any) -> Any:
-    import torch
-
-    if not isinstance(value, torch.Tensor) or value.dtype == torch.bfloat16:
-        return value
-    plain = value.device.type == "cpu" and value.layout is torch.strided
-    if not plain or not value.is_contiguous() or value.nbytes > _INLINE_BYTES:
-        return value
-    return _Small(value.detach().numpy())
-
-
-def _unpack_delivery(
-    number: int,
-    packed: dict[str, Any] | None,
-    faults: tuple[Fault, ...],
-    positions: int,
-    samples: int,
-    real: int,
-    padded: int,
-    times: StageTimes,
-) -> Delivery:
-    import torch
-
-    batch = mapped(
-        packed, lambda value: torch.from_numpy(value.array) if isinstance(value, _Small) else value
-    )
-    return Delivery(number, batch, faults, positions, samples, real, padded, times)
+def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
+    """`function` of every leaf of plain dicts, lists and tuples."""
+    if type(value) is dict:
+        return {key: mapped(item, function) for key, item in value.items()}
+    if type(value) is list:
+        # The usual list is one of keys, and there are many of them.
+        if set(map(type, value)) == {str}:
+            return value
+        return [mapped(item, function) for item in value]
+    if type(value) is tuple:
+        return tuple(mapped(item, function) for item in value)
+    return function(value)

@@ -1,26 +1,42 @@
-"""What happens to a bad sample while its batch is computed: raise, replace or skip."""
+"""Bad samples: raised, replaced or skipped; then counted, logged once, listed, and too many."""
 
 from __future__ import annotations
 
+import contextlib
+import csv
+import io
+import logging
+import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Literal
+from dataclasses import astuple, fields, replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.sample import BadSample, Sample
-from pipeline.rng import KeyedRng, Stream
+from penstock.core.files import locked
+from penstock.core.rng import KeyedRng, Stream
+from penstock.core.sample import BadSample, Sample
+from penstock.pipeline.loader.contract import Fault
 
 if TYPE_CHECKING:
-    from datasets.protocols import Dataset, Sampler
+    from penstock.core.contracts import Dataset, Sampler
+
+_logger = logging.getLogger(__name__)
 
 OnError = Literal["raise", "replace", "skip"]
 
 MAX_ATTEMPTS = 8
 """Replacements tried for one bad sample."""
-
 _BLOCK = 4_096
 _BLOCKS = 8
+_FEWEST = 1_000
+_FEWEST_BAD = 10
+"""The rate is taken over at least so many samples, so that an early bad one stops nothing."""
+_COLUMNS = (*(field.name for field in fields(Fault)), "split")
+_IDENTITY = [_COLUMNS.index(name) for name in ("split", "epoch", "position", "key")]
+_ROW_END = b"\r\n"
 
 
 class BadSampleError(ValueError):
@@ -36,16 +52,18 @@ class Replacer:
 
     Args:
         dataset: Where samples come from.
-        sampler: Which record stands at a position. If it has an attribute `same`, the name of
-            an index column or several, the first half of the attempts take a record of the same
-            values.
+        sampler: Which record stands at a position.
         seed: The run's seed.
+        same: Index columns; the first half of the attempts take a record of the same values.
     """
 
-    def __init__(self, dataset: Dataset, sampler: Sampler, seed: int) -> None:
+    def __init__(
+        self, dataset: Dataset, sampler: Sampler, seed: int, *, same: Sequence[str] = ()
+    ) -> None:
         self._dataset = dataset
         self._sampler = sampler
         self._seed = seed
+        self._same = same
 
     def replace(self, bad: BadSample, epoch: int) -> tuple[Sample, int]:
         """A sample for the position of `bad`, and the record it is of.
@@ -65,25 +83,21 @@ class Replacer:
 
     def _candidates(self, bad: BadSample, epoch: int) -> Iterator[int]:
         """One record per attempt."""
-        same = getattr(self._sampler, "same", None)
-        columns = (same,) if isinstance(same, str) else tuple(same or ())
         length = len(self._sampler)
         rng = KeyedRng()
         for attempt in range(MAX_ATTEMPTS):
             draws = rng.at(self._seed, epoch, bad.position, Stream.REPLACE, attempt)
             starts = draws.integers(0, length, _BLOCKS)
             found = None
-            if columns and attempt < MAX_ATTEMPTS // 2:
-                found = self._alike(columns, bad.index, epoch, starts)
+            if self._same and attempt < MAX_ATTEMPTS // 2:
+                found = self._alike(bad.index, epoch, starts)
             if found is None:
                 found = int(self._sampler.indices(epoch, starts[0], starts[0] + 1)[0])
             yield found
 
-    def _alike(
-        self, columns: Sequence[str], index: int, epoch: int, starts: NDArray[np.int64]
-    ) -> int | None:
-        """The first other record of equal `columns`, from drawn positions onwards."""
-        values = [self._dataset.index.column(column) for column in columns]
+    def _alike(self, index: int, epoch: int, starts: NDArray[np.int64]) -> int | None:
+        """Find the first other record of equal columns, from drawn positions onwards."""
+        values = [self._dataset.index.column(column) for column in self._same]
         for start in starts.tolist():
             stop = min(start + _BLOCK, len(self._sampler))
             records = self._sampler.indices(epoch, start, stop)
@@ -92,3 +106,154 @@ class Replacer:
             if alike.size:
                 return int(records[alike[0]])
         return None
+
+
+class BadSampleLog:
+    """Counts, logs and lists bad samples, and says when there are too many.
+
+    Fewer than 10 bad samples stop nothing, and while the first 1,000 samples come in, the rest
+    of the 1,000 count as good; at the end of an epoch the rate is that of what was really seen.
+    With a `max_error_rate` of 0 the first bad sample stops the run.
+
+    Args:
+        path: The ``bad_samples.csv`` to append to, or None. Rows that stand there already
+            (a batch that is computed again after resuming) are not added again.
+        split: Whose samples these are, ``train`` or ``val``.
+        max_error_rate: Share of bad samples above which `BadSampleError` is raised.
+    """
+
+    def __init__(self, path: Path | None, *, split: str, max_error_rate: float) -> None:
+        self.count = 0
+        self._path = path
+        self._list = BadSampleList(path, split=split) if path else None
+        self._max_error_rate = max_error_rate
+        self._positions = 0
+        self._logged: set[tuple[str, str]] = set()
+        self._last: Fault | None = None
+
+    def add(self, faults: tuple[Fault, ...], positions: int) -> None:
+        """Take the faults of one batch and the number of samples asked for in it.
+
+        Raises:
+            BadSampleError: Too many samples are bad.
+        """
+        self._positions += positions
+        if not faults:
+            return
+        self.count += len(faults)
+        self._last = faults[-1]
+        for fault in faults:
+            self._log(fault)
+        if self._list is not None:
+            self._list.add(faults)
+        self._check(max(self._positions, _FEWEST))
+
+    def end_epoch(self) -> None:
+        """Check the rate over all that was seen.
+
+        Raises:
+            BadSampleError: Too many samples are bad.
+        """
+        if self.count:
+            self._check(self._positions)
+
+    def _log(self, fault: Fault) -> None:
+        name = (fault.storage, fault.key)
+        if name in self._logged:
+            return
+        self._logged.add(name)
+        _logger.warning(
+            "bad sample: %s: %r at position %d of epoch %d: %s; %s",
+            fault.storage, fault.key, fault.position, fault.epoch, fault.cause, fault.action,
+        )  # fmt: skip
+
+    def _check(self, positions: int) -> None:
+        tolerated = _FEWEST_BAD - 1 if self._max_error_rate else 0
+        if self.count <= max(tolerated, self._max_error_rate * positions):
+            return
+        where = f" (listed in {self._path})" if self._path else ""
+        last = self._last
+        assert last is not None
+        raise BadSampleError(
+            f"{self.count} of {self._positions} samples are bad, more than "
+            f"loader.max_error_rate={self._max_error_rate:g} allows{where}; the last one: "
+            f"{last.storage}: {last.key!r}: {last.cause}; repair the data or raise "
+            f"loader.max_error_rate"
+        )
+
+
+class BadSampleList:
+    """Appends bad samples to a file that other processes append to as well.
+
+    A row is a line, and those of a batch are one write. A file that a killed process or a full
+    disk left without its header or with a row cut short is gone on with.
+
+    Args:
+        path: The file; made with the first row.
+        split: What its rows say in ``split``.
+    """
+
+    def __init__(self, path: Path, *, split: str) -> None:
+        self._path = path
+        self._split = split
+        self._listed: set[tuple[str, ...]] | None = None
+
+    def add(self, faults: tuple[Fault, ...]) -> None:
+        """List those that are not listed yet, by this process or by one before it."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(self._path), open(self._path, "ab+", buffering=0) as file:
+            if self._listed is None:
+                self._listed = _read_listed(file)
+            rows = self._new_rows(faults, self._listed)
+            if rows:
+                _write(file, _beginning(file) + rows)
+
+    def _new_rows(self, faults: tuple[Fault, ...], listed: set[tuple[str, ...]]) -> bytes:
+        rows = []
+        for fault in faults:
+            line = replace(fault, cause=" ".join(fault.cause.split()))
+            row = tuple(map(str, (*astuple(line), self._split)))
+            if (name := _identity(row)) not in listed:
+                listed.add(name)
+                rows.append(row)
+        return _encoded(rows)
+
+
+def _identity(row: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(row[column] for column in _IDENTITY)
+
+
+def _encoded(rows: list[tuple[str, ...]]) -> bytes:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator=_ROW_END.decode()).writerows(rows)
+    return text.getvalue().encode("utf-8", "surrogateescape")
+
+
+def _beginning(file: IO[bytes]) -> bytes:
+    """Give what must stand between the file as it is and a new row."""
+    size = file.seek(0, os.SEEK_END)
+    if not size:
+        return _encoded([_COLUMNS])
+    file.seek(size - 1)
+    if file.read(1) == b"\n":
+        return b""
+    file.seek(0)
+    cut = file.read().rpartition(b"\n")[2]
+    return b'"' * (cut.count(b'"') % 2) + _ROW_END
+
+
+def _write(file: IO[bytes], data: bytes) -> None:
+    while data:  # more than once only where the disk fills up
+        data = data[file.write(data) :]
+
+
+def _read_listed(file: IO[bytes]) -> set[tuple[str, ...]]:
+    """The rows that can be read, each by itself: one that was cut short spoils no other."""
+    file.seek(0)
+    listed = set()
+    for line in file.read().decode("utf-8", "surrogateescape").split("\n"):
+        with contextlib.suppress(csv.Error):
+            row = tuple(next(csv.reader([line]), ()))
+            if len(row) == len(_COLUMNS):
+                listed.add(_identity(row))
+    return listed

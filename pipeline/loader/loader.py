@@ -2,32 +2,128 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from functools import partial
 from inspect import GEN_RUNNING, getgeneratorstate
+from itertools import count
 from math import lcm
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from datasets.protocols import PartnerDataset, StreamDataset
-from pipeline.loader.bad_samples import BadSampleLog
-from pipeline.loader.class_names import classes_of
-from pipeline.loader.compute import BatchComputer
-from pipeline.loader.contract import BatchTask, Delivery, Engine
-from pipeline.loader.engines.by_name import engine_named
-from pipeline.loader.epochs import EpochRuns
-from pipeline.loader.feed import check_ranks, indexed_tasks, stream_tasks
-from pipeline.loader.freed_memory import keep_freed_memory
-from pipeline.loader.padding import random_order_padding
-from pipeline.loader.plan import BatchPlan
-from pipeline.loader.state import as_epoch, check_state, order_identity, place_of, plain, state_of
-from pipeline.loader.stats import LoaderStats
-from pipeline.samplers.sequential import SequentialSampler
+from penstock.core.contracts import (
+    DatasetCapabilities,
+    SamplerCapabilities,
+    StreamDataset,
+    capabilities_of,
+)
+from penstock.datasets.records.memory_index import full_index
+from penstock.pipeline.loader.compute import BatchComputer
+from penstock.pipeline.loader.contract import BatchTask, Delivery, Engine
+from penstock.pipeline.loader.engines import engine_named
+from penstock.pipeline.loader.engines.batch_memory import keep_freed_memory
+from penstock.pipeline.loader.faults import BadSampleLog
+from penstock.pipeline.loader.plan import (
+    BatchPlan,
+    Quarantine,
+    check_ranks,
+    indexed_tasks,
+    stream_tasks,
+)
+from penstock.pipeline.loader.state import (
+    as_epoch,
+    check_state,
+    order_identity,
+    place_of,
+    plain,
+    state_of,
+)
+from penstock.pipeline.loader.stats import LoaderStats
+from penstock.pipeline.samplers.sequential import SequentialSampler
 
 if TYPE_CHECKING:
-    from datasets.protocols import Collate, Dataset, RowTransform, Sampler
-    from datasets.sample import Batch
-    from pipeline.loader.settings import LoaderSettings
+    from penstock.core.contracts import Collate, Dataset, RowTransform, Sampler
+    from penstock.core.sample import Batch
+    from penstock.pipeline.loader.settings import LoaderSettings
+
+
+class EpochRuns:
+    """Deliveries of one epoch after another, without a gap where one ends and the next begins.
+
+    With `across`, the engine is given the tasks of the next epoch behind those of this one. So
+    no worker idles while the last batches are awaited, and the next epoch's first ones are
+    computed while this one is evaluated. They lie in wait, as many as the engine computes ahead;
+    where something else is asked for than the next epoch, they are dropped.
+
+    Args:
+        engine: Computes the tasks.
+        tasks: Those of an epoch, called with ``epoch``, ``start`` and ``quarantine``.
+        num_batches: Batches in an epoch; None: nobody knows before they end.
+        across: Whether to go on over an epoch's end; not where `num_batches` is None.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        tasks: Callable[..., Iterator[BatchTask]],
+        *,
+        num_batches: int | None,
+        across: bool,
+    ) -> None:
+        self._engine = engine
+        self._tasks = tasks
+        self._num_batches = num_batches
+        self._across = across
+        self._kept: tuple[int, Iterator[Delivery]] | None = None
+
+    def deliveries(self, epoch: int, start: int, quarantine: Quarantine) -> Generator[Delivery]:
+        """Deliveries of an epoch from batch `start` to its end; closed early, they are dropped."""
+        kept, self._kept = self._kept, None
+        if kept is not None and start == 0 and kept[0] == epoch:
+            run = kept[1]
+        else:
+            _close(kept)
+            ends = not self._across or self._num_batches is None or start >= self._num_batches
+            epochs = [epoch] if ends else count(epoch)
+            run = self._engine.run(_tasks_of(self._tasks, epochs, start, quarantine))
+        whole = False
+        try:
+            while (delivery := next(run, None)) is not None:
+                whole = self._across and delivery.number + 1 == self._num_batches
+                yield delivery
+                del delivery  # the consumer alone decides how long a batch lives
+                if whole:
+                    return
+        finally:
+            if whole:
+                self._kept = epoch + 1, run
+            else:
+                _close((epoch, run))
+
+    def drop(self) -> None:
+        """Forget what was computed for an epoch to come."""
+        kept, self._kept = self._kept, None
+        _close(kept)
+
+
+def _tasks_of(
+    tasks: Callable[..., Iterator[BatchTask]],
+    epochs: Iterable[int],
+    start: int,
+    quarantine: Quarantine,
+) -> Iterator[BatchTask]:
+    """Tasks of epochs in a row, of the first one from batch `start`.
+
+    It holds nothing of the `EpochRuns` that hold it: that cycle would keep the threads of a
+    forgotten loader until garbage is collected.
+    """
+    for epoch in epochs:
+        yield from tasks(epoch=epoch, start=start, quarantine=quarantine)
+        start = 0
+
+
+def _close(kept: tuple[int, Iterator[Delivery]] | None) -> None:
+    if kept is not None:
+        kept[1].close()  # type: ignore[attr-defined]
 
 
 class Loader:
@@ -40,8 +136,7 @@ class Loader:
 
     Args:
         dataset: Indexed data, or a stream.
-        sampler: Which record stands at a position; None: all records in order (always so in
-            evaluation), or a stream's own order.
+        sampler: Which record stands at a position; None: all records in order, or a stream's own.
         collate: Samples to a batch.
         settings: Sizes, workers and faults.
         seed: The run's seed.
@@ -86,8 +181,7 @@ class Loader:
         self._seed = seed
         self._identity = plain(identity or {})
         self._tail = settings.tail_of(split)
-        if not self._evaluates:
-            self._tail = getattr(sampler, "tail", self._tail)
+        ours = capabilities_of(sampler, SamplerCapabilities)
         self.plan: BatchPlan | None = None
         self._tasks: Callable[..., Iterator[BatchTask]]
         if isinstance(dataset, StreamDataset):
@@ -102,21 +196,21 @@ class Loader:
                 tail=self._tail,
             )
         else:
-            if self._evaluates or sampler is None:
+            if sampler is None:
                 sampler = SequentialSampler(len(dataset))
-            if isinstance(dataset, PartnerDataset) and dataset.needs_partners:
-                self.dataset = dataset = dataset.drawing_from(sampler)
+                ours = capabilities_of(sampler, SamplerCapabilities)
+            draw = capabilities_of(dataset, DatasetCapabilities).drawing_from
+            if draw is not None:
+                self.dataset = dataset = draw(sampler)
             self.plan = BatchPlan(
                 num_positions=len(sampler),
                 batch_size=self.batch_size,
                 world_size=world_size,
                 rank=rank,
                 tail=self._tail,
-                group=lcm(group, getattr(sampler, "group", 1)),
+                group=lcm(group, ours.group),
             )
-            self._tasks = partial(indexed_tasks, self.plan, sampler, len(dataset))
-            if not self._evaluates:
-                self.stats.random_order = random_order_padding(self.plan, sampler, dataset, collate)
+            self._tasks = partial(indexed_tasks, self.plan, sampler, len(dataset), ours.at)
         self._sampler = sampler
         self._compute = BatchComputer(
             dataset,
@@ -171,12 +265,12 @@ class Loader:
 
     @property
     def table(self) -> Any:
-        """What is known of the columns of a table (see `TableDecoder`); None for other data."""
-        return getattr(self.dataset, "table", None)
+        """The decoder that knows a table's columns (see `TableDecoder`); None for other data."""
+        return self._compute.can.dataset.table
 
     @property
     def engine_choice(self) -> str:
-        """Who computes the batches, in words; with ``engine=auto`` also why."""
+        """Say who computes the batches; with ``engine=auto`` also why."""
         return self._engine.choice
 
     def set_epoch(self, epoch: int) -> None:
@@ -250,7 +344,7 @@ class Loader:
             run.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the consumer stands: small, JSON-able.
+        """Tell the consumer's place in the epoch: small, JSON-able.
 
         The same on every rank but for what is quarantined, which `pipeline.loader.state.united`
         brings together for a checkpoint.
@@ -277,11 +371,11 @@ class Loader:
         self._placed = True
 
     def _what(self) -> dict[str, Any]:
-        """What decides the batches; ranks and workers are not part of it."""
+        """Tell what decides the batches; ranks and workers are not part of it."""
         if self._fingerprint is None:
             self._fingerprint = self.dataset.fingerprint()
         plan = {"sampler": self._identity.get("sampler"), "batch_size": self.batch_size}
-        plan |= {"tail": self._tail, **order_identity(self.plan, self._sampler)}
+        plan |= {"tail": self._tail, **order_identity(self.plan, self._compute.can.sampler)}
         pixels = self._identity.get("pixels")
         return {"seed": self._seed, "plan": plan, "pixels": pixels, "data": self._fingerprint}
 
@@ -296,3 +390,12 @@ class Loader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def classes_of(dataset: Dataset | StreamDataset, field: str) -> tuple[str, ...] | None:
+    """Names of the classes whose ids a field holds; None where there are none."""
+    if isinstance(dataset, StreamDataset):
+        return dataset.class_names if field == "label" else None
+    if field == "label":
+        return dataset.index.class_names
+    return full_index(dataset.index).field_classes.get(field)

@@ -6,13 +6,16 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from datasets.stage_times import StageTimes
-from pipeline.loader.contract import BatchTask
+from penstock.core.stage_times import StageTimes
+from penstock.pipeline.loader.contract import BatchTask
+
+if TYPE_CHECKING:
+    from penstock.pipeline.loader.compute import BatchComputer
 
 _logger = logging.getLogger(__name__)
 
@@ -47,7 +50,7 @@ class ReadAhead:
     def __init__(self, read: Callable[[BatchTask], Sequence[Any] | None], depth: int) -> None:
         self._read = read
         self._queue: queue.SimpleQueue[_Reading | None] = queue.SimpleQueue()
-        self._readings: dict[int, _Reading] = {}
+        self._readings: dict[Hashable, _Reading] = {}
         self._threads = [
             threading.Thread(target=self._work, name=f"penstock-read-{number}", daemon=True)
             for number in range(min(depth, _MOST_THREADS))
@@ -55,15 +58,15 @@ class ReadAhead:
         for thread in self._threads:
             thread.start()
 
-    def begin(self, ticket: int, task: BatchTask) -> None:
-        """Read the records of a task as soon as a thread is free."""
+    def begin(self, ticket: Hashable, task: BatchTask) -> None:
+        """Read the records of a task as soon as a thread is free; `ticket` names it."""
         if task.quarantined:  # one of its records may be what kills whoever reads it
             return
         reading = self._readings[ticket] = _Reading(task)
         self._queue.put(reading)
 
-    def take(self, ticket: int) -> Given:
-        """What was read for a task, waiting for it if it was begun; nothing if it was not."""
+    def take(self, ticket: Hashable) -> Given:
+        """Give what was read for a task, waiting for it if it was begun; nothing if it was not."""
         reading = self._readings.pop(ticket, None)
         if reading is None or reading.given.cancel():
             return {}
@@ -107,9 +110,9 @@ class ReadAhead:
         return {"records": records, "times": times}
 
 
-def reads_ahead(compute: Any, depth: int) -> bool:
+def reads_ahead(compute: BatchComputer, depth: int) -> bool:
     """Whether a computer's records are to be read ahead; says once if they cannot be."""
-    if not depth or getattr(compute, "reads_apart", False):
+    if not depth or compute.reads_apart:
         return depth > 0
     if "apart" not in _said:
         _said.add("apart")

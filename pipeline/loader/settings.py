@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from functools import cache
+from typing import Annotated, Any, Literal, get_type_hints
 
 from annotated_types import Ge, Gt, Le
+from pydantic import TypeAdapter, ValidationError
 
-from pipeline.cores import default_workers
-from pipeline.registry import register
+from penstock.core.cores import default_workers
+from penstock.core.registry import register
+from penstock.pipeline.loader.engines import engine_named
 
 _LONGEST_S = 1e7
 """Longer waits are more than some system calls take; infinite ones are more than all of them."""
@@ -26,31 +29,32 @@ class LoaderSettings:
     """How batches are made: sizes, workers, and what happens to bad samples.
 
     Attributes:
-        engine: Who computes batches: ``auto`` (finds out what is fastest), ``ring`` (threads, of
-            this process or of others), ``torch`` (worker processes of torch's DataLoader) or
-            ``inline`` (this process).
+        engine: Who computes batches: ``auto`` (finds out what is fastest), ``threads`` (of this
+            process), ``processes`` (threads of worker processes, which are replaced when they
+            die or hang), ``torch`` (worker processes of torch's DataLoader) or ``inline`` (this
+            process, when a batch is asked for).
         batch_size: Samples in a batch over all ranks.
         eval_batch_size: The same for evaluation; null takes `batch_size`.
         num_workers: Workers of each rank; 0 computes in this process; ``auto``: one for each
             core of this rank's share, by affinity and quota, 32 at most.
-        processes: Of ``auto`` and ``ring``: worker processes that the workers, which are
-            threads, are spread over. 0: threads of this process. null: what ``auto`` finds out;
-            with ``ring`` threads of this process, unless a component draws from global random
-            states; then each worker is a process.
-        prefetch_factor: Batches that each worker computes ahead. Of ``auto`` and ``ring``, small
-            ones that need no work per sample (arrays, tables) are made up to 16 at a time, in
-            bundles of up to 6 MB, and a bundle counts as one.
-        read_ahead: Of ``auto`` and ``ring``: that many batches more are handed out, and the
-            records of those that wait for a worker are read by threads of their own. For slow
-            storages (a network, cold disks); it takes the memory of so many batches. 0: workers
-            read.
+        processes: Of ``processes`` and ``auto``: worker processes that the workers, which are
+            threads, are spread over. null: each worker is a process, or what ``auto`` finds out;
+            0: of ``auto``, threads of this process. Where a component draws from global random
+            states, each worker is a process.
+        prefetch_factor: Batches that each worker computes ahead. Small ones that need no work
+            per sample (arrays, tables) are made up to 16 at a time, in bundles of up to 6 MB,
+            and a bundle counts as one; not by ``torch``.
+        read_ahead: Of ``threads``, ``processes`` and ``auto``: that many batches more are handed
+            out, and the records of those that wait for a worker are read by threads of their
+            own. For slow storages (a network, cold disks); it takes the memory of so many
+            batches. 0: workers read.
         pin_memory: Page-locked batches for fast copies to the device; ``auto``: if there is CUDA.
         persistent_workers: Keep workers from one epoch to the next.
         across_epochs: In training, compute the first batches of the next epoch when the last ones
             of this have been begun, so that workers never wait at an epoch's end. They take
             memory while it is evaluated. Needs `persistent_workers`.
         timeout_s: Seconds to wait for one batch before giving up, or before a worker process of
-            ``ring`` is replaced; up to 10 million, which is a third of a year.
+            ours is replaced; up to 10 million, which is a third of a year.
         multiprocessing_context: How worker processes start.
         drop_last: The tail of the epoch: true leaves it out, false keeps a short batch,
             ``pad`` fills the batch with rows marked invalid.
@@ -77,39 +81,36 @@ class LoaderSettings:
     max_error_rate: Annotated[float, Ge(0), Le(1)] = 0.05
 
     def __post_init__(self) -> None:
-        minimum = {"batch_size": 1, "prefetch_factor": 1, "read_ahead": 0}
-        for name, least in minimum.items():
-            if getattr(self, name) < least:
-                raise ValueError(f"loader.{name} is {getattr(self, name)}; needs {least} or more")
-        if self.num_workers != "auto" and not (
-            isinstance(self.num_workers, int) and self.num_workers >= 0
-        ):
+        for name, adapter in _adapters().items():
+            value: Any = getattr(self, name)
+            try:
+                adapter.validate_python(value, strict=True)
+            except ValidationError as error:
+                problems = [each["msg"].lower() for each in error.errors(include_url=False)]
+                raise ValueError(f"loader.{name} is {value!r}: {', or '.join(problems)}") from None
+        self._check_engine()
+
+    def _check_engine(self) -> None:
+        processes = self.processes
+        if self.engine == "ring":
+            now = "processes" if processes else "threads"
             raise ValueError(
-                f"loader.num_workers is {self.num_workers!r}; needs 0 or more, or auto"
+                f"loader.engine is 'ring', which has a new name: type loader.engine={now}"
             )
-        if self.eval_batch_size is not None and self.eval_batch_size < 1:
-            raise ValueError(f"loader.eval_batch_size is {self.eval_batch_size}; needs 1 or more")
-        if self.processes is not None and self.processes < 0:
-            raise ValueError(f"loader.processes is {self.processes}; needs 0 or more, or null")
-        for name in ("num_workers", "processes", "prefetch_factor", "read_ahead"):
-            value = getattr(self, name)
-            if isinstance(value, int) and value > _MOST:
-                raise ValueError(f"loader.{name} is {value}; needs {_MOST} or less")
-        if self.engine in ("auto", "ring") and self.workers < (self.processes or 0):
+        engine_named(self.engine)
+        if processes and self.engine in ("auto", "processes") and self.workers < processes:
             raise ValueError(
-                f"loader.processes is {self.processes} and loader.num_workers {self.num_workers}: "
+                f"loader.processes is {processes} and loader.num_workers {self.num_workers}: "
                 f"each process needs a worker; raise num_workers or lower processes"
             )
-        if not 0 < self.timeout_s <= _LONGEST_S:
+        if (self.engine == "threads" and processes) or (
+            self.engine == "processes" and processes == 0
+        ):
+            other = "processes" if processes else "threads"
             raise ValueError(
-                f"loader.timeout_s is {self.timeout_s:g}; needs more than 0, up to {_LONGEST_S:g}"
+                f"loader.processes is {processes} and loader.engine {self.engine}: type "
+                f"loader.engine={other}, or loader.processes=null"
             )
-        if not 0 <= self.max_error_rate <= 1:
-            raise ValueError(f"loader.max_error_rate is {self.max_error_rate}; needs 0 to 1")
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                accepted = ", ".join(str(choice) for choice in choices)
-                raise ValueError(f"loader.{name} is {getattr(self, name)!r}; expected {accepted}")
 
     @property
     def workers(self) -> int:
@@ -131,10 +132,8 @@ class LoaderSettings:
         return "pad" if self.drop_last == "pad" else "drop"
 
 
-_CHOICES: dict[str, tuple[object, ...]] = {
-    "multiprocessing_context": ("forkserver", "spawn", "fork"),
-    "on_error": ("raise", "replace", "skip"),
-    "eval_on_error": ("raise", "skip"),
-    "pin_memory": (True, False, "auto"),
-    "drop_last": (True, False, "pad"),
-}
+@cache
+def _adapters() -> dict[str, TypeAdapter[Any]]:
+    """What checks each setting by its annotation, where it does not come from a checked config."""
+    hints = get_type_hints(LoaderSettings, include_extras=True)
+    return {name: TypeAdapter(annotation) for name, annotation in hints.items()}

@@ -7,7 +7,8 @@ from operator import index
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pipeline.loader.plan import BatchPlan
+    from penstock.core.contracts import SamplerCapabilities
+    from penstock.pipeline.loader.plan import BatchPlan
 
 VERSION = 1
 
@@ -22,19 +23,18 @@ Place = tuple[int, int, bool, frozenset[tuple[int, int]]]
 """Epoch, next batch, whether the epoch was gone through, quarantined (epoch, position)."""
 
 
-def order_identity(plan: BatchPlan | None, sampler: Any) -> dict[str, Any]:
-    """What a plan and its sampler know that decides the order of the records: plain values.
+def order_identity(plan: BatchPlan | None, sampler: SamplerCapabilities) -> dict[str, Any]:
+    """Tell what decides the order of the records, of a plan and its sampler: plain values.
 
     Args:
         plan: The batches of indexed data; None for a stream.
-        sampler: Which record stands at a position; one with weights has a ``fingerprint``.
+        sampler: What the sampler can: one with weights has a ``fingerprint``.
     """
     identity: dict[str, Any] = {}
     if plan is not None:
         identity |= {"num_positions": plan.num_positions, "group": plan.group}
-    fingerprint = getattr(sampler, "fingerprint", None)
-    if fingerprint is not None:
-        identity["weights"] = fingerprint()
+    if sampler.fingerprint is not None:
+        identity["weights"] = sampler.fingerprint()
     return identity
 
 
@@ -54,7 +54,7 @@ def as_epoch(epoch: Any) -> int:
 
 
 def state_of(place: Place) -> dict[str, Any]:
-    """Where a loader stands, JSON-able."""
+    """Write a loader's place as plain values, JSON-able."""
     epoch, next_batch, finished, quarantined = place
     return {
         "version": VERSION,
@@ -66,7 +66,7 @@ def state_of(place: Place) -> dict[str, Any]:
 
 
 def place_of(state: Any) -> Place:
-    """Where a loader stood that gave this state.
+    """Read the place of the loader that gave this state.
 
     Raises:
         ValueError: It is no state of a loader.

@@ -1,24 +1,25 @@
-"""What a loader has handed out so far, and where the time went."""
+"""Counts and times of the batches that a loader has handed out."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from datasets.sample import Batch
-from pipeline.loader.contract import Delivery
+from penstock.core.sample import Batch
+from penstock.core.stage_times import StageTimes
+from penstock.pipeline.loader.contract import Delivery
 
 RECENT_BATCHES = 100
 STAGES = ("read", "decode", "transform", "collate")
 
 
 class LoaderTimes(NamedTuple):
-    """Where the time of some batches went; a difference of two is that of the batches between.
+    """Times of some batches by stage; a difference of two is that of the batches between.
 
     Attributes:
         batches: Batches handed to the consumer.
@@ -99,12 +100,9 @@ class LoaderTimes(NamedTuple):
         return "\n".join(lines)
 
 
-def padding_text(share: float, of_random_order: float | None) -> str:
-    """Shares of padding, 0 to 1, in words."""
-    text = f"{share:.1%} of the elements"
-    if of_random_order is None:
-        return text
-    return f"{text} (random order would give {of_random_order:.1%})"
+def padding_text(share: float) -> str:
+    """Share of padding, 0 to 1, in words."""
+    return f"{share:.1%} of the elements"
 
 
 def sources_text(shares: Mapping[str, float]) -> str:
@@ -123,7 +121,6 @@ class LoaderStats:
         real: Elements of ragged fields that are data.
         padded: Elements of ragged fields with their padding.
         copy_s: Seconds that the device spent on copies; who has it copy adds them.
-        random_order: Computes `padding_of_random_order` when it is first asked for.
         drawn: Valid rows by the name of their source, where several data sets are mixed.
     """
 
@@ -133,18 +130,10 @@ class LoaderStats:
     real: int = 0
     padded: int = 0
     copy_s: float = 0.0
-    random_order: Callable[[], float | None] | None = None
     drawn: dict[str, int] = field(default_factory=dict)
-    _read_s: float = 0.0
-    _decode_s: float = 0.0
-    _transform_s: float = 0.0
-    _collate_s: float = 0.0
+    _stages: StageTimes = field(default_factory=StageTimes)
     _wait_s: float = 0.0
     _consumer_s: float = 0.0
-    _hits: int = 0
-    _misses: int = 0
-    _damaged: int = 0
-    _random_padding: float | None = None
     _since_s: float = 0.0
     _marks: deque[LoaderTimes] = field(
         default_factory=lambda: deque([LoaderTimes()], maxlen=RECENT_BATCHES + 1)
@@ -156,18 +145,6 @@ class LoaderStats:
         return 1 - self.real / self.padded if self.padded else 0.0
 
     @property
-    def padding_of_random_order(self) -> float | None:
-        """What `padding_overhead` could be expected to be with random batches, 0 to 1.
-
-        From the lengths that the index knows; nothing is loaded. None where it knows none, or
-        nothing is padded.
-        """
-        if self.random_order is not None and self.padded:
-            share, self.random_order = self.random_order(), None
-            self._random_padding = share
-        return self._random_padding
-
-    @property
     def shares(self) -> dict[str, float]:
         """Each source's share of the samples of a mix, 0 to 1, by name."""
         count = max(sum(self.drawn.values()), 1)
@@ -175,34 +152,32 @@ class LoaderStats:
 
     @property
     def times(self) -> LoaderTimes:
-        """Where the time went since the loader was made.
+        """Times by stage since the loader was made.
 
         Of a part of it: ``before = loader.stats.times``, later ``loader.stats.times - before``.
         """
+        stages = self._stages
         return LoaderTimes(
-            self.batches, self.samples, self._read_s, self._decode_s, self._transform_s,
-            self._collate_s, self._wait_s, self.copy_s, self._consumer_s,
-            self._hits, self._misses, self._damaged,
+            self.batches, self.samples, stages.read, stages.decode, stages.transform,
+            stages.collate, self._wait_s, self.copy_s, self._consumer_s,
+            stages.hits, stages.misses, stages.damaged,
         )  # fmt: skip
 
     @property
     def recent(self) -> LoaderTimes:
-        """Where the time of the last 100 batches went."""
+        """Times by stage of the last 100 batches."""
         return self._marks[-1] - self._marks[0]
 
     def as_dict(self) -> dict[str, float]:
         """The counts, and what `times` holds."""
         counts = {"bad_samples": self.bad_samples, "padding_overhead": self.padding_overhead}
-        if self.padding_of_random_order is not None:
-            counts["padding_of_random_order"] = self.padding_of_random_order
         counts |= {f"drawn_{name}": drawn for name, drawn in self.drawn.items()}
         return {**self.times.as_dict(), **counts}
 
     def __str__(self) -> str:
         lines = [str(self.times)]
         if self.padded:
-            padding = padding_text(self.padding_overhead, self.padding_of_random_order)
-            lines.append(f"padding: {padding}")
+            lines.append(f"padding: {padding_text(self.padding_overhead)}")
         if self.drawn:
             lines.append(f"sources: {sources_text(self.shares)}")
         return "\n".join(lines)
@@ -223,14 +198,7 @@ class LoaderStats:
         self.padded += delivery.padded
         if self.drawn and delivery.batch is not None:
             self._add_drawn(delivery.batch)
-        stages = delivery.times
-        self._read_s += stages.read
-        self._decode_s += stages.decode
-        self._transform_s += stages.transform
-        self._collate_s += stages.collate
-        self._hits += stages.hits
-        self._misses += stages.misses
-        self._damaged += stages.damaged
+        self._stages.add(delivery.times)
         self._marks.append(self.times)
 
     def _add_drawn(self, batch: Batch) -> None:

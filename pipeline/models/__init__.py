@@ -1,1 +1,3 @@
-"""Registered models: light factories; the networks themselves are in `pipeline.networks`."""
+"""Registered models: light factories of the networks in `pipeline.learning.networks`."""
+
+from __future__ import annotations

@@ -1,31 +1,41 @@
-"""What packing says at its end: about the packed thing, and about the data."""
+"""Tell how packing goes, and at its end what the data is and how to train on it."""
 
 from __future__ import annotations
 
+import shlex
 import shutil
+import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.filesize import decimal
 
-from datasets.parts import PartSummary, written_labels
-from datasets.protocols import Storage
+from penstock.core.contracts import Storage
+from penstock.core.parts import PartSummary, written_labels
+from penstock.core.sample import Record
+from penstock.core.user_errors import program_of
+from penstock.pipeline.config.composition import compose, composer_for
 
 _MEASURE_S = 0.25
 _MEASURE_READS = 2048
 _BATCH = 32
 _CLASSES = 8
 _BALANCED = 1.5
-_BAR = 30
+_LINE_EVERY_S = 10.0
+_KEPT = ("imports=", "task=", "task.")
+_BYTES = (bytes, bytearray, memoryview)
+_OF_IMAGES = ("image", "scaled")
 
 
 def summary_lines(
     summaries: Sequence[PartSummary], class_names: tuple[str, ...] | None, width: int | None = None
 ) -> list[str]:
-    """What the data is: classes, sizes, and what was done with its images.
+    """Describe the data: classes, sizes, and what was done with its images.
 
     Args:
         summaries: All parts.
@@ -42,7 +52,10 @@ def summary_lines(
     if labels is not None and len(labels):
         lines += _class_lines(labels, class_names, width)
     sizes = np.concatenate([summary.sizes for summary in summaries])
-    lines += _size_lines(sizes, width)
+    least, median, most, total = (
+        decimal(int(size)) for size in (sizes.min(), np.median(sizes), sizes.max(), sizes.sum())
+    )
+    lines.append(f"sizes: {least} to {most}, median {median}, {total} in all")
     bad = sum(len(summary.bad) for summary in summaries)
     decoded = "" if done else " (no image was decoded)"
     lines.append(f"unreadable: {bad:,}{decoded}" if bad else f"unreadable: none{decoded}")
@@ -74,47 +87,6 @@ def _class_lines(
     return lines
 
 
-def _size_lines(sizes: NDArray[np.int64], width: int) -> list[str]:
-    """A histogram of record sizes, as text."""
-    line = (
-        f"sizes: {_bytes(sizes.min())} to {_bytes(sizes.max())}, median "
-        f"{_bytes(float(np.median(sizes)))}, {_bytes(sizes.sum(dtype=np.int64))} in all"
-    )
-    if sizes.min() == sizes.max():
-        return [line]
-    inner = _edges(*(max(float(size), 1.0) for size in np.percentile(sizes, [1, 99])))
-    counts = np.bincount(np.searchsorted(inner, sizes, side="right"), minlength=len(inner) + 1)
-    for digits in range(1, 5):
-        shown = [_bytes(edge, digits) for edge in inner]
-        if len({*shown}) == len(shown):
-            break
-    names = [*(f"< {edge}" for edge in shown), f">= {shown[-1]}"]
-    names, counts = _without_empty_ends(names, counts)
-    most, digits = max(map(len, names)), len(f"{counts.max():,}")
-    bar = max(1, min(_BAR, width - most - digits - 6))
-    rows = [
-        f"  {name:>{most}}  {count:>{digits},}  {'#' * round(bar * count / counts.max())}".rstrip()
-        for name, count in zip(names, counts, strict=True)
-    ]
-    return [line, *rows]
-
-
-def _edges(low: float, high: float) -> NDArray[np.float64]:
-    """At most eight edges between sizes: by powers of two where they span many, else evenly."""
-    steps = np.arange(np.floor(np.log2(low)), np.ceil(np.log2(high)) + 1)
-    if len(steps) > 4:
-        return 2.0 ** steps[:: -(-len(steps) // 8)][1:]
-    step = max((high - low) / 8, 1.0)
-    step = float(np.ceil(step / (unit := 10 ** np.floor(np.log10(step)))) * unit)
-    return np.arange(np.ceil(low / step), np.floor(high / step) + 2) * step
-
-
-def _without_empty_ends(names: list[str], counts: NDArray[np.int64]) -> tuple[list[str], NDArray]:
-    filled = np.flatnonzero(counts)
-    inside = slice(filled[0], filled[-1] + 1)
-    return names[inside], counts[inside]
-
-
 def reads_per_s(storage: Storage) -> float:
     """Random reads per second in one thread, as the page cache stands; a moment of them."""
     rng = np.random.default_rng(0)
@@ -127,7 +99,7 @@ def reads_per_s(storage: Storage) -> float:
 
 
 def speed_line(source: Storage, result: Storage) -> str:
-    """What packing gives: random reads of source and result."""
+    """Compare random reads of source and result."""
     before, after = reads_per_s(source), reads_per_s(result)
     return (
         f"random reads: {before:,.0f}/s from the source, {after:,.0f}/s from the result "
@@ -145,10 +117,136 @@ def _short(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
-def _bytes(size: float, digits: int = 1) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            plain = unit == "B" or (size >= 100 and digits == 1)
-            return f"{size:,.0f} {unit}" if plain else f"{size:,.{digits}f} {unit}"
-        size /= 1000
-    return f"{size:,.{digits}f} TB"
+class Screen:
+    """Tells how much is done: in a bar on a terminal, else in a line from time to time.
+
+    Args:
+        what: What is done, such as ``train``.
+        total: Records in all.
+        done: Records that were done before.
+    """
+
+    def __init__(self, what: str, total: int, done: int = 0) -> None:
+        self._what, self._total, self._before, self._done = what, total, done, done
+        self._bytes = 0
+        self._start_s = time.monotonic()
+        self._next_s = self._start_s + _LINE_EVERY_S
+        self._bar = _bar(what, total, done) if sys.stdout.isatty() else None
+
+    def add(self, records: int, size_bytes: int) -> None:
+        """So many more are done."""
+        self._done += records
+        self._bytes += size_bytes
+        now = time.monotonic()
+        seconds = max(now - self._start_s, 1e-3)
+        speed = f"{self._bytes / 1e6 / seconds:,.1f} MB/s"
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], advance=records, speed=speed)
+        elif now >= self._next_s:
+            self._next_s = now + _LINE_EVERY_S
+            rate = (self._done - self._before) / seconds
+            left = (self._total - self._done) / rate if rate else 0
+            done = f"{self._done:,} of {self._total:,} records"
+            print(f"{self._what}: {done}, {speed}, {left:,.0f} s left", flush=True)
+
+    def close(self) -> None:
+        """Leave the screen as it was."""
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _bar(what: str, total: int, done: int) -> Any:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    told = TextColumn("{task.description}"), BarColumn(12), MofNCompleteColumn()
+    speed = TextColumn("{task.fields[speed]}"), TimeRemainingColumn(compact=True)
+    bar = Progress(*told, *speed, console=Console(highlight=False), transient=True)
+    bar.add_task(what, total=total, completed=done, speed="")
+    bar.start()
+    return bar
+
+
+def training_line(
+    source: Mapping[str, Any],
+    typed: Sequence[str],
+    *,
+    to: str,
+    place: Sequence[str],
+    packed: Storage,
+    only_pixels: bool,
+) -> str:
+    """Say how to train on what was packed, with the task and the decoder of the source.
+
+    Args:
+        source: The node ``dataset`` of the config that was packed with.
+        typed: What was typed for packing.
+        to: The storage that reads the result.
+        place: Overrides that say where the result lies.
+        packed: A part of the result, opened.
+        only_pixels: All images of it are decoded, in the source's mode.
+    """
+    place = [_dataset(to, typed), *place]
+    if source.get("annotations"):  # tasks ask such files for names that records have not
+        return f"read it with: {shlex.join(place)}"
+    first = packed.read(np.zeros(1, np.int64))[0]
+    fields = first.fields if isinstance(first, Record) else {}
+    words = [text for text in typed if text.startswith(_KEPT)]
+    if not any(text.startswith("task=") for text in words):
+        words += _task(fields)
+    given = compose([*place, *words])
+    before, default = _name(source["decode"]), _name(given["dataset"]["decode"])
+    words += _decoder(before, default, typed, fields, only_pixels=only_pixels)
+    sampler = given["sampler"]
+    if _name(sampler) == "length_bucket" and sampler["column"] not in packed.index.columns:
+        words.append("sampler=random")
+    return f"train on it: {program_of('train')} {shlex.join([place[0], *words, *place[1:]])}"
+
+
+def _dataset(to: str, typed: Sequence[str]) -> str:
+    """Write the override that chooses the storage; a user's own is no option of ``dataset``."""
+    imports = [text for text in typed if text.startswith("imports=")]
+    is_option = to in composer_for(imports).options("dataset")
+    return f"dataset={to}" if is_option else f"dataset/storage={to}"
+
+
+def _decoder(
+    before: str, default: str, typed: Sequence[str], fields: Mapping[str, Any], *, only_pixels: bool
+) -> list[str]:
+    """Write the overrides of the decoder, where `default` is that of the result's option."""
+    encoded = any(isinstance(fields.get(name), _BYTES) for name in ("image", "mask"))
+    wanted = before
+    if encoded and before == "raw":
+        wanted = "image"
+    elif "image" not in fields and before in _OF_IMAGES:
+        wanted = "raw" if default in _OF_IMAGES else default
+    elif only_pixels and not encoded and default == "raw":
+        wanted = default
+    words = [] if wanted == default else [f"dataset/decode={wanted}"]
+    if wanted == before:
+        words += [text for text in typed if text.startswith("dataset.decode.")]
+    return words
+
+
+def _task(fields: Mapping[str, Any]) -> list[str]:
+    """The task that records need which are no images, by the fields that tasks have by default."""
+    if "image" in fields or "label" not in fields:
+        return []
+    if "tokens" in fields:
+        return ["task=sequence"]
+    return ["task=table"] if len(fields) > 1 and all(map(_is_single, fields.values())) else []
+
+
+def _is_single(value: Any) -> bool:
+    is_plain = value is None or isinstance(value, bool | int | float | str | np.generic)
+    return is_plain or (isinstance(value, np.ndarray) and not value.ndim)
+
+
+def _name(node: Mapping[str, Any]) -> str:
+    return str(node["_target_"]).rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""All splits of a data set packed into one folder, which appears when it is whole."""
+"""Pack the splits of a data set into one folder, which appears when it is whole."""
 
 from __future__ import annotations
 
@@ -11,28 +11,40 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from datasets.index import write_whole
-from datasets.parts import PackPlan, PartSummary
-from datasets.protocols import Storage, Writer
-from datasets.recoded import Recode
-from pipeline.packing.duplicates import refuse_duplicates
-from pipeline.packing.made import remove_hidden, write_about
-from pipeline.packing.report import folder_bytes, speed_line, summary_lines
-from pipeline.packing.split import pack_split
-from pipeline.packing.staging import Staging
-from pipeline.packing.verify import open_packed
+from penstock.core.contracts import Storage, Writer
+from penstock.core.files import write_whole
+from penstock.core.parts import PackPlan, Part, PartSummary
+from penstock.datasets.writing import Recode, check_labels, make_plan, write_part
+from penstock.pipeline.packing.report import Screen, folder_bytes, speed_line, summary_lines
+from penstock.pipeline.packing.staging import Journal, Staging
+from penstock.pipeline.packing.verify import (
+    cache_in,
+    compare_all,
+    files_in,
+    open_packed,
+    read_mark,
+    refuse_duplicates,
+    remove_hidden,
+    verify,
+    write_about,
+    write_mark,
+)
+from penstock.pipeline.packing.workers import Tell, do_tasks
 
 BAD_RECORDS = "bad_records.csv"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+# Of no more parts than this, starting processes takes longer than copying them.
+_FEW_PARTS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """What is packed, and how.
+    """Everything about one packing.
 
     Attributes:
         sources: The records by split, none of them empty.
@@ -45,7 +57,7 @@ class Packing:
         overwrite: Replace what packing made at `target`.
         verify_all: Read all of the result again.
         num_workers: Processes.
-        at_once: They are started at once, and not only where much is left after the first part.
+        for_few_parts: They are started for a few parts too, which take long.
         imports: Modules of the user's.
     """
 
@@ -60,11 +72,11 @@ class Packing:
     verify_all: bool
     num_workers: int
     imports: Sequence[str]
-    at_once: bool = True
+    for_few_parts: bool = True
 
     @property
     def about(self) -> dict[str, Any]:
-        """How the result is read."""
+        """Name and arguments of the storage that reads the result."""
         return {"storage": self.name, "arguments": dict(self.writer.storage_arguments)}
 
 
@@ -105,40 +117,30 @@ def pack(packing: Packing) -> int:
 
 def _fill(packing: Packing, staging: Staging) -> None:
     """Pack all splits into the staging folder, and let it take its place."""
-    packed = {}
-    lines = {}
+    packed, lines = {}, []
     for split, source in packing.sources.items():
         start = time.perf_counter()
-        plan, summaries, written = pack_split(
-            staging, split, source, packing.writer,
-            about=packing.about, recode=packing.recode, skip_bad=packing.skip_bad,
-            verify_all=packing.verify_all, num_workers=packing.num_workers,
-            at_once=packing.at_once, imports=packing.imports,
-        )  # fmt: skip
+        plan, summaries, written = pack_split(staging, split, packing)
         packed[split] = summaries
         seconds = time.perf_counter() - start
         size = folder_bytes(staging.result / split)
-        lines[split] = [
+        lines += [
             f"{split}: {sum(map(len, summaries)):,} records, {_source_size(source)}"
             f"{size / 1e6:,.1f} MB in {seconds:.1f} s ({written / seconds:,.0f} records/s) -> "
             f"{packing.target / split}",
-            *(f"  {line}" for line in _about_data(plan, summaries)),
+            *(f"  {line}" for line in summary_lines(summaries, plan.class_names)),
         ]
     remove_hidden(staging.result, os.listdir(staging.result))
     _write_bad_records(staging.result, packed)
     write_about(staging.result, list(packed), packing.recipe)
     staging.publish()
-    print("\n".join(line for split in lines for line in lines[split]))
-    if (packing.target / BAD_RECORDS).exists():
-        print(f"records that cannot be read are listed in {packing.target / BAD_RECORDS}")
-
-
-def _about_data(plan: PackPlan, summaries: list[PartSummary]) -> list[str]:
-    return summary_lines(summaries, plan.class_names)
+    print("\n".join(lines))
+    if (bad := packing.target / BAD_RECORDS).exists():
+        print(f"records that cannot be read are listed in {bad}")
 
 
 def _source_size(source: Storage) -> str:
-    """How large the records were, where their index says it."""
+    """Say how large the records were, where their index knows it."""
     if "size_bytes" not in source.index.columns:
         return ""
     return f"{int(source.index.column('size_bytes').sum(dtype='int64')) / 1e6:,.1f} MB as "
@@ -155,20 +157,16 @@ def _write_bad_records(folder: Path, packed: Mapping[str, Sequence[PartSummary]]
         return
     text = io.StringIO()
     csv.writer(text).writerows([("split", "key", "cause"), *rows])
-    content = text.getvalue().encode("utf-8", "surrogateescape")
-    write_whole(folder / BAD_RECORDS, lambda file: file.write(content))
+    write_whole(folder / BAD_RECORDS, text.getvalue().encode("utf-8", "surrogateescape"))
 
 
 def _explained(error: OSError, target: Path) -> ValueError:
-    reason = error.strerror or str(error)
+    reason, remedy = error.strerror or str(error), "put it right"
     if error.errno in _FULL:
-        return ValueError(
-            f"pack: {target}: {reason}; free some space, and the same command goes on"
-        )
-    where = f" ({os.fsdecode(error.filename)})" if error.filename else ""
-    return ValueError(
-        f"pack: {target}: {reason}{where}; put it right, and the same command goes on"
-    )
+        remedy = "free some space"
+    elif error.filename:
+        reason += f" ({os.fsdecode(error.filename)})"
+    return ValueError(f"pack: {target}: {reason}; {remedy}, and the same command goes on")
 
 
 @contextlib.contextmanager
@@ -188,3 +186,138 @@ def terminated_as_interrupt() -> Iterator[list[int]]:
         yield came
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@dataclass(frozen=True, slots=True)
+class WritePart:
+    """Writes parts, in any process; see `datasets.writing.write_part`."""
+
+    writer: Writer
+    folder: Path
+    plan: PackPlan
+    source: Storage
+    recode: Recode | None
+    skip_bad: bool
+
+    def __call__(self, task: Part, tell: Tell) -> PartSummary:
+        """Write one part."""
+        return write_part(
+            self.writer, self.folder, self.plan, task, self.source,
+            recode=self.recode, skip_bad=self.skip_bad, progress=tell,
+        )  # fmt: skip
+
+    def name(self, task: Part) -> str:
+        """Name the records."""
+        return f"records {task.start:,} to {task.stop - 1:,} of {self.source}"
+
+
+def pack_split(
+    staging: Staging, split: str, packing: Packing
+) -> tuple[PackPlan, list[PartSummary], int]:
+    """Write, join, finish and verify a split, going on where it was left.
+
+    Returns:
+        The plan, the parts, and how many records were written this time.
+    """
+    source, writer = packing.sources[split], packing.writer
+    folder = staging.result / split
+    folder.mkdir(exist_ok=True)
+    plan = make_plan(writer, source, packing.recode)
+    writer.begin(folder, plan)
+    parts = _Parts(writer, folder, plan, staging.journal(split), packing.skip_bad)
+    missing = [part for part in plan.parts if part.number not in parts.found]
+    before = sum(map(len, parts.found.values()))
+    if before:
+        print(f"{split}: going on, {before:,} of {len(source):,} records are written already")
+    screen = Screen(split, len(source), before)
+    try:
+        parts.join()
+        is_few = len(missing) <= (1 if packing.for_few_parts else _FEW_PARTS)
+        num_workers = 0 if is_few else packing.num_workers
+        planned = replace(plan, held=not num_workers)
+        work = WritePart(writer, folder, planned, source, packing.recode, packing.skip_bad)
+        written = do_tasks(
+            work, missing, num_workers=num_workers, lock=staging.workers_lock,
+            imports=packing.imports, tell=screen.add,
+        )  # fmt: skip
+        with closing(written):  # whatever happens, no process is left, and no part half noted
+            for _, summary in written:
+                parts.add(summary)
+    finally:
+        screen.close()
+    summaries = parts.end()
+    check_labels(source, summaries)
+    if not any(map(len, summaries)):
+        raise ValueError(f"pack: {source}: not one of its records can be read")
+    remove_hidden(folder, files_in(folder))
+    writer.finish(folder, plan, summaries)
+    write_mark(folder, plan, summaries, packing.about)
+    with cache_in(staging.folder / "cache"):
+        mark = read_mark(folder)
+        storage = open_packed(folder, packing.about)
+        verify(storage, mark, summaries, plan.class_names)
+        if packing.verify_all and (damaged := compare_all(
+            storage, mark, num_workers=packing.num_workers, imports=packing.imports,
+            what=f"verify {split}",
+        )):  # fmt: skip
+            raise RuntimeError(f"pack: {storage}: {damaged[0]} ({len(damaged)} damaged records)")
+    return plan, summaries, sum(map(len, summaries)) - before
+
+
+class _Parts:
+    """The parts of a split, joined in order as far as they are written."""
+
+    def __init__(
+        self, writer: Writer, folder: Path, plan: PackPlan, journal: Journal, skip_bad: bool
+    ) -> None:
+        self._writer, self._folder, self._plan, self._journal = writer, folder, plan, journal
+        found = journal.load(plan.parts, folder)
+        # A part of which records were left out is read again where they stop everything.
+        self.found = {n: s for n, s in found.items() if skip_bad or not s.bad}
+        self._joined = journal.joined
+        self._first: int | None = None
+
+    def add(self, summary: PartSummary) -> None:
+        """Note a part that has been written, and join all that can be joined.
+
+        What is held in memory is joined before it is noted: it cannot be joined another time.
+        """
+        number, is_held = summary.part.number, summary.written.held is not None
+        self.found[number] = summary
+        if is_held:
+            self.join()
+            assert self._joined > number, "parts that are held come in order"
+            summary = replace(summary, written=replace(summary.written, held=None))
+            self.found[number] = summary
+        self._journal.save(summary)
+        if not is_held:
+            self.join()
+
+    def join(self) -> None:
+        """Join all that can be joined."""
+        if self._first is None:
+            if any(number not in self.found for number in range(self._joined)):
+                return  # what was noted of one of them is damaged; it is being written again
+            self._first = sum(len(self.found[number]) for number in range(self._joined))
+        while self._joined in self.found:
+            summary = replace(self.found[self._joined], first=self._first)
+            self._writer.join_part(self._folder, self._plan, summary)
+            self._journal.set_joined(self._joined + 1)
+            self._take_away(summary)
+            self._joined += 1
+            self._first += len(summary)
+
+    def end(self) -> list[PartSummary]:
+        """All parts in order; of what they spooled nothing is left."""
+        self.join()
+        assert self._joined == len(self._plan.parts)
+        summaries: list[PartSummary] = []
+        for part in self._plan.parts:
+            first = sum(map(len, summaries[-1:]), summaries[-1].first if summaries else 0)
+            summaries.append(replace(self.found[part.number], first=first))
+            self._take_away(summaries[-1])
+        return summaries
+
+    def _take_away(self, summary: PartSummary) -> None:
+        for name in summary.written.spooled:
+            (self._folder / name).unlink(missing_ok=True)

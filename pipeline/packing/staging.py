@@ -1,25 +1,119 @@
-"""The hidden folder in which a packing grows, until it takes the place it is for."""
+"""Keep a packing in a hidden folder, with a journal of its parts, until it takes its place."""
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import fcntl
+import io
 import json
 import os
 import shutil
 import time
+import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
-from datasets.index import write_whole
-from datasets.writing import rename_new, sync_folder, umask
-from pipeline.packing.journal import Journal
-from pipeline.packing.made import check_made
+import numpy as np
+
+from penstock.core.files import is_at, sync, write_whole
+from penstock.core.parts import Part, PartSummary, Written
+from penstock.core.sample import BadRecord
+from penstock.datasets.writing import mark_file, rename_new, umask
+from penstock.pipeline.packing.verify import check_made
 
 _WAIT_FOR_WORKERS_S = 30.0
-_EXCHANGE = 2
-_AT_CWD = -100
+_ARRAYS = ("rows", "checksums", "sizes")
+
+
+class Journal:
+    """The parts of one split that are written, and how many of them are joined.
+
+    Args:
+        folder: Where it is kept; made if it is not there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        sync(folder.parent)
+
+    def save(self, summary: PartSummary) -> None:
+        """Note that a part is written."""
+        written = summary.written
+        told = {
+            "part": [summary.part.number, summary.part.start, summary.part.stop],
+            "files": list(written.files),
+            "spooled": list(written.spooled),
+            "marks": dict(summary.marks),
+            "bad": [[bad.index, bad.key, bad.cause] for bad in summary.bad],
+            "done": dict(summary.done),
+        }
+        arrays = {f"column {name}": values for name, values in written.columns.items()}
+        arrays |= {name: getattr(summary, name) for name in _ARRAYS}
+        if summary.labels is not None:
+            arrays["labels"] = summary.labels
+        file = io.BytesIO()
+        np.savez(file, allow_pickle=False, told=np.array(json.dumps(told)), **arrays)
+        self._write(f"{summary.part.number:06d}", file.getvalue())
+
+    def load(self, parts: Sequence[Part], result: Path) -> dict[int, PartSummary]:
+        """Parts that are written and whose files are what they were, by number."""
+        joined = self.joined
+        found = {}
+        for part in parts:
+            summary = self._read(part)
+            if summary is None:
+                continue
+            spooled = () if part.number < joined else summary.written.spooled
+            if all(
+                (result / name).is_file() and mark_file(result / name) == summary.marks[name]
+                for name in (*summary.written.files, *spooled)
+            ):
+                found[part.number] = summary
+        return found
+
+    @property
+    def joined(self) -> int:
+        """Read how many parts are joined."""
+        try:
+            return int((self._folder / "joined").read_text())
+        except (FileNotFoundError, ValueError):
+            return 0
+
+    def set_joined(self, count: int) -> None:
+        """Note that so many parts are joined."""
+        self._write("joined", b"%d" % count)
+
+    def _write(self, name: str, content: bytes) -> None:
+        write_whole(self._folder / name, content)
+        sync(self._folder)
+
+    def _read(self, part: Part) -> PartSummary | None:
+        """Read what was noted of a part; None for nothing, or what is damaged."""
+        try:
+            with np.load(self._folder / f"{part.number:06d}") as file:  # which has checksums
+                arrays = dict(file)
+        except (OSError, EOFError, ValueError, BadZipFile, zlib.error):
+            return None
+        told = json.loads(str(arrays.pop("told")))
+        if Part(*told["part"]) != part:
+            return None
+        columns = {
+            name.removeprefix("column "): values
+            for name, values in arrays.items()
+            if name.startswith("column ")
+        }
+        return PartSummary(
+            part=part,
+            written=Written(columns, tuple(told["files"]), tuple(told["spooled"])),
+            first=0,
+            **{name: arrays[name] for name in _ARRAYS},
+            labels=arrays.get("labels"),
+            marks={name: (size, crc) for name, (size, crc) in told["marks"].items()},
+            bad=tuple(BadRecord(*bad) for bad in told["bad"]),
+            done=told["done"],
+        )
 
 
 class Staging:
@@ -54,14 +148,14 @@ class Staging:
         self._enter()
         try:
             if self._took_its_place():
-                self._remove()
+                self.give_up()
                 self._enter()
             self._refuse_target()
             self._refuse_other_recipe()
             self.result.mkdir(exist_ok=True)
-            sync_folder(self.folder)
+            sync(self.folder)
         except BaseException:
-            self.release() if begun else self._remove()
+            self.release() if begun else self.give_up()
             raise
         return self
 
@@ -85,27 +179,23 @@ class Staging:
         return any((self.folder / "journal").glob("*/*"))
 
     def journal(self, split: str) -> Journal:
-        """What of a split is done."""
+        """Open the journal of a split."""
         return Journal(self.folder / "journal" / split)
 
     def publish(self) -> None:
         """Let the result take its place, whole; what stood there goes after that."""
         for folder in (*sorted(p for p in self.result.rglob("*") if p.is_dir()), self.result):
-            sync_folder(folder)
+            sync(folder)
         _open_to_all(self.result)
         if self._holds_something():
             self._refuse_target()
-            number = b"%d" % self.result.stat().st_ino
-            write_whole(self.folder / "replaces", lambda file: file.write(number))
-            _exchange(self.result, self.target)
-            sync_folder(self.target.parent)
-        else:
-            _rename(self.result, self.target)
-        self._remove()
-
-    def give_up(self) -> None:
-        """Take everything away that was begun."""
-        self._remove()
+            os.rename(self.target, self.folder / "replaced")
+        try:
+            rename_new(self.result, self.target)
+        except OSError as error:
+            reason = f"{self.target} cannot be made: {error.strerror}"
+            raise ValueError(f"pack.path: {reason}") from error
+        self.give_up()
 
     def _refuse_place(self) -> None:
         """Refuse what cannot be written to before anything is made."""
@@ -136,12 +226,12 @@ class Staging:
             self.folder.mkdir(exist_ok=True)
             path = self.folder / "lock"
             self._lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-            if not _locked(self._lock, fcntl.LOCK_EX):
+            if not _locked(self._lock):
                 self.release()
                 raise ValueError(
                     f"pack.path: another process is packing {self.target}; wait for it, or end it"
                 )
-            if path.exists() and os.path.samestat(os.fstat(self._lock), path.stat()):
+            if is_at(path, self._lock):
                 break
             self.release()  # it was removed by who held it
         self._wait_for_workers()
@@ -150,7 +240,7 @@ class Staging:
         """Workers of a packer that was killed end by themselves; until then they write."""
         descriptor = os.open(self.workers_lock, os.O_RDWR | os.O_CREAT, 0o644)
         deadline = time.monotonic() + _WAIT_FOR_WORKERS_S
-        while not _locked(descriptor, fcntl.LOCK_EX):
+        while not _locked(descriptor):
             if time.monotonic() > deadline:
                 os.close(descriptor)
                 self.release()
@@ -161,51 +251,39 @@ class Staging:
         os.close(descriptor)
 
     def _took_its_place(self) -> bool:
-        """Whether the result stands already, and only what it replaced is left here."""
-        try:
-            number = int((self.folder / "replaces").read_text())
-        except (FileNotFoundError, ValueError):
-            return False
-        return self.target.exists() and self.target.stat().st_ino == number
+        """Whether the result stands already, and only its journal is left here."""
+        return self.is_begun and not self.result.exists()
 
     def _refuse_other_recipe(self) -> None:
         path = self.folder / "recipe.json"
         try:
             begun = json.loads(path.read_text())
         except (FileNotFoundError, ValueError):
-            text = json.dumps(self._recipe, indent=1).encode()
-            write_whole(path, lambda file: file.write(text))
+            write_whole(path, json.dumps(self._recipe, indent=1))
             return
-        other = [k for k in {**begun, **self._recipe} if begun.get(k) != self._recipe.get(k)]
-        if other:
-            name = other[0]
-            raise ValueError(
-                f"pack.path: {self.target} was begun with {name} {begun.get(name)!r}, now it is "
-                f"{self._recipe.get(name)!r}; give what it was begun with, or begin anew: rm -r "
-                f"{self.folder}"
-            )
+        for name in {**begun, **self._recipe}:
+            before, now = begun.get(name), self._recipe.get(name)
+            if before != now:
+                raise ValueError(
+                    f"pack.path: {self.target} was begun with {name} {before!r}, now it is "
+                    f"{now!r}; give what it was begun with, or begin anew: rm -r {self.folder}"
+                )
 
-    def _remove(self) -> None:
-        """Remove the folder, all of which was made here."""
+    def give_up(self) -> None:
+        """Take everything away that was begun: the folder, all of which was made here."""
         shutil.rmtree(self.folder)
         self.release()
 
 
-def _locked(descriptor: int, kind: int) -> bool:
+def _locked(descriptor: int) -> bool:
+    """Whether nobody else has the lock of an open file, which is then held."""
     try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:  # a file system without locks
         pass
     return True
-
-
-def _rename(folder: Path, path: Path) -> None:
-    try:
-        rename_new(folder, path)
-    except OSError as error:
-        raise ValueError(f"pack.path: {path} cannot be made: {error.strerror}") from error
 
 
 def _open_to_all(folder: Path) -> None:
@@ -214,19 +292,3 @@ def _open_to_all(folder: Path) -> None:
     folder.chmod(0o777 & ~mask)
     for path in folder.rglob("*"):
         path.chmod((0o777 if path.is_dir() else 0o666) & ~mask)
-
-
-def _exchange(one: Path, other: Path) -> None:
-    """Let two folders change places in one step (renameat2(2), Linux)."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    call = getattr(libc, "renameat2", None)
-    done = call and call(_AT_CWD, os.fsencode(one), _AT_CWD, os.fsencode(other), _EXCHANGE) == 0
-    if done:
-        return
-    number = ctypes.get_errno() if call else errno.ENOSYS
-    if number not in (errno.ENOSYS, errno.EINVAL):
-        raise OSError(number, os.strerror(number), str(other))
-    # Without it there is a moment in which the old one stands beside.
-    aside = one.with_name("replaced")
-    os.rename(other, aside)
-    os.rename(one, other)

@@ -1,10 +1,11 @@
-"""Whether what was packed is what it should be: every record against its checksum."""
+"""Mark what packing made, and verify it: every file and record against its checksum."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,21 +13,153 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.index import Index
-from datasets.parts import PartSummary, raw_keys, written_labels
-from datasets.protocols import Storage
-from datasets.record_checksum import record_checksum
-from datasets.sample import BadRecord
-from datasets.writing import mark_file
-from pipeline.packing.made import packed_splits, read_mark
-from pipeline.packing.screen import show
-from pipeline.packing.workers import Tell, do_tasks
-from pipeline.registry import find
+from penstock.core.contracts import Storage
+from penstock.core.files import write_whole
+from penstock.core.parts import PackPlan, PartSummary, raw_keys, written_keys, written_labels
+from penstock.core.record_codec import record_checksum
+from penstock.core.registry import find
+from penstock.core.sample import BadRecord
+from penstock.datasets.records.index import Index, write_index
+from penstock.datasets.writing import mark_file, sync_file
+from penstock.pipeline.packing.report import Screen
+from penstock.pipeline.packing.workers import Tell, do_tasks
 
-_RANGE = 2048
-_BATCH = 64
+MARK = ".packed.npz"
+_FIRST_MARK = ".packed.arrow"
+"""Its name in the first version."""
+ABOUT = ".packed.json"
+_FORMAT = 1
+_RANGE, _BATCH, _CHUNK = 2048, 64, 1 << 16
 _SAMPLES = 64
 _SAID = 20
+
+Marks = dict[str, tuple[int, int]]
+"""Size and CRC-32 by file name."""
+
+
+def write_mark(
+    folder: Path, plan: PackPlan, summaries: Sequence[PartSummary], about: Mapping[str, Any]
+) -> None:
+    """Write the mark of a split: keys and checksums of its records, and its files.
+
+    Args:
+        folder: The split as its writer has finished it.
+        plan: The plan.
+        summaries: All parts.
+        about: The writer and how to read it.
+    """
+    known = {name: mark for s in summaries for name, mark in s.marks.items()}
+    files = {
+        name: known[name] if name in known else sync_file(folder / name)
+        for name in files_in(folder)
+        if name != MARK
+    }
+    write_index(
+        folder / MARK,
+        keys=written_keys(plan, summaries),
+        columns={
+            "crc32": np.concatenate([s.checksums for s in summaries]),
+            "size_bytes": np.concatenate([s.sizes for s in summaries]),
+        },
+        metadata={"packed": _FORMAT, "files": files, **about},
+    )
+
+
+def read_mark(folder: Path) -> Index:
+    """The mark of a split.
+
+    Raises:
+        ValueError: There is none, or it is damaged.
+    """
+    path = _mark_of(folder)
+    if not path.is_file():
+        raise ValueError(f"pack: {folder} has no {MARK}, so it was not made by pack")
+    index = Index.open(path, verify=True)
+    if index.metadata.get("packed") != _FORMAT:
+        raise ValueError(f"pack: {path} is of another version than this one reads")
+    return index
+
+
+def _mark_of(folder: Path) -> Path:
+    first = folder / _FIRST_MARK
+    return first if first.is_file() else folder / MARK
+
+
+def write_about(folder: Path, splits: Sequence[str], recipe: Mapping[str, Any]) -> None:
+    """Write what the whole is, beside its splits."""
+    beside = {name: sync_file(folder / name) for name in os.listdir(folder) if name not in splits}
+    about = {"packed": _FORMAT, "splits": splits, "files": beside, "recipe": recipe}
+    write_whole(folder / ABOUT, json.dumps(about))
+
+
+def packed_splits(folder: Path) -> dict[str, Path]:
+    """The splits of what packing made, by name; a folder that is one split is itself.
+
+    Raises:
+        ValueError: It was not made by pack.
+    """
+    if _mark_of(folder).is_file():
+        return {folder.name: folder}
+    return {name: folder / name for name in _about(folder)["splits"]}
+
+
+def check_made(folder: Path) -> None:
+    """Refuse a folder that packing did not make, or that was changed since.
+
+    Raises:
+        ValueError: It is such a folder; the first difference is named.
+    """
+    about = _about(folder)
+    expected: Marks = {name: tuple(mark) for name, mark in about["files"].items()}
+    expected[ABOUT] = mark_file(folder / ABOUT)
+    for split in about["splits"]:
+        index = read_mark(folder / split)
+        beside = _mark_of(folder / split)
+        expected[f"{split}/{beside.name}"] = mark_file(beside)
+        files = index.metadata["files"]
+        expected |= {f"{split}/{name}": tuple(mark) for name, mark in files.items()}
+    found = files_in(folder)
+    changes = [
+        f"{name} {'is new' if name in found else 'is gone'}"
+        for name in sorted({*expected} ^ {*found})
+    ]
+    changes = changes or [
+        f"{name} is another" for name in expected if mark_file(folder / name) != expected[name]
+    ]
+    if changes:
+        raise ValueError(
+            f"pack.overwrite: {folder} was changed since pack made it ({changes[0]}) and is left "
+            f"alone; move it away, or choose another pack.path"
+        )
+
+
+def _about(folder: Path) -> dict[str, Any]:
+    try:
+        about: dict[str, Any] = json.loads((folder / ABOUT).read_text())
+        if about["packed"] == _FORMAT:
+            return about
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+        pass
+    raise ValueError(
+        f"pack: {folder} was not made by pack (no {ABOUT} that this version reads) and is left "
+        f"alone; choose another path"
+    )
+
+
+def files_in(folder: Path) -> list[str]:
+    """Names of all files below a folder, from there on, sorted; links count as files."""
+    found = []
+    for root, folders, names in os.walk(folder):
+        links = [name for name in folders if os.path.islink(os.path.join(root, name))]
+        found += [os.path.relpath(os.path.join(root, name), folder) for name in names + links]
+    return sorted(found)
+
+
+def remove_hidden(folder: Path, names: Iterable[str]) -> None:
+    """Remove files that are hidden: half of what a process wrote that was killed."""
+    for name in names:
+        if os.path.basename(name).startswith("."):
+            (folder / name).unlink()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +192,7 @@ class Compare:
         return damaged
 
     def name(self, task: NDArray[np.int64]) -> str:
-        """Which rows."""
+        """Name the rows."""
         return f"checking records {task[0]} to {task[-1]}"
 
 
@@ -69,7 +202,7 @@ def compare_all(
     """Compare every record, on several processes; a line for each that is damaged, in order."""
     rows = np.arange(len(mark))
     tasks = [rows[start : start + _RANGE] for start in range(0, len(rows), _RANGE)]
-    screen = show(what, len(rows))
+    screen = Screen(what, len(rows))
     try:
         found = do_tasks(
             Compare(storage, mark), tasks, lock=None, imports=imports, tell=screen.add,
@@ -92,8 +225,8 @@ def verify(
     """
     if len(storage) != len(mark):
         raise RuntimeError(f"pack: {storage} has {len(storage)} records, expected {len(mark)}")
-    for start in range(0, len(mark), 1 << 16):
-        rows = np.arange(start, min(start + (1 << 16), len(mark)))
+    for start in range(0, len(mark), _CHUNK):
+        rows = np.arange(start, min(start + _CHUNK, len(mark)))
         for found, expected in zip(raw_keys(storage.index, rows), mark.raw_keys(rows), strict=True):
             if found != expected:
                 raise RuntimeError(f"pack: {storage} has the key {found!r}, expected {expected!r}")
@@ -138,21 +271,20 @@ def check(path: Path, *, num_workers: int, imports: Sequence[str]) -> int:
     Returns:
         The exit status: 0, or 1 for damage.
     """
-    status = 0
+    is_damaged = False
     for split, folder in packed_splits(path).items():
-        lines = _damage(folder, split, num_workers, imports)
-        for line in lines[:_SAID]:
+        damage = _damage(folder, split, num_workers, imports)
+        is_damaged |= bool(damage)
+        lines = damage[:_SAID]
+        if len(damage) > _SAID:
+            lines.append(f"and {len(damage) - _SAID:,} more")
+        for line in lines or [f"{len(read_mark(folder)):,} records, all as they were packed"]:
             print(f"{split}: {line}")
-        if len(lines) > _SAID:
-            print(f"{split}: and {len(lines) - _SAID:,} more")
-        if not lines:
-            print(f"{split}: {len(read_mark(folder)):,} records, all as they were packed")
-        status |= bool(lines)
-    return status
+    return int(is_damaged)
 
 
 def _damage(folder: Path, split: str, num_workers: int, imports: Sequence[str]) -> list[str]:
-    """What is wrong with a split: its files, then its records."""
+    """List what is damaged of a split: its files, then its records."""
     try:
         mark = read_mark(folder)
     except ValueError as error:
@@ -188,3 +320,25 @@ def cache_in(folder: Path) -> Iterator[None]:
             del os.environ["XDG_CACHE_HOME"]
         else:
             os.environ["XDG_CACHE_HOME"] = before
+
+
+def refuse_duplicates(source: Storage) -> None:
+    """Refuse a source of which two records have one key.
+
+    Raises:
+        ValueError: So it is; one of the keys is named.
+    """
+    index, count = source.index, len(source)
+    hashes = np.empty(count, np.int64)
+    for start in range(0, count, _CHUNK):
+        rows = np.arange(start, min(start + _CHUNK, count))
+        hashes[rows] = [hash(key) for key in raw_keys(index, rows)]
+    order = np.argsort(hashes, kind="stable")
+    same = np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]])
+    for one, other in zip(order[same].tolist(), order[same + 1].tolist(), strict=True):
+        key, another = raw_keys(index, np.array([one, other]))
+        if key == another:
+            raise ValueError(
+                f"pack: {source}: {key.decode('utf-8', 'backslashreplace')!r} is the key of the "
+                f"records {one} and {other}; give each its own"
+            )

@@ -1,1 +1,1 @@
-"""Which record stands at a position, one sampler per file."""
+"""Say which record stands at a position, one sampler per file."""

@@ -1,24 +1,23 @@
-"""Batches with the same number of samples of each class."""
+"""Sample batches with the same number of records of each class."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from pipeline.class_batches import Members, class_column, epoch_of_classes, stored_classes
-from pipeline.orders import epoch_order, signature_of
-from pipeline.permutation import permute
-from pipeline.registry import register
-
-if TYPE_CHECKING:
-    from datasets.protocols import Index
+from penstock.core.contracts import Index, SamplerCapabilities
+from penstock.core.machine_cache import signature_of
+from penstock.core.permutation import permute
+from penstock.core.registry import register
+from penstock.pipeline.class_batches import Members, class_column, epoch_of_classes, stored_classes
+from penstock.pipeline.epoch_orders import StoredOrderSampler
 
 
 @register("sampler", "balanced_batch")
-class BalancedBatchSampler:
+class BalancedBatchSampler(StoredOrderSampler):
     """Batches with the same number of samples of each class; the records of rare ones repeat.
 
     Every batch holds all classes, or `classes` different ones, each class in as many batches as
@@ -35,10 +34,6 @@ class BalancedBatchSampler:
         classes: Classes in a batch; null: all that have records. It must divide G.
         num_batches: Batches in an epoch; null: as many as hold `n` positions, rounded up.
         column: The index column that says the class.
-
-    Attributes:
-        group: Classes in a batch: positions that no rank cuts apart.
-        same: The column whose value a record has that replaces a bad one.
 
     Raises:
         ValueError: The classes do not divide G, are not as many, or there is no such column.
@@ -75,32 +70,25 @@ class BalancedBatchSampler:
         self._batch_size = batch_size
         self._num_batches = num_batches or -(-n // batch_size)
         self._table, digest = stored_classes(values)
-        self._signature = signature_of(
+        signature = signature_of(
             sampler="balanced_batch", seed=seed, classes=digest,
             shape=[self._num_batches, batch_size, per_batch],
         )  # fmt: skip
-        self.group = per_batch
-        self.same = column
-
-    def __len__(self) -> int:
-        return self._num_batches * self._batch_size
-
-    def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Record indices at positions ``start .. stop - 1`` of `epoch`, int64 [stop - start]."""
-        order = epoch_order(self._signature, epoch, len(self), lambda: self._order(epoch))
-        return np.array(order[start:stop])
+        super().__init__(signature, self._num_batches * batch_size)
+        self._group = per_batch
+        self.capabilities = SamplerCapabilities(group=self._group, same=(column,))
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
         members = Members.of(self._table.array)
-        places, rest = divmod(self._num_batches * self.group, len(members))
+        places, rest = divmod(self._num_batches * self._group, len(members))
         quotas = np.full(len(members), places, np.int64)
         quotas[permute(np.arange(rest), length=len(quotas), seed=self._seed, epoch=epoch)] += 1
         records = epoch_of_classes(
             members,
             quotas,
             num_batches=self._num_batches,
-            per_batch=self.group,
-            together=self._batch_size // self.group,
+            per_batch=self._group,
+            together=self._batch_size // self._group,
             seed=self._seed,
             epoch=epoch,
         )

@@ -1,29 +1,28 @@
-"""Batches of P identities with K images each, for metric learning."""
+"""Sample batches of P identities with K images each, for metric learning."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from pipeline.class_batches import (
+from penstock.core.contracts import Index, SamplerCapabilities
+from penstock.core.machine_cache import signature_of
+from penstock.core.registry import register
+from penstock.pipeline.class_batches import (
     Members,
     batches_without_repeats,
     class_column,
     epoch_of_classes,
     stored_classes,
 )
-from pipeline.orders import epoch_order, signature_of
-from pipeline.registry import register
-
-if TYPE_CHECKING:
-    from datasets.protocols import Index
+from penstock.pipeline.epoch_orders import StoredOrderSampler
 
 
 @register("sampler", "identity")
-class IdentitySampler:
+class IdentitySampler(StoredOrderSampler):
     """Batches of P identities with K images each; no identity twice in a batch.
 
     The batches of Hermans, Beyer and Leibe, "In Defense of the Triplet Loss for Person
@@ -47,10 +46,6 @@ class IdentitySampler:
         short: Identities of fewer than K images have them repeated, or are left out (``drop``).
         junk: Identities below 0, as re-identification sets number what is nobody, are left out,
             or are one identity like the others (``keep``).
-
-    Attributes:
-        group: K, positions that belong together.
-        same: The column whose value a record has that replaces a bad one.
 
     Raises:
         ValueError: P * K is not G, there is no such column, or there are fewer than P identities.
@@ -95,30 +90,23 @@ class IdentitySampler:
         self._per_batch = per_batch
         self._num_batches = batches_without_repeats(-(-members.counts // together), per_batch)
         self._table, digest = stored_classes(values)
-        self._signature = signature_of(
+        signature = signature_of(
             sampler="identity", seed=seed, classes=digest, shape=[per_batch, together],
             kept=[self._at_least, self._lowest],
         )  # fmt: skip
-        self.group = together
-        self.same = column
-
-    def __len__(self) -> int:
-        return self._num_batches * self._per_batch * self.group
-
-    def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Record indices at positions ``start .. stop - 1`` of `epoch`, int64 [stop - start]."""
-        order = epoch_order(self._signature, epoch, len(self), lambda: self._order(epoch))
-        return np.array(order[start:stop])
+        super().__init__(signature, self._num_batches * per_batch * together)
+        self._group = together
+        self.capabilities = SamplerCapabilities(group=self._group, same=(column,))
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
         values = self._table.array
         members = Members.of(values, at_least=self._at_least, lowest=self._lowest)
         records = epoch_of_classes(
             members,
-            -(-members.counts // self.group),
+            -(-members.counts // self._group),
             num_batches=self._num_batches,
             per_batch=self._per_batch,
-            together=self.group,
+            together=self._group,
             seed=self._seed,
             epoch=epoch,
         )

@@ -1,18 +1,16 @@
-"""Shuffled records without an end, for training that counts iterations."""
+"""Shuffle records without an end, for training that counts iterations."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from pipeline.permutation import permute
-from pipeline.registry import register
-
-if TYPE_CHECKING:
-    from datasets.protocols import Index
+from penstock.core.contracts import Index
+from penstock.core.permutation import permute
+from penstock.core.registry import register
 
 
 @register("sampler", "infinite")

@@ -1,25 +1,24 @@
-"""Records of like length in each batch, so that little is padding."""
+"""Sample records of like length into each batch, so that little is padding."""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from pipeline.orders import StoredTable, digest_of, epoch_order, signature_of
-from pipeline.permutation import permute
-from pipeline.registry import register
-from pipeline.rng import Stream, philox_words
-
-if TYPE_CHECKING:
-    from datasets.protocols import Index
+from penstock.core.contracts import Index, SamplerCapabilities
+from penstock.core.machine_cache import signature_of
+from penstock.core.permutation import permute
+from penstock.core.registry import register
+from penstock.core.rng import Stream, philox_words
+from penstock.pipeline.epoch_orders import StoredOrderSampler, StoredTable, digest_of
 
 
 @register("sampler", "length_bucket")
-class LengthBucketSampler:
+class LengthBucketSampler(StoredOrderSampler):
     """Every record once, shuffled anew every epoch, records of like length in each batch.
 
     The epoch is shuffled, sorted by length within windows of many batches, cut into batches, and
@@ -60,6 +59,11 @@ class LengthBucketSampler:
         self._batch_size = batch_size
         self._window = window
         self._digest = digest_of(lengths)
+        signature = signature_of(
+            sampler="length_bucket", seed=seed, n=n, lengths=self._digest, batch_size=batch_size,
+            window=window,
+        )  # fmt: skip
+        super().__init__(signature, n)
         self._table = StoredTable(
             f"table-lengths-{self._digest}",
             np.int64,
@@ -68,29 +72,17 @@ class LengthBucketSampler:
             what="table of lengths",
         )
 
-    def __len__(self) -> int:
-        return self._n
-
     @property
-    def lengths(self) -> NDArray[np.int64]:
-        """Length of every record, int64 [n], memory-mapped."""
-        return self._table.array
+    def capabilities(self) -> SamplerCapabilities:
+        """A hash of the lengths."""
+        return SamplerCapabilities(fingerprint=self.fingerprint)
 
     def fingerprint(self) -> str:
         """Hash of the lengths."""
         return self._digest
 
-    def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Record indices at positions ``start .. stop - 1`` of `epoch`, int64 [stop - start]."""
-        signature = signature_of(
-            sampler="length_bucket", seed=self._seed, n=self._n, lengths=self._digest,
-            batch_size=self._batch_size, window=self._window,
-        )  # fmt: skip
-        order = epoch_order(signature, epoch, self._n, lambda: self._order(epoch))
-        return np.array(order[start:stop])
-
     def _order(self, epoch: int) -> NDArray[np.int64]:
-        lengths, size = self.lengths, self._batch_size
+        lengths, size = self._table.array, self._batch_size
         order = permute(np.arange(self._n), length=self._n, seed=self._seed, epoch=epoch)
         count = self._n // size
         spread, step = _spread(size), self._window * size

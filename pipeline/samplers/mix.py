@@ -1,23 +1,21 @@
-"""Several data sets at once, each with its exact share of the positions."""
+"""Mix several data sets, each with its exact share of the positions."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.registry import register
-from pipeline.rng import Stream, philox_words
-from pipeline.shares import counts_at, whole_weights
-
-if TYPE_CHECKING:
-    from datasets.protocols import Index, Sampler
+from penstock.core.contracts import Index, Sampler, SamplerCapabilities, capabilities_of
+from penstock.core.registry import register
+from penstock.core.rng import Stream, philox_words
 
 BLOCK = 1_024
 """Positions that hold each source's exact share."""
@@ -42,7 +40,7 @@ class MixedSource:
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """What is mixed.
+    """The sources that are mixed.
 
     Attributes:
         sources: In the order in which their records are numbered.
@@ -59,21 +57,18 @@ class MixSampler:
     """Draws from several data sets by their weights, for ``dataset=mix`` alone.
 
     Blocks of 1,024 positions hold each source's exact share, by cumulative rounding over all
-    epochs (see `pipeline.shares`), in an order that (seed, epoch, block) permutes; an epoch's last
-    block is as long as what is left. The draws of a source, counted from the start of training,
-    are its own sampler's positions, whose epoch advances at every wrap: an epoch of the mix goes
-    on in each source where the one before ended, so no source repeats an order, and each goes
-    through all of its own before it begins again. Any position is known at once, without an array
-    of the epoch.
+    epochs (see `counts_at`), in an order that (seed, epoch, block) permutes; an epoch's
+    last block is as long as what is left. The draws of a source, counted from the start of
+    training, are its own sampler's positions, whose epoch advances at every wrap: an epoch of the
+    mix goes on in each source where the one before ended, so no source repeats an order, and each
+    goes through all of its own before it begins again. Any position is known at once, without an
+    array of the epoch.
 
     Args:
         n: Number of records of all sources.
         index: Metadata of the records, not used.
         seed: The run's seed.
         mixed: The sources, their weights and samplers.
-
-    Attributes:
-        same: The index columns whose values a record has that replaces a bad one.
 
     Raises:
         ValueError: There is no mix, a weight makes no sense, a source that is to be drawn has
@@ -94,8 +89,20 @@ class MixSampler:
         own = [len(source.sampler) for source in mixed.sources if source.sampler and source.weight]
         weights = whole_weights([source.weight for source in mixed.sources])
         self._plan = _Plan(seed, weights, mixed.length or sum(own))
-        more = {name for s in mixed.sources if s.weight for name in _same(s.sampler)}
-        self.same = ("source", *sorted(more))
+        self._can = [capabilities_of(s.sampler, SamplerCapabilities) for s in mixed.sources]
+        drawn = (can for s, can in zip(mixed.sources, self._can, strict=True) if s.weight)
+        self._same = ("source", *sorted({name for can in drawn for name in can.same}))
+
+    @property
+    def capabilities(self) -> SamplerCapabilities:
+        """Any positions at once, of all sources or of one."""
+        return SamplerCapabilities(
+            same=self._same,
+            at=self.at,
+            fingerprint=self.fingerprint,
+            of_source=self.of_source,
+            sampler_of=self.sampler_of,
+        )
 
     def __len__(self) -> int:
         return self._plan.length
@@ -107,8 +114,8 @@ class MixSampler:
     def fingerprint(self) -> str:
         """Hash of what the sources' samplers take from elsewhere, such as weights in a file."""
         digest = hashlib.blake2b(digest_size=12)
-        for source in self._sources:
-            own = getattr(source.sampler, "fingerprint", None)
+        for source, can in zip(self._sources, self._can, strict=True):
+            own = can.fingerprint
             digest.update(f"{source.name}:{own() if own else ''};".encode())
         return digest.hexdigest()
 
@@ -147,9 +154,46 @@ class MixSampler:
         return _records_of(self._sources[number], draws)
 
 
+def whole_weights(weights: Sequence[float]) -> tuple[int, ...]:
+    """The same proportions in whole numbers, exactly, so that nothing is ever rounded away.
+
+    Args:
+        weights: Finite, none below zero, not all zero.
+    """
+    fractions = [Fraction(weight) for weight in weights]
+    scale = math.lcm(*(fraction.denominator for fraction in fractions))
+    numbers = [int(fraction * scale) for fraction in fractions]
+    common = math.gcd(*numbers)
+    return tuple(number // common for number in numbers)
+
+
+def counts_at(total: int, weights: Sequence[int]) -> list[int]:
+    """Of the first `total` draws, how many belong to each source, by cumulative rounding.
+
+    The sources are halved, one half is given its rounded share, the other the rest, and so on in
+    each half. So the counts add up to `total`, none ever falls when `total` grows, and each is
+    within half a draw of its exact share per halving: for S sources within ceil(log2 S) / 2, one
+    draw for three or four of them. (Rounding sums of shares instead is a little closer, but takes
+    draws back from a source whose share is small.)
+
+    Args:
+        total: Number of draws, as large as one likes.
+        weights: Of each source, whole numbers.
+
+    Returns:
+        A count for each source; 0 where the weight is.
+    """
+    if len(weights) == 1:
+        return [total]
+    middle = len(weights) // 2
+    part, whole = sum(weights[:middle]), sum(weights)
+    first = (2 * total * part + whole) // (2 * whole) if whole else 0
+    return counts_at(first, weights[:middle]) + counts_at(total - first, weights[middle:])
+
+
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What decides the order of the sources: small, hashable."""
+    """The few values that decide the order of the sources; hashable."""
 
     seed: int
     weights: tuple[int, ...]
@@ -212,7 +256,7 @@ def _records_of(source: MixedSource, draws: NDArray[np.int64]) -> NDArray[np.int
     records = np.empty(len(draws), np.int64)
     # Where positions do not follow each other, a new run begins.
     cuts = np.flatnonzero((np.diff(draws) != 1) | (np.diff(epochs) != 0)) + 1
-    scattered = getattr(sampler, "at", None)
+    scattered = capabilities_of(sampler, SamplerCapabilities).at
     if scattered is not None and cuts.size:
         for epoch in np.unique(epochs).tolist():
             rows = np.flatnonzero(epochs == epoch)
@@ -223,12 +267,6 @@ def _records_of(source: MixedSource, draws: NDArray[np.int64]) -> NDArray[np.int
         epoch, first = int(epochs[start]), int(positions[start])
         records[start:stop] = sampler.indices(epoch, first, first + stop - start)
     return records
-
-
-def _same(sampler: Any) -> tuple[str, ...]:
-    """The columns by which a sampler wants a bad record replaced."""
-    same = getattr(sampler, "same", None)
-    return () if same is None else (same,) if isinstance(same, str) else tuple(same)
 
 
 def _check(mixed: Mixture) -> None:
@@ -247,7 +285,7 @@ def _check(mixed: Mixture) -> None:
                 f"sampler mix: nothing can be drawn of {source.name!r}, which has {source.size} "
                 f"records to train on; check its data and its val_fraction, or set {key}.weight=0"
             )
-        group = getattr(source.sampler, "group", 1)
+        group = capabilities_of(source.sampler, SamplerCapabilities).group
         if group > 1:
             raise ValueError(
                 f"sampler mix: the sampler of {source.name!r} keeps {group} positions together, "

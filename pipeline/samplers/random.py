@@ -1,17 +1,13 @@
-"""Records shuffled anew every epoch, in constant memory."""
+"""Shuffle the records anew every epoch, in constant memory."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.permutation import permute
-from pipeline.registry import register
-
-if TYPE_CHECKING:
-    from datasets.protocols import Index
+from penstock.core.contracts import Index, SamplerCapabilities
+from penstock.core.permutation import permute
+from penstock.core.registry import register
 
 
 @register("sampler", "random")
@@ -30,6 +26,11 @@ class RandomSampler:
     def __init__(self, n: int, index: Index | None = None, seed: int = 0) -> None:
         self._n = n
         self._seed = seed
+
+    @property
+    def capabilities(self) -> SamplerCapabilities:
+        """Any positions at once."""
+        return SamplerCapabilities(at=self.at)
 
     def __len__(self) -> int:
         return self._n

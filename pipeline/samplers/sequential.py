@@ -1,34 +1,55 @@
-"""Records in the order in which they lie."""
+"""Take the records in the order in which they lie."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Ge
 from numpy.typing import NDArray
 
-from pipeline.registry import register
-
-if TYPE_CHECKING:
-    from datasets.protocols import Index
+from penstock.core.contracts import Index
+from penstock.core.registry import register
 
 
 @register("sampler", "sequential")
 class SequentialSampler:
-    """Every record once, in the order of the index.
+    """Every record once, in the order of the index; or some, spread evenly over all.
+
+    Args:
+        n: Number of records.
+        index: Metadata of the records, not used.
+        seed: The run's seed, not used.
+        count: Records to take, the first of each of so many equal runs; null: all.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        index: Index | None = None,
+        seed: int = 0,
+        *,
+        count: Annotated[int, Ge(0)] | None = None,
+    ) -> None:
+        self._n = n
+        self._count = n if count is None else min(count, n)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
+        """Record indices at positions ``start .. stop - 1``, int64 [stop - start]."""
+        positions = np.arange(start, stop, dtype=np.int64)
+        return positions if self._count == self._n else positions * self._n // self._count
+
+
+@register("sampler", "inference")
+def make_inference_sampler(n: int, index: Index | None = None, seed: int = 0) -> SequentialSampler:
+    """Another name of ``sequential``.
 
     Args:
         n: Number of records.
         index: Metadata of the records, not used.
         seed: The run's seed, not used.
     """
-
-    def __init__(self, n: int, index: Index | None = None, seed: int = 0) -> None:
-        self._n = n
-
-    def __len__(self) -> int:
-        return self._n
-
-    def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Record indices at positions ``start .. stop - 1``, int64 [stop - start]."""
-        return np.arange(start, stop, dtype=np.int64)
+    return SequentialSampler(n)

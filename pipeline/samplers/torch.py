@@ -1,24 +1,22 @@
-"""Any torch sampler, made a pure function of seed and epoch."""
+"""Make any torch sampler a pure function of seed and epoch."""
 
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.global_random import global_states
-from pipeline.orders import digest_of, epoch_order, signature_of
-from pipeline.registry import register
-from pipeline.rng import Stream, philox_words
-
-if TYPE_CHECKING:
-    from datasets.protocols import Index
+from penstock.core.contracts import Index
+from penstock.core.machine_cache import signature_of
+from penstock.core.registry import register
+from penstock.core.rng import Stream, global_states, philox_words
+from penstock.pipeline.epoch_orders import StoredOrderSampler, digest_of
 
 
 @register("sampler", "torch")
-class TorchSampler:
+class TorchSampler(StoredOrderSampler):
     """Any torch sampler, seeded anew every epoch.
 
     One epoch's order is computed at a time, once per machine, and memory-mapped. The class is
@@ -57,16 +55,8 @@ class TorchSampler:
         self._label_names = ({"labels", "targets"} & set(named)) - set(self._args)
         self._takes_generator = "generator" in named
         with global_states(0):
-            self._length = len(self._make(0))
-        self._signature = self._sign()
-
-    def __len__(self) -> int:
-        return self._length
-
-    def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Record indices at positions ``start .. stop - 1`` of `epoch`, int64 [stop - start]."""
-        order = epoch_order(self._signature, epoch, self._length, lambda: self._order(epoch))
-        return np.array(order[start:stop])
+            length = len(self._make(0))
+        super().__init__(self._sign(), length)
 
     def _sign(self) -> str:
         import torch

@@ -1,21 +1,20 @@
-"""Records drawn by weight, with or without replacement."""
+"""Draw records by weight, with or without replacement."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.orders import StoredTable, digest_of, epoch_order, signature_of
-from pipeline.registry import register
-from pipeline.rng import Stream, philox_words
-
-if TYPE_CHECKING:
-    from datasets.protocols import Index
+from penstock.core.contracts import Index, SamplerCapabilities
+from penstock.core.machine_cache import signature_of
+from penstock.core.registry import register
+from penstock.core.rng import Stream, philox_words
+from penstock.pipeline.epoch_orders import StoredTable, digest_of, epoch_order
 
 _CHUNK = 1 << 20
 
@@ -71,9 +70,16 @@ class WeightedSampler:
         self._table = _store(values, self._digest, cumulative=replacement)
         by_class = weights == "balanced" or isinstance(weights, dict)
         # A replacement of another class would change the balance that was asked for.
-        self.same: str | None = "label" if by_class else None
-        # Arguments that `fingerprint` stands for: a file of weights is one wherever it lies.
-        self.by_content = ("weights",) if _is_file(weights) else ()
+        self._same = ("label",) if by_class else ()
+        # A file of weights is one wherever it lies.
+        self._by_content = ("weights",) if _is_file(weights) else ()
+
+    @property
+    def capabilities(self) -> SamplerCapabilities:
+        """A hash of the weights; and the class, where that decides them."""
+        return SamplerCapabilities(
+            same=self._same, fingerprint=self.fingerprint, by_content=self._by_content
+        )
 
     def __len__(self) -> int:
         return self._length
@@ -161,7 +167,8 @@ def _read_weights(
     if isinstance(weights, dict):
         source, values = "by class", _by_class(weights, index)
     elif weights == "balanced":
-        source, values = "balanced", _balanced(index)
+        labels = _labels(index)
+        source, values = "balanced", (1.0 / np.maximum(np.bincount(labels), 1))[labels]
     elif _is_file(weights):
         source, values = weights, _from_file(Path(weights), n, index)
     else:
@@ -224,12 +231,6 @@ def _labels(index: Index | None) -> NDArray[np.int64]:
             f"weighing by class needs labels from 0 up"
         )
     return labels
-
-
-def _balanced(index: Index | None) -> NDArray[np.float64]:
-    labels = _labels(index)
-    counts = np.bincount(labels)
-    return (1.0 / np.maximum(counts, 1))[labels]
 
 
 def _by_class(weights: dict[str | int, float], index: Index | None) -> NDArray[np.float64]:

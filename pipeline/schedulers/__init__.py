@@ -1,1 +1,1 @@
-"""Learning-rate schedules of our own; those of torch are named by their path."""
+"""Schedule the learning rate; the schedules of torch are named by their path."""

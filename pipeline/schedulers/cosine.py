@@ -1,11 +1,13 @@
-"""A half cosine after a linear warm-up."""
+"""Lower the learning rate by a half cosine after a linear warm-up."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from pipeline.registry import register
+from annotated_types import Ge, Le
+
+from penstock.core.registry import register
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -17,8 +19,8 @@ def cosine(
     *,
     optimizer: Optimizer,
     total_steps: int | None,
-    warmup: float = 0.05,
-    final: float = 0.0,
+    warmup: Annotated[float, Ge(0), Le(1)] = 0.05,
+    final: Annotated[float, Ge(0), Le(1)] = 0.0,
 ) -> LambdaLR:
     """A linear warm-up, then a half cosine down to the end of the run.
 
@@ -26,12 +28,12 @@ def cosine(
 
     Args:
         optimizer: Its learning rates are the peak.
-        total_steps: Steps of the whole run, or epochs if trainer.scheduler_interval is epoch.
+        total_steps: Steps of the whole run, or epochs where trainer.scheduler_interval is epoch.
         warmup: Share of the run in which the rate rises, 0 .. 1.
         final: Rate at the end, as a share of the peak.
 
     Raises:
-        ValueError: The run's length is unknown, or a share is outside 0 .. 1.
+        ValueError: The run's length is unknown.
     """
     from torch.optim.lr_scheduler import LambdaLR
 
@@ -39,10 +41,6 @@ def cosine(
         raise ValueError(
             "scheduler cosine: the number of steps is unknown, since the data is a stream "
             "without a length; set trainer.max_steps, or take scheduler=none"
-        )
-    if not (0 <= warmup <= 1 and 0 <= final <= 1):
-        raise ValueError(
-            f"scheduler cosine: warmup is {warmup} and final is {final}, expected 0 .. 1"
         )
     warmup_steps = round(warmup * total_steps)
     falling_steps = max(1, total_steps - warmup_steps)

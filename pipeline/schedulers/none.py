@@ -1,10 +1,10 @@
-"""A learning rate that stays."""
+"""Keep the learning rate as it is."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipeline.registry import register
+from penstock.core.registry import register
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

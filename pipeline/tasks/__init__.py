@@ -1,1 +1,1 @@
-"""Tasks: from outputs and batch to losses and metrics."""
+"""Turn outputs and batch into losses and metrics, one task per file."""

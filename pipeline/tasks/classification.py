@@ -1,16 +1,18 @@
-"""One class per sample: cross-entropy and accuracy."""
+"""Classify: one class per sample, cross-entropy and accuracy."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import functools
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pipeline.prediction_columns import named
-from pipeline.registry import register
+from annotated_types import Ge, Le
+
+from penstock.core.registry import register
+from penstock.core.sample import Batch
+from penstock.pipeline.learning.outputs import logits_of, mean_over_valid, named, valid_rows
 
 if TYPE_CHECKING:
     import torch
-
-    from datasets.sample import Batch
 
 
 @register("task", "classification")
@@ -29,8 +31,8 @@ class Classification:
         *,
         num_classes: int | None,
         class_names: tuple[str, ...] | None = None,
-        label_smoothing: float = 0.0,
-        top_k: int = 1,
+        label_smoothing: Annotated[float, Ge(0), Le(1)] = 0.0,
+        top_k: Annotated[int, Ge(1)] = 1,
     ) -> None:
         if not num_classes:
             raise ValueError(
@@ -44,9 +46,7 @@ class Classification:
                 f"({class_names[0] if class_names else 0}), and a model that always says so is "
                 f"right; name where the labels are with dataset.storage.labels"
             )
-        if not 0 <= label_smoothing <= 1:
-            raise ValueError(f"task.label_smoothing is {label_smoothing}, expected 0 .. 1")
-        if not 1 <= top_k <= num_classes:
+        if top_k > num_classes:
             raise ValueError(f"task.top_k is {top_k}, expected 1 .. {num_classes} (the classes)")
         self.num_classes = num_classes
         self.class_names = class_names
@@ -64,32 +64,20 @@ class Classification:
         """
         from torch.nn import functional
 
-        logits = _logits(outputs)
-        labels, valid = batch["label"], batch.get("valid")
+        logits = logits_of(outputs, task="classification")
+        labels = batch["label"]
         self._check_labels(batch, labels)
-        if valid is None and "label_other" not in batch:
-            loss = functional.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
-            return {"cross_entropy": loss}
-        by_row = functional.cross_entropy(
-            logits, labels, label_smoothing=self.label_smoothing, reduction="none"
+        entropy = functools.partial(
+            functional.cross_entropy, logits, label_smoothing=self.label_smoothing, reduction="none"
         )
+        by_row = entropy(labels)
         if "label_other" in batch:
-            other = functional.cross_entropy(
-                logits,
-                batch["label_other"],
-                label_smoothing=self.label_smoothing,
-                reduction="none",
-            )
-            weight = batch["label_weight"]
+            other, weight = entropy(batch["label_other"]), batch["label_weight"]
             # `where`: an infinite loss for a class of no weight must not turn into a NaN.
             by_row = (weight * by_row).where(weight > 0, 0) + ((1 - weight) * other).where(
                 weight < 1, 0
             )
-        if valid is None:
-            return {"cross_entropy": by_row.mean()}
-        # `where` and not a product: an infinite loss in padding must not turn into a NaN.
-        by_row = by_row.where(valid, by_row.new_zeros(()))
-        return {"cross_entropy": by_row.sum() / valid.sum().clamp(min=1)}
+        return {"cross_entropy": mean_over_valid(by_row, batch.get("valid"))}
 
     def _check_labels(self, batch: Batch, labels: torch.Tensor) -> None:
         """Refuse labels that are no class; on a device the loss itself stops at them."""
@@ -106,41 +94,27 @@ class Classification:
 
     def metrics(self) -> Any:
         """``accuracy``, and ``top<k>_accuracy`` where `top_k` is above 1."""
-        from torchmetrics import MetricCollection
         from torchmetrics.classification import MulticlassAccuracy
+
+        from penstock.pipeline.learning.metrics import collected
 
         def accuracy(top_k: int) -> MulticlassAccuracy:
             return MulticlassAccuracy(
                 self.num_classes, top_k=top_k, average="micro", validate_args=False
             )
 
-        metrics: dict[str, Any] = {"accuracy": accuracy(1)}
-        if self.top_k > 1:
-            metrics[f"top{self.top_k}_accuracy"] = accuracy(self.top_k)
-        # Groups of metrics that share their state differ by rank where a rank saw nothing.
-        return MetricCollection(metrics, compute_groups=False)
+        more = {f"top{self.top_k}_accuracy": accuracy(self.top_k)} if self.top_k > 1 else {}
+        return collected(accuracy=accuracy(1), **more)
 
     def update(self, metrics: Any, outputs: Any, batch: Batch) -> None:
         """Add the valid rows of a batch to `metrics`, those that were mixed by their ``label``."""
-        logits, labels, valid = _logits(outputs), batch["label"], batch.get("valid")
-        if valid is not None:
-            logits, labels = logits[valid], labels[valid]
+        logits = logits_of(outputs, task="classification")
+        logits, labels = valid_rows(batch, logits, batch["label"])
         if len(labels):
             metrics.update(logits.float(), labels)
 
     def predictions(self, outputs: Any, batch: Batch) -> dict[str, Any]:
         """``class``, the likeliest one's name or id, and ``score``, its probability."""
-        probabilities = _logits(outputs).float().softmax(1)
+        probabilities = logits_of(outputs, task="classification").float().softmax(1)
         scores, classes = probabilities.max(1)
         return {"class": named(classes.tolist(), self.class_names), "score": scores}
-
-
-def _logits(outputs: Any) -> torch.Tensor:
-    if not isinstance(outputs, dict):
-        return outputs
-    if "logits" not in outputs:
-        raise ValueError(
-            f"task classification: the model gave a dict of {', '.join(sorted(outputs))}; "
-            f"expected logits, or a dict that has them as 'logits'"
-        )
-    return outputs["logits"]

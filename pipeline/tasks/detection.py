@@ -1,4 +1,4 @@
-"""Boxes with classes: a focal loss and a loss of overlap, mean average precision."""
+"""Detect boxes with classes: a focal loss and a loss of overlap, mean average precision."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge, Gt, Le
 
-from pipeline.prediction_columns import image_sizes, named
-from pipeline.registry import register
+from penstock.core.registry import register
+from penstock.core.sample import Batch
+from penstock.pipeline.learning.outputs import image_sizes, mean_over_valid, named, output_of
 
 if TYPE_CHECKING:
     import torch
-
-    from datasets.sample import Batch
 
 _MOST_BEFORE_SUPPRESSION = 1000
 _MOST = 100  # boxes of an image, as COCO evaluates them
@@ -24,7 +23,7 @@ class Detection:
     """Boxes with classes: a focal loss and a loss of overlap, mean average precision.
 
     A model gives predictions for every place of a grid (``logits``, ``boxes``, ``points``,
-    ``stride``: see `pipeline.networks.box_detector`), or does it all itself, as detection code
+    ``stride``: see `pipeline.learning.networks.BoxHead`), or does it all itself, as detection code
     bases do: losses by names that begin with ``loss``, and ``detections``, for each image
     ``boxes`` [N, 4], ``scores`` [N] and ``labels`` [N].
 
@@ -81,19 +80,13 @@ class Detection:
 
         if isinstance(outputs, Mapping) and "detections" in outputs and "logits" not in outputs:
             return {}  # the model's losses are its own, and it gives none in evaluation
-        logits = _dense(outputs, "logits")
+        logits = _dense(outputs)
         rows = [
             self._row_losses(logits[row], outputs, row, boxes["boxes"], boxes["labels"])
             for row, boxes in enumerate(true_boxes(batch, self.num_classes))
         ]
         by_row = torch.stack([torch.stack(losses) for losses in rows])
-        valid = batch.get("valid")
-        if valid is None:
-            means = by_row.mean(0)
-        else:
-            # `where` and not a product: an infinite loss in padding must not turn into a NaN.
-            means = by_row.where(valid[:, None], by_row.new_zeros(())).sum(0)
-            means = means / valid.sum().clamp(min=1)
+        means = mean_over_valid(by_row, batch.get("valid"))
         return {"classes": means[0], "overlap": means[1] * self.box_weight}
 
     def _row_losses(
@@ -107,7 +100,7 @@ class Detection:
         import torch
         from torch.nn import functional
 
-        from pipeline.boxes import assigned, paired_overlaps
+        from penstock.pipeline.learning.boxes import assigned, paired_overlaps
 
         points = outputs["points"]
         owner = assigned(points, boxes, radius=self.radius * float(outputs["stride"]))
@@ -123,13 +116,10 @@ class Detection:
 
     def metrics(self) -> Any:
         """``map`` (over IoU 0.50 to 0.95), ``map_50``, ``map_75``, by size, and ``mar_100``."""
-        from torchmetrics import MetricCollection
-
-        from pipeline.metrics.box_map import BoxMap
+        from penstock.pipeline.learning.metrics import BoxMap, collected
 
         names = self.class_names if self.class_metrics else None
-        metrics: Any = {"boxes": BoxMap(self.num_classes, class_names=names)}
-        return MetricCollection(metrics, compute_groups=False)
+        return collected(boxes=BoxMap(self.num_classes, class_names=names))
 
     def update(self, metrics: Any, outputs: Any, batch: Batch) -> None:
         """Add the valid rows of a batch to `metrics`."""
@@ -148,7 +138,7 @@ class Detection:
         """The boxes that are found in each image: ``boxes`` [N, 4], ``scores``, ``labels`` [N]."""
         if isinstance(outputs, Mapping) and "detections" in outputs:
             return list(outputs["detections"])
-        logits = _dense(outputs, "logits")
+        logits = _dense(outputs)
         return [
             self._best(row.detach().sigmoid(), boxes.detach())
             for row, boxes in zip(logits, outputs["boxes"], strict=True)
@@ -169,7 +159,7 @@ class Detection:
         }
 
     def _best(self, scores: torch.Tensor, boxes: torch.Tensor) -> dict[str, torch.Tensor]:
-        from pipeline.boxes import suppressed
+        from penstock.pipeline.learning.boxes import suppressed
 
         flat = scores.flatten()
         best, places = flat.topk(min(_MOST_BEFORE_SUPPRESSION, flat.numel()))
@@ -197,9 +187,7 @@ def true_boxes(batch: Batch, num_classes: int) -> list[dict[str, torch.Tensor]]:
                 f"choose dataset/annotations=voc, coco or boxes_csv, and collate=list or pad"
             )
     fields = {"boxes": "boxes", "box_labels": "labels", "box_crowd": "crowd"}
-    columns = {
-        short: _ragged(batch, name) for name, short in fields.items() if name in batch
-    }  # fmt: skip
+    columns = {short: _ragged(batch, name) for name, short in fields.items() if name in batch}
     rows = [
         dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
     ]
@@ -224,11 +212,8 @@ def _ragged(batch: Batch, name: str) -> list[Any]:
     return [row[there] for row, there in zip(values, mask, strict=True)]
 
 
-def _dense(outputs: Any, name: str) -> torch.Tensor:
-    if not isinstance(outputs, Mapping) or name not in outputs:
-        given = ", ".join(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
-        raise ValueError(
-            f"task detection: the model gave {given}; expected logits, boxes, points and stride, "
-            f"or losses and detections; choose model=box_detector"
-        )
-    return outputs[name]
+def _dense(outputs: Any) -> torch.Tensor:
+    expected = (
+        "logits, boxes, points and stride, or losses and detections; choose model=box_detector"
+    )
+    return output_of(outputs, "logits", task="detection", expected=expected)

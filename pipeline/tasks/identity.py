@@ -1,18 +1,18 @@
-"""Images of the same identity near to each other: triplets, and retrieval."""
+"""Bring images of the same identity near to each other: triplets, and retrieval."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge, Le
 
-from pipeline.registry import register
+from penstock.core.registry import register
+from penstock.core.sample import Batch
+from penstock.pipeline.learning.outputs import mean_over_valid, output_of, valid_rows
 
 if TYPE_CHECKING:
     import torch
-
-    from datasets.sample import Batch
 
 _ROLES = {"": 0, "query": 1, "gallery": 2}
 
@@ -28,7 +28,7 @@ class Identity:
     In evaluation images are looked for among others: those whose field ``role`` is ``query``
     among those whose is ``gallery``, or where no roles are given each among all others. Images
     of the query's identity that its own camera took (field ``camera``, if there is one) do not
-    count. See `pipeline.metrics.retrieval`.
+    count. See `pipeline.learning.metrics.Retrieval`.
 
     Args:
         num_classes: Identities of the training data; with a `field` that is no class, those that
@@ -74,17 +74,16 @@ class Identity:
         import torch
         from torch.nn import functional
 
-        from pipeline.triplets import batch_hard
+        from penstock.pipeline.learning.losses import batch_hard
 
-        features = _given(outputs, "features")
+        features = _features(outputs)
         identities = self._identities(batch)
         valid = batch.get("valid")
         if valid is None:
             valid = torch.ones_like(identities, dtype=torch.bool)
-        rows = valid.sum().clamp(min=1)
         somebody = valid & (identities >= 0)
         triplets = batch_hard(features, identities, somebody, margin=self.margin)
-        losses = {"triplets": self.triplet_weight * triplets.sum() / rows}
+        losses = {"triplets": self.triplet_weight * mean_over_valid(triplets, valid)}
         if "logits" in outputs and self.num_classes:
             classes, known = self._classes(identities)
             by_row = functional.cross_entropy(
@@ -93,44 +92,36 @@ class Identity:
                 label_smoothing=self.label_smoothing,
                 reduction="none",
             )
-            by_row = by_row.where(valid & known, by_row.new_zeros(()))
-            losses["cross_entropy"] = self.class_weight * by_row.sum() / rows
+            by_row = by_row.where(known, by_row.new_zeros(()))
+            losses["cross_entropy"] = self.class_weight * mean_over_valid(by_row, valid)
         return losses
 
     def metrics(self) -> Any:
         """``rank_1``, ``rank_5``, ``rank_10`` (CMC) and ``map``."""
-        from torchmetrics import MetricCollection
+        from penstock.pipeline.learning.metrics import Retrieval, collected
 
-        from pipeline.metrics.retrieval import Retrieval
-
-        metrics: Any = {"retrieval": Retrieval()}
-        return MetricCollection(metrics, compute_groups=False)
+        return collected(retrieval=Retrieval())
 
     def update(self, metrics: Any, outputs: Any, batch: Batch) -> None:
         """Add the valid rows of a batch to `metrics`."""
         import torch
 
-        identities, valid = self._identities(batch), batch.get("valid")
+        identities = self._identities(batch)
         cameras = batch.get("camera")
-        roles = torch.tensor(
-            [_role(name) for name in batch.get("role", [""] * len(identities))],
-            device=identities.device,
-        )
-        columns = {
-            "positions": batch["position"],
-            "features": _given(outputs, "features").detach(),
-            "identities": identities,
-            "cameras": torch.full_like(identities, -1) if cameras is None else cameras,
-            "roles": roles,
-        }
-        if valid is not None:
-            columns = {name: values[valid] for name, values in columns.items()}
-        if len(columns["positions"]):
-            metrics.update(**columns)
+        names = batch.get("role", [""] * len(identities))
+        for name in names:
+            if name not in _ROLES:
+                raise ValueError(f"task identity: role {name!r}, expected query or gallery")
+        roles = torch.tensor([_ROLES[name] for name in names], device=identities.device)
+        cameras = torch.full_like(identities, -1) if cameras is None else cameras
+        features = _features(outputs).detach()
+        rows = valid_rows(batch, batch["position"], features, identities, cameras, roles)
+        if len(rows[0]):
+            metrics.update(*rows)
 
     def predictions(self, outputs: Any, batch: Batch) -> dict[str, Any]:
         """``features``, what images are compared by, float [B, D]."""
-        return {"features": _given(outputs, "features").float()}
+        return {"features": _features(outputs).float()}
 
     def _identities(self, batch: Batch) -> torch.Tensor:
         import torch
@@ -167,17 +158,6 @@ def _numbers(field: str, names: Sequence[str]) -> list[int]:
         ) from None
 
 
-def _role(name: str) -> int:
-    if name not in _ROLES:
-        raise ValueError(f"task identity: role {name!r}, expected query or gallery")
-    return _ROLES[name]
-
-
-def _given(outputs: Any, name: str) -> torch.Tensor:
-    if not isinstance(outputs, Mapping) or name not in outputs:
-        given = ", ".join(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
-        raise ValueError(
-            f"task identity: the model gave {given}; expected a dict with {name!r}, float "
-            f"[B, D]; choose model=embedder"
-        )
-    return outputs[name]
+def _features(outputs: Any) -> torch.Tensor:
+    expected = "a dict with 'features', float [B, D]; choose model=embedder"
+    return output_of(outputs, "features", task="identity", expected=expected)

@@ -1,19 +1,24 @@
-"""Keypoints of one object: heatmaps and distances, the share that is found."""
+"""Find the keypoints of one object: heatmaps and distances, the share that is found."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Gt
 
-from pipeline.prediction_columns import image_sizes, named, size_of
-from pipeline.registry import register
+from penstock.core.registry import register
+from penstock.core.sample import Batch
+from penstock.pipeline.learning.outputs import (
+    image_sizes,
+    mean_over_valid,
+    named,
+    output_of,
+    size_of,
+    valid_rows,
+)
 
 if TYPE_CHECKING:
     import torch
-
-    from datasets.sample import Batch
 
 
 @register("task", "keypoints")
@@ -67,7 +72,7 @@ class Keypoints:
         truth, counted = self._truth(batch)
         side = max(size_of(batch["image"]))
         by_point = (found - truth).abs().sum(-1) / side
-        losses = {"distance": self._mean(by_point, counted, batch) * self.distance_weight}
+        losses = {"distance": _mean(by_point, counted, batch) * self.distance_weight}
         if (maps := outputs.get("heatmaps")) is not None:
             height, width = maps.shape[2:]
             x = truth[..., 0].round().clamp(0, width - 1).long()
@@ -75,21 +80,22 @@ class Keypoints:
             by_point = functional.cross_entropy(
                 maps.flatten(2).flatten(0, 1), (y * width + x).flatten(), reduction="none"
             )
-            losses["heatmaps"] = self._mean(by_point.view_as(counted), counted, batch)
+            losses["heatmaps"] = _mean(by_point.view_as(counted), counted, batch)
         return losses
 
     def metrics(self) -> Any:
         """``pck``, the share of keypoints that are found, and ``error``, the mean distance."""
-        from torchmetrics import MeanMetric, MetricCollection
+        from torchmetrics import MeanMetric
 
-        return MetricCollection({"pck": MeanMetric(), "error": MeanMetric()}, compute_groups=False)
+        from penstock.pipeline.learning.metrics import collected
+
+        return collected(pck=MeanMetric(), error=MeanMetric())
 
     def update(self, metrics: Any, outputs: Any, batch: Batch) -> None:
         """Add the valid rows of a batch to `metrics`; ``error`` is in pixels."""
-        truth, counted = self._truth(batch)
-        if (valid := batch.get("valid")) is not None:
-            counted = counted & valid[:, None]
-        distances = (_found(outputs).detach() - truth).square().sum(-1).sqrt()[counted]
+        found = _found(outputs).detach()
+        found, truth, counted = valid_rows(batch, found, *self._truth(batch))
+        distances = (found - truth).square().sum(-1).sqrt()[counted]
         if len(distances):
             metrics["error"].update(distances)
             metrics["pck"].update((distances <= self.near * max(size_of(batch["image"]))).float())
@@ -108,7 +114,7 @@ class Keypoints:
     def _truth(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Places float [B, K, 2] and whether each counts, bool [B, K]."""
         points: Any = batch.get("keypoints")
-        if not hasattr(points, "shape"):
+        if points is None or isinstance(points, list):
             has = "lists" if points is not None else f"only {', '.join(sorted(batch))}"
             raise ValueError(
                 f"task keypoints: expected 'keypoints' [B, {self.num_keypoints}, 3] in the batch, "
@@ -121,22 +127,13 @@ class Keypoints:
             )
         return points[..., :2], points[..., 2] > 0
 
-    def _mean(self, by_point: torch.Tensor, counted: torch.Tensor, batch: Batch) -> torch.Tensor:
-        # `where` and not a product: an infinite loss in padding must not turn into a NaN.
-        zero = by_point.new_zeros(())
-        by_row = by_point.where(counted, zero).sum(1) / counted.sum(1).clamp(min=1)
-        valid = batch.get("valid")
-        if valid is None:
-            return by_row.mean()
-        return by_row.where(valid, zero).sum() / valid.sum().clamp(min=1)
+
+def _mean(by_point: torch.Tensor, counted: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """Average [B, K] over the points that count of each row, and then over valid rows."""
+    by_row = by_point.where(counted, by_point.new_zeros(())).sum(1) / counted.sum(1).clamp(min=1)
+    return mean_over_valid(by_row, batch.get("valid"))
 
 
 def _found(outputs: Any) -> torch.Tensor:
-    if not isinstance(outputs, Mapping) or "keypoints" not in outputs:
-        given = ", ".join(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
-        raise ValueError(
-            f"task keypoints: the model gave {given}; expected a dict with keypoints [B, K, 2], "
-            f"such as model=keypoint_net gives"
-        )
-    found: torch.Tensor = outputs["keypoints"]
-    return found
+    expected = "a dict with keypoints [B, K, 2], such as model=keypoint_net gives"
+    return output_of(outputs, "keypoints", task="keypoints", expected=expected)

@@ -1,4 +1,4 @@
-"""Several tasks on one sample: each with its part of the outputs, its losses and its metrics."""
+"""Train several tasks on one sample: each with its outputs, its losses and its metrics."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge
 
-from datasets.protocols import PredictingTask
-from pipeline.registry import register
+from penstock.core.contracts import PredictingTask
+from penstock.core.registry import register
+from penstock.core.sample import Batch
+from penstock.pipeline.learning.outputs import output_of
 
 if TYPE_CHECKING:
     import torch
-
-    from datasets.sample import Batch
 
 
 @register("task", "multi")
@@ -62,7 +62,7 @@ class Multi:
 
     def metrics(self) -> Any:
         """Every task's metrics, their figures as ``<task>_<figure>``."""
-        from pipeline.metrics.named_metrics import NamedMetrics
+        from penstock.pipeline.learning.metrics import NamedMetrics
 
         return NamedMetrics({name: task.metrics() for name, task in self.tasks.items()})
 
@@ -85,10 +85,8 @@ class Multi:
         return columns
 
     def _outputs(self, outputs: Any, name: str) -> Any:
-        if not isinstance(outputs, Mapping) or name not in outputs:
-            given = ", ".join(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
-            raise ValueError(
-                f"task multi: the model gave {given}; expected a dict with the outputs of each "
-                f"task by its name: {', '.join(self.tasks)}, such as model=multi_net gives"
-            )
-        return outputs[name]
+        expected = (
+            f"a dict with the outputs of each task by its name: {', '.join(self.tasks)}, such as "
+            f"model=multi_net gives"
+        )
+        return output_of(outputs, name, task="multi", expected=expected)

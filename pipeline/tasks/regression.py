@@ -1,15 +1,15 @@
-"""One number per sample: squared distances, in the units of the data for the metrics."""
+"""Predict one number per sample, measured in its own units."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.registry import register
+from penstock.core.registry import register
+from penstock.core.sample import Batch
+from penstock.pipeline.learning.outputs import mean_over_valid, valid_rows
 
 if TYPE_CHECKING:
     import torch
-
-    from datasets.sample import Batch
 
 
 @register("task", "regression")
@@ -64,32 +64,23 @@ class Regression:
         found, truth = self._found(outputs, batch)
         scaled = (truth - self.shift) / self.scale
         valid = batch.get("valid")
-        if valid is None:
-            return {self.loss: call(found, scaled)}
-        # Padding aims at what was found: whatever stands in it, its gradient is 0 and no NaN.
-        by_row = call(found, scaled.where(valid, found.detach()), reduction="none")
-        return {self.loss: by_row.sum() / valid.sum().clamp(min=1)}
+        if valid is not None:
+            # Padding aims at what was found: whatever stands in it, its gradient is 0 and no NaN.
+            scaled = scaled.where(valid, found.detach())
+        return {self.loss: mean_over_valid(call(found, scaled, reduction="none"), valid)}
 
     def metrics(self) -> Any:
         """``mae`` and ``rmse``, in the target's units, and ``r2``."""
-        from torchmetrics import MeanAbsoluteError, MeanSquaredError, MetricCollection
+        from torchmetrics import MeanAbsoluteError, MeanSquaredError
 
-        from pipeline.metrics.r2 import ExplainedVariance
+        from penstock.pipeline.learning.metrics import ExplainedVariance, collected
 
-        metrics: dict[str, Any] = {
-            "mae": MeanAbsoluteError(),
-            "rmse": MeanSquaredError(squared=False),
-            "r2": ExplainedVariance(),
-        }
-        # Groups of metrics that share their state differ by rank where a rank saw nothing.
-        return MetricCollection(metrics, compute_groups=False)
+        rmse = MeanSquaredError(squared=False)
+        return collected(mae=MeanAbsoluteError(), rmse=rmse, r2=ExplainedVariance())
 
     def update(self, metrics: Any, outputs: Any, batch: Batch) -> None:
         """Add the valid rows of a batch to `metrics`."""
-        found, truth = self._found(outputs, batch)
-        valid = batch.get("valid")
-        if valid is not None:
-            found, truth = found[valid], truth[valid]
+        found, truth = valid_rows(batch, *self._found(outputs, batch))
         if len(truth):
             metrics.update(found.detach().float() * self.scale + self.shift, truth)
 
@@ -100,7 +91,7 @@ class Regression:
         return {"prediction": found.float()}
 
     def _found(self, outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """What is predicted and what is true, float [B]."""
+        """Take the predicted and the true numbers, float [B]."""
         truth = batch.get(self.target)
         if truth is None or isinstance(truth, list):
             raise ValueError(
@@ -111,7 +102,7 @@ class Regression:
 
     @staticmethod
     def _rows(outputs: Any, rows: int) -> torch.Tensor:
-        """What is predicted, scaled, float [B]."""
+        """Take the predicted numbers, scaled, float [B]."""
         found = outputs["prediction"] if isinstance(outputs, dict) else outputs
         if found.numel() != rows:
             raise ValueError(

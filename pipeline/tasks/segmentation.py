@@ -1,18 +1,18 @@
-"""A class for every pixel: cross-entropy, intersection over union."""
+"""Segment: a class for every pixel, cross-entropy, intersection over union."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 from annotated_types import Ge
 
-from pipeline.registry import register
+from penstock.core.registry import register
+from penstock.core.sample import Batch
+from penstock.pipeline.learning.outputs import logits_of, mean_over_valid, valid_rows
 
 if TYPE_CHECKING:
     import torch
-
-    from datasets.sample import Batch
 
 _IGNORED = -100
 
@@ -59,39 +59,29 @@ class Segmentation:
         """
         from torch.nn import functional
 
-        logits = _logits(outputs)
+        logits = logits_of(outputs, task="segmentation")
         mask = self._mask(batch)
         pixels = functional.cross_entropy(
             logits.float(), mask, reduction="none", ignore_index=_IGNORED
         )
         counted = (mask != _IGNORED).sum(dim=(1, 2))
         by_row = pixels.sum(dim=(1, 2)) / counted.clamp(min=1)
-        valid = batch.get("valid")
-        if valid is None:
-            return {"cross_entropy": by_row.mean()}
-        # `where` and not a product: an infinite loss in padding must not turn into a NaN.
-        by_row = by_row.where(valid, by_row.new_zeros(()))
-        return {"cross_entropy": by_row.sum() / valid.sum().clamp(min=1)}
+        return {"cross_entropy": mean_over_valid(by_row, batch.get("valid"))}
 
     def metrics(self) -> Any:
         """``miou``, over the classes that occur in truth or prediction, and ``pixel_accuracy``."""
-        from torchmetrics import MetricCollection
-
-        from pipeline.metrics.mask_iou import MaskIou
+        from penstock.pipeline.learning.metrics import MaskIou, collected
 
         names = self.class_names if self.class_metrics else None
-        metrics: Any = {
-            "masks": MaskIou(
-                self.num_classes, ignore=self.ignore, ignored_id=_IGNORED, class_names=names
-            )
-        }
-        return MetricCollection(metrics, compute_groups=False)
+        masks = MaskIou(
+            self.num_classes, ignore=self.ignore, ignored_id=_IGNORED, class_names=names
+        )
+        return collected(masks=masks)
 
     def update(self, metrics: Any, outputs: Any, batch: Batch) -> None:
         """Add the valid rows of a batch to `metrics`."""
-        predicted, mask, valid = _logits(outputs).argmax(1), self._mask(batch), batch.get("valid")
-        if valid is not None:
-            predicted, mask = predicted[valid], mask[valid]
+        predicted = logits_of(outputs, task="segmentation").argmax(1)
+        predicted, mask = valid_rows(batch, predicted, self._mask(batch))
         if len(mask):
             metrics.update(predicted, mask)
 
@@ -102,10 +92,9 @@ class Segmentation:
         got.
         """
         import cv2
-        import numpy as np
 
         kind = np.uint8 if self.num_classes <= 256 else np.uint16
-        masks = _logits(outputs).argmax(1).cpu().numpy().astype(kind)
+        masks = logits_of(outputs, task="segmentation").argmax(1).cpu().numpy().astype(kind)
         return {"mask": [cv2.imencode(".png", mask)[1].tobytes() for mask in masks]}
 
     def _mask(self, batch: Batch) -> torch.Tensor:
@@ -134,15 +123,3 @@ class Segmentation:
                 f"it in dataset.annotations.classes, or in task.ignore"
             )
         return mask.masked_fill(ignored, _IGNORED)
-
-
-def _logits(outputs: Any) -> torch.Tensor:
-    if not isinstance(outputs, Mapping):
-        return outputs
-    if "logits" not in outputs:
-        raise ValueError(
-            f"task segmentation: the model gave a dict of {', '.join(sorted(outputs))}; "
-            f"expected logits, or a dict that has them as 'logits'"
-        )
-    logits: torch.Tensor = outputs["logits"]
-    return logits

@@ -1,1 +1,1 @@
-"""The training job: loop, checkpoints, run folder, distributed, loggers."""
+"""Train: job, loop, validation, checkpoints, run folder, ranks, loggers."""

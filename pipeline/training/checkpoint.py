@@ -1,15 +1,25 @@
-"""Checkpoints that are whole or not there, and are known to be damaged before they are used."""
+"""Write and read checkpoints: whole or not there, checked before they are used."""
 
 from __future__ import annotations
 
 import logging
 import os
+import random
 import shutil
 import zipfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from penstock.core.files import sync, whole_file
+from penstock.core.rng import Stream, philox_words
+from penstock.pipeline.training.settings import TrainerSettings
 
 _log = logging.getLogger(__name__)
 
@@ -21,27 +31,20 @@ class CheckpointFolder:
 
     Args:
         folder: Made with the first checkpoint.
+
+    Attributes:
+        last: The newest checkpoint.
+        previous: The one before the newest.
+        best: The one with the best score.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.last = folder / "last.pt"
+        self.previous = folder / "previous.pt"
+        self.best = folder / "best.pt"
         self._proved = False
         self._wrote = False
-
-    @property
-    def last(self) -> Path:
-        """The newest checkpoint."""
-        return self.folder / "last.pt"
-
-    @property
-    def best(self) -> Path:
-        """The one with the best score."""
-        return self.folder / "best.pt"
-
-    @property
-    def previous(self) -> Path:
-        """The one before the newest."""
-        return self.folder / "previous.pt"
 
     def exists(self) -> bool:
         """Whether there is a checkpoint, damaged or not."""
@@ -53,35 +56,23 @@ class CheckpointFolder:
         A kill at any moment leaves `last` or `previous` whole.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        temporary, copy = self.folder / "last.pt.tmp", self.folder / "best.pt.tmp"
-        try:
-            self._save(content, temporary, copy if best else None)
-        except BaseException:
-            for left in (temporary, copy):  # on a full disk they would be in the way
-                left.unlink(missing_ok=True)
-            raise
-
-    def _save(self, content: dict[str, Any], temporary: Path, copy: Path | None) -> None:
-        with temporary.open("wb") as file:
-            torch.save({"format": FORMAT, **content}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        if not self._proved:
-            # Better to learn now than at a resume that a user's scheduler, say, keeps objects
-            # in its state that no `weights_only` load accepts.
-            read_checkpoint(temporary)
-            self._proved = True
-        if copy is not None:
-            # Before `last`: a `last` whose score counts as the best must find it kept.
-            shutil.copyfile(temporary, copy)
-            _sync(copy)
-            os.replace(copy, self.best)
-        # A damaged `last` must not take the place of the only whole one.
-        if self.last.exists() and (self._wrote or _is_whole(self.last)):
-            os.replace(self.last, self.previous)
-        os.replace(temporary, self.last)
+        with whole_file(self.last, alone=True) as temporary:
+            with temporary.open("wb") as file:
+                torch.save({"format": FORMAT, **content}, file)
+            if not self._proved:
+                # Better to learn now than at a resume that a user's scheduler, say, keeps objects
+                # in its state that no `weights_only` load accepts.
+                read_checkpoint(temporary)
+                self._proved = True
+            if best:
+                # Before `last`: a `last` whose score counts as the best must find it kept.
+                with whole_file(self.best, alone=True) as copy:
+                    shutil.copyfile(temporary, copy)
+            # A damaged `last` must not take the place of the only whole one.
+            if self.last.exists() and (self._wrote or _is_whole(self.last)):
+                os.replace(self.last, self.previous)
         self._wrote = True
-        _sync(self.folder)
+        sync(self.folder)
 
     def load_newest(self) -> tuple[Path, dict[str, Any]] | None:
         """The newest checkpoint that is whole, and its content; None if there was never one.
@@ -147,10 +138,125 @@ def _is_whole(path: Path) -> bool:
     return True
 
 
-def _sync(path: Path) -> None:
-    """Have a file, or a folder's entries, reach the disk."""
-    handle = os.open(path, os.O_RDONLY)
+@dataclass(slots=True)
+class RunState:
+    """The place at which a run stands, in plain numbers that a checkpoint can hold.
+
+    Attributes:
+        epoch: The epoch being trained, counted from 0.
+        batch: Batches of this epoch that have been trained on.
+        step: Optimizer steps made.
+        closed: Whether validation and checkpoint of the last step's epoch (or of the last step
+            of all) are done; a run interrupted before makes up for them.
+        samples: Valid samples trained on, over all ranks.
+        window_loss: Sum of the losses since the last line in the metrics.
+        window_steps: Number of these losses.
+        best: The best score so far.
+        metrics: The last validation's figures.
+    """
+
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    closed: bool = True
+    samples: int = 0
+    window_loss: float = 0.0
+    window_steps: int = 0
+    best: float | None = None
+    metrics: dict[str, float] | None = None
+
+    def steps_reached(self, settings: TrainerSettings) -> bool:
+        """Whether the settings' optimizer steps are made."""
+        return settings.max_steps is not None and self.step >= settings.max_steps
+
+    def reached(self, settings: TrainerSettings) -> bool:
+        """Whether as much has been trained as the settings ask for."""
+        by_epochs = settings.max_epochs is not None and self.epoch >= settings.max_epochs
+        return by_epochs or self.steps_reached(settings)
+
+    def is_better(self, score: float, *, higher: bool) -> bool:
+        """Whether a score beats the best one so far; one that is no number never does."""
+        if score != score:
+            return False
+        return self.best is None or (score > self.best if higher else score < self.best)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All fields."""
+        return asdict(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over all fields."""
+        for field in fields(self):
+            setattr(self, field.name, state[field.name])
+
+
+def seed_random_states(seed: int, rank: int = 0) -> None:
+    """Seed Python, NumPy and torch; every rank gets draws of its own."""
+    words = philox_words(seed, 0, rank, rank + 1, Stream.GLOBAL)[0]
+    random.seed(int(words[0]))
+    np.random.seed(int(words[1]) & 0xFFFFFFFF)
+    torch.manual_seed(int(words[2]))
+
+
+def random_states() -> dict[str, Any]:
+    """The states as tensors and plain values, which load with ``weights_only``."""
+    version, words, gauss = random.getstate()
+    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    assert name == "MT19937"
+    return {
+        "python": [version, torch.tensor(words, dtype=torch.int64), gauss],
+        "numpy": [
+            torch.from_numpy(np.asarray(keys).astype(np.int64)),
+            int(position),
+            int(has_gauss),
+            float(cached),
+        ],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
+    }
+
+
+def restore_random_states(states: dict[str, Any]) -> None:
+    """Set Python's, NumPy's and torch's states to what `random_states` gave."""
+    version, words, gauss = states["python"]
+    random.setstate((version, tuple(words.tolist()), gauss))
+    keys, position, has_gauss, cached = states["numpy"]
+    np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), position, has_gauss, cached))
+    torch.set_rng_state(states["torch"])
+    if states["cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, Any], *, where: str, remedy: str) -> None:
+    """Load weights that must be those of the model.
+
+    Args:
+        model: The model.
+        weights: What the state of a model was.
+        where: What to say in front of what does not fit.
+        remedy: What to say behind it.
+
+    Raises:
+        ValueError: They are of another model; the first difference is named.
+    """
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        model.load_state_dict(weights)
+    except (RuntimeError, KeyError, ValueError) as error:
+        misfit = _first_misfit(model.state_dict(), weights) or " ".join(str(error).split())
+        raise ValueError(f"{where}: {misfit}; {remedy}") from error
+
+
+def _first_misfit(own: Mapping[str, Any], weights: Mapping[str, Any]) -> str | None:
+    own = {name: value for name, value in own.items() if not is_lazy(value)}
+    for name, value in own.items():
+        if name not in weights:
+            return f"there is no {name} in it, which the model has"
+        given, wanted = (getattr(each, "shape", None) for each in (weights[name], value))
+        if given != wanted:
+            return f"{name} is {_shape(given)} in it and {_shape(wanted)} in the model"
+    more = next((name for name in weights if name not in own), None)
+    return None if more is None else f"there is a {more} in it, which the model has not"
+
+
+def _shape(shape: Any) -> str:
+    return "no tensor" if shape is None else str(list(shape))

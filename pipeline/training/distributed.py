@@ -1,12 +1,10 @@
-"""The processes that train together, as torchrun starts them; one process is the plain case."""
+"""Join the processes that train together, as torchrun starts them, or be the only one."""
 
 from __future__ import annotations
 
 import os
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -63,7 +61,7 @@ class World:
         return values
 
     def on_main(self, function: Callable[[], T]) -> T:
-        """What `function` returns on rank 0, on every rank.
+        """Call `function` on rank 0, and return on every rank what it gave.
 
         Raises:
             ValueError: `function` raised it (or OSError) on rank 0; on every rank, so that
@@ -129,7 +127,10 @@ def joined(device: str, timeout_s: float) -> Iterator[World]:
     try:
         yield world
     except Exception as error:
-        raise _said_once(world, error) from error
+        told = _told_once(world, error)
+        if told is error:
+            raise
+        raise told from error
     # Only after success: with a rank gone, taking the group down could wait for it.
     dist.destroy_process_group()
 
@@ -159,39 +160,31 @@ def local_device(name: str, local_rank: int = 0) -> torch.device:
     return device
 
 
-def _said_once(world: World, error: Exception) -> BaseException:
-    """The error to raise on this rank: each cause is told by one rank alone, by 0 if it can.
+def _told_once(world: World, error: Exception) -> BaseException:
+    """The error to raise on this rank: the first cause of all is told, by the rank that has it.
 
-    Every rank writes its cause into the store. A rank whose collective broke off looks there
-    for the one that broke it; rank 0 takes that cause over as its own.
+    A rank whose collective broke off gives the one that broke it some seconds to tell why.
     """
     lost = isinstance(error, RuntimeError) and _broke_off(error)
-    mine = f"{type(error).__name__}: {error}"
     try:
-        if not lost:
-            world.store.set(f"stopped/{world.rank}", mine)
+        if lost:
+            with suppress(dist.DistStoreError):
+                world.store.wait(["stopped"], timedelta(seconds=_OTHERS_SPEAK_S))
+        first = world.store.compare_set("stopped", "", str(world.rank)).decode()
         if world.device.type == "cpu":  # with NCCL this could wait for the device
             dist.destroy_process_group()  # ends the waiting of the others
-        wait_s = _OTHERS_SPEAK_S if lost or not world.is_main else 0.0
-        others = _causes(world, wait_s)
-        if lost and others and world.is_main:
-            world.store.set("stopped/0", next(iter(others.values())))
+        if first != str(world.rank):
+            return SystemExit(1)
     except (RuntimeError, OSError):  # the store was rank 0's, and rank 0 is gone
-        others = {}
-    if not world.is_main and (mine in others.values() or (lost and others)):
-        return SystemExit(1)
-    if lost and others:
-        rank, cause = min(others.items())
-        return ValueError(f"rank {rank} stopped: {cause.split(': ', 1)[-1]}")
+        pass
     if lost:
-        error = ValueError(
+        return ValueError(
             f"another rank ended, or did not answer within trainer.timeout_s: "
             f"{str(error).splitlines()[0]}"
         )
-    if world.is_main:
+    if world.is_main or not isinstance(error, (ValueError, OSError)):
         return error
-    print(f"rank {world.rank}: {error}", file=sys.stderr, flush=True)
-    return SystemExit(1)
+    return ValueError(f"rank {world.rank} stopped: {error}")
 
 
 def _broke_off(error: Exception) -> bool:
@@ -199,15 +192,104 @@ def _broke_off(error: Exception) -> bool:
     return any(word in text for word in ("gloo", "nccl", "connection", "timed out", "peer"))
 
 
-def _causes(world: World, wait_s: float) -> dict[int, str]:
-    """Why other ranks stopped, as far as they said within `wait_s`."""
-    deadline = time.monotonic() + wait_s
-    while True:
-        found = {
-            rank: world.store.get(f"stopped/{rank}").decode()
-            for rank in range(world.size)
-            if rank != world.rank and world.store.check([f"stopped/{rank}"])
-        }
-        if found or time.monotonic() >= deadline:
-            return found
-        time.sleep(0.05)
+def gather_in_order(results: Iterable[dict[str, Any]], world: World) -> dict[str, Any]:
+    r"""What was computed batch by batch on all ranks, each position once, in global order.
+
+    In evaluation, and with ``sampler=inference``, position i is record i::
+
+        with torch.no_grad():
+            results = (
+                {**{name: batch[name] for name in ("position", "valid", "key")},
+                 "logits": model(batch)}
+                for batch in loader
+            )
+            predictions = gather_in_order(results, world)
+
+    Rows that are not valid (padding, a rank without samples) are dropped. Every rank must call
+    this, and gets the whole: all of it is held in memory, on the CPU.
+
+    Args:
+        results: For each batch of this rank ``position`` int64 [B], ``valid`` bool [B] if rows
+            may not be, and what else is to be kept: tensors [B, ...] or lists of B. All batches
+            have the same names, and rows of equal shapes.
+        world: The ranks; ``World(0, 1, device)`` for one.
+
+    Returns:
+        ``position`` int64 [N], rising, and the rest by name: tensors [N, ...], lists of N.
+        Positions that no rank has (skipped samples) are left out.
+
+    Raises:
+        ValueError: A position stands twice, or what ranks give does not go together; on every
+            rank.
+    """
+    kept: dict[str, list[Any]] = {}
+    cause = None
+    try:
+        for result in results:
+            _keep(kept, result)
+    except ValueError as error:  # said to all ranks: none must wait for this one
+        cause = str(error)
+    parts = world.gather(({name: _joined(values) for name, values in kept.items()}, cause))
+    for _, said in parts:
+        if said is not None:
+            raise ValueError(said)
+    columns = [column for column, _ in parts if column]
+    if len({tuple(sorted(column)) for column in columns}) > 1:
+        names = " and ".join(sorted({", ".join(sorted(column)) for column in columns}))
+        raise ValueError(f"gather_in_order: ranks give different things: {names}")
+    if not columns:
+        return {"position": torch.zeros(0, dtype=torch.int64)}
+    return _in_order({name: _joined([c[name] for c in columns]) for name in columns[0]})
+
+
+def _keep(kept: dict[str, list[Any]], result: dict[str, Any]) -> None:
+    """Add the valid rows of a batch."""
+    if "position" not in result:
+        raise ValueError(
+            f"gather_in_order: a batch has {', '.join(sorted(result))}, and no 'position'; pass "
+            f"on the loader's"
+        )
+    count = len(result["position"])
+    valid = result.get("valid")
+    rows = torch.arange(count) if valid is None else valid.cpu().nonzero()[:, 0]
+    if kept and kept.keys() != result.keys() - {"valid"}:
+        raise ValueError(
+            f"gather_in_order: a batch has {', '.join(sorted(result.keys() - {'valid'}))}, those "
+            f"before {', '.join(sorted(kept))}; give each the same"
+        )
+    for name, values in result.items():
+        if name == "valid":
+            continue
+        if len(values) != count:
+            raise ValueError(
+                f"gather_in_order: {name!r} has {len(values)} rows, 'position' {count}; give one "
+                f"row for each"
+            )
+        if isinstance(values, torch.Tensor):
+            values = values.detach().cpu()
+        kept.setdefault(name, []).append(_taken(values, rows))
+
+
+def _taken(values: Any, rows: torch.Tensor) -> Any:
+    if isinstance(values, torch.Tensor):
+        return values[rows]
+    return [values[row] for row in rows.tolist()]
+
+
+def _joined(values: list[Any]) -> Any:
+    if isinstance(values[0], torch.Tensor):
+        return torch.cat(values)
+    return [value for some in values for value in some]
+
+
+def _in_order(columns: dict[str, Any]) -> dict[str, Any]:
+    positions = columns["position"]
+    order = positions.argsort(stable=True)
+    ordered = positions[order]
+    twice = ordered[1:][ordered[1:] == ordered[:-1]]
+    if len(twice):
+        raise ValueError(
+            f"gather_in_order: position {int(twice[0])} stands twice; give the batches of one "
+            f"epoch, each rank its own"
+        )
+    return {name: _taken(values, order) for name, values in columns.items()}

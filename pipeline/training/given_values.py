@@ -1,8 +1,4 @@
-"""What a config gives to the optimizer and its schedule, and a run that goes on with other values.
-
-A checkpoint holds values as the schedule had moved them, and what was given before that. Where the
-config still gives the same, they are loaded as they are. Values that it gives otherwise win.
-"""
+"""Keep what optimizer and schedule were built with, so that a resume can take changed values."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ Groups = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class GivenValues:
-    """What training begins with.
+    """Values that training begins with.
 
     Attributes:
         groups: The values of each group of parameters, before a schedule moved them.
@@ -38,7 +34,7 @@ class GivenValues:
 
     def state_dict(self) -> dict[str, Any]:
         """All fields."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {"groups": self.groups, "schedule": self.schedule, "scheduler": self.scheduler}
 
 
 def values_of(optimizer: Optimizer) -> Groups:
@@ -50,7 +46,7 @@ def values_of(optimizer: Optimizer) -> Groups:
 
 
 def given_values(groups: Groups, scheduler: Any, schedule: Mapping[str, Any]) -> GivenValues:
-    """What a run begins with.
+    """Take down the values that a run begins with.
 
     Args:
         groups: As `values_of` told before there was a scheduler.
@@ -104,7 +100,9 @@ def load_with_given(
         optimizer.param_groups, moved, given.groups, before["groups"], strict=True
     ):
         if scheduler is not None and not counts:
-            now["lr"] = _rescaled(group["lr"], new["lr"], old["lr"])
+            lr, before_lr = group["lr"], old["lr"]
+            steady = lr == before_lr or not before_lr
+            now["lr"] = new["lr"] if steady else lr * (new["lr"] / before_lr)
         group |= {"lr": now["lr"], **_changed(now, old)}
     _tell(given, before, optimizer)
 
@@ -114,10 +112,6 @@ def _step_to(scheduler: LRScheduler, count: int) -> None:
         warnings.simplefilter("ignore")  # torch expects a step of the optimizer for each
         for _ in range(count):
             scheduler.step()
-
-
-def _rescaled(lr: Any, new: Any, old: Any) -> Any:
-    return new if lr == old or not old else lr * (new / old)
 
 
 def _changed(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The training job: from a checked config to a trained model and a row of results."""
+"""Run the training job: from a checked config to a trained model and a row of results."""
 
 from __future__ import annotations
 
@@ -18,41 +18,35 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
 
-from pipeline.build import build_loader, build_settings
-from pipeline.build_training import (
-    build_loggers,
-    build_model,
-    build_optimizer,
-    build_scheduler,
-    build_task,
+from penstock.pipeline.build import build_loggers, build_settings
+from penstock.pipeline.config.combinations import task_classes
+from penstock.pipeline.training.checkpoint import (
+    CheckpointFolder,
+    RunState,
+    read_checkpoint,
+    seed_random_states,
 )
-from pipeline.build_transforms import build_device_transforms
-from pipeline.config.task_fields import task_classes, task_field
-from pipeline.device import DevicePrefetcher
-from pipeline.training.checkpoint import CheckpointFolder, read_checkpoint
-from pipeline.training.class_record import keep_classes
-from pipeline.training.distributed import World, joined
-from pipeline.training.fixed_batches import FixedBatches
-from pipeline.training.given_values import given_values, values_of
-from pipeline.training.interrupt import Interrupt
-from pipeline.training.loop import fit
-from pipeline.training.output import logged_to, spoken_lines
-from pipeline.training.parts import Parts
-from pipeline.training.progress import make_progress
-from pipeline.training.random_states import seed_random_states
-from pipeline.training.recorder import Recorder
-from pipeline.training.report import report_end, report_start
-from pipeline.training.run_folder import RunFolder, open_run_folder, write_whole
-from pipeline.training.settings import TrainerSettings
-from pipeline.training.state import RunState
-from pipeline.training.table_record import keep_table
+from penstock.pipeline.training.distributed import World, joined
+from penstock.pipeline.training.loop import fit
+from penstock.pipeline.training.output import Interrupt, logged_to, spoken_lines
+from penstock.pipeline.training.parts import Parts, build_parts
+from penstock.pipeline.training.recorder import Recorder
+from penstock.pipeline.training.report import make_progress, report_end, report_start
+from penstock.pipeline.training.run_folder import (
+    RunFolder,
+    keep_classes,
+    keep_table,
+    open_run_folder,
+    write_whole,
+)
+from penstock.pipeline.training.settings import TrainerSettings
 
 
 def train(config: Mapping[str, Any]) -> dict[str, Any]:
     """Train as a config says.
 
     Args:
-        config: Plain and checked, as `pipeline.compose` gives it.
+        config: Plain and checked, as `penstock.compose` gives it.
 
     Returns:
         Results in plain values: the validation's figures (``val/accuracy``, ...), ``epoch``,
@@ -79,7 +73,7 @@ def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, An
         stack.enter_context(logged_to(run_dir / "log.txt" if world.is_main else None))
         prepare_torch(settings, world.device)
         seed_random_states(config["seed"])
-        parts = _build_parts(config, settings, world, run_dir, stack)
+        parts = build_parts(config, settings, world, run_dir, stack)
         seed_random_states(config["seed"], world.rank)
 
         world.on_main(
@@ -93,7 +87,8 @@ def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, An
         classes = task_classes(config, parts.train.loader.classes_of)
         world.on_main(lambda: keep_classes(run_dir, classes))
         state = RunState()
-        loggers = _build_loggers(config, run_dir) if world.is_main else {}
+        names = [name for name, node in config["logger"].items() if node and world.is_main]
+        loggers = build_loggers(config, run_dir) if names else []
         progress = make_progress(settings.progress, settings.max_epochs, is_main=world.is_main)
         recorder = Recorder(
             parts,
@@ -101,7 +96,7 @@ def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, An
             world,
             settings=settings,
             run_dir=run_dir,
-            loggers=loggers,
+            loggers=dict(zip(names, loggers, strict=True)),
             progress=progress,
         )
         stack.callback(recorder.close)
@@ -170,106 +165,9 @@ def prepare_torch(settings: TrainerSettings, device: torch.device) -> None:
     torch.backends.cudnn.benchmark = not strict
 
 
-def _build_parts(
-    config: Mapping[str, Any],
-    settings: TrainerSettings,
-    world: World,
-    run_dir: Path,
-    stack: ExitStack,
-) -> Parts:
-    """Everything that training works on, in the order in which data flows."""
-    # Batches that are kept are validated on, too, with the steps of validation.
-    device = world.device if settings.overfit_batches is None else None
-
-    def open_loader(split: Any) -> Any:
-        loader = build_loader(
-            config, split, rank=world.rank, world_size=world.size, run_dir=run_dir, device=device
-        )
-        stack.callback(loader.close)
-        return loader
-
-    def on_device(loader: Any, split: Any) -> DevicePrefetcher:
-        transforms = build_device_transforms(config, split, device)
-        return DevicePrefetcher(loader, world.device, transforms)
-
-    train: Any = open_loader("train")
-    if settings.overfit_batches is not None:
-        train = FixedBatches(train, settings.overfit_batches)
-        val: Any = train.again()
-    else:
-        val = open_loader("val") if settings.validate_every else None
-    class_names = train.classes_of(task_field(config))
-    num_classes = len(class_names or ())
-
-    model = build_model(config, num_classes, table=train.table, classes_of=train.classes_of)
-    memory_format = torch.channels_last if settings.channels_last else torch.preserve_format
-    model = model.to(device=world.device, memory_format=memory_format)  # type: ignore[call-overload]
-    optimizer = build_optimizer(config, [p for p in model.parameters() if p.requires_grad])
-    groups = values_of(optimizer)
-    num_batches = _num_batches(train, settings)
-    total_steps = _total_steps(num_batches, settings)
-    scheduler = build_scheduler(config, optimizer, total_steps)
-    schedule = {
-        "scheduler": config.get("scheduler"),
-        "total_steps": total_steps,
-        "interval": settings.scheduler_interval,
-    }
-    return Parts(
-        model=model,
-        task=build_task(
-            config, num_classes, class_names, table=train.table, classes_of=train.classes_of
-        ),
-        optimizer=optimizer,
-        scheduler=scheduler,
-        given=given_values(groups, scheduler, schedule),
-        scaler=torch.amp.GradScaler(world.device.type, enabled=settings.amp == "fp16"),
-        train=on_device(train, "train"),
-        val=on_device(val, "val") if _has_batches(val) else None,
-        num_batches=num_batches,
-    )
-
-
-def _has_batches(loader: Any) -> bool:
-    try:
-        return loader is not None and len(loader) > 0
-    except TypeError:  # a stream
-        return True
-
-
-def _num_batches(loader: Any, settings: TrainerSettings) -> int | None:
-    """Batches that an epoch trains on; None for a stream of unknown length."""
-    limit = settings.limit_train_batches
-    try:
-        length = len(loader)
-    except TypeError:
-        return None
-    if length == 0:
-        raise ValueError(
-            f"training has no batches: the data is smaller than loader.batch_size "
-            f"({loader.batch_size}); lower it, or set loader.drop_last=false"
-        )
-    return length if limit is None else min(limit, length)
-
-
-def _total_steps(num_batches: int | None, settings: TrainerSettings) -> int | None:
-    """How often the scheduler will be stepped in the whole run; None if unknown."""
-    if settings.scheduler_interval == "epoch":
-        return settings.max_epochs
-    if num_batches is None or settings.max_epochs is None:
-        return settings.max_steps
-    steps = settings.max_epochs * -(-num_batches // settings.accumulate)
-    return min(steps, settings.max_steps or steps)
-
-
-def _build_loggers(config: Mapping[str, Any], run_dir: Path) -> dict[str, Any]:
-    """The loggers by their names in the config."""
-    names = [name for name, node in config["logger"].items() if node]
-    return dict(zip(names, build_loggers(config, run_dir), strict=True))
-
-
 def _results(parts: Parts, state: RunState, recorder: Recorder, world: World) -> dict[str, Any]:
     loaders = [parts.train.loader, *([parts.val.loader] if parts.val is not None else [])]
-    bad = sum(_bad_samples(loader) for loader in loaders)
+    bad = sum(loader.stats.bad_samples for loader in loaders)
     speed = recorder.meter.total()
     return {
         **{f"val/{name}": value for name, value in (state.metrics or {}).items()},
@@ -279,7 +177,3 @@ def _results(parts: Parts, state: RunState, recorder: Recorder, world: World) ->
         "bad_samples": int(world.sum(bad)[0]),
         "run_dir": str(recorder.run_dir),
     }
-
-
-def _bad_samples(loader: Any) -> int:
-    return getattr(getattr(loader, "stats", None), "bad_samples", 0)

@@ -1,4 +1,4 @@
-"""The training loop, top to bottom."""
+"""Train: the loop, which reads from top to bottom."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from itertools import islice
 from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from datasets.sample import Batch
-from pipeline.training.distributed import World
-from pipeline.training.losses import total_loss
-from pipeline.training.parts import Parts
-from pipeline.training.recorder import Recorder
-from pipeline.training.settings import TrainerSettings
-from pipeline.training.state import RunState
-from pipeline.training.validation import validate
+from penstock.core.sample import Batch
+from penstock.pipeline.learning.losses import total_loss
+from penstock.pipeline.schedulers.units import better
+from penstock.pipeline.training.checkpoint import RunState
+from penstock.pipeline.training.distributed import World
+from penstock.pipeline.training.parts import Parts
+from penstock.pipeline.training.recorder import Recorder
+from penstock.pipeline.training.settings import TrainerSettings, monitored
+from penstock.pipeline.training.validation import validate
 
 _log = logging.getLogger(__name__)
 _SKIPS_IN_A_ROW = 10
@@ -53,13 +55,9 @@ def fit(
     Raises:
         ValueError: The loss is not finite, and `on_nonfinite` says to stop.
     """
-    train, optimizer, scheduler, scaler = (
-        parts.train,
-        parts.optimizer,
-        parts.scheduler,
-        parts.scaler,
-    )
-    model = world.parallel(parts.model)
+    train, scaler = parts.train, parts.scaler
+    optimizer, scheduler = parts.optimizer, parts.scheduler
+    model: Any = world.parallel(parts.model)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     precision = precision_of(settings, world.device)
     # Looking at a loss waits for the device; where that costs, it is done when figures or a
@@ -69,7 +67,7 @@ def fit(
     skipped = 0
 
     while not (state.closed and state.reached(settings)):
-        train.set_epoch(state.epoch)
+        train.set_epoch(state.epoch if settings.overfit_batches is None else 0)
         model.train()
         recorder.meter.start()
         for group in _groups(train, parts.num_batches, state, settings):
@@ -84,7 +82,9 @@ def fit(
             # their valid rows. A rank that has none still takes part, with a weight of 0.
             loss = torch.zeros((), dtype=torch.float64, device=world.device)
             for number, batch in enumerate(group, start=1):
-                with nullcontext() if number == len(group) else _apart(model):
+                # Gradients stay with each rank until the last is added, and are averaged then.
+                apart = number < len(group) and isinstance(model, DistributedDataParallel)
+                with model.no_sync() if apart else nullcontext():
                     with precision():
                         batch_loss = total_loss(parts.task, model(batch), batch)
                     share = batch_loss * (world.size * batch["num_valid"] / max(valid, 1))
@@ -106,7 +106,7 @@ def fit(
                 window += loss
                 state.window_steps += 1
             optimizer.zero_grad(set_to_none=True)
-            if scheduler and settings.scheduler_interval == "step":
+            if scheduler and parts.interval == "step":
                 scheduler.step()
 
             state.step += 1
@@ -132,7 +132,7 @@ def fit(
                 parts.val,
                 world,
                 precision=precision,
-                limit=settings.limit_val_batches,
+                limit=settings.val_batches,
                 interrupted=interrupted,
                 meter=recorder.val_meter,
             )
@@ -153,7 +153,7 @@ def fit(
         if figures:
             recorder.log({**figures, "lr": parts.lr}, validated=bool(metrics))
         if ended:
-            if scheduler and settings.scheduler_interval == "epoch":
+            if scheduler and parts.interval == "epoch":
                 _step_epoch(scheduler, metrics, settings)
             state.epoch, state.batch = state.epoch + 1, 0
         state.window_loss = 0.0
@@ -168,7 +168,7 @@ def _groups(
     """The batches of each optimizer step, to the end of the epoch or of the run."""
     if num_batches is not None and state.batch >= num_batches:
         return  # a checkpoint after the last batch, before the epoch was closed
-    limit = settings.limit_train_batches
+    limit = settings.train_batches
     batches = islice(iter(train), None if limit is None else limit - state.batch)
     while not state.steps_reached(settings):
         group = list(islice(batches, settings.accumulate))
@@ -182,12 +182,9 @@ def precision_of(
 ) -> Callable[[], AbstractContextManager[object]]:
     """Makes the autocast context."""
     dtype = torch.float16 if settings.amp == "fp16" else torch.bfloat16
-    return partial(torch.autocast, device.type, dtype=dtype, enabled=settings.amp != "off")
-
-
-def _apart(model: Any) -> AbstractContextManager[object]:
-    """Gradients stay with each rank: more will be added before they are averaged."""
-    return model.no_sync() if hasattr(model, "no_sync") else nullcontext()
+    return partial(
+        torch.autocast, device.type, dtype=dtype, enabled=settings.amp in ("bf16", "fp16")
+    )
 
 
 def _close_window(window: torch.Tensor, state: RunState) -> dict[str, float]:
@@ -232,15 +229,13 @@ def _validates(ended: bool, state: RunState, settings: TrainerSettings) -> bool:
 
 def _score(metrics: dict[str, float], settings: TrainerSettings) -> tuple[float, bool]:
     """The figure that is watched, and whether more of it is better."""
-    name = settings.monitor or ("accuracy" if "accuracy" in metrics else "loss")
+    name = monitored(settings, metrics)
     if name not in metrics:
         said = f"is {name!r}, and" if settings.monitor else "is not set, there is no loss, and"
         raise ValueError(
             f"trainer.monitor {said} the task gives {', '.join(sorted(metrics))}; take one"
         )
-    if settings.monitor_mode is not None:
-        return metrics[name], settings.monitor_mode == "max"
-    return metrics[name], not name.endswith("loss")
+    return metrics[name], (settings.monitor_mode or better(name)) == "max"
 
 
 def _step_epoch(scheduler: Any, metrics: dict[str, float], settings: TrainerSettings) -> None:

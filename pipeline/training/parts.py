@@ -1,17 +1,32 @@
-"""The objects that training works on."""
+"""Build the objects that training works on."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from datasets.protocols import Task
-from pipeline.device import DevicePrefetcher
-from pipeline.training.given_values import GivenValues
+from penstock.core.contracts import Task
+from penstock.pipeline.build import (
+    build_device_transforms,
+    build_loader,
+    build_model,
+    build_optimizer,
+    build_scheduler,
+    build_task,
+)
+from penstock.pipeline.config.combinations import task_field
+from penstock.pipeline.device import DevicePrefetcher
+from penstock.pipeline.schedulers.units import Interval, better, interval_of
+from penstock.pipeline.training.distributed import World
+from penstock.pipeline.training.given_values import GivenValues, given_values, values_of
+from penstock.pipeline.training.settings import TrainerSettings, monitored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,24 +38,130 @@ class Parts:
         task: Losses and metrics.
         optimizer: Over the model's parameters.
         scheduler: A learning-rate schedule, or None for a constant rate.
+        interval: Whether the schedule is stepped after a step of the optimizer or an epoch.
         given: What optimizer and schedule began with.
         scaler: Scales the loss for fp16; does nothing in other precisions.
         train: Batches to train on.
         val: Batches to validate on, or None.
         num_batches: Batches of a training epoch, or None if unknown.
+        class_names: The classes of what is predicted, or None.
     """
 
     model: nn.Module
     task: Task
     optimizer: Optimizer
     scheduler: Any
+    interval: Interval
     given: GivenValues
     scaler: torch.amp.GradScaler
     train: DevicePrefetcher
     val: DevicePrefetcher | None
     num_batches: int | None
+    class_names: tuple[str, ...] | None = None
 
     @property
     def lr(self) -> float:
         """The present learning rate (of the first group of parameters)."""
         return float(self.optimizer.param_groups[0]["lr"])
+
+
+def build_parts(
+    config: Mapping[str, Any],
+    settings: TrainerSettings,
+    world: World,
+    run_dir: Path,
+    stack: ExitStack,
+) -> Parts:
+    """Build everything that training works on, in the order in which data flows.
+
+    Args:
+        config: Plain and checked.
+        settings: The trainer's settings.
+        world: The ranks.
+        run_dir: The run's folder.
+        stack: Closes the loaders.
+    """
+
+    def open_loader(split: Any, device: torch.device | None) -> Any:
+        loader = build_loader(
+            config, split, rank=world.rank, world_size=world.size, run_dir=run_dir, device=device,
+            limit=settings.limit_val_batches,
+        )  # fmt: skip
+        stack.callback(loader.close)
+        return loader
+
+    def on_device(loader: Any, split: Any, device: torch.device | None) -> DevicePrefetcher:
+        transforms = build_device_transforms(config, split, device)
+        return DevicePrefetcher(loader, world.device, transforms)
+
+    train = open_loader("train", world.device)
+    # What is learned by heart is validated on too, with the steps of validation.
+    by_heart = settings.overfit_batches is not None
+    val_device = None if by_heart else world.device
+    val = None
+    if settings.validate_every:
+        val = open_loader("train" if by_heart else "val", val_device)
+    class_names = train.classes_of(task_field(config))
+    num_classes = len(class_names or ())
+
+    model = build_model(config, num_classes, table=train.table, classes_of=train.classes_of)
+    memory_format = torch.channels_last if settings.channels_last else torch.preserve_format
+    model = model.to(device=world.device, memory_format=memory_format)  # type: ignore[call-overload]
+    optimizer = build_optimizer(config, [p for p in model.parameters() if p.requires_grad])
+    groups = values_of(optimizer)
+    num_batches = _num_batches(train, settings)
+    interval = interval_of(config)
+    total_steps = settings.max_epochs if interval == "epoch" else _steps(num_batches, settings)
+    task = build_task(
+        config, num_classes, class_names, table=train.table, classes_of=train.classes_of
+    )
+    watched = monitored(settings, task.metrics())
+    scheduler = build_scheduler(
+        config, optimizer, total_steps, better=settings.monitor_mode or better(watched)
+    )
+    schedule = {
+        "scheduler": config.get("scheduler"),
+        "total_steps": total_steps,
+        "interval": interval,
+    }
+    validates = val is not None and num_batches_of(val) != 0
+    return Parts(
+        model=model,
+        task=task,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        interval=interval,
+        given=given_values(groups, scheduler, schedule),
+        scaler=torch.amp.GradScaler(world.device.type, enabled=settings.amp == "fp16"),
+        train=on_device(train, "train", world.device),
+        val=on_device(val, "val", val_device) if validates else None,
+        num_batches=num_batches,
+        class_names=class_names or train.class_names,
+    )
+
+
+def num_batches_of(loader: Any) -> int | None:
+    """Count a loader's batches; None for a stream of unknown length."""
+    try:
+        return len(loader)
+    except TypeError:
+        return None
+
+
+def _num_batches(loader: Any, settings: TrainerSettings) -> int | None:
+    """Batches that an epoch trains on; None for a stream of unknown length."""
+    length, limit = num_batches_of(loader), settings.train_batches
+    if length == 0:
+        raise ValueError(
+            f"training has no batches: the data is smaller than loader.batch_size "
+            f"({loader.batch_size}); lower it, or set loader.drop_last=false"
+        )
+    return length if limit is None or length is None else min(limit, length)
+
+
+def _steps(num_batches: int | None, settings: TrainerSettings) -> int | None:
+    """Count the optimizer's steps of the whole run; None if unknown."""
+    if num_batches is None or settings.max_epochs is None:
+        return settings.max_steps
+    steps = settings.max_epochs * -(-num_batches // settings.accumulate)
+    return min(steps, settings.max_steps or steps)

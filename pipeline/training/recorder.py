@@ -1,4 +1,4 @@
-"""What a run leaves behind while it goes: figures and checkpoints."""
+"""Write the figures and checkpoints of a run while it goes, and read them back."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from datasets.protocols import Logger
-from pipeline.full_disk import writing
-from pipeline.loader.state import united
-from pipeline.training.checkpoint import CheckpointFolder
-from pipeline.training.distributed import World
-from pipeline.training.given_values import load_with_given
-from pipeline.training.meter import Meter
-from pipeline.training.parts import Parts
-from pipeline.training.progress import Progress
-from pipeline.training.random_states import random_states, restore_random_states
-from pipeline.training.settings import TrainerSettings
-from pipeline.training.state import RunState
-from pipeline.training.weights import load_weights
+from penstock.core.contracts import Logger
+from penstock.core.files import writing
+from penstock.pipeline.loader.state import united
+from penstock.pipeline.training.checkpoint import (
+    CheckpointFolder,
+    RunState,
+    load_weights,
+    random_states,
+    restore_random_states,
+)
+from penstock.pipeline.training.distributed import World
+from penstock.pipeline.training.given_values import load_with_given
+from penstock.pipeline.training.parts import Parts
+from penstock.pipeline.training.report import Meter, Progress
+from penstock.pipeline.training.settings import TrainerSettings
 
 _log = logging.getLogger(__name__)
 
@@ -168,7 +170,7 @@ class Recorder:
         self._restore_optimizer(content)
         parts.scaler.load_state_dict(content["scaler"])
         anyway = self._settings.resume_anyway
-        parts.train.load_state_dict(content["loader"], **({"anyway": True} if anyway else {}))
+        parts.train.load_state_dict(content["loader"], anyway=anyway)
         for name, logger in self._loggers.items():
             if name in content["loggers"]:
                 logger.load_state_dict(content["loggers"][name])
@@ -182,7 +184,7 @@ class Recorder:
                 f"this run {'has none' if parts.scheduler is None else 'has one'}; give the same "
                 f"scheduler"
             )
-        by_step = self._settings.scheduler_interval == "step"
+        by_step = parts.interval == "step"
         try:
             load_with_given(
                 parts.optimizer,

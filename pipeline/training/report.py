@@ -1,17 +1,28 @@
-"""What the user is told before training and after it."""
+"""Tell the user how training goes, before it, in it and after it, and where its time went."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import sys
+import time
+from collections.abc import Mapping, Sized
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pipeline.loader.stats import padding_text, sources_text
-from pipeline.training.distributed import World
-from pipeline.training.parts import Parts
+import numpy as np
+
+from penstock.pipeline.config.errors import listing
+from penstock.pipeline.device import DevicePrefetcher
+from penstock.pipeline.loader.stats import LoaderTimes, padding_text, sources_text
+from penstock.pipeline.training.checkpoint import RunState
+from penstock.pipeline.training.distributed import World
+from penstock.pipeline.training.output import print_line
+from penstock.pipeline.training.parts import Parts, num_batches_of
 
 _log = logging.getLogger(__name__)
+_LINE_EVERY_S = 10.0
+_FIGURES_EVERY_S = 0.5
+_WIDE = 80  # columns that the whole bar fits in
 
 
 def report_start(parts: Parts, world: World, run_dir: Path) -> None:
@@ -20,18 +31,20 @@ def report_start(parts: Parts, world: World, run_dir: Path) -> None:
     batch_size = parts.train.loader.batch_size
     lines = {
         "data": _data(parts),
+        "table": _table(parts.train.loader.table),
         "batch": _batch(batch_size, world.size),
         "model": f"{type(parts.model).__name__}, {model_size:,} parameters",
         "on": _device(world),
         "run": str(run_dir),
     }
     for name, text in lines.items():
-        _log.info("%-5s %s", name, text)
+        if text:
+            _log.info("%-5s %s", name, text)
 
 
 def _data(parts: Parts) -> str:
     train, val = parts.train.loader, parts.val.loader if parts.val is not None else None
-    classes = getattr(parts.task, "class_names", None) or getattr(train, "class_names", None)
+    classes = parts.class_names
     texts = [f"train {_size(train)}"]
     texts.append(f"val {_size(val)}" if val is not None else "no validation data")
     if classes:
@@ -41,17 +54,32 @@ def _data(parts: Parts) -> str:
 
 
 def _size(loader: Any) -> str:
-    try:
-        batches = "1 batch" if len(loader) == 1 else f"{len(loader):,} batches"
-    except TypeError:
+    count = num_batches_of(loader)
+    if count is None:
         return "a stream"
-    dataset: Any = getattr(loader, "dataset", None)
-    if not hasattr(dataset, "__len__"):
+    batches = "1 batch" if count == 1 else f"{count:,} batches"
+    dataset = loader.dataset
+    if not isinstance(dataset, Sized):
         return batches
-    sources = len(getattr(getattr(loader, "stats", None), "drawn", ()))
+    sources = len(loader.stats.drawn)
     of_sources = f" of {sources} sources" if sources else ""
     samples = "1 sample" if len(dataset) == 1 else f"{len(dataset):,} samples"
     return f"{samples}{of_sources} in {batches}"
+
+
+def _table(table: Any) -> str:
+    """Say which columns are features, how each is read, and which are left out."""
+    if table is None:
+        return ""
+    found = table.statistics
+    texts = {
+        "numbers": [column.name for column in found.numeric],
+        "categories": [f"{each.name} ({len(each.values)})" for each in found.categorical],
+        "left out": [f"{name!r} ({why})" for name, why in found.left_out],
+    }
+    said = "; ".join(f"{what}: {listing(names)}" for what, names in texts.items() if names)
+    remedy = "; dataset.decode.numeric and categorical name columns that are features all the same"
+    return said + (remedy if found.left_out else "")
 
 
 def _batch(size: int, ranks: int) -> str:
@@ -102,7 +130,7 @@ def report_end(
 def _speeds(times: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
     """Lines on where the time went; without steps, that there were none."""
     lines: dict[str, str] = {}
-    for split, name in (("train", "speed"), ("val", "val")):
+    for split, name, of in (("train", "speed", ""), ("val", "val", "val ")):
         figures = times[split]
         if not figures:
             continue
@@ -116,16 +144,192 @@ def _speeds(times: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
         if stages:
             total = max(sum(stages.values()), 1e-9)
             parts = [f"{k} {v:,.0f} us ({v / total:.0%})" for k, v in stages.items()]
-            loader = "loader" if split == "train" else "val loader"
-            lines[loader] = f"a sample in its threads: {', '.join(parts)}"
+            lines[f"{of}loader"] = f"a sample in its threads: {', '.join(parts)}"
         drawn = {k.removeprefix("drawn_"): v for k, v in figures.items() if k.startswith("drawn_")}
         if drawn and split == "train":
             lines["drawn"] = sources_text(drawn)
         if "padding" in figures:
-            padding = "padding" if split == "train" else "val padding"
-            random = figures.get("padding_of_random_order")
-            lines[padding] = padding_text(figures["padding"], random)
+            lines[f"{of}padding"] = padding_text(figures["padding"])
         if "cache_hits" in figures:
-            cache = "cache" if split == "train" else "val cache"
-            lines[cache] = f"had {figures['cache_hits']:.0%} of the records"
+            lines[f"{of}cache"] = f"had {figures['cache_hits']:.0%} of the records"
     return lines or {"speed": "no step was made"}
+
+
+class Progress:
+    """Is told of every step, and shows none of them."""
+
+    def step(self, state: RunState, num_batches: int | None, figures: dict[str, float]) -> None:
+        """Show a step.
+
+        Args:
+            state: Where the run stands.
+            num_batches: Batches of the epoch, None if unknown.
+            figures: ``samples_per_s``, ``data_wait`` (a share), and ``loss`` once there is one.
+        """
+
+    def close(self) -> None:
+        """Leave the screen as it was."""
+
+
+def make_progress(
+    kind: Literal["auto", "bar", "lines", "off"], max_epochs: int | None, *, is_main: bool
+) -> Progress:
+    """The kind of progress that fits where standard output goes."""
+    if not is_main or kind == "off":
+        return Progress()
+    if kind == "bar" or (kind == "auto" and sys.stdout.isatty()):
+        return Bar(max_epochs)
+    return Lines(max_epochs)
+
+
+class Lines(Progress):
+    """A plain line every ten seconds: for pipes, log files and notebooks."""
+
+    def __init__(self, max_epochs: int | None) -> None:
+        self._max_epochs = max_epochs
+        self._next_s = time.monotonic() + _LINE_EVERY_S
+
+    def step(self, state: RunState, num_batches: int | None, figures: dict[str, float]) -> None:
+        """Print a line, if the last one is ten seconds old."""
+        if time.monotonic() < self._next_s:
+            return
+        self._next_s = time.monotonic() + _LINE_EVERY_S
+        batch = f"batch {state.batch}" + (f"/{num_batches}" if num_batches else "")
+        print_line(f"{_epoch(state, self._max_epochs)}  {batch}  {_speed(figures)}")
+
+
+class Bar(Progress):
+    """A progress bar of the epoch, with speed, loss and waiting beside it.
+
+    On a narrow terminal: epoch, batch and loss.
+    """
+
+    def __init__(self, max_epochs: int | None) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        self._max_epochs = max_epochs
+        console = Console(highlight=False)
+        self._narrow = console.width < _WIDE
+        between = (BarColumn(bar_width=12), MofNCompleteColumn(), TimeRemainingColumn(compact=True))
+        self._bar: Any = RichProgress(
+            TextColumn("{task.description}"),
+            *(between[1:2] if self._narrow else between),
+            TextColumn("{task.fields[figures]}"),
+            console=console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("", total=None, figures="")
+        self._next_s = 0.0
+        self._bar.start()
+
+    def step(self, state: RunState, num_batches: int | None, figures: dict[str, float]) -> None:
+        """Move the bar."""
+        changes: dict[str, Any] = {"completed": state.batch, "total": num_batches}
+        if time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + _FIGURES_EVERY_S
+            changes["figures"] = _loss(figures) if self._narrow else _speed(figures, "data wait")
+            changes["description"] = _epoch(state, self._max_epochs)
+        self._bar.update(self._task, **changes)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        self._bar.stop()
+
+
+def _epoch(state: RunState, max_epochs: int | None) -> str:
+    return f"epoch {state.epoch + 1}" + (f"/{max_epochs}" if max_epochs else "")
+
+
+def _loss(figures: dict[str, float]) -> str:
+    return f"loss {figures['loss']:.4g}  " if "loss" in figures else ""
+
+
+def _speed(figures: dict[str, float], waiting: str = "waiting for data") -> str:
+    speed = f"{figures['samples_per_s']:,.0f} samples/s"
+    return f"{_loss(figures)}{speed}  {waiting} {figures['data_wait']:.0%}"
+
+
+class Meter:
+    """Counts samples and seconds of one use of a loader, and what lies between is left out.
+
+    Args:
+        batches: Whose waiting and copying is counted.
+    """
+
+    def __init__(self, batches: DevicePrefetcher) -> None:
+        self.batches = batches
+        # Samples; and seconds: all, those that waited for data, those of copies.
+        self._total, self._lap = np.zeros(4), np.zeros(4)
+        self._since = self._now()
+        self._lap_times: LoaderTimes | None = None
+
+    def start(self) -> None:
+        """Time runs from here."""
+        self._since = self._now()
+
+    def step(self, samples: int) -> None:
+        """A step over so many samples is done."""
+        now = self._now()
+        passed = now - self._since
+        passed[0] = samples
+        self._total += passed
+        self._lap += passed
+        self._since = now
+
+    def lap(self) -> dict[str, float]:
+        """Speed, waiting and microseconds a sample of each stage since the last lap."""
+        figures = _figures(self._lap)
+        times = self.batches.loader.stats.times
+        figures |= _stages(times if self._lap_times is None else times - self._lap_times)
+        samples, _, _, copy_s = self._lap.tolist()
+        figures["copy_us"] = copy_s / max(samples, 1) * 1e6
+        self._lap, self._lap_times = np.zeros(4), times
+        return figures
+
+    def total(self) -> dict[str, float]:
+        """Speed and waiting from the beginning."""
+        return _figures(self._total)
+
+    def summary(self) -> dict[str, float]:
+        """Sum up the time from the beginning; empty if no step was made.
+
+        Returns:
+            ``seconds``, ``samples_per_s``; ``data_wait`` and ``compute``, shares of the time that
+            make up 1; ``copy``, the share in which the device copied, beside these;
+            ``read_us``, ``decode_us``, ``transform_us`` and ``collate_us``, microseconds a sample
+            in the loader's threads, where it times them; ``cache_hits``, the share of records
+            that a cache had, where there is one; ``padding``, the share of ragged fields that is
+            padding, where there are any; ``drawn_<name>``, a source's share of the samples of a
+            mix.
+        """
+        samples, seconds, _, copy_s = self._total.tolist()
+        if not samples:
+            return {}
+        figures = self.total()
+        stats = self.batches.loader.stats
+        return {
+            "seconds": seconds,
+            **figures,
+            "copy": copy_s / max(seconds, 1e-9),
+            "compute": 1 - figures["data_wait"],
+            **_stages(stats.times),
+            **({"padding": stats.padding_overhead} if stats.padded else {}),
+            **{f"drawn_{name}": share for name, share in stats.shares.items()},
+        }
+
+    def _now(self) -> np.ndarray:
+        return np.array([0, time.perf_counter(), self.batches.wait_s, self.batches.copy_s])
+
+
+def _figures(count: np.ndarray) -> dict[str, float]:
+    samples, seconds, wait_s, _ = count.tolist()
+    seconds = max(seconds, 1e-9)
+    return {"samples_per_s": samples / seconds, "data_wait": wait_s / seconds}
+
+
+def _stages(times: LoaderTimes) -> dict[str, float]:
+    """Microseconds a sample of each stage, and the share of records that a cache had."""
+    figures = {f"{name}_us": value for name, value in times.stages_us.items()}
+    return figures if times.hit_rate is None else {**figures, "cache_hits": times.hit_rate}

@@ -1,24 +1,27 @@
-"""The folder of a run: made anew, or found again to go on in it."""
+"""Make the folder of a run or find it again, and keep what the run is about in it."""
 
 from __future__ import annotations
 
 import copy
 import fcntl
+import json
 import logging
-import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
 import yaml
 
-from pipeline.config.sources import MIX
-from pipeline.full_disk import writing
+from penstock.core import files
+from penstock.core.files import writing
+from penstock.pipeline.config.places import MIX
+from penstock.pipeline.loader.state import differing
 
 _log = logging.getLogger(__name__)
 
+CLASSES, TABLE = "classes.json", "table.json"
 _TIME = re.compile(r"(\d\d-\d\d-\d\d)(?:-(\d+))?")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 # What says how and how fast a run is computed, or what stops it, not what is computed: runs that
@@ -97,6 +100,69 @@ def make_run_folder(outputs: Path, now: datetime) -> RunFolder:
             number += 1
             continue
         return RunFolder(path, _locked(path), resumes=False)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file of a run, whole or not at all.
+
+    Raises:
+        ValueError: The disk is full.
+    """
+    with writing(path):
+        files.write_whole(path, text, alone=True)
+
+
+def keep_classes(run_dir: Path, classes: Mapping[str, Sequence[str]]) -> None:
+    """Write the names of the classes, by field, to a run's folder."""
+    text = json.dumps(classes, indent=1, ensure_ascii=False)
+    write_whole(run_dir / CLASSES, text + "\n")
+
+
+def read_classes(run_dir: Path) -> dict[str, tuple[str, ...]]:
+    """Read what `keep_classes` wrote; nothing where there is no such file.
+
+    Raises:
+        ValueError: The file is damaged.
+    """
+    path = run_dir / CLASSES
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return {str(field): tuple(map(str, names)) for field, names in content.items()}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ValueError(f"{path} is damaged ({error}); name the classes in the data") from error
+
+
+def keep_table(run_dir: Path, table: Any, *, resumes: bool, anyway: bool) -> None:
+    """Write what a table's samples were scaled by to a run's folder, or compare with it.
+
+    Args:
+        run_dir: The run's folder.
+        table: What the loader knows of a table, see `TableDecoder`; None: nothing is written.
+        resumes: The run goes on: its figures must be those that it began with.
+        anyway: They may differ.
+
+    Raises:
+        ValueError: They differ (one line).
+    """
+    path = run_dir / TABLE
+    if table is None:
+        return
+    now = table.statistics.as_json()
+    if resumes and path.exists() and not anyway:
+        try:
+            then = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged ({error}); start anew") from error
+        line = next(differing(then, now, "table"), None)
+        if line is not None:
+            raise ValueError(
+                f"trainer.resume: the model was trained with other figures of its columns: {line}; "
+                f"use the same data, or go on with the old ones: dataset.decode.statistics={path} "
+                f"trainer.resume_anyway=true"
+            )
+    write_whole(path, json.dumps(now, indent=1) + "\n")
 
 
 def _named(path: Path, outputs: Path) -> RunFolder:
@@ -201,25 +267,6 @@ def _locked(folder: Path) -> IO[str] | None:
     except OSError:  # a file system without locks
         pass
     return file
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file whole or not at all.
-
-    Raises:
-        ValueError: The disk is full.
-    """
-    temporary = path.with_name(path.name + ".tmp")
-    with writing(path):
-        try:
-            with temporary.open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
 
 
 def _dump(config: Mapping[str, Any]) -> str:

@@ -1,11 +1,14 @@
-"""Settings of a training run, as `trainer` in a config holds them."""
+"""Declare the settings of a training run, as `trainer` in a config holds them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from pipeline.registry import register
+from annotated_types import Ge, Gt
+
+from penstock.core.registry import register
 
 
 @register("settings", "trainer")
@@ -17,11 +20,13 @@ class TrainerSettings:
         max_epochs: Epochs to train; None for no limit (then `max_steps` must be given).
         max_steps: Optimizer steps to train; whichever limit comes first ends the run.
         device: `auto` takes CUDA where there is one; or `cpu`, `cuda`, `cuda:1`.
-        amp: Autocast precision: `off`, `bf16`, or `fp16` (which scales the loss, CUDA only).
+        amp: Autocast precision: `off` (false, as YAML reads it), `bf16`, or `fp16` (which scales
+            the loss, CUDA only).
         channels_last: Hold the model's weights and the images channels last in memory.
         accumulate: Batches whose gradients are added up to one optimizer step.
         clip_norm: Largest gradient norm, in the loss's own scale; None: not clipped.
-        scheduler_interval: Whether the scheduler counts optimizer steps or epochs.
+        scheduler_interval: Whether the scheduler counts optimizer steps or epochs; None: what it
+            counts by itself.
         validate_every: Epochs between validations; the last epoch is always validated, 0: never.
         monitor: The figure that decides which checkpoint is the best: a metric of the task or
             `loss`; None takes `accuracy` where the task has it, else `loss`.
@@ -38,7 +43,8 @@ class TrainerSettings:
         on_nonfinite: At a loss that is not finite: `stop` the run, or `skip` the step (at most
             10 in a row).
         limit_train_batches: Train batches of an epoch, the others are left out; None: all.
-        limit_val_batches: Validation batches, the others are left out; None: all.
+        limit_val_batches: Validation batches, of records that are spread evenly over all (of a
+            stream the first); None: all.
         overfit_batches: Train again and again on the first so many batches, exactly as epoch 0
             draws them, and take these for validation too; None: off.
         deterministic: Use only torch operations that give the same bits each time.
@@ -47,48 +53,56 @@ class TrainerSettings:
         progress: `auto` shows a bar on a terminal and lines elsewhere; or `bar`, `lines`, `off`.
     """
 
-    max_epochs: int | None = 10
-    max_steps: int | None = None
+    max_epochs: Annotated[int, Ge(1)] | None = 10
+    max_steps: Annotated[int, Ge(1)] | None = None
     device: str = "auto"
-    amp: Literal["off", "bf16", "fp16"] = "off"
+    amp: Literal["off", "bf16", "fp16", False] = "off"
     channels_last: bool = False
-    accumulate: int = 1
-    clip_norm: float | None = None
-    scheduler_interval: Literal["step", "epoch"] = "step"
-    validate_every: int = 1
+    accumulate: Annotated[int, Ge(1)] = 1
+    clip_norm: Annotated[float, Gt(0)] | None = None
+    scheduler_interval: Literal["step", "epoch"] | None = None
+    validate_every: Annotated[int, Ge(0)] = 1
     monitor: str | None = None
     monitor_mode: Literal["max", "min"] | None = None
-    checkpoint_every: int | None = None
-    checkpoint_seconds: float | None = 300.0
+    checkpoint_every: Annotated[int, Ge(1)] | None = None
+    checkpoint_seconds: Annotated[float, Gt(0)] | None = 300.0
     save: bool = True
-    log_every: int = 10
+    log_every: Annotated[int, Ge(1)] = 10
     resume: str | None = None
     resume_anyway: bool = False
     on_nonfinite: Literal["stop", "skip"] = "stop"
-    limit_train_batches: int | None = None
-    limit_val_batches: int | None = None
-    overfit_batches: int | None = None
+    limit_train_batches: Annotated[int, Ge(1)] | None = None
+    limit_val_batches: Annotated[int, Ge(0)] | None = None
+    overfit_batches: Annotated[int, Ge(1)] | None = None
     deterministic: bool = True
-    num_threads: int | None = None
-    timeout_s: float = 600.0
+    num_threads: Annotated[int, Ge(1)] | None = None
+    timeout_s: Annotated[float, Gt(0)] = 600.0
     progress: Literal["auto", "bar", "lines", "off"] = "auto"
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a value out of range."""
+        """Raises ValueError where nothing ends the run."""
         if self.max_epochs is None and self.max_steps is None:
             raise ValueError("trainer: neither max_epochs nor max_steps is set; give one")
-        for name in (
-            "max_epochs max_steps accumulate checkpoint_every log_every limit_train_batches "
-            "overfit_batches num_threads"
-        ).split():
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"trainer.{name} is {value}, expected at least 1")
-        for name in ("validate_every", "limit_val_batches"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise ValueError(f"trainer.{name} is {value}, expected at least 0")
-        for name in ("clip_norm", "checkpoint_seconds", "timeout_s"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"trainer.{name} is {value}, expected more than 0")
+
+    @property
+    def train_batches(self) -> int | None:
+        """Batches of an epoch that are trained on at most; None: all."""
+        return _least(self.limit_train_batches, self.overfit_batches)
+
+    @property
+    def val_batches(self) -> int | None:
+        """Batches that are validated on at most; None: all."""
+        return _least(self.limit_val_batches, self.overfit_batches)
+
+
+def _least(*limits: int | None) -> int | None:
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def monitored(settings: TrainerSettings, figures: Iterable[str]) -> str:
+    """Name the figure that decides which checkpoint is the best, of those that a task gives.
+
+    It may be given as the metrics file writes it (``val/loss``), or as others do (``val_loss``).
+    """
+    name = settings.monitor or ("accuracy" if "accuracy" in {*figures} else "loss")
+    return name.removeprefix("val/").removeprefix("val_")

@@ -1,4 +1,4 @@
-"""The figures of a model on data that it is not trained on."""
+"""Compute loss and metrics over validation batches."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import nn
 
-from datasets.protocols import Task
-from pipeline.device import DevicePrefetcher
-from pipeline.training.distributed import World
-from pipeline.training.losses import loss_if_any
-from pipeline.training.meter import Meter
-from pipeline.training.random_states import random_states, restore_random_states
-from pipeline.training.source_metrics import SourceMetrics
+from penstock.core.contracts import Task
+from penstock.core.sample import Batch
+from penstock.pipeline.device import DevicePrefetcher
+from penstock.pipeline.learning.losses import loss_if_any
+from penstock.pipeline.training.checkpoint import random_states, restore_random_states
+from penstock.pipeline.training.distributed import World
+from penstock.pipeline.training.report import Meter
 
 
 @torch.no_grad()
@@ -88,3 +89,41 @@ def validate(
         return figures if without else {"loss": loss_sum.item() / all_rows, **figures}
     finally:
         restore_random_states(before)
+
+
+class SourceMetrics:
+    """The metrics of each source's rows, beside those of all; nothing where there is no mix.
+
+    Args:
+        task: Makes metrics, and adds rows to them.
+        loader: Gives the batches; knows the names of the sources.
+        world: The ranks.
+    """
+
+    def __init__(self, task: Task, loader: Any, world: World) -> None:
+        self._names = loader.classes_of("source") or ()
+        self._metrics = [task.metrics().to(world.device) for _ in self._names]
+        self._rows = [0] * len(self._names)
+        self._task = task
+        self._world = world
+
+    def update(self, outputs: Any, batch: Batch) -> None:
+        """Add the valid rows of a batch to those of their sources."""
+        if "source" not in batch:  # no mix, or left out by a collate
+            return
+        for number, metrics in enumerate(self._metrics):
+            valid = batch["valid"] & (batch["source"] == number)
+            rows = int(valid.sum())
+            self._rows[number] += rows
+            if rows:
+                self._task.update(metrics, outputs, {**batch, "valid": valid})
+
+    def compute(self) -> dict[str, float]:
+        """``<source>/<figure>`` of every source that has rows on any rank."""
+        figures: dict[str, float] = {}
+        rows = self._world.sum(*self._rows) if self._rows else []
+        for name, metrics, count in zip(self._names, self._metrics, rows, strict=True):
+            if count:
+                computed = metrics.compute().items()
+                figures |= {f"{name}/{figure}": float(value) for figure, value in computed}
+        return figures

@@ -112,6 +112,9 @@ def test_a_benchmark_that_is_broken_off_leaves_nothing(tmp_path, photographs, nu
     process.communicate(timeout=30)
     assert process.returncode != 0
     assert not list(tmp_path.iterdir())
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in children) and time.monotonic() < deadline:
+        time.sleep(0.05)
     assert not any(Path(f"/proc/{pid}").exists() for pid in children)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.config.allowed import resolve_class, resolve_function, resolve_target
-from pipeline.config.discovery import load_builtin
+from penstock.pipeline.config.discovery import load_builtin
+from penstock.pipeline.config.signatures import signature_of
+from penstock.pipeline.config.targets import resolve_class, resolve_function, resolve_target
 
 
 @pytest.mark.parametrize(
@@ -17,7 +18,7 @@ from pipeline.config.discovery import load_builtin
     ],
 )  # fmt: skip
 def test_components_of_the_libraries_resolve(target: str):
-    assert resolve_target(target).call.__name__ == target.rpartition(".")[2]
+    assert resolve_target(target).__name__ == target.rpartition(".")[2]
 
 
 @pytest.mark.parametrize(
@@ -41,10 +42,9 @@ def test_nothing_else_does(target: str):
 
 def test_registered_components_know_what_is_injected():
     load_builtin()
-    sampler = resolve_target("sampler/random")
+    sampler = signature_of("sampler/random")
     assert sampler.injected == {"n", "index", "seed", "batch_size", "mixed"}
-    assert not sampler.partial
-    assert resolve_target("collate/stack").injected == {"samples"}
+    assert signature_of("collate/stack").injected == {"samples"}
 
 
 def test_a_function_comes_from_a_named_module_alone(tmp_path, monkeypatch):

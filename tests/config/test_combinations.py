@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline.config import library
-from pipeline.config.compose import compose
-from pipeline.config.errors import ConfigError
+from penstock.pipeline.config import signatures as library
+from penstock.pipeline.config.composition import compose
+from penstock.pipeline.config.errors import ConfigError
 
 
 @pytest.mark.parametrize("name", ["color_jitter", "grayscale"])

@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 HYDRA = "hydra._internal.config_loader_impl, hydra._internal.defaults_list"
 # What reads a configuration is built on; whatever else is imported is not needed to answer.
 _LIGHT = (
-    "annotated_types antlr4 cython_runtime datasets hydra hydra_plugins numpy omegaconf packaging "
-    "pipeline pydantic pydantic_core transforms typing_extensions typing_inspection yaml"
+    "annotated_types antlr4 cython_runtime hydra hydra_plugins numpy omegaconf packaging "
+    "penstock pipeline pydantic pydantic_core train typing_extensions typing_inspection yaml"
 ).split()
 _WATCHED = f"""
 import sys, runpy
@@ -45,7 +45,7 @@ def run(
 @pytest.fixture(scope="module", autouse=True)
 def signatures_are_known():
     """The first look at a library costs seconds, once for each version of it."""
-    from pipeline.config.compose import compose
+    from penstock.pipeline.config.composition import compose
 
     compose()
 
@@ -130,7 +130,7 @@ def test_mistakes_are_printed_once_and_not_once_per_rank(tmp_path):
 
 
 def test_the_printed_config_is_the_config(tmp_path):
-    from pipeline.config.compose import compose
+    from penstock.pipeline.config.composition import compose
 
     done = run("--cfg", "job", "seed=3", cwd=tmp_path)
     assert yaml.safe_load(done.stdout) == compose(["seed=3"])
@@ -149,7 +149,7 @@ def test_the_printed_config_is_the_config(tmp_path):
         ("dataset=stream", "dataset.source.path=demo dataset.shuffle_window="),
         ("dataset=mix", "dataset.sources.packed.dataset.storage.path="),
         ("augment=imagenet", "augment.train.crop.scale=[0.08,1.0] augment.eval.resize.max_size="),
-        ("loader=ring", "loader.engine=ring loader.prefetch_factor=2"),
+        ("loader=threads", "loader.engine=threads loader.prefetch_factor=2"),
         ("optimizer=sgd", "optimizer.lr=0.1 optimizer.nesterov=true"),
         ("trainer=default", "trainer.max_epochs=10"),
         ("experiment=bccd", "dataset.annotations.path= loader.batch_size=8 trainer.monitor=map_50"),
@@ -158,7 +158,7 @@ def test_the_printed_config_is_the_config(tmp_path):
     ],
 )
 def test_help_after_a_choice_shows_what_its_components_take(choice, arguments, capsys):
-    from pipeline.config.command_line import main
+    from penstock.pipeline.config.command_line import main
 
     assert main("no.job", [choice, "--help"]) == 0
     out = capsys.readouterr().out
@@ -174,17 +174,18 @@ def test_help_after_a_choice_shows_what_its_components_take(choice, arguments, c
         (["-p=loader"], "type --cfg job --package loader"),
         (["--resolve"], "--resolve: it says what --cfg prints; type --cfg job --resolve"),
         (["-m", "--cfg", "job", "--package", "loader"], "prints the whole config of each job"),
-        (["--cfg"], "--cfg: its value is missing; type --cfg job"),
-        (["--cfg="], "--cfg: its value is missing; type --cfg job"),
-        (["--config-dir"], "--config-dir: its value is missing; type --config-dir <folder>"),
-        (["--package"], "--package: its value is missing; type --cfg job --package <key>"),
-        (["--cfg", "hydra"], "--cfg: 'hydra' given, accepts job; type --cfg job"),
-        (["--multirun=2"], "--multirun: '2' given, takes no value; type --multirun"),
+        (["--cfg"], "--cfg: expected one argument; --help lists the flags"),
+        (["--cfg="], "--cfg: invalid choice: '' (choose from "),
+        (["--config-dir"], "--config-dir: expected one argument"),
+        (["--package"], "--package: expected one argument"),
+        (["--cfg", "hydra"], "--cfg: invalid choice: 'hydra' (choose from "),
+        (["--multirun=2"], "--multirun: ignored explicit argument '2'"),
+        (["--mutlirun"], "--mutlirun: no such flag; type --multirun"),
     ],
 )
 def test_flags_that_cannot_work_are_one_line(arguments, said):
-    from pipeline.config.command_line import take_apart
-    from pipeline.config.errors import ConfigError
+    from penstock.pipeline.config.command_line import take_apart
+    from penstock.pipeline.config.errors import ConfigError
 
     with pytest.raises(ConfigError) as caught:
         take_apart(arguments)
@@ -193,14 +194,14 @@ def test_flags_that_cannot_work_are_one_line(arguments, said):
 
 
 def test_help_names_every_group_and_option_in_a_line(tmp_path):
-    from pipeline import registry
-    from pipeline.config.compose import composer_for
+    from penstock.core import registry
+    from penstock.pipeline.config.composition import composer_for
 
     composer = composer_for([])
     ours = {
         (registry.GROUPS[component.group].option_group, component.name)
         for component in registry.components()
-        if component.target.__module__.startswith(("datasets.", "pipeline.", "transforms."))
+        if component.target.__module__.startswith("penstock.")
     }  # other tests of this process may have registered more
     out = run("--help", cwd=tmp_path).stdout
     assert "\n  writer" not in out, "which is for a command alone"
@@ -212,7 +213,7 @@ def test_help_names_every_group_and_option_in_a_line(tmp_path):
             [line] = [x for x in out.splitlines() if x.split()[:1] == [option] and
                       composer.summary(group, option) in x][:1]  # fmt: skip
             assert len(line.split()) > 1, f"{group}={option} has no summary"
-    assert sum(line.startswith("  python train.py") for line in out.splitlines()) == 5
+    assert sum(line.startswith(f"  python {ROOT / 'train.py'}") for line in out.splitlines()) == 5
 
 
 def test_a_transform_that_nobody_registered_is_told_how_steps_are_added(tmp_path):
@@ -228,18 +229,38 @@ def test_an_import_that_fails_stops_with_its_own_traceback(tmp_path):
     assert "broken_parts.py" in done.stderr and "ZeroDivisionError" in done.stderr
 
 
-def test_another_package_named_datasets_is_found_out(tmp_path):
-    (tmp_path / "datasets.py").write_text("")
-    code = (
-        f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; import train; train.main()"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+def test_another_package_named_datasets_stays_what_it_is(tmp_path):
+    """Hugging Face's `datasets` lies beside ours, and a component of the user's imports it."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "datasets.py").write_text("load_dataset = 'theirs'\n")
+    (tmp_path / "parts.py").write_text("import datasets; print('it is', datasets.load_dataset)\n")
+    paths = os.pathsep.join([*os.environ.get("PYTHONPATH", "").split(os.pathsep), str(ROOT.parent)])
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "train.py"), "imports=[parts.py]", "--cfg", "job"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path / 'site'}{os.pathsep}{paths}"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "it is theirs" in done.stdout
+
+
+def test_another_penstock_is_refused(tmp_path):
+    (tmp_path / "penstock").mkdir()
+    (tmp_path / "penstock" / "__init__.py").write_text("")
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "train.py")], capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
     assert done.returncode == 1
-    assert "expected the folder datasets/ beside train.py" in done.stderr
+    assert done.stderr == (
+        f"error: Python finds another penstock, in {tmp_path / 'penstock'}, and not this one in "
+        f"{ROOT}; type `pip install -e {ROOT}` to use this one, or `penstock train` to use the "
+        f"other\n"
+    )
 
 
 def test_the_job_gets_the_plain_config(tmp_path, monkeypatch):
-    from pipeline.config.command_line import main
+    from penstock.pipeline.config.command_line import main
 
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "plain_job.py").write_text(
@@ -253,8 +274,8 @@ def test_the_job_gets_the_plain_config(tmp_path, monkeypatch):
 def test_a_command_has_settings_of_its_own(capsys, monkeypatch):
     from dataclasses import dataclass
 
-    from pipeline import registry
-    from pipeline.config.command_line import configure, run_command
+    from penstock.core import registry
+    from penstock.pipeline.config.command_line import configure, run_command
 
     monkeypatch.setattr(registry, "_components", dict(registry._components))
 
@@ -289,7 +310,7 @@ def test_a_setting_of_a_command_chooses_an_option_and_knows_its_arguments(tmp_pa
     shown = yaml.safe_load(pack("--cfg", "job").stdout)
     assert (shown["pack"]["to"], shown["writer"]) == ("lmdb", {"_target_": "writer/lmdb"})
     (tmp_path / "mine.py").write_text(
-        "from pipeline.registry import register\n"
+        "from penstock.core.registry import register\n"
         "@register('writer', 'mine')\n"
         "class Mine:\n"
         "    def __init__(self, *, part_records: int = 7) -> None: ...\n"

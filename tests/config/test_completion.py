@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.config.completion import suggestions
+from penstock.pipeline.commands import main
+from penstock.pipeline.config.completion import suggestions
 
 
 @pytest.mark.parametrize(
@@ -29,8 +30,23 @@ def test_a_word_is_completed(typed: str, offered: str):
 
 def test_components_of_ones_own_are_offered(tmp_path):
     (tmp_path / "offered_parts.py").write_text(
-        "from pipeline.registry import register\n@register('sampler', 'offered')\n"
+        "from penstock.core.registry import register\n@register('sampler', 'offered')\n"
         "class Offered:\n    '''x'''\n    def __init__(self, n: int): ...\n"
     )
     line = f"python train.py 'imports=[{tmp_path}/offered_parts.py]' sampler=off"
     assert suggestions(line) == ["sampler=offered"]
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("penstock ", "bench doctor pack predict preview train"),
+        ("penstock p", "pack predict preview"),
+        ("penstock train sampler=we", "sampler=weighted"),
+        ("penstock pack sampler=we", "sampler=weighted"),
+    ],
+)
+def test_the_command_is_completed_too(line, offered, monkeypatch, capsys):
+    monkeypatch.setenv("COMP_LINE", line)
+    assert main(["-sc", "query=bash"]) == 0
+    assert capsys.readouterr().out.strip() == offered

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from pipeline import registry
-from pipeline.config.compose import compose
-from pipeline.config.errors import ConfigError
+from penstock.core import registry
+from penstock.pipeline.config.composition import compose
+from penstock.pipeline.config.errors import ConfigError
 
 
 def test_the_config_is_plain_and_the_same_each_time():
@@ -130,6 +130,15 @@ def test_registering_is_all_it_takes():
     assert config["dataset"]["storage"] == {"_target_": "storage/fake_storage", "url": "sql://x"}
     assert config["logger"]["fake_logger"]["project"] == "x"
     assert "csv" in config["logger"]
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_storage_that_is_registered_is_a_data_set_too():
+    config = compose(["dataset=fake_storage", "dataset.storage.url=sql://x"])
+    assert config["dataset"]["_target_"] == "dataset/map"
+    assert config["dataset"]["storage"] == {"_target_": "storage/fake_storage", "url": "sql://x"}
+    assert config["dataset"]["decode"]["_target_"] == "decode/image"
+    assert compose(["dataset=lmdb"])["dataset"]["storage"]["_target_"] == "storage/lmdb"
 
 
 def test_it_works_inside_of_hydra_and_leaves_its_state_alone(tmp_path):

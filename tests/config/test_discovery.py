@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from pipeline import registry
-from pipeline.config.compose import compose
-from pipeline.config.discovery import load_builtin, load_entry_points, load_imports
-from pipeline.config.errors import ConfigError
+from penstock.core import registry
+from penstock.pipeline.config.composition import compose
+from penstock.pipeline.config.discovery import load_builtin, load_entry_points, load_imports
+from penstock.pipeline.config.errors import ConfigError
 
 PART = """
-from pipeline.registry import register
+from penstock.core.registry import register
 @register("sampler", "{name}")
 class Sampler:
     '''A sampler of a test.'''

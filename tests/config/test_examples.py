@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline import registry
-from pipeline.config.compose import compose
+from penstock.core import registry
+from penstock.pipeline.config.composition import compose
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 FILE = EXAMPLES / "my_components.py"
@@ -31,7 +31,7 @@ def test_the_file_is_short():
 
 
 def test_the_components_make_batches(config):
-    from pipeline.build import build_loader
+    from penstock.pipeline.build import build_loader
 
     with build_loader(config) as loader:
         batch = next(iter(loader))
@@ -53,7 +53,7 @@ def test_the_sampler_is_pure_and_covers_the_data(config):
 def test_a_model_with_its_own_losses_trains_and_is_evaluated(data_dir, tmp_path):
     import torch
 
-    from pipeline.training.job import train
+    from penstock.pipeline.training.job import train
 
     file = EXAMPLES / "own_losses.py"
     assert len(file.read_text().splitlines()) < 40

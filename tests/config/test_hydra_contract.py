@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from importlib.metadata import version as installed
 
-from pipeline.config import composition
+from penstock.pipeline.config import composition
 
 
 def test_the_version_is_the_one_that_was_looked_at():
@@ -45,7 +45,7 @@ def test_a_sweep_is_split_into_jobs():
 
 
 def test_completion_plugins_are_there():
-    from pipeline.config.completion import SHELLS, _plugin
+    from penstock.pipeline.config.completion import SHELLS, _plugin
 
     for shell in SHELLS:
         assert callable(_plugin(shell, composition.Composer())._query)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline import registry
-from pipeline.config.compose import compose
-from pipeline.config.errors import ConfigError
-from pipeline.loader.settings import LoaderSettings
+from penstock.core import registry
+from penstock.pipeline.config.composition import compose
+from penstock.pipeline.config.errors import ConfigError
+from penstock.pipeline.loader.settings import LoaderSettings
 
 
 def lines(*overrides: str) -> dict[str, str]:
@@ -48,6 +48,10 @@ def lines(*overrides: str) -> dict[str, str]:
         ("loader.max_error_rate=1.5", "loader.max_error_rate", "<= 1"),
         ("trainer.max_epochs=None", "trainer.max_epochs", "type trainer.max_epochs=null"),
         ("seed=-1", "seed", "accepts an integer >= 0"),
+        ("scheduler.warmup=3.0", "scheduler.warmup", "accepts a number >= 0 and <= 1"),
+        ("task.label_smoothing=2", "task.label_smoothing", "accepts a number >= 0 and <= 1"),
+        ("task.top_k=0", "task.top_k", "accepts an integer >= 1"),
+        ("model.width=20", "model.width", "accepts an integer >= 8 and a multiple of 8"),
         ("data_dir=${nope}", "data_dir", "no key 'nope'"),
         ("data_dir=${data_dir}", "data_dir", "cannot be resolved: it refers to itself"),
         ("data_dir=x/${nope}/y", "data_dir", "no key 'nope'"),
@@ -72,7 +76,6 @@ def lines(*overrides: str) -> dict[str, str]:
         ("experiment=imagenet", "dataset.storage.path", "does not exist"),
         ("dataset.storage.path=/no/such", "dataset.storage.path", "does not exist"),
         ("dataset/decode=null", "dataset.decode", "missing"),
-        ("scheduler=plateau", "trainer.scheduler_interval", "trainer.scheduler_interval=epoch"),
         ("imports=nope.py", "imports", "type imports=[nope.py]"),
         ("imports=[nope.py]", "imports", "no file"),
         ("imports=[no_such_module]", "imports", "no module named"),
@@ -108,6 +111,21 @@ def test_labels_are_called_as_the_storage_calls_them(dataset, remedy):
 @pytest.mark.parametrize(
     "overrides, key, said",
     [
+        (["scheduler=plateau", "trainer.scheduler_interval=step"], "trainer.scheduler_interval",
+         "type trainer.scheduler_interval=epoch"),
+        (["scheduler=plateau", "trainer.monitor=loss", "scheduler.mode=max"], "scheduler.mode",
+         "type trainer.monitor_mode=max"),
+    ],
+)  # fmt: skip
+def test_a_schedule_that_contradicts_the_trainer_is_said_in_a_line(overrides, key, said):
+    found = lines(*overrides)
+    assert list(found) == [key]
+    assert said in found[key]
+
+
+@pytest.mark.parametrize(
+    "overrides, key, said",
+    [
         (["dataset/cache=ram", "dataset.cache.max_bytes=2XB"], "dataset.cache.max_bytes",
          "such as 4GB or 500MB, or a share"),
         (["dataset/cache=ram", "dataset.cache.policy=mru"], "dataset.cache.policy",
@@ -127,7 +145,8 @@ def test_a_cache_that_cannot_be_is_said_in_a_line(overrides, key, said):
 
 
 def test_settings_check_themselves():
-    assert "expected at least 1" in str(list(lines("trainer.max_epochs=0").items()))
+    assert ">= 1" in lines("trainer.max_epochs=0")["trainer.max_epochs"]
+    assert "give one" in lines("trainer.max_epochs=null")[""]
 
 
 def test_all_mistakes_come_at_once():
@@ -170,7 +189,7 @@ def test_what_cannot_be_resolved_is_one_line_wherever_it_stands(key, others):
 @pytest.mark.parametrize(
     ("group", "options"),
     [
-        ("loader", "auto, inline, ring, torch"),
+        ("loader", "auto, inline, processes, threads, torch"),
         ("trainer", "default"),
         ("optimizer", "adam, adamw, sgd"),
     ],
@@ -193,7 +212,7 @@ def test_steps_that_wait_for_one_another_are_told_so_once():
 @pytest.mark.parametrize("name", ["num_workers", "processes", "prefetch_factor", "read_ahead"])
 def test_sizes_of_the_loader_that_no_machine_has_are_refused(name):
     assert "<= 1024" in lines(f"loader.{name}=1025")[f"loader.{name}"]
-    with pytest.raises(ValueError, match=f"loader.{name} is 1025; needs 1024 or less"):
+    with pytest.raises(ValueError, match=f"loader.{name} is 1025: input should be less than or"):
         LoaderSettings(**{name: 1025})
     LoaderSettings(**{"num_workers": 1024, name: 1024})
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from datasets.mix_source import with_keys_of_source
-from pipeline.config.compose import compose
-from pipeline.config.errors import ConfigError
+from penstock.datasets.mix import with_keys_of_source
+from penstock.pipeline.config.composition import compose
+from penstock.pipeline.config.errors import ConfigError
 
 PHOTOS, PACKED = "dataset.sources.photos", "dataset.sources.packed"
 

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.config.compose import composer_for
-from pipeline.config.composition import HydraException
-from pipeline.config.overrides import parse
-from pipeline.config.quoting import quote
+from penstock.pipeline.config import hints
+from penstock.pipeline.config.composition import HydraException, compose, composer_for
+from penstock.pipeline.config.overrides import parse, quote
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +82,8 @@ _values = st.recursive(
 @given(_values)
 def test_what_is_typed_is_what_hydra_is_given(value: object):
     """A change survives the way to a launcher: parsed, written out as `++`, parsed again."""
-    from pipeline.config.job import as_hydra
-    from pipeline.config.values import shown
+    from penstock.pipeline.config.job import as_hydra
+    from penstock.pipeline.config.values import shown
 
     composer = _composer()
     [change] = parse([f"a.b={shown(value)}"], composer).changes
@@ -99,3 +98,21 @@ def _composer():
     if not _kept:
         _kept.append(composer_for([]))
     return _kept[0]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "engine"),
+    [
+        (["loader=ring"], "threads"),
+        (["loader=ring", "loader.processes=2"], "processes"),
+        (["loader.engine=ring", "loader.num_workers=2"], "threads"),
+        (["loader=ring", "loader.engine=inline"], "inline"),
+    ],
+)
+def test_the_engine_of_version_1_is_understood_and_told_its_name(overrides, engine, capsys):
+    hints._tell.cache_clear()
+    assert compose(overrides)["loader"]["engine"] == engine
+    line = "" if engine == "inline" else f"loader=ring is called loader={engine} now\n"
+    assert capsys.readouterr().err == line
+    compose(overrides)  # and once is enough
+    assert capsys.readouterr().err == ""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.commands import bench  # noqa: F401 - registers its settings
-from pipeline.config.compose import composer_for
-from pipeline.config.errors import ConfigError
-from pipeline.config.points import read_points
+from penstock.pipeline.commands import bench  # noqa: F401 - registers its settings
+from penstock.pipeline.config.composition import composer_for
+from penstock.pipeline.config.errors import ConfigError
+from penstock.pipeline.config.sweep import read_points
 
 
 def points_of(*texts: str):
@@ -23,12 +23,12 @@ def test_without_commas_there_is_one_point():
 
 
 def test_two_keys_make_the_product():
-    points = points_of("loader.num_workers=0,1", "loader=ring,torch", "seed=5")
+    points = points_of("loader.num_workers=0,1", "loader=threads,torch", "seed=5")
     assert points.keys == ("loader.num_workers", "loader")
     values = [(p.config["loader"]["num_workers"], p.config["loader"]["engine"], p.config["seed"])
               for p in points.points]  # fmt: skip
-    assert values == [(0, "ring", 5), (0, "torch", 5), (1, "ring", 5), (1, "torch", 5)]
-    assert points.points[2].values == {"loader.num_workers": "1", "loader": "ring"}
+    assert values == [(0, "threads", 5), (0, "torch", 5), (1, "threads", 5), (1, "torch", 5)]
+    assert points.points[2].values == {"loader.num_workers": "1", "loader": "threads"}
 
 
 def test_more_overrides_are_added_to_the_first_point():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import yaml
 
-import pipeline.commands.predict  # noqa: F401 - its settings are registered
-from pipeline.config.command_line import configure
-from pipeline.config.compose import compose
-from pipeline.config.errors import ConfigError
+import penstock.pipeline.commands.predict  # noqa: F401 - its settings are registered
+from penstock.pipeline.config.command_line import configure
+from penstock.pipeline.config.composition import compose
+from penstock.pipeline.config.errors import ConfigError
 
 
 @pytest.fixture
@@ -44,6 +46,24 @@ def test_values_are_changed_and_checked(run_dir):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("key", ["trainer.resume", "predict.checkpoint"])
+def test_a_strangers_run_executes_nothing_that_was_not_named(run_dir, tmp_path, key):
+    done = tmp_path / "it was run"
+    module = tmp_path / f"strange_parts_{key.partition('.')[0]}.py"
+    module.write_text(f"open({str(done)!r}, 'w').close()\n")
+    saved = yaml.safe_load((run_dir / "config.yaml").read_text())
+    (run_dir / "config.yaml").write_text(yaml.safe_dump({**saved, "imports": [str(module)]}))
+    given = [f"{key}={run_dir}", f"predict.checkpoint={run_dir}"]
+    with pytest.raises(
+        ConfigError, match=r"imports: the saved config names .*; type imports="
+    ) as no:
+        configure(given, command="predict")
+    assert not done.exists()
+    [typed] = re.findall(r"imports=\S+", str(no.value))
+    assert configure([*given, typed], command="predict")["imports"] == [str(module)]
+    assert done.exists()
+
+
 def test_a_key_that_the_run_does_not_have_is_refused(run_dir):
     with pytest.raises(ConfigError, match="typo: 3 given, unknown key"):
         compose([f"trainer.resume={run_dir}", "typo=3"])
@@ -54,7 +74,7 @@ def test_a_command_has_its_settings_beside_a_saved_config(run_dir, key):
     path = run_dir / "checkpoints" / "last.pt"
     config = configure([f"predict.checkpoint={path}", f"{key}={run_dir}"], command="predict")
     assert config["predict"]["_target_"] == "settings/predict"
-    assert config["predict"]["split"] == "val"
+    assert config["predict"]["output"] == "predictions.parquet"
     assert config["sampler"]["_target_"] == "sampler/weighted"
 
 
@@ -67,3 +87,11 @@ def test_a_checkpoint_that_lies_in_no_run_is_of_what_is_typed(tmp_path):
 def test_auto_is_left_to_the_run():
     assert compose(["trainer.resume=auto"])["trainer"]["resume"] == "auto"
     assert compose(["trainer.resume=null"])["trainer"]["resume"] is None
+
+
+def test_a_run_of_version_1_goes_on_with_the_engine_of_today(run_dir):
+    file = run_dir / "config.yaml"
+    saved = yaml.safe_load(file.read_text())
+    saved["loader"] |= {"engine": "ring", "processes": 2, "num_workers": 2}
+    file.write_text(yaml.safe_dump(saved))
+    assert compose([f"trainer.resume={run_dir}"])["loader"]["engine"] == "processes"

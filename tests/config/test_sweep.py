@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pipeline.config.command_line import main
+from penstock.pipeline.config.command_line import main
 
 JOB = """
 import json
@@ -33,7 +33,7 @@ def seen(folder) -> list[dict]:
 
 
 def test_every_combination_is_a_job(folder, capsys):
-    from pipeline.config.compose import compose
+    from penstock.pipeline.config.composition import compose
 
     assert main("sweep_job.train", ["-m", "sampler=random,weighted", "seed=1,2"]) == 0
     expected = [
@@ -111,7 +111,7 @@ def test_the_joblib_launcher_runs_the_same_jobs(folder):
 
 def test_components_of_ones_own_are_swept_too(folder):
     (folder / "swept_parts.py").write_text(
-        "from pipeline.registry import register\n"
+        "from penstock.core.registry import register\n"
         "@register('sampler', 'swept')\n"
         "class Swept:\n    '''x'''\n    def __init__(self, n: int, *, width: int = 1): ...\n"
     )

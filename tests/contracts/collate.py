@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from datasets.protocols import Collate
-from datasets.sample import Batch, Sample
+from penstock.core.contracts import Collate
+from penstock.core.sample import Batch, Sample
 from tests.contracts.equality import assert_same, untouched_global_states
 
 

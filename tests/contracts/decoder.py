@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from datasets.protocols import Decoder
-from datasets.sample import Record
+from penstock.core.contracts import Decoder
+from penstock.core.sample import Record
 from tests.contracts.equality import assert_same, untouched_global_states
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.samplers.random import RandomSampler
+from penstock.pipeline.loader.worker_errors import LoaderTimeoutError
+from penstock.pipeline.samplers.random import RandomSampler
 from tests.contracts.equality import untouched_global_states
 from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader
 
@@ -34,6 +35,14 @@ def check_engine(engine: str, **settings: Any) -> None:
             digests(crashing)
         note = "".join(caught.value.__notes__)
         assert "img/0000020.jpg" in note and "position" in note
+
+
+def check_patience(engine: str, **settings: Any) -> None:
+    """Fail unless a batch that takes longer than `timeout_s` ends the run."""
+    slow = FakeDataset(8, slow_s=1.0)
+    with make_loader(slow, engine=engine, batch_size=2, timeout_s=0.2, **settings) as loader:
+        with pytest.raises(LoaderTimeoutError, match="timeout_s"):
+            next(iter(loader))
 
 
 def _epochs(loader: Any, count: int) -> list[list[str]]:

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from datasets.protocols import Storage
-from pipeline.packing import report
-from pipeline.packing.run import Packing, pack
+from penstock.core.contracts import Storage
+from penstock.pipeline.packing import report
+from penstock.pipeline.packing.run import Packing, pack
 
 # Each of these is a step that changes what is on the disk.
 _STEPS = ("fsync", "replace", "rename", "unlink", "mkdir", "open")
@@ -101,6 +101,8 @@ def check_killed(
     """
     whole = folder / "whole"
     whole.mkdir(parents=True)
+    if kills is None:  # what is cached meanwhile takes steps too, and only once
+        assert pack_killed(lambda: make(folder / "cached"), None) == 0
     assert pack_killed(lambda: make(whole / "packed"), None, steps=folder / "steps") == 0
     wanted = contents(whole)
     count = int((folder / "steps").read_text())

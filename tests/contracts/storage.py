@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets.protocols import Index, Storage
-from datasets.sample import BadRecord, Record
+from penstock.core.contracts import Index, Storage
+from penstock.core.sample import BadRecord, Record
 
 Expected = tuple[str, dict[str, Any] | None]
 """Key and fields of a record; None for one that must be bad."""

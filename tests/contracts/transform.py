@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from datasets.protocols import Transform
-from datasets.sample import Sample
-from pipeline.rng import KeyedRng
+from penstock.core.contracts import Transform
+from penstock.core.rng import KeyedRng
+from penstock.core.sample import Sample
 from tests.contracts.equality import assert_same, seed_globals, untouched_global_states
 
 

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets.memory_index import MemoryIndex
-from datasets.parts import KINDS, PackPlan, PartSummary
-from datasets.protocols import Storage, Writer
-from datasets.record_checksum import record_checksum
-from datasets.sample import BadRecord, Record
-from datasets.writing import join, make_plan, write_part, write_storage
-from pipeline.config.discovery import load_builtin
-from pipeline.registry import find
+from penstock.core.contracts import Storage, Writer
+from penstock.core.parts import KINDS, PackPlan, PartSummary
+from penstock.core.record_codec import record_checksum
+from penstock.core.registry import components, find
+from penstock.core.sample import BadRecord, Record
+from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.datasets.writing import join, make_plan, write_part, write_storage
+from penstock.pipeline.config.discovery import load_builtin
 from tests.contracts.killing import check_killed, packing_of
 from tests.contracts.storage import summary
 from tests.photographs import scene
@@ -136,10 +136,7 @@ def open_written(writer: Any, path: Path) -> Storage:
 
 def name_of(writer: Any) -> str:
     """The name that a writer is registered by."""
-    name = type(writer).__module__.rpartition(".")[2]
-    component = find(f"writer/{name}")
-    assert component is not None and component.target is type(writer), name
-    return name
+    return next(known.name for known in components("writer") if known.target is type(writer))
 
 
 def assert_equal_records(found: Storage, expected: Storage, *, rows: Any = None) -> None:

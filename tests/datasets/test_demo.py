@@ -10,19 +10,30 @@ import cv2
 import numpy as np
 import pytest
 
-from datasets import demo, stream_splits
-from datasets.annotations.coco import CocoAnnotations
-from datasets.demo import CLASSES, KEYPOINTS, demo_path, draw_scene
-from datasets.demo_packs import FORMS
-from datasets.demo_tables import table_path
-from datasets.splits import StorageRecipe, open_split
-from datasets.storages.image_folder import ImageFolder
-from datasets.storages.lmdb import LmdbStorage
-from pipeline.blame import is_explained
-from pipeline.config.discovery import load_all
-from pipeline.registry import components
+from penstock.core.registry import components
+from penstock.core.user_errors import is_explained
+from penstock.datasets.annotations.coco import CocoAnnotations
+from penstock.datasets.demo import shapes as demo
+from penstock.datasets.demo.forms import demo_forms
+from penstock.datasets.demo.shapes import CLASSES, KEYPOINTS, demo_path, draw_scene
+from penstock.datasets.demo.tables import table_path
+from penstock.datasets.records.splits import StorageRecipe, open_split
+from penstock.datasets.storages.image_folder import ImageFolder
+from penstock.datasets.storages.lmdb import LmdbStorage
+from penstock.datasets.streams import sources as stream_sources
+from penstock.pipeline.config.discovery import load_all, load_builtin
 
-AS_ARRAYS = {"memmap", "npy_shards", "pt_shards"}
+AS_ARRAYS = ("memmap", "npy_shards", "pt_shards")
+
+
+def _forms() -> list[str]:
+    load_builtin()
+    return [name for name in demo_forms() if name not in (*AS_ARRAYS, "jsonl", "image_folder")]
+
+
+@pytest.fixture(autouse=True)
+def loaded():
+    load_all(())
 
 
 @pytest.fixture
@@ -114,9 +125,8 @@ def test_it_is_made_once_and_packed_once(tmp_path, small):
         ]
 
 
-@pytest.mark.parametrize("storage_name", sorted(FORMS.keys() - AS_ARRAYS - {"jsonl"}))
+@pytest.mark.parametrize("storage_name", _forms())
 def test_every_form_holds_the_same_images_and_labels(tmp_path, small, storage_name):
-    load_all(())
     folder = demo_path(storage_name, tmp_path)
     images = demo_path("image_folder", tmp_path)
     make = {c.name: c.target for c in components() if c.group == "storage"}[storage_name]
@@ -136,14 +146,13 @@ def _sorted(records):
 
 @pytest.mark.parametrize("source_name", ["jsonl", "webdataset"])
 def test_as_a_stream_it_is_the_same_with_the_classes_mixed(tmp_path, small, source_name):
-    load_all(())
     recipe = StorageRecipe(
         {c.name: c.target for c in components() if c.group == "source"}[source_name],
         {"path": str(demo_path(source_name, tmp_path))},
     )
     for split in ("train", "val"):
-        source, keep = stream_splits.open_split(recipe, split=split, val_fraction=0.2, lanes=1)
-        assert keep is None and source.class_names == CLASSES
+        source, keep = stream_sources.open_split(recipe, split=split, val_fraction=0.2, lanes=1)
+        assert keep is None and source.capabilities.class_names == CLASSES
         (shard,) = source.shards(0)
         found = [source.load(item) for item in source.open(shard)]
         files = ImageFolder(str(demo_path("image_folder", tmp_path) / split))
@@ -152,9 +161,8 @@ def test_as_a_stream_it_is_the_same_with_the_classes_mixed(tmp_path, small, sour
         assert sorted(labels[: len(CLASSES)]) == list(range(len(CLASSES)))
 
 
-@pytest.mark.parametrize("storage_name", sorted(AS_ARRAYS))
+@pytest.mark.parametrize("storage_name", AS_ARRAYS)
 def test_as_arrays_it_is_the_same_in_squares(tmp_path, small, storage_name):
-    load_all(())
     folder = demo_path(storage_name, tmp_path)
     make = {c.name: c.target for c in components() if c.group == "storage"}[storage_name]
     for split in ("train", "val"):

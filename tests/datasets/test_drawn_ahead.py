@@ -8,18 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets.pending_image import PendingImage
-from datasets.sample import BadRecord, BadSample, Record, Sample
-from datasets.stage_times import StageTimes
-from datasets.stages import DecodeStage
-from datasets.transform_stage import TransformStage
+from penstock.core.sample import BadRecord, BadSample, PendingImage, Record, Sample
+from penstock.core.stage_times import StageTimes
+from penstock.datasets.sample_stages import DecodeStage, TransformStage
+from penstock.transforms.cpu.stack import Stack, build_stack
+from penstock.transforms.decode.image import ImageDecoder
+from penstock.transforms.decode.image.jpeg_tiles import write_tiled
+from penstock.transforms.decode.scaled import ScaledDecoder
 from tests.building import build_step
 from tests.contracts.equality import assert_same
 from tests.photographs import photograph, scene
-from transforms.cpu.stack import Stack, build_stack
-from transforms.decode.image import ImageDecoder
-from transforms.decode.scaled import ScaledDecoder
-from transforms.formats.jpeg_tiles import write_tiled
 
 SIZE = (24, 32)
 RESIZED = {"_target_": "albumentations.RandomResizedCrop", "size": list(SIZE)}
@@ -92,18 +90,15 @@ def test_what_was_drawn_keeps_its_order_and_few_images_wait():
             events.append(("pixels", number))
             return scene(90, 120), 0, 0
 
-        def cut(box: object) -> Any:
-            events.append(("cut", number))
-            return lambda: decode(box)
+        events.append(("pending", number))
+        return PendingImage((90, 120, 3), decode)
 
-        return PendingImage((90, 120, 3), decode, cut=cut)
-
-    samples = [{"image": pending(number), "index": number, "key": "a"} for number in range(40)]
+    samples = ({"image": pending(number), "index": number, "key": "a"} for number in range(40))
     TransformStage(stack("imagenet"), seed=0, storage="s").each(samples, np.arange(40), 0)
-    numbers = {what: [n for kind, n in events if kind == what] for what in ("cut", "pixels")}
-    assert numbers["cut"] == numbers["pixels"] == list(range(40))
-    assert [kind for kind, _ in events[:17]] == ["cut"] * 16 + ["pixels"]
-    waiting = np.cumsum([1 if kind == "cut" else -1 for kind, _ in events])
+    numbers = {what: [n for kind, n in events if kind == what] for what in ("pending", "pixels")}
+    assert numbers["pending"] == numbers["pixels"] == list(range(40))
+    assert [kind for kind, _ in events[:17]] == ["pending"] * 16 + ["pixels"]
+    waiting = np.cumsum([1 if kind == "pending" else -1 for kind, _ in events])
     assert waiting.max() == 16
 
 
@@ -117,10 +112,10 @@ def test_the_times_tell_decoding_from_transforming(monkeypatch):
     TransformStage(stack("imagenet"), seed=0, storage="s").each(
         samples, np.arange(20), 0, times=times
     )
-    # A tick each for cutting and for decoding.
-    assert times.decode == 20 * 2
-    # Around each cutting two more of a clock; around the pixels of 16, and of 4, one.
-    draws, pixels = 20 * (3 - 1), (2 * 16 + 1 - 16) + (2 * 4 + 1 - 4)
+    # A tick for each decoding.
+    assert times.decode == 20
+    # A tick around each draw; around the pixels of 16, and of 4, one.
+    draws, pixels = 20, (2 * 16 + 1 - 16) + (2 * 4 + 1 - 4)
     assert times.transform == draws + pixels
 
 

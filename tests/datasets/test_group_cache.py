@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from datasets.group_cache import GroupCache
+from penstock.datasets.files.group_cache import GroupCache
 
 
 def reader(cache, loads):

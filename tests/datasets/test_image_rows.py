@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets.eager_dataset import EagerDataset
-from datasets.map_dataset import MapDataset
-from datasets.sample import BadSample
+from penstock.core.sample import BadSample
+from penstock.datasets.map_dataset import MapDataset
+from penstock.transforms.cpu.stack import build_stack
+from penstock.transforms.decode.image import ImageDecoder
+from penstock.transforms.decode.raw import RawDecoder
 from tests.building import build_step
 from tests.contracts.equality import assert_same
+from tests.datasets.test_eager import eager
 from tests.datasets.test_map_dataset import STEPS, fetch, identity, storage
 from tests.memory_storage import MemoryStorage
-from transforms.cpu.stack import build_stack
-from transforms.decode.image import ImageDecoder
-from transforms.decode.raw import RawDecoder
 
 INDICES = np.array([7, 1, 2, 0, 5, 7, 3, 6, 4, 0, 1, 3, 6, 7, 0, 1, 3, 4, 6, 7], np.int64)
 POSITIONS = np.arange(30, 50)
@@ -29,7 +29,7 @@ def dataset(kind: Any = MapDataset, steps: Any = STEPS) -> Any:
     return kind(storage(), decode=ImageDecoder(), transform=transform, seed=5)
 
 
-@pytest.mark.parametrize("kind", [MapDataset, EagerDataset])
+@pytest.mark.parametrize("kind", [MapDataset, eager])
 @pytest.mark.parametrize(
     "steps",
     [STEPS, {**STEPS, "blur": BLUR}, {"resize": RESIZE}, {"blur": BLUR, **STEPS}],
@@ -41,7 +41,7 @@ def test_rows_hold_what_is_given_without_them(kind, steps):
     expected = fetch(data, INDICES, POSITIONS)
     assert data.row_shape == (16, 16, 3)
     rows = np.full((20, 16, 16, 3), 7, np.uint8)
-    samples = data.finish(data.read(INDICES), POSITIONS, 0, rows=rows)
+    samples = data.finish(data.read(INDICES, POSITIONS, 0), POSITIONS, 0, rows=rows)
     assert_same(samples, expected)
     bad = [i for i, sample in enumerate(samples) if isinstance(sample, BadSample)]
     assert bad == [2, 4]
@@ -54,7 +54,7 @@ def test_images_of_another_shape_are_left_where_they_are():
     data = dataset()
     expected = fetch(data, INDICES, POSITIONS)
     rows = np.full((20, 16, 17, 3), 7, np.uint8)
-    assert_same(data.finish(data.read(INDICES), POSITIONS, 0, rows=rows), expected)
+    assert_same(data.finish(data.read(INDICES, POSITIONS, 0), POSITIONS, 0, rows=rows), expected)
     assert (rows == 7).all()
 
 
@@ -71,7 +71,7 @@ def test_what_a_transform_keeps_is_no_row():
         decode=RawDecoder(), transform=keeps, seed=0,
     )  # fmt: skip
     rows = np.zeros((8, 4, 4, 3), np.uint8)
-    samples = data.finish(data.read(np.arange(8)), np.arange(8), 0, rows=rows)
+    samples = data.finish(data.read(np.arange(8), np.arange(8), 0), np.arange(8), 0, rows=rows)
     assert np.array_equal(rows, np.stack(pixels))
     assert all(np.shares_memory(sample["image"], rows) for sample in samples)
     assert not any(np.shares_memory(sample["image"], rows) for sample in kept)
@@ -91,7 +91,7 @@ def test_what_a_step_in_the_stack_keeps_is_no_row():
     storage = MemoryStorage([{"image": image}])
     data = MapDataset(storage, decode=RawDecoder(), transform=stack, seed=0)
     rows = np.zeros((1, 4, 4, 3), np.uint8)
-    (sample,) = data.finish(data.read(np.arange(1)), np.arange(1), 0, rows=rows)
+    (sample,) = data.finish(data.read(np.arange(1), np.arange(1), 0), np.arange(1), 0, rows=rows)
     assert np.shares_memory(sample["image"], rows)
     assert not np.shares_memory(kept[0]["image"], rows)
 
@@ -111,7 +111,7 @@ def test_images_in_a_mapped_file_are_cropped_into_their_rows(tmp_path):
     ]  # fmt: skip
     rows = np.zeros((8, 16, 16, 3), np.uint8)
     at = np.arange(8)
-    samples = data[0].finish(data[0].read(at), at, 0, rows=rows)
+    samples = data[0].finish(data[0].read(at, at, 0), at, 0, rows=rows)
     assert_same(samples, fetch(data[1], at, at))
     assert all(np.shares_memory(sample["image"], rows) for sample in samples)
 
@@ -122,7 +122,7 @@ def test_rows_of_a_data_set_held_in_memory_do_not_change_it():
     fields = [{"image": image} for image in held]
     data = MapDataset(MemoryStorage(fields), decode=RawDecoder(), transform=identity, seed=0)
     rows = np.zeros((8, 4, 4, 3), np.uint8)
-    for sample in data.finish(data.read(np.arange(8)), np.arange(8), 0, rows=rows):
+    for sample in data.finish(data.read(np.arange(8), np.arange(8), 0), np.arange(8), 0, rows=rows):
         sample["image"][...] = 0
     assert np.array_equal(held, before)
 

@@ -1,11 +1,15 @@
 """The index: what is written is what is read, in little space, wherever it is pickled to."""
 
+from __future__ import annotations
+
+import json
 import os
 import pickle
 import shutil
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasets import protocols
-from datasets.index import Index, write_index
-from datasets.memory_index import MemoryIndex
+from penstock.core import contracts
+from penstock.datasets.records.index import Index, write_index
+from penstock.datasets.records.memory_index import MemoryIndex
 from tests.contracts.damage import flipped
 from tests.contracts.memory import worker_memory
 
@@ -53,8 +57,8 @@ def test_round_trip(tmp_path_factory, keys, dtype, data):
 
 def test_contract(tmp_path):
     index = made(tmp_path / "x", ["ü", "b"], label=np.array([0, 1]))
-    assert isinstance(index, protocols.Index)
-    assert isinstance(MemoryIndex(["a"]), protocols.Index)
+    assert isinstance(index, contracts.Index)
+    assert isinstance(MemoryIndex(["a"]), contracts.Index)
     assert index.keys(np.array([1, 0, 1])) == ["b", "ü", "b"]
     assert index.class_names == ("a", "b")
     assert index.columns == ("label",)
@@ -67,6 +71,16 @@ def test_contract(tmp_path):
             index.take(np.array([wrong]))
     with pytest.raises(ValueError, match="read-only"):
         index.column("label")[0] = 1
+
+
+def test_what_was_noted_is_there_wherever_it_is_pickled_to(tmp_path):
+    noted = {"field_classes": {"mask": ["sky", "road"]}, "files": ["a"]}
+    write_index(tmp_path / "x", keys=["a", "b"], columns={}, metadata=noted)
+    index = Index.open(tmp_path / "x")
+    for one in (index, index.take(np.array([1]))):
+        copy = pickle.loads(pickle.dumps(one))
+        assert copy.metadata == one.metadata == noted
+        assert copy.field_classes == {"mask": ("sky", "road")}
 
 
 def test_generated_keys_store_nothing(tmp_path):
@@ -116,7 +130,8 @@ def test_writing_is_whole_or_nothing(tmp_path, monkeypatch):
 def test_a_disk_that_fills_up_leaves_what_was_there(tmp_path):
     made(tmp_path / "x", ["old"])
     code = (
-        "import resource, signal, sys, numpy as np; from datasets.index import write_index;"
+        "import resource, signal, sys, numpy as np;"
+        "from penstock.datasets.records.index import write_index;"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000));"
         "write_index(sys.argv[1], keys=['new'] * 10**5, columns={'x': np.zeros(10**5)})"
@@ -130,17 +145,39 @@ def test_a_disk_that_fills_up_leaves_what_was_there(tmp_path):
     assert Index.open(tmp_path / "x", verify=True).keys(np.array([0])) == ["old"]
 
 
+def _written_by_the_first_version(path, keys, columns, fingerprint):
+    """An Arrow file of one batch, with what was known of it in the metadata of its schema."""
+    key = pa.array([key.encode() for key in keys], pa.binary())
+    offsets, text = (np.frombuffer(buffer or b"", np.uint8) for buffer in key.buffers()[1:])
+    length = len("".join(keys))
+    kinds = [("key", "binary"), *((n, str(pa.array(v).type)) for n, v in columns.items())]
+    header = {
+        "count": len(keys), "key_bytes": length, "key_pattern": None, "key_start": 0,
+        "class_names": ["a", "b"], "fingerprint": fingerprint, "metadata": {"packed": 1},
+        "schema": kinds,
+        "checksums": {
+            "key offsets": zlib.crc32(offsets[: 4 * len(keys) + 4]),
+            "key text": zlib.crc32(text[:length]),
+            **{name: zlib.crc32(values.data) if keys else 0 for name, values in columns.items()},
+        },
+    }  # fmt: skip
+    line = json.dumps(header).encode()
+    batch = pa.record_batch([key, *map(pa.array, columns.values())], ["key", *columns])
+    schema = batch.schema.with_metadata({b"penstock": b"%d %s" % (zlib.crc32(line), line)})
+    with pa.ipc.new_file(path, schema) as writer:
+        writer.write_batch(pa.record_batch(batch.columns, schema=schema))
+
+
 @pytest.mark.parametrize("rows", [0, 100])
-def test_an_index_that_pyarrow_wrote_is_read(tmp_path, rows):
-    """Those in caches, and the marks of packed data, were written so."""
+def test_what_the_first_version_wrote_beside_packed_data_is_read(tmp_path, rows):
     keys = [f"key {i}" for i in range(rows)]
     columns = {dtype: np.arange(rows, dtype=dtype) for dtype in ("u1", "i8", "f2", "f4", "f8")}
-    ours = made(tmp_path / "ours", keys, label=np.arange(rows), **columns)
-    with pa.memory_map(str(tmp_path / "ours")) as source:
-        batch = pa.ipc.open_file(source).get_batch(0)
-        with pa.ipc.new_file(tmp_path / "theirs", batch.schema) as writer:
-            writer.write_batch(batch)
-    theirs = Index.open(tmp_path / "theirs", verify=True)
+    columns = {"label": np.arange(rows), **columns}
+    ours = made(tmp_path / "ours", keys, **columns)
+    path = tmp_path / "theirs"
+    _written_by_the_first_version(path, keys, columns, ours.fingerprint())
+    theirs = Index.open(path, verify=True)
+    assert theirs.metadata == {"packed": 1}
     assert theirs.fingerprint() == ours.fingerprint()
     assert theirs.class_names == ours.class_names
     assert theirs.keys(np.arange(rows)) == keys
@@ -148,6 +185,17 @@ def test_an_index_that_pyarrow_wrote_is_read(tmp_path, rows):
     for name in columns:
         assert theirs.column(name).dtype == columns[name].dtype
         assert theirs.column(name).tolist() == columns[name].tolist()
+    found = 0
+    for _ in flipped(path, range(0, path.stat().st_size, 37), np.random.default_rng(0)):
+        try:
+            read = Index.open(path)
+        except ValueError as error:
+            assert "damaged or no index file" in str(error)
+            found += 1
+        else:
+            assert read.keys(np.arange(rows)) == keys
+            assert read.column("label").tolist() == list(range(rows))
+    assert found > 5
 
 
 def test_damage_anywhere_is_found(tmp_path):
@@ -165,6 +213,10 @@ def test_damage_anywhere_is_found(tmp_path):
             assert read.keys(np.arange(50)) == keys
             assert read.column("label").tolist() == list(range(50))
     assert found > 50
+    with open(path, "ab") as file:
+        file.write(b"more")
+    with pytest.raises(ValueError, match="damaged or no index file"):
+        Index.open(path)
     with pytest.raises(FileNotFoundError):
         Index.open(tmp_path / "none")
 
@@ -214,7 +266,7 @@ def test_a_million_files_open_in_seconds(tmp_path, monkeypatch):
             os.close(os.open(f"{folder}/{j:06d}.jpg", os.O_CREAT | os.O_WRONLY))
     code = (
         "import sys, time; t = time.perf_counter();"
-        "from datasets.storages.image_folder import ImageFolder;"
+        "from penstock.datasets.storages.image_folder import ImageFolder;"
         "assert len(ImageFolder(sys.argv[1])) == 10**6; print(time.perf_counter() - t)"
     )
     seconds = [

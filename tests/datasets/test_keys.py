@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from datasets.keys import Keys
-from pipeline import build_loader, compose
+from penstock import build_loader, compose
+from penstock.core.sample import Keys
 
 
 @pytest.mark.parametrize("pattern", ["{}", "row{:05}", "img_{:07d}.jpg", None])
@@ -58,8 +58,8 @@ def test_libraries_that_rebuild_sequences_leave_them_alone():
     "engine",
     [
         ["loader=inline"],
-        ["loader=ring", "loader.num_workers=2"],
-        ["loader=ring", "loader.num_workers=1", "loader.processes=1"],
+        ["loader=threads", "loader.num_workers=2"],
+        ["loader=processes", "loader.num_workers=1", "loader.processes=1"],
         ["loader=torch", "loader.num_workers=1"],
     ],
 )

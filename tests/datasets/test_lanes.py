@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datasets.generator_source import GeneratedRecords
-from datasets.lanes import Lane, read_lanes, window_order
-from datasets.shard_records import ShardRecords
+from penstock.core.sample import Record
+from penstock.datasets.streams.lanes import Lane, ShardItems, ShardRecords, read_lanes, window_order
 
 SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=9)
 LANES = st.integers(1, 6)
@@ -32,12 +31,11 @@ class Shards:
         self.opened.append(shard)
         source = self
 
-        class Reader(GeneratedRecords):
-            def close(self) -> None:
-                source.closed += 1
+        def close() -> None:
+            source.closed += 1
 
-        items = ({"key": f"{shard}-{number}"} for number in range(self.sizes[shard]))
-        return Reader(items, shard=shard, where="test")
+        items = (Record(-1, f"{shard}-{number}", {}) for number in range(self.sizes[shard]))
+        return ShardItems(items, close=close)
 
 
 def lanes_of(
@@ -115,14 +113,14 @@ def test_no_more_is_read_than_a_window_before_the_first_record():
     source = Shards([1000, 1000])
     made = 0
 
-    class Counting(GeneratedRecords):
-        def __next__(self) -> Any:
-            nonlocal made
+    def counted(shard: int) -> Any:
+        nonlocal made
+        for n in range(1000):
             made += 1
-            return super().__next__()
+            yield Record(-1, f"{shard}-{n}", {})
 
-    source.open = lambda shard: Counting(  # type: ignore[method-assign]
-        ({"key": f"{shard}-{n}"} for n in range(1000)), shard=shard, where="test"
+    source.open = lambda shard: ShardItems(  # type: ignore[method-assign]
+        counted(shard), close=lambda: None
     )
     items = read_lanes(lanes_of(source, 2, 100), 0)
     for number in range(1, 601):

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from datasets.map_dataset import MapDataset
-from datasets.protocols import Dataset
-from datasets.sample import BadSample
-from pipeline.blame import is_explained
-from pipeline.rng import KeyedRng, Stream
+from penstock.core.contracts import Dataset
+from penstock.core.rng import KeyedRng, Stream
+from penstock.core.sample import BadSample
+from penstock.core.user_errors import is_explained
+from penstock.datasets.map_dataset import MapDataset
+from penstock.transforms.cpu.stack import build_stack
+from penstock.transforms.decode.image import ImageDecoder
+from penstock.transforms.decode.raw import make_raw_decoder
 from tests.building import build_step
 from tests.contracts.equality import assert_same, untouched_global_states
 from tests.memory_storage import MemoryStorage
 from tests.photographs import photograph
-from transforms.cpu.stack import build_stack
-from transforms.decode.image import ImageDecoder
-from transforms.decode.raw import make_raw_decoder
 
 STEPS = {
     "crop": {"_target_": "albumentations.RandomResizedCrop", "size": [16, 16]},

@@ -8,18 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from datasets.map_dataset import MapDataset
-from datasets.memory_index import MemoryIndex
-from datasets.mix_dataset import MixDataset
-from datasets.mix_index import MixIndex, united
-from datasets.protocols import PartnerDataset
-from datasets.sample import BadSample, Record
-from datasets.stage_times import CountedRecords, StageTimes
-from pipeline.loader.faults import Replacer
-from pipeline.loader.loader import Loader
-from pipeline.loader.settings import LoaderSettings
-from pipeline.samplers.mix import MixedSource, MixSampler, Mixture
-from pipeline.samplers.random import RandomSampler
+from penstock.core.contracts import Dataset, DatasetCapabilities, TransformCapabilities
+from penstock.core.sample import BadSample, Record
+from penstock.core.stage_times import CountedRecords, StageTimes
+from penstock.datasets.map_dataset import MapDataset
+from penstock.datasets.mix import MixDataset, MixIndex, united
+from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.pipeline.loader.faults import Replacer
+from penstock.pipeline.loader.loader import Loader
+from penstock.pipeline.loader.settings import LoaderSettings
+from penstock.pipeline.samplers.mix import MixedSource, MixSampler, Mixture
+from penstock.pipeline.samplers.random import RandomSampler
 from tests.contracts.equality import assert_same
 from tests.memory_storage import MemoryStorage
 
@@ -35,7 +34,7 @@ class Stored(MemoryStorage):
         keys = [f"{name}/{i}" for i in range(len(fields))]
         self._index = MemoryIndex(keys, {"label": labels, name: labels}, classes)
         if field_classes:
-            self._index.field_classes = field_classes
+            self._index._field_classes = field_classes
 
     @property
     def index(self):
@@ -90,7 +89,7 @@ def fetch(data, indices, positions, epoch=0):
 
 def test_samples_are_those_of_their_dataset_told_apart():
     data = mixed()
-    assert isinstance(data, PartnerDataset) and len(data) == 11
+    assert isinstance(data, Dataset) and len(data) == 11
     samples = fetch(data, [7, 0, 10, 6], [3, 4, 5, 6], 2)
     assert [s["source"] for s in samples] == [1, 0, 1, 0]
     assert [s["index"] for s in samples] == [7, 0, 10, 6]
@@ -126,7 +125,7 @@ def test_annotated_fields_are_united_too_and_ids_to_ignore_stay():
     mask = np.array([[0, 1, 2, 255]], np.uint8)
     first = dataset(None, [0], box_labels=boxes, mask=mask)
     second = dataset(None, [0], box_labels=boxes, mask=mask)
-    second.storage.index.field_classes = {"box_labels": MORE, "mask": MORE}
+    second.storage.index._field_classes = {"box_labels": MORE, "mask": MORE}
     data = mixed(a=first, b=second)
     assert data.index.field_classes["mask"] == ("ant", "bee", "cat", "dog")
     one, two = fetch(data, [0, 1], [0, 1])
@@ -170,7 +169,7 @@ def test_images_are_written_to_the_rows_of_their_batch():
     rows = np.zeros((4, 6, 5, 3), np.uint8)
     indices, positions = np.array([0, 8, 9, 1]), np.arange(4)
     times = StageTimes()
-    samples = data.finish(data.read(indices), positions, 0, rows=rows, times=times)
+    samples = data.finish(data.read(indices, positions, 0), positions, 0, rows=rows, times=times)
     for row, sample in zip(rows, samples, strict=True):
         assert np.shares_memory(row, sample["image"])
     assert times.transform > 0
@@ -178,7 +177,7 @@ def test_images_are_written_to_the_rows_of_their_batch():
 
 def test_each_source_is_read_once_for_a_batch():
     data = mixed()
-    data.read(np.array([10, 0, 9, 3, 7]))
+    data.read(np.array([10, 0, 9, 3, 7]), np.arange(5), 0)
     assert data.sources["a"].storage.reads == [[0, 3]]
     assert data.sources["b"].storage.reads == [[3, 2, 0]]
 
@@ -187,10 +186,10 @@ def test_what_caches_had_is_counted():
     data = mixed()
     for number, source in enumerate(data.sources.values()):
         read = source.read
-        source.read = lambda indices, read=read, hits=number + 1: CountedRecords(
-            read(indices), hits=hits, misses=1, damaged=0, decode_s=0.5
+        source.read = lambda *given, read=read, hits=number + 1: CountedRecords(
+            read(*given), hits=hits, misses=1, damaged=0, decode_s=0.5
         )
-    records = data.read(np.array([0, 10]))
+    records = data.read(np.array([0, 10]), np.arange(2), 0)
     assert (records.hits, records.misses, records.decode_s) == (3, 2, 1.0)
 
 
@@ -203,7 +202,7 @@ def test_bad_samples_say_which_they_are_and_are_replaced_from_their_source():
     assert positions.size
     for position in positions.tolist():
         found = fetch(data, [43], [position])[0]
-        sample, index = Replacer(data, sampler, 0).replace(found, 0)
+        sample, index = Replacer(data, sampler, 0, same=sampler.capabilities.same).replace(found, 0)
         assert sample["source"] == 1 and index == sample["index"] >= 40
 
 
@@ -244,7 +243,7 @@ def test_batches_tell_the_source():
 
 
 def torch_stack(samples):
-    from pipeline.collates.stack import stack
+    from penstock.pipeline.collates.stack import stack
 
     return stack(samples)
 
@@ -252,7 +251,9 @@ def torch_stack(samples):
 class Mosaic:
     """Adds the mean of its partners' images, and notes whose they are."""
 
-    needs_partners = True
+    @property
+    def capabilities(self):
+        return TransformCapabilities(partner_counts=self.partner_counts)
 
     def partner_counts(self, rng):
         return [2]
@@ -266,7 +267,7 @@ def test_partners_are_of_the_same_source():
     first = dataset(ANIMALS, range(40), transform=Mosaic())
     second = dataset(ANIMALS, range(100, 130), transform=Mosaic())
     data = mixed(a=first, b=second)
-    assert data.needs_partners
+    assert data.capabilities.drawing_from
     for sampler in (sampler_of(data, (1, 2)), RandomSampler(70)):
         bound = data.drawing_from(sampler)
         assert_same(fetch(bound, range(70), range(70)), fetch(bound, range(70), range(70)))
@@ -285,7 +286,8 @@ def test_the_fingerprint_is_of_names_data_and_order():
 
 def test_what_has_no_place_in_a_mix_is_refused():
     class Stream:
-        row_shape = None
+        row_shape = class_names = None
+        reopens = True
 
         def open(self, epoch, start):
             return iter(())
@@ -298,7 +300,8 @@ def test_what_has_no_place_in_a_mix_is_refused():
 
     own = dataset(ANIMALS, range(3))
     collating, table = Plain(own), Plain(own)
-    collating.collate, table.table = list, object()
+    collating.capabilities = DatasetCapabilities(collate=list)
+    table.capabilities = DatasetCapabilities(table=object())
     for source, message in (
         (Stream(), "'b' is a stream, .* a mix draws by index; give dataset.sources.b.dataset"),
         (collating, "collate_fn of its own"),

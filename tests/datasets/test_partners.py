@@ -6,19 +6,18 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from datasets.eager_dataset import EagerDataset
-from datasets.map_dataset import MapDataset
-from datasets.partners import ATTEMPTS
-from datasets.protocols import StagedDataset
-from datasets.sample import BadSample
-from datasets.stage_times import CountedRecords
-from pipeline.registry import register
-from pipeline.samplers.random import RandomSampler
+from penstock.core.registry import register
+from penstock.core.sample import BadSample
+from penstock.core.stage_times import CountedRecords
+from penstock.datasets.map_dataset import MapDataset
+from penstock.datasets.partners import ATTEMPTS
+from penstock.pipeline.samplers.random import RandomSampler
+from penstock.transforms.cpu.stack import build_stack
+from penstock.transforms.decode.raw import RawDecoder
 from tests.building import build_step
 from tests.contracts.equality import assert_same
+from tests.datasets.test_eager import eager
 from tests.memory_storage import MemoryStorage
-from transforms.cpu.stack import build_stack
-from transforms.decode.raw import RawDecoder
 
 N = 30
 
@@ -61,7 +60,7 @@ def fetch(data, indices, positions, epoch=0):
 
 def test_partners_are_records_of_other_positions_in_one_read():
     data = dataset().drawing_from(RandomSampler(N, seed=5))
-    assert isinstance(data, StagedDataset)
+    assert data.capabilities.staged is data
     positions = np.arange(N)
     indices = RandomSampler(N, seed=5).indices(1, 0, N)
     samples = data.fetch(indices, positions, 1)
@@ -87,8 +86,8 @@ def test_partners_follow_position_epoch_and_sampler_alone():
             assert_same(result, together)
     records = data.read(np.array(indices), np.array(positions), 0)
     assert_same(data.finish(records, np.array(positions), 0), together)
-    eager = dataset(EagerDataset).drawing_from(RandomSampler(N, seed=5))
-    assert_same(fetch(eager, indices, positions), together)
+    held = dataset(eager).drawing_from(RandomSampler(N, seed=5))
+    assert_same(fetch(held, indices, positions), together)
     for other in (fetch(data, indices, positions, 1), fetch(dataset(), indices, positions)):
         assert [s["others"] for s in other] != [s["others"] for s in together]
     in_order = [[s["others"] for s in fetch(dataset(), indices, positions, e)] for e in (0, 1)]
@@ -118,13 +117,13 @@ def test_a_sampler_that_repeats_records_gives_those_that_it_draws():
 
 def test_the_draws_of_the_sample_itself_are_those_without_partners():
     plain = dataset(steps={"double": {"_target_": "transform/test_partners_double"}})
-    assert not plain.needs_partners and dataset().needs_partners
+    assert not plain.capabilities.drawing_from and dataset().capabilities.drawing_from
     first = fetch(dataset(), range(N), range(N))
     none = dataset(steps={"names": {"_target_": "transform/test_partners_names", "most": 0}})
     assert [s["draw"] for s in first] == [s["draw"] for s in fetch(none, range(N), range(N))]
 
 
-@pytest.mark.parametrize("kind", [MapDataset, EagerDataset])
+@pytest.mark.parametrize("kind", [MapDataset, eager])
 def test_partners_are_not_transformed_and_steps_have_their_own(kind):
     steps = {
         "double": {"_target_": "transform/test_partners_double"},
@@ -139,7 +138,7 @@ def test_partners_are_not_transformed_and_steps_have_their_own(kind):
     assert any(s["others"][:1] != s["more"] for s in samples)
 
 
-@pytest.mark.parametrize("kind", [MapDataset, EagerDataset])
+@pytest.mark.parametrize("kind", [MapDataset, eager])
 def test_bad_partners_are_drawn_again_and_leave_the_others_as_they_are(kind):
     bad = (2, 5, 9, 11, 13, 17, 18, 20, 21, 26)
     good = [i for i in range(N) if i not in bad]

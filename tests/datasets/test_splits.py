@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasets.index import Index
-from datasets.splits import StorageRecipe, find_parts, is_val, open_split
-from datasets.storages.image_folder import ImageFolder
-from datasets.storages.lmdb import LmdbStorage
-from datasets.subset import Subset
+from penstock.datasets.records.index import Index
+from penstock.datasets.records.splits import StorageRecipe, find_parts, is_val, open_split
+from penstock.datasets.records.subset import Subset
+from penstock.datasets.storages.image_folder import ImageFolder
+from penstock.datasets.storages.lmdb import LmdbStorage
 from tests.contracts.storage import check_storage
 from tests.datasets.storages.lmdb_files import Listed
 from tests.packed import write_lmdb
@@ -75,13 +75,74 @@ def test_a_storage_without_classes_must_have_the_same_ones(tmp_path):
         both(StorageRecipe(make, {"path": str(tmp_path)}), 0.1)
 
 
-def test_folders_with_other_names_are_not_taken_for_classes(tmp_path):
-    put(tmp_path, ["train/a/1.jpg", "valid/a/1.jpg"])
-    with pytest.raises(ValueError, match=r"holds train and valid, expected .* rename valid to val"):
-        both(recipe(tmp_path), 0.1)
-    put(tmp_path / "y", ["train/1.jpg", "plane/1.jpg"])
+@pytest.mark.parametrize(
+    ("train", "val"),
+    [("train", "valid"), ("Train", "Val"), ("Training", "Validation"), ("trn", "dev"),
+     ("train2017", "val2017"), ("my-train", "my-val"), ("TRAIN_images", "VAL_images")],
+)  # fmt: skip
+def test_the_usual_words_name_splits_in_any_case(tmp_path, train, val, caplog):
+    put(tmp_path, [f"{train}/a/1.jpg", f"{train}/b/2.jpg", f"{val}/a/3.jpg", "notes.txt"])
+    assert find_parts(tmp_path) == {"train": str(tmp_path / train), "val": str(tmp_path / val)}
+    assert [keys(part) for part in both(recipe(tmp_path), 0.5)] == [
+        ["a/1.jpg", "b/2.jpg"], ["a/3.jpg"],
+    ]  # fmt: skip
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("train", "test"), [("Train", "Test"), ("Training", "Testing"), ("seg_train", "seg_test")]
+)
+def test_without_a_val_the_test_part_validates_and_that_is_said(tmp_path, train, test, caplog):
+    put(tmp_path, [f"{train}/a/1.jpg", f"{train}/b/2.jpg", f"{test}/a/3.jpg"])
+    parts = both(recipe(tmp_path), 0.5)
+    assert [keys(part) for part in parts] == [["a/1.jpg", "b/2.jpg"], ["a/3.jpg"]]
+    [said] = [record.getMessage() for record in caplog.records]
+    assert f"{test} validates" in said and f"dataset.storage.path={tmp_path / train}" in said
+
+
+def test_two_parts_for_one_split_are_refused(tmp_path):
+    put(tmp_path, ["train/a/1.jpg", "val/a/2.jpg", "valid/a/3.jpg"])
+    with pytest.raises(ValueError, match=r"holds val and valid, expected one of them; .*val_path"):
+        both(recipe(tmp_path), 0.5)
+
+
+def test_parts_may_lie_apart(tmp_path):
+    put(tmp_path / "x", ["a/1.jpg", "b/2.jpg"])
+    put(tmp_path / "y", ["b/3.jpg"])
+    apart = StorageRecipe(ImageFolder, {"path": str(tmp_path / "x")}, str(tmp_path / "y"))
+    train, val = both(apart, 0.5)
+    assert [keys(train), keys(val)] == [["a/1.jpg", "b/2.jpg"], ["b/3.jpg"]]
+    assert val.index.class_names == ("a", "b")
+
+
+def test_a_path_beside_val_path_is_the_training_part_itself(tmp_path):
+    put(tmp_path / "x", ["train/a/1.jpg", "test/a/2.jpg"])
+    put(tmp_path / "y", ["a/3.jpg"])
+    apart = StorageRecipe(ImageFolder, {"path": str(tmp_path / "x")}, str(tmp_path / "y"))
+    with pytest.raises(ValueError, match=r"'train' and 'test' look like parts"):
+        both(apart, 0.5)
+
+
+def test_classes_that_look_like_splits_are_refused(tmp_path):
+    put(tmp_path, ["x/1.jpg"])
+
+    def make(path, classes=None):
+        return Listed({"k": {"image": b"", "label": 0}}, classes or ("Test", "Train", "x"))
+
+    with pytest.raises(ValueError, match=r"'Train' and 'Test' look like parts .*classes=\[...\]"):
+        both(StorageRecipe(make, {"path": str(tmp_path)}), 0.1)
+    typed = {"path": str(tmp_path), "classes": ["Test", "Train", "x"]}
+    assert len(both(StorageRecipe(make, typed), 0)[0]) == 1
+
+
+def test_a_class_called_train_is_one(tmp_path):
+    put(tmp_path / "y", ["train/1.jpg", "plane/1.jpg", "test_tube/1.jpg", "train_station/2.jpg"])
     assert find_parts(tmp_path / "y") is None
-    assert find_parts(None) is find_parts(tmp_path / "nothing") is None
+    assert both(recipe(tmp_path / "y"), 0)[0].index.class_names == (
+        "plane", "test_tube", "train", "train_station",
+    )  # fmt: skip
+    put(tmp_path / "z", ["train.jpg", "test.jpg"])
+    assert find_parts(tmp_path / "z") is find_parts(None) is find_parts(tmp_path / "no") is None
 
 
 def test_hash_split_is_a_partition_and_reads_as_the_whole(tmp_path):
@@ -171,7 +232,7 @@ def test_a_long_selection_is_mapped_and_made_once(tmp_path, monkeypatch):
     assert isinstance(val.index, Index)
     assert len(train) + len(val) == n
     assert len(pickle.dumps(val)) < 5000
-    monkeypatch.setattr("datasets.splits.is_val", None)
+    monkeypatch.setattr("penstock.datasets.records.splits.is_val", None)
     again = open_split(StorageRecipe(ImageFolder, arguments), split="val", val_fraction=0.5)
     assert again.fingerprint() == val.fingerprint()
     assert keys(pickle.loads(pickle.dumps(again))) == keys(val)
@@ -205,8 +266,7 @@ def test_shards_and_folders_of_the_public_hubs(tmp_path):
     put(tmp_path, [f"[b]/{name}.parquet" for name in shards])
     assert len(glob.glob(find_parts(tmp_path / "[b]")["train"])) == 2
     put(tmp_path, ["c/train-00000-of-00001.parquet", "c/test-00000-of-00001.parquet"])
-    with pytest.raises(ValueError, match="holds train and test, expected train and validation"):
-        find_parts(tmp_path / "c")
+    assert find_parts(tmp_path / "c")["val"] == str(tmp_path / "c/test-*-of-*.parquet")
     put(tmp_path, ["d/train-00000-of-00001.parquet"])
     assert find_parts(tmp_path / "d") is None
     put(tmp_path, ["e/dataset_dict.json", "e/train/x.arrow", "e/validation/x.arrow"])

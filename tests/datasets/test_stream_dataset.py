@@ -14,14 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datasets.generator_source import GeneratedRecords, GeneratorSource
-from datasets.protocols import StreamDataset
-from datasets.sample import BadRecord
-from datasets.splits import StorageRecipe
-from datasets.stream_dataset import LaneStreamDataset, open_stream
-from pipeline.digest import row_digests
+from penstock.core.contracts import StreamDataset
+from penstock.core.sample import BadRecord, Record
+from penstock.datasets.records.splits import StorageRecipe
+from penstock.datasets.streams.dataset import LaneStreamDataset, open_stream
+from penstock.datasets.streams.lanes import ShardItems
+from penstock.datasets.streams.sources import GeneratorSource
+from penstock.pipeline.loader.digest import row_digests
+from penstock.transforms.decode.raw import RawDecoder
 from tests.pipeline.loader.fakes import digests, make_loader
-from transforms.decode.raw import RawDecoder
 
 
 class Noise:
@@ -31,8 +32,12 @@ class Noise:
         return {**sample, "image": sample["image"] ^ rng.integers(0, 256, (3, 3, 3), np.uint8)}
 
 
+def image_of(key: str) -> dict[str, Any]:
+    return {"image": np.full((3, 3, 3), len(key), np.uint8), "label": len(key) % 3}
+
+
 def fields(key: str) -> dict[str, Any]:
-    return {"key": key, "image": np.full((3, 3, 3), len(key), np.uint8), "label": len(key) % 3}
+    return {"key": key, **image_of(key)}
 
 
 class Sizes:
@@ -52,8 +57,11 @@ class Sizes:
 
     def open(self, shard: int) -> Any:
         keys = [f"{shard}-{number}" for number in range(self.sizes[shard])]
-        items = (BadRecord(-1, k, "spoilt") if k in self.bad else fields(k) for k in keys)
-        return GeneratedRecords(items, shard=shard, where="sizes")
+        items = (
+            BadRecord(-1, k, "spoilt") if k in self.bad else Record(-1, k, image_of(k))
+            for k in keys
+        )
+        return ShardItems(items, close=lambda: None)
 
     def load(self, item: Any) -> Any:
         return item
@@ -85,8 +93,13 @@ def keys_of(loader: Any) -> list[str]:
 @pytest.mark.parametrize(
     "way",
     [
-        {"engine": "ring", "num_workers": 3},
-        {"engine": "ring", "num_workers": 2, "processes": 2, "multiprocessing_context": "fork"},
+        {"engine": "threads", "num_workers": 3},
+        {
+            "engine": "processes",
+            "num_workers": 2,
+            "processes": 2,
+            "multiprocessing_context": "fork",
+        },
         {"engine": "torch", "num_workers": 2, "multiprocessing_context": "fork"},
         {"engine": "auto"},
     ],
@@ -162,7 +175,7 @@ class Cut(Sizes):
     def open(self, shard: int) -> Any:
         damage = BadRecord(-1, "damage", "what comes behind it is lost", ends_shard=True)
         last = [damage] if shard == len(self.sizes) - 1 else []
-        return GeneratedRecords(chain(super().open(shard), last), shard=shard, where="sizes")
+        return ShardItems(chain(super().open(shard), last), close=lambda: None)
 
 
 @pytest.mark.parametrize("val", [False, True])
@@ -237,7 +250,7 @@ def test_generators_give_everything_once_however_they_are_cut(function, argument
         )  # fmt: skip
 
     everything = [f"n{number:03d}" for number in range(50)]
-    with make_loader(dataset("train", 0), num_workers=2, engine="ring") as loader:
+    with make_loader(dataset("train", 0), num_workers=2, engine="threads") as loader:
         assert sorted(keys_of(loader)) == everything
     found: list[str] = []
     for split in ("train", "val"):

@@ -11,12 +11,12 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
-from datasets.protocols import Dataset as DatasetProtocol
-from datasets.protocols import StreamDataset
-from datasets.sample import BadSample
-from datasets.torch_dataset import open_torch
-from pipeline.samplers.random import RandomSampler
-from pipeline.samplers.weighted import WeightedSampler
+from penstock.core.contracts import Dataset as DatasetProtocol
+from penstock.core.contracts import StreamDataset
+from penstock.core.sample import BadSample
+from penstock.datasets.torch_dataset import open_torch
+from penstock.pipeline.samplers.random import RandomSampler
+from penstock.pipeline.samplers.weighted import WeightedSampler
 from tests.contracts.equality import untouched_global_states
 from tests.pipeline.loader.fakes import Collated, digests, make_loader
 

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset
 
-from pipeline.registry import register
+from penstock.core.contracts import SamplerCapabilities
+from penstock.core.registry import register
 
 
 class Photos(Dataset):
@@ -108,7 +109,7 @@ class DeadlyPartner:
 class Groups:
     """Records in order, in groups of four positions that belong together."""
 
-    group = 4
+    capabilities = SamplerCapabilities(group=4)
 
     def __init__(self, n: int, index: Any = None, seed: int = 0) -> None:
         self._n = n

@@ -39,11 +39,14 @@ def make_photos(root: Path, classes: Mapping[str, int] = CLASSES) -> None:
 
 @pytest.fixture(scope="session")
 def packed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same photographs in LMDB and in tar shards, each in a folder of the storage's name."""
-    from datasets.storages.image_folder import ImageFolder
-    from datasets.writers.lmdb import LmdbWriter
-    from datasets.writers.webdataset import WebDatasetWriter
-    from datasets.writing import write_storage
+    """The same photographs in LMDB and in tar shards, each in a folder of the storage's name.
+
+    In `memmap` lie their middles, 20 pixels wide and high, whose batches are made as a whole.
+    """
+    from penstock.datasets.storages.image_folder import ImageFolder
+    from penstock.datasets.storages.lmdb import LmdbWriter
+    from penstock.datasets.storages.webdataset.writer import WebDatasetWriter
+    from penstock.datasets.writing import write_storage
 
     folder = tmp_path_factory.mktemp("packed")
     for split in ("train", "val"):
@@ -51,4 +54,22 @@ def packed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_storage(LmdbWriter(), folder / "lmdb" / split, source)
         shards = WebDatasetWriter(shard_records=9)
         write_storage(shards, folder / "webdataset" / split, source)
+        write_arrays(photos / split, folder / "memmap" / split)
     return folder
+
+
+def write_arrays(photos: Path, folder: Path) -> None:
+    """Write the middles of the photographs that can be read as arrays, and their labels."""
+    images, labels = [], []
+    for label, name in enumerate(sorted(path.name for path in photos.iterdir())):
+        for file in sorted((photos / name).iterdir()):
+            image = cv2.imread(str(file))
+            if image is None:  # the damaged one: a middle of its own
+                image = np.full((20, 20, 3), 7, np.uint8)
+            top, left = ((size - 20) // 2 for size in image.shape[:2])
+            images.append(image[top : top + 20, left : left + 20, ::-1])
+            labels.append(label)
+    folder.mkdir(parents=True)
+    np.save(folder / "images.npy", np.stack(images))
+    np.save(folder / "labels.npy", np.array(labels))
+    (folder / "classes.txt").write_text("\n".join(CLASSES) + "\n")

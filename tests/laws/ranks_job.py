@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch.distributed as dist
 
-from pipeline.training import job
+from penstock.pipeline.training import job
 
 
 def main() -> None:

@@ -6,10 +6,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pipeline import build_loader
-from pipeline.digest import batch_digest, row_digests
+from penstock import build_loader
+from penstock.pipeline.loader.digest import batch_digest, row_digests
 
-DATASETS = ("image_folder", "lmdb", "webdataset", "eager", "torch", "mix")
+DATASETS = ("image_folder", "lmdb", "webdataset", "memmap", "eager", "torch", "mix")
+PACKED = ("lmdb", "webdataset", "memmap")
 SAMPLERS = {
     "sequential": ["sampler=sequential"],
     "random": ["sampler=random"],
@@ -41,6 +42,12 @@ AUGMENTS = {
 IMPORTS = "imports=[tests.laws.components]"
 LOADER = ["loader.batch_size=6", "loader.drop_last=false", "loader.max_error_rate=1"]
 INLINE = {"engine": "inline", "num_workers": 0}
+ENGINES = ("threads", "processes", "torch", "auto")
+
+
+def way(engine: str, num_workers: int = 2, **changes: Any) -> dict[str, Any]:
+    """Settings of the loader under which one of the engines that users get computes batches."""
+    return {"engine": engine, "num_workers": num_workers, **changes}
 
 
 def overrides(
@@ -61,7 +68,7 @@ def overrides(
         data = ["dataset=torch", "dataset.target=tests.laws.components.Photos"]
         data += [f"dataset.args={{root: {photos}/train}}", "dataset.val_fraction=0"]
     else:
-        path = packed / dataset if packed and dataset in ("lmdb", "webdataset") else photos
+        path = packed / dataset if packed and dataset in PACKED else photos
         data = [f"dataset={dataset}", f"dataset.storage.path={path}"]
     return [IMPORTS, *data, *order, *COLLATES[collate], *AUGMENTS[augment], *LOADER]
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from pipeline import compose
-from pipeline.digest import batch_digest
+from penstock import compose
+from penstock.pipeline.loader.digest import batch_digest
 from tests.laws.runs import INLINE, digests, loader_of, overrides
+from tests.pipeline.loader.fakes import the_pool
 
 RAM = "dataset/cache=ram"
 CACHES = {
@@ -28,12 +29,12 @@ CACHES = {
     "disk decoded": ["dataset/cache=disk", "dataset.cache.what=decoded"],
 }  # fmt: skip
 WAYS = {
-    "threads": {"engine": "ring", "num_workers": 3, "processes": 0},
-    "processes": {"engine": "ring", "num_workers": 2, "processes": 2, "read_ahead": 2},
+    "threads": {"engine": "threads", "num_workers": 3, "processes": 0},
+    "processes": {"engine": "processes", "num_workers": 2, "processes": 2, "read_ahead": 2},
     "torch, fork": {"engine": "torch", "num_workers": 2, "multiprocessing_context": "fork"},
     "torch, forkserver": {"engine": "torch", "num_workers": 2},
     "spawn": {
-        "engine": "ring", "num_workers": 2, "processes": 1, "multiprocessing_context": "spawn",
+        "engine": "processes", "num_workers": 2, "processes": 1, "multiprocessing_context": "spawn",
     },
 }  # fmt: skip
 # Every cache inline, and each by another way.
@@ -98,14 +99,14 @@ def test_a_run_resumes_with_another_cache_or_none(photos, tmp_path):
 
 def test_a_worker_that_is_killed_harms_no_batch_of_the_others(photos, tmp_path, expected):
     config = _config(photos, tmp_path, "keep decoded", augment="imagenet")
-    with loader_of(config, engine="ring", num_workers=2, processes=2) as loader:
+    with loader_of(config, engine="processes", num_workers=2, processes=2) as loader:
         given = []
         for epoch in range(3):
             given.append([])
             for number, batch in enumerate(loader):
                 given[-1].append(batch_digest(batch))
                 if number == 1 and epoch < 2:
-                    os.kill(loader._engine._crew.pids[0], signal.SIGKILL)
+                    os.kill(the_pool(loader).pids[0], signal.SIGKILL)
         assert given == expected
 
 
@@ -132,7 +133,7 @@ def test_an_eager_data_set_can_be_read_from_a_cache_on_disk(photos, tmp_path):
 
 
 def test_runs_that_differ_in_their_cache_are_equal_runs():
-    from pipeline.training.run_folder import comparable
+    from penstock.pipeline.training.run_folder import comparable
 
     first, second = compose([]), compose(["dataset/cache=ram", "dataset.cache.max_bytes=1MB"])
     assert comparable(first) == comparable(second)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pipeline.build_transforms import build_device_transforms
-from pipeline.config.compose import compose
-from pipeline.device import DevicePrefetcher
+from penstock.pipeline.build import build_device_transforms
+from penstock.pipeline.config.composition import compose
+from penstock.pipeline.device import DevicePrefetcher
 from tests.laws.runs import INLINE, loader_of, overrides
 
 STEPS = (

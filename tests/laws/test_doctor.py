@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
-from pipeline.__main__ import main
+from penstock.core import registry
+from penstock.pipeline.commands import main
+from penstock.pipeline.config.discovery import load_builtin
+from penstock.pipeline.loader.engines.inline import InlineEngine
 from tests.laws.runs import AUGMENTS, overrides
 
 WAYS = 12
@@ -54,6 +58,22 @@ def test_an_impure_component_is_found_out(name, photos, capsys):
     assert " of 3 batches differ" in output
     assert "all are equal" not in output
     assert "draws from a global random state or keeps state" in output
+
+
+def test_an_engine_of_ones_own_is_compared(photos, capsys, monkeypatch):
+    load_builtin()
+    monkeypatch.setattr(registry, "_components", dict(registry._components))
+
+    class Dark(InlineEngine):
+        def run(self, tasks):
+            for delivery in super().run(tasks):
+                dark = {**delivery.batch, "image": delivery.batch["image"] * 0}
+                yield replace(delivery, batch=dark)
+
+    registry.register("engine", "dark")(Dark)
+    code, output = doctor([*overrides(photos), "loader.engine=dark"], capsys)
+    assert code == 1 and "3 of 3 batches differ" in output
+    assert output.count(" equal ") == WAYS, "all others are"
 
 
 def test_no_batches_are_no_proof(photos, capsys):

@@ -8,19 +8,22 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline import compose
+from penstock import compose
 from tests.laws.pairs import Case, pairwise
 from tests.laws.runs import (
     AUGMENTS,
     COLLATES,
     DATASETS,
+    ENGINES,
     INLINE,
     OF_SOURCES,
     SAMPLERS,
     digests,
     loader_of,
     overrides,
+    way,
 )
+from tests.shares import in_turn
 
 CONTENT = {
     "dataset": DATASETS,
@@ -29,6 +32,7 @@ CONTENT = {
     "augment": tuple(AUGMENTS),
 }
 WAYS = {
+    "engine": ENGINES,
     "num_workers": (0, 1, 2, 3, 7),
     "multiprocessing_context": ("fork", "forkserver", "spawn"),
     "persistent_workers": (True, False),
@@ -50,7 +54,7 @@ def quick(case: Case) -> bool:
 ALONE = {**CONTENT, **WAYS, "dataset": tuple(name for name in DATASETS if name != "mix")}
 MIXED = pairwise({**CONTENT, **WAYS, "dataset": ("mix",), "sampler": OF_SOURCES}, quick)
 CASES = [
-    *pairwise(ALONE, quick),
+    *in_turn(pairwise(ALONE, quick)),
     *MIXED[:2],
     *(pytest.param(case, marks=pytest.mark.slow) for case in MIXED[2:]),
 ]
@@ -72,22 +76,22 @@ def expected(photos, packed):
 def test_every_way_to_run_gives_the_batches_of_the_inline_engine(case, expected):
     content = tuple((name, case[name]) for name in CONTENT)
     config, hashes = expected(content)
-    assert digests(config, engine="torch", **{name: case[name] for name in WAYS}) == hashes
+    assert digests(config, **way(**{name: case[name] for name in WAYS})) == hashes
     first, second = hashes
     assert len(first) == len(second) == len({*first}) >= 6
     if case["sampler"] not in ("sequential", "inference") or case["augment"] != "none":
         assert not {*first} & {*second}, "epochs differ"
 
 
-@pytest.mark.parametrize("dataset", DATASETS)
-def test_evaluation_too_and_again_and_again(dataset, expected, photos, packed):
+@pytest.mark.parametrize(("dataset", "engine"), in_turn([*DATASETS], ENGINES))
+def test_evaluation_too_and_again_and_again(dataset, engine, expected, photos, packed):
     config = compose(overrides(photos, packed, dataset=dataset, sampler="weighted"))
     changes = {"split": "val", "epochs": 3}
     first, *again = digests(config, **changes, **INLINE)
     # `val_fraction=0` leaves nothing of a torch dataset for evaluation.
     assert len(first) == {"torch": 0, "mix": 5}.get(dataset, 3)
     assert again == [first, first]
-    assert digests(config, **changes, engine="torch", num_workers=2) == [first] * 3
+    assert digests(config, **changes, **way(engine)) == [first] * 3
 
 
 @pytest.mark.parametrize("dataset", ["image_folder", "eager", "lmdb", "webdataset"])
@@ -119,12 +123,13 @@ def test_a_component_that_needs_global_states_is_reproducible(photos):
     hashes = digests(config, **INLINE)
     assert len({digest for epoch in hashes for digest in epoch}) == 14
     torch.manual_seed(99)
-    for context in ("fork", "forkserver"):
-        way = {"engine": "torch", "num_workers": 2, "multiprocessing_context": context}
-        assert digests(config, **way) == hashes
+    for engine in ENGINES:
+        for context in ("fork", "forkserver"):
+            assert digests(config, **way(engine, multiprocessing_context=context)) == hashes
 
 
-def test_an_undeclared_draw_is_what_these_tests_would_catch(photos):
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_undeclared_draw_is_what_these_tests_would_catch(engine, photos):
     noise = "augment.train.noise={_target_: transform/laws_undeclared_noise}"
     config = compose([*overrides(photos), noise])
-    assert digests(config, **INLINE) != digests(config, engine="torch", num_workers=2)
+    assert digests(config, **INLINE) != digests(config, **way(engine))

@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from pipeline import compose
+from penstock import compose
 from tests.contracts.equality import seed_globals, untouched_global_states
 from tests.laws.runs import AUGMENTS, DATASETS, INLINE, SAMPLERS, digests, loader_of, overrides
 

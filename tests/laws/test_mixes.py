@@ -7,8 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
-from pipeline import compose
-from pipeline.training.run_folder import comparable
+from penstock import compose
+from penstock.pipeline.training.run_folder import comparable
 from tests.laws.runs import AUGMENTS, IMPORTS, INLINE, LOADER, digests, loader_of, rest, rows
 
 PHOTOS, PACKED = "dataset.sources.photos", "dataset.sources.packed"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline import compose
+from penstock import compose
 from tests.laws.runs import INLINE, digests, loader_of, overrides, rest, rows
 
 MOSAIC = [
@@ -16,9 +16,9 @@ MOSAIC = [
 WAYS = {
     "torch, forked": {"engine": "torch", "num_workers": 2, "multiprocessing_context": "fork"},
     "torch, spawned": {"engine": "torch", "num_workers": 1, "multiprocessing_context": "spawn"},
-    "threads": {"engine": "ring", "num_workers": 3, "processes": 0},
-    "processes": {"engine": "ring", "num_workers": 2, "processes": 1},
-    "read ahead": {"engine": "ring", "num_workers": 2, "processes": 0, "read_ahead": 3},
+    "threads": {"engine": "threads", "num_workers": 3, "processes": 0},
+    "processes": {"engine": "processes", "num_workers": 2, "processes": 1},
+    "read ahead": {"engine": "threads", "num_workers": 2, "processes": 0, "read_ahead": 3},
 }
 
 

@@ -10,25 +10,27 @@ from typing import Any
 
 import pytest
 
-from pipeline import compose
-from pipeline.digest import batch_digest
-from tests.laws.runs import INLINE, SAMPLERS, digests, loader_of, overrides, rest
+from penstock import compose
+from penstock.pipeline.loader.digest import batch_digest
+from tests.laws.runs import ENGINES, INLINE, SAMPLERS, digests, loader_of, overrides, rest, way
 from tests.laws.runs import rows as whole_rows
 
 WAYS: list[dict[str, Any]] = [
-    {"engine": "torch", "num_workers": 1, "multiprocessing_context": "fork"},
-    {"engine": "inline", "num_workers": 0},
-    {"engine": "torch", "num_workers": 3, "multiprocessing_context": "fork"},
-    {"engine": "torch", "num_workers": 0},
+    way("threads", 3),
+    INLINE,
+    way("torch", 1, multiprocessing_context="fork"),
+    way("auto", 2, multiprocessing_context="fork"),
+    way("processes", 2, multiprocessing_context="fork"),
+    way("threads", 0),
 ]
 
 
 STEPPED = [pytest.param(name, marks=pytest.mark.slow if name == "mix" else ()) for name in SAMPLERS]
 
 
-def resumed(config: dict[str, Any], state: str, way: dict[str, Any]) -> tuple[list[str], str]:
+def resumed(config: dict[str, Any], state: str, run: dict[str, Any]) -> tuple[list[str], str]:
     """The rest of an epoch from a state, and the state at its end: runs in another process."""
-    with loader_of(config, **way) as loader:
+    with loader_of(config, **run) as loader:
         loader.load_state_dict(json.loads(state))
         return rest(loader), json.dumps(loader.state_dict())
 
@@ -47,8 +49,8 @@ def test_after_every_step_in_another_process(sampler, tail, photos, elsewhere):
     config = compose(overrides(photos, sampler=sampler, augment="strong"))
     config["loader"]["drop_last"] = tail
     _, second, third = digests(config, epochs=3, **INLINE)
-    way = {"engine": "torch", "num_workers": 2, "multiprocessing_context": "fork"}
-    with loader_of(config, **way) as loader:
+    engine = ENGINES[len(sampler) % len(ENGINES)]
+    with loader_of(config, **way(engine, multiprocessing_context="fork")) as loader:
         loader.set_epoch(1)
         batches = iter(loader)
         for step in range(len(second) + 1):
@@ -90,7 +92,7 @@ def test_elastic(world_size, photos):
             state = loader.state_dict()
         joined: list[list[str]] = [[] for _ in alone[step:]]
         for rank in range(world_size):
-            from pipeline.digest import row_digests
+            from penstock.pipeline.loader.digest import row_digests
 
             with loader_of(config, rank=rank, world_size=world_size, **INLINE) as loader:
                 loader.load_state_dict(state)
@@ -194,7 +196,7 @@ def test_a_quarantined_position_stays_so(photos):
         again = loader.state_dict()
     assert again["quarantined"] == [[0, 2], [1, 9]]
     assert loader.stats.bad_samples >= 1
-    for way in WAYS:
-        with loader_of(config, **way) as loader:
+    for run in WAYS:
+        with loader_of(config, **run) as loader:
             loader.load_state_dict(state)
             assert batch_digest(next(iter(loader))) == batch_digest(first)

@@ -15,11 +15,11 @@ ROOT = Path(__file__).resolve().parents[2]
 BILLION = """
 import json, resource, time
 import numpy as np
-from datasets.sample import Sample
-from pipeline.collates.stack import stack
-from pipeline.loader.loader import Loader
-from pipeline.loader.settings import LoaderSettings
-from pipeline.samplers.{module} import {name} as Sampler
+from penstock.core.sample import Sample
+from penstock.pipeline.collates.stack import stack
+from penstock.pipeline.loader.loader import Loader
+from penstock.pipeline.loader.settings import LoaderSettings
+from penstock.pipeline.samplers.{module} import {name} as Sampler
 
 N = 10**9
 
@@ -62,7 +62,7 @@ print(json.dumps([start_s, max(jumps), memory / 1024, len(loader()), seen]))
 SHARED = """
 import json, sys, time
 from pathlib import Path
-from pipeline.samplers.weighted import WeightedSampler
+from penstock.pipeline.samplers.weighted import WeightedSampler
 
 def own_mb():
     # Not the pages of mapped files: they are the system's, once for all processes.
@@ -117,9 +117,9 @@ def test_several_processes_at_once_make_an_order_once(replacement, tmp_path):
     processes = [_start(SHARED, *arguments, cache=tmp_path) for _ in range(4)]
     drawn = [_result(process)[3] for process in processes]
     assert all(other == drawn[0] for other in drawn)
-    made = sorted(tmp_path.glob("penstock/orders/*.npy"))
+    made = sorted(tmp_path.glob("penstock/computed/*.npy"))
     assert len(made) == (1 if replacement == "1" else 2), "a table, and an order of the epoch"
-    assert not list(tmp_path.glob("penstock/orders/*.part-*"))
+    assert not list(tmp_path.glob("penstock/computed/.*"))
 
 
 @pytest.mark.slow
@@ -140,4 +140,4 @@ def test_a_hundred_million_weights_are_shared(tmp_path):
         assert drawn == first[3]
         assert drawn_s < 1.0
         assert private_mb < 16, "the table is mapped, not copied"
-    assert len(list(tmp_path.glob("penstock/orders/*.npy"))) == 1
+    assert len(list(tmp_path.glob("penstock/computed/*.npy"))) == 1

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pipeline import compose
-from pipeline.digest import batch_digest
+from penstock import compose
+from penstock.pipeline.loader.digest import batch_digest
 from tests.laws.runs import INLINE, digests, loader_of, overrides, rest
 
 FORK = {"engine": "torch", "num_workers": 2, "multiprocessing_context": "fork"}

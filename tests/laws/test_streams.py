@@ -15,19 +15,30 @@ from typing import Any
 
 import pytest
 
-from pipeline import compose
-from pipeline.loader.faults import BadSampleError
-from tests.laws.runs import AUGMENTS, IMPORTS, INLINE, LOADER, digests, loader_of, rest
+from penstock import compose
+from penstock.pipeline.loader.faults import BadSampleError
+from tests.laws.runs import (
+    AUGMENTS,
+    ENGINES,
+    IMPORTS,
+    INLINE,
+    LOADER,
+    digests,
+    loader_of,
+    rest,
+    way,
+)
 from tests.laws.runs import rows as whole_rows
 from tests.laws.test_torchrun import TRAINER, check_same, trained
+from tests.pipeline.loader.fakes import the_pool
 
 ROOT = Path(__file__).resolve().parents[2]
 CLASSES = ("ash", "birch", "cedar", "dogwood")
 SHARDS = (13, 1, 17, 10)  # of 41, in as many archives; no number of lanes or ranks divides them
 SOURCES = ("files", "pipe", "generator")
 WAYS: list[dict[str, Any]] = [
-    {"engine": "ring", "num_workers": 3},
-    {"engine": "ring", "num_workers": 2, "processes": 2, "multiprocessing_context": "fork"},
+    {"engine": "threads", "num_workers": 3},
+    {"engine": "processes", "num_workers": 2, "processes": 2, "multiprocessing_context": "fork"},
     {"engine": "torch", "num_workers": 2, "multiprocessing_context": "forkserver"},
     {"engine": "torch", "num_workers": 3, "persistent_workers": False,
      "multiprocessing_context": "fork"},
@@ -103,11 +114,12 @@ def test_files_and_commands_give_the_same(expected):
     assert expected("files")[1] == expected("pipe")[1]
 
 
-def test_evaluation_is_all_of_it_in_order_each_time(tars, photos):
+@pytest.mark.parametrize("engine", ENGINES)
+def test_evaluation_is_all_of_it_in_order_each_time(engine, tars, photos):
     config = compose(overrides(tars, photos))
     first, second = digests(config, split="val", **INLINE)
     assert first == second and len(first) == 3
-    assert digests(config, split="val", engine="torch", num_workers=2) == [first, second]
+    assert digests(config, split="val", **way(engine)) == [first, second]
 
 
 @pytest.mark.parametrize("tail", [True, False, "pad"])
@@ -179,21 +191,26 @@ def test_another_data_set_is_refused(tars, photos, tmp_path, expected):
 
 def test_a_worker_that_dies_takes_nothing_with_it(expected, caplog):
     config, hashes = expected("pipe")
-    way = {"engine": "ring", "num_workers": 2, "processes": 2, "multiprocessing_context": "fork"}
+    way = {
+        "engine": "processes",
+        "num_workers": 2,
+        "processes": 2,
+        "multiprocessing_context": "fork",
+    }
     with loader_of(config, **way) as loader:
         given = []
         for epoch in range(2):
             for number, hashed in enumerate(_digested(loader)):
                 given.append(hashed)
                 if number in (1, 4):
-                    crew: Any = loader._engine._crew  # type: ignore[attr-defined]
-                    os.kill(crew.pids[epoch], signal.SIGKILL)
+                    pool = the_pool(loader)
+                    os.kill(pool.pids[epoch], signal.SIGKILL)
     assert given == [*hashes[0], *hashes[1]]
     assert "it is replaced" in caplog.text
 
 
 def _digested(loader: Any) -> Any:
-    from pipeline.digest import batch_digest
+    from penstock.pipeline.loader.digest import batch_digest
 
     for batch in loader:
         yield batch_digest(batch)
@@ -229,8 +246,8 @@ def test_an_archive_that_is_cut_off_is_counted_and_the_others_go_on(cut, tars, p
 def test_a_command_that_fails_stops_the_run(tars, photos):
     path = f"pipe:sh -c 'cat {tars}/train/{{0..3}}.tar; exit 4'"
     config = compose([*overrides(tars, photos, "pipe"), f"dataset.source.path={path}"])
-    for way in (INLINE, WAYS[0]):
-        with loader_of(config, **way) as loader, pytest.raises(RuntimeError, match="exit code 4"):
+    for run in (INLINE, WAYS[0]):
+        with loader_of(config, **run) as loader, pytest.raises(RuntimeError, match="exit code 4"):
             list(loader)
 
 
@@ -238,8 +255,8 @@ def test_a_command_that_stalls_is_given_up(tars, photos):
     path = f"pipe:sh -c 'cat {tars}/train/{{0..3}}.tar; sleep 60'"
     typed = [*overrides(tars, photos, "pipe"), "dataset.source.timeout_s=0.5"]
     config = compose([*typed, f"dataset.source.path={path}"])
-    for way in (INLINE, WAYS[1]):
-        with loader_of(config, **way) as loader, pytest.raises(RuntimeError, match="gave no byte"):
+    for run in (INLINE, WAYS[1]):
+        with loader_of(config, **run) as loader, pytest.raises(RuntimeError, match="gave no byte"):
             list(loader)
 
 
@@ -247,11 +264,11 @@ def test_waiting_can_be_interrupted(tars, photos):
     path = f"pipe:sh -c 'cat {tars}/train/{{0..3}}.tar; echo $$ >&2; sleep 60'"
     typed = [*overrides(tars, photos, "pipe"), f"dataset.source.path={path}", "dataset.lanes=1"]
     code = (
-        "import sys; from pipeline import build_loader, compose\n"
+        "import sys; from penstock import build_loader, compose\n"
         "for batch in build_loader(compose(sys.argv[1:])): print('batch', flush=True)"
     )
     waiting = subprocess.Popen(
-        [sys.executable, "-c", code, *typed, "loader=ring", "loader.num_workers=1"],
+        [sys.executable, "-c", code, *typed, "loader=threads", "loader.num_workers=1"],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert waiting.stdout is not None and waiting.stderr is not None
@@ -263,7 +280,7 @@ def test_waiting_can_be_interrupted(tars, photos):
 
 
 def test_what_cannot_work_is_said_before_anything_is_built(tars, photos):
-    from pipeline.config.errors import ConfigError
+    from penstock.pipeline.config.errors import ConfigError
 
     base = overrides(tars, photos)
     for typed, said in (
@@ -285,7 +302,7 @@ def test_what_cannot_work_is_said_before_anything_is_built(tars, photos):
 def test_the_standard_input_trains_an_epoch(tars, photos, tmp_path):
     more = ["dataset.source.path=-", f"dataset.source.classes=[{','.join(CLASSES)}]"]
     more += ["trainer.max_epochs=1", "trainer.progress=off", f"outputs={tmp_path}/out"]
-    more += ["loader.engine=ring", "loader.num_workers=2", "model.width=8", "trainer.device=cpu"]
+    more += ["loader.engine=threads", "loader.num_workers=2", "model.width=8", "trainer.device=cpu"]
     typed = [*overrides(tars, photos), *more]
     data = b"".join((tars / "train" / f"{number}.tar").read_bytes() for number in range(4))
     command = [sys.executable, str(ROOT / "train.py"), *typed]

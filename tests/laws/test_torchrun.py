@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline import compose
-from pipeline.training import job
+from penstock import compose
+from penstock.pipeline.training import job
 from tests.laws.conftest import make_photos
 from tests.laws.runs import loader_of, overrides
 
@@ -121,7 +121,7 @@ def test_what_one_rank_quarantined_is_known_to_all_that_resume(photos, tmp_path,
     # Rank 1 alone computes record 10 at position 10: the second half of batch 1, positions 6 to 11.
     deadly = [o for o in TRAINER if not o.startswith("loader.")]
     deadly += ["augment.train.deadly={_target_: transform/laws_deadly, record: 10}"]
-    deadly += ["loader=ring", "loader.num_workers=1", "loader.processes=1"]
+    deadly += ["loader=processes", "loader.num_workers=1", "loader.processes=1"]
     deadly += ["loader.multiprocessing_context=forkserver", "loader.drop_last=false"]
     deadly += ["trainer.max_steps=4", "trainer.validate_every=0", "loader.max_error_rate=1"]
     config = compose([*overrides(photos, sampler="sequential"), *deadly])

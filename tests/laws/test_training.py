@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline import compose
-from pipeline.training import job
-from tests.laws.runs import overrides
+from penstock import compose
+from penstock.pipeline.training import job
+from tests.laws.runs import IMPORTS, overrides
 
 TRAINER = [
     "model.width=8", "trainer.device=cpu", "trainer.num_threads=1", "trainer.progress=off",
@@ -46,7 +46,8 @@ def test_the_checkpoint_before_is_used_and_said(damage, photos, tmp_path, capsys
     else:
         last.write_bytes(last.read_bytes()[: 0 if damage == "empty" else -1000])
     capsys.readouterr()
-    resumed = _train([f"trainer.resume={stopped['folder']}", "trainer.max_steps=13"])
+    given = [IMPORTS, f"trainer.resume={stopped['folder']}", "trainer.max_steps=13"]
+    resumed = _train(given)
     said = "".join(capsys.readouterr())
     assert "previous.pt" in said or damage == "missing"
     assert ("cut short" in said) == (damage != "missing")

@@ -6,26 +6,24 @@ import numpy as np
 import pytest
 import torch
 
-from datasets.map_dataset import MapDataset
-from datasets.staged import gathers
-from datasets.storages.memmap import MemmapStorage
-from datasets.subset import ColumnSubset
-from pipeline import compose
-from pipeline.build import build_loader
-from pipeline.build_transforms import build_device_transforms
-from pipeline.config.objects import build
-from pipeline.device import DevicePrefetcher
-from pipeline.training import job
+from penstock import compose
+from penstock.datasets.map_dataset import MapDataset
+from penstock.datasets.records.subset import Subset
+from penstock.datasets.storages.memmap import MemmapStorage
+from penstock.pipeline.build import build, build_device_transforms, build_loader
+from penstock.pipeline.device import DevicePrefetcher
+from penstock.pipeline.training import job
+from penstock.transforms.cpu.stack import build_stack
+from penstock.transforms.decode.raw import RawDecoder
+from penstock.transforms.device.rows.changes import RowSteps
 from tests.laws.runs import overrides
-from transforms.cpu.stack import build_stack
-from transforms.decode.raw import RawDecoder
-from transforms.row_steps import RowSteps
+from tests.shares import in_turn
 
 COUNT = 70
 ENGINES = {
     "inline": ["loader=inline"],
-    "threads": ["loader=ring", "loader.num_workers=2"],
-    "processes": ["loader=ring", "loader.num_workers=2", "loader.processes=2"],
+    "threads": ["loader=threads", "loader.num_workers=2"],
+    "processes": ["loader=processes", "loader.num_workers=2", "loader.processes=2"],
     "torch": ["loader=torch", "loader.num_workers=2"],
 }
 SMALL = ["augment=small", "augment.device.normalize=null", "dataset.val_fraction=0"]
@@ -75,8 +73,9 @@ def assert_same(found, expected):
                 assert one[name] == value, name
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("storage", ["gathered", "cached", "columns", "samples"])
+@pytest.mark.parametrize(
+    ("engine", "storage"), in_turn([*ENGINES], ["gathered", "cached", "columns", "samples"])
+)
 def test_workers_give_what_the_loop_would(storages, storage, engine):
     given = [*storages[storage], "loader.batch_size=16"]
     expected = batches([*given, "loader=inline"], None)
@@ -179,11 +178,11 @@ def test_a_storage_with_a_take_of_its_own_is_not_gathered_from(storages, subset)
     for kind, gathered in ((MemmapStorage, True), (Own, False)):
         storage = kind(path)
         if subset:
-            storage = ColumnSubset(storage, np.arange(20))
+            storage = Subset(storage, np.arange(20))
         dataset = MapDataset(
             storage, decode=RawDecoder(), transform=build_stack({}, build_step=build), seed=0
         )
-        assert gathers(dataset) == gathered
+        assert dataset.capabilities.gathers == gathered
         image = np.array([0, 5]), np.array([0, 1]), 0
         if gathered:
             zeros = dataset.fetch_columns(*image, gather=lambda *given: np.zeros(2))

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline import build_loader, compose
-from pipeline.blame import is_explained
-from pipeline.build_transforms import build_device_transforms
-from pipeline.config.errors import ConfigError
-from pipeline.config.objects import build
-from pipeline.device import DevicePrefetcher
-from pipeline.registry import register
+from penstock import build_loader, compose
+from penstock.core.registry import register
+from penstock.core.user_errors import is_explained
+from penstock.datasets.demo.shapes import demo_path
+from penstock.pipeline.build import build, build_device_transforms, open_storage
+from penstock.pipeline.config.errors import ConfigError
+from penstock.pipeline.device import DevicePrefetcher
 
 
 def test_what_a_library_says_against_a_value_is_one_line():
@@ -50,6 +50,18 @@ def test_nothing_to_train_on_is_said(tmp_path):
 def told_all(batch, *, seed: int, split: str, step: str, factor: int = 1):
     """Says what it was told."""
     return {**batch, "told": (seed, split, step, factor)}
+
+
+@pytest.mark.parametrize("dataset", ["image_folder", "eager"])
+def test_the_validation_part_may_lie_elsewhere(data_dir, dataset):
+    parts = demo_path("image_folder", data_dir)
+    given = [f"dataset={dataset}", f"dataset.storage.path={parts / 'train'}", "loader=inline"]
+    config = compose([*given, f"dataset.val_path={parts / 'val'}"])
+    with build_loader(config, "train") as train, build_loader(config, "val") as val:
+        assert (len(train.dataset), len(val.dataset)) == (3000, 600)
+    assert len(open_storage(config, "val")) == 600
+    with pytest.raises(ConfigError, match=r"dataset\.val_path: '/no/such' does not exist"):
+        compose([*given, "dataset.val_path=/no/such"])
 
 
 def test_a_step_of_a_batch_is_told_seed_split_and_its_name():

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from pipeline.copy_stream import map_tensors
+from penstock.pipeline.device import map_tensors
 
 
 class Pair(NamedTuple):

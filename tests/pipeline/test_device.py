@@ -1,16 +1,14 @@
 from __future__ import annotations
 
-from contextlib import contextmanager
 from itertools import islice
 
 import pytest
 import torch
 
-from pipeline.copy_stream import Copy, map_tensors
-from pipeline.device import DevicePrefetcher
-from pipeline.loader.stats import LoaderStats
+from penstock.pipeline.device import Copy, DevicePrefetcher, map_tensors
+from penstock.pipeline.loader.stats import LoaderStats
+from penstock.transforms.device.normalize import Normalize
 from tests.pipeline.loader.staged import FakeMemory
-from transforms.device.normalize import Normalize
 
 
 class Counting:
@@ -126,13 +124,6 @@ class FakeStream:
         self.passed = passed
         self.log: list[str] = []
         self.copies: list[Copy] = []
-        self.is_current = False
-
-    @contextmanager
-    def current(self):
-        self.is_current = True
-        yield
-        self.is_current = False
 
     def copy(self, host):
         self.log.append(f"copy {int(host['label'][0])}")
@@ -142,7 +133,6 @@ class FakeStream:
         return Copy(host, batch, FakeMark(True), done)
 
     def deliver(self, copy):
-        assert not self.is_current, "computing is for the other stream"
         for name, tensor in copy.host.items():
             if isinstance(tensor, torch.Tensor):
                 copy.batch[name].copy_(tensor)
@@ -160,44 +150,41 @@ class Spoiling(Counting):
 
     def __iter__(self):
         for batch in super().__iter__():
-            assert self.stream is None or self.stream.is_current
             yield {**batch, "image": self.memory.pin(batch["image"])}
             del batch
 
 
-@pytest.mark.parametrize("ahead", [1, 3])
-def test_copies_are_issued_before_the_batch_is_yielded(ahead):
+def test_a_copy_is_issued_before_the_batch_is_yielded():
     stream = FakeStream(passed=True)
     loader = Spoiling(6)
     loader.stream = stream
-    prefetcher = DevicePrefetcher(loader, "cpu", [to_float], ahead=ahead, stream=stream)
+    prefetcher = DevicePrefetcher(loader, "cpu", [to_float], stream=stream)
     for number, batch in enumerate(prefetcher):
         assert (batch["image"] == 2 * number).all() and batch["key"][0] == f"{number}a"
         assert prefetcher.state_dict() == {"given": number + 1}
         copied = [line for line in stream.log if line.startswith("copy")]
-        assert len(copied) == min(number + 1 + ahead, 6)
+        assert len(copied) == min(number + 2, 6)
         stream.log.append(f"use {number}")
     assert [line for line in stream.log if "copy" not in line] == [
         line for number in range(6) for line in (f"deliver {number}", f"use {number}")
     ]
     assert prefetcher.copy_s == 6 * 0.25
     assert not prefetcher._under_way and loader.memory.lent == 0
-    assert loader.memory.slabs <= ahead + 2
+    assert loader.memory.slabs <= 3
 
 
-@pytest.mark.parametrize("ahead", [1, 2])
-def test_host_memory_is_kept_until_its_copy_is_through(ahead):
+def test_host_memory_is_kept_until_its_copy_is_through():
     stream = FakeStream(passed=False)
     loader = Spoiling(6)
     loader.stats = LoaderStats()
-    prefetcher = DevicePrefetcher(loader, "cpu", ahead=ahead, stream=stream)
+    prefetcher = DevicePrefetcher(loader, "cpu", stream=stream)
     for number, batch in enumerate(prefetcher):
         assert (batch["image"] == number).all()
         under_way = [copy for copy in stream.copies if not copy.done.passed]
-        assert len(under_way) == min(len(stream.copies), ahead + 1)
+        assert len(under_way) == min(len(stream.copies), 2)
         assert loader.memory.lent >= len(under_way)
         waited = [copy.done.waited_for for copy in stream.copies]
-        assert sum(waited) == max(0, len(waited) - ahead - 1), "only those beyond the few ahead"
+        assert sum(waited) == max(0, len(waited) - 2), "only those beyond the one ahead"
     assert loader.memory.lent == 0 and prefetcher.copy_s == loader.stats.times.copy == 1.5
 
 
@@ -267,11 +254,6 @@ def test_a_batch_that_an_error_kept_back_does_not_count():
 def test_on_the_cpu_nothing_is_copied():
     prefetcher = DevicePrefetcher(Counting(3), "cpu")
     assert len(list(prefetcher)) == 3 and prefetcher.copy_s == 0
-
-
-def test_looking_ahead_by_nothing_is_refused():
-    with pytest.raises(ValueError, match="ahead is 0; needs 1 or more"):
-        DevicePrefetcher(Counting(3), "cpu", ahead=0)
 
 
 def test_leaving_early_closes_the_loader_and_the_state_goes_on():

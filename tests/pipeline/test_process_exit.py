@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import pytest
 
-from pipeline.process_exit import exit_with
+from penstock.pipeline.program import exit_with
 
 
 def _raise(error: BaseException) -> NoReturn:
@@ -37,7 +37,9 @@ def test_an_early_interrupt_is_one_word(capsys):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 def test_a_full_disk_under_the_output_is_one_line():
-    code = "from pipeline.process_exit import exit_with; exit_with(lambda: print('x' * 99999) or 0)"
+    code = (
+        "from penstock.pipeline.program import exit_with;exit_with(lambda: print('x' * 99999) or 0)"
+    )
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True
@@ -49,7 +51,7 @@ def test_a_full_disk_under_the_output_is_one_line():
 def test_a_closed_output_is_no_mistake():
     code = """
 import sys
-from pipeline.process_exit import exit_with
+from penstock.pipeline.program import exit_with
 def run():
     print("x", flush=True)
     print(sys.stdout.isatty(), file=sys.stderr)
@@ -65,7 +67,7 @@ exit_with(run)"""
 def test_letters_that_the_output_cannot_show_are_escaped():
     code = """
 import sys
-from pipeline.process_exit import exit_with
+from penstock.pipeline.program import exit_with
 def run():
     print("n\\u00e4me")
     print("n\\u00e4me", file=sys.stderr)

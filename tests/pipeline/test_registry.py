@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline import registry
+from penstock.core import registry
 
 
 def test_a_default_that_no_config_can_hold_is_refused_and_leaves_nothing():

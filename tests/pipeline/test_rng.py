@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import torch
 
-from pipeline.rng import _GOLDEN, _mixed, batch_key, words_at
+from penstock.core.rng import _GOLDEN, _mixed, batch_key, words_at
 
 
 def words(count=4096, *, seed=3, step="crop", epoch=0, start=0):

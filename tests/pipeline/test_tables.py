@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from datasets.demo_tables import COUNTS, STORAGES, TABLES, draw_table, table_path
-from pipeline.build import build_loader, open_storage
-from pipeline.config import combinations
-from pipeline.config.compose import compose
-from pipeline.training.job import train
+from penstock.datasets.demo.tables import COUNTS, STORAGES, TABLES, draw_table, table_path
+from penstock.pipeline.build import build_loader, open_storage
+from penstock.pipeline.config import combinations
+from penstock.pipeline.config.composition import compose
+from penstock.pipeline.training.job import train
 
 QUICK = ["trainer.progress=off", "trainer.num_threads=1", "loader.batch_size=64"]
 
@@ -58,7 +58,7 @@ def test_a_table_gives_the_same_batches_whatever_reads_it(data):
     other_storage = ["dataset/storage=parquet", "dataset.storage.path=demo_table"]
     eager = ["dataset=eager", "dataset/storage=csv", "dataset.storage.path=demo_table",
              "dataset/decode=table"]  # fmt: skip
-    workers = ["loader=ring", "loader.num_workers=2", "loader.processes=1"]
+    workers = ["loader=processes", "loader.num_workers=2", "loader.processes=1"]
     for overrides in (other_storage, eager, workers):
         found, _ = batches(config_of(data, *overrides))
         for one, two in zip(wanted, found, strict=True):
@@ -69,7 +69,7 @@ def test_a_table_gives_the_same_batches_whatever_reads_it(data):
 def test_the_rows_are_looked_at_once(data, monkeypatch):
     config = config_of(data, "loader=inline", "dataset.decode.min_count=3")
     batches(config)
-    monkeypatch.setattr("transforms.table_fit.fit_table", None)
+    monkeypatch.setattr("penstock.transforms.table_statistics.fit_table", None)
     batches(config)
     batches(config, "val")
 

@@ -175,7 +175,8 @@ def test_bench_preview_pack_and_doctor(tmp_path, data_dir):
     done = _run([*command, "preview", "preview.samples=2"], cwd=tmp_path, data_dir=data_dir)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "preview.png").read_bytes().startswith(b"\x89PNG")
-    assert (tmp_path / "preview.html").read_text().count("<img ") == 2 * 4
+    page = (tmp_path / "preview.html").read_text()
+    assert page.count("<figure><img") == 2 * 4
     done = _run([*command, "pack", "pack.path=packed"], cwd=tmp_path, data_dir=data_dir)
     assert done.returncode == 0, done.stderr
     packed = ["dataset=lmdb", "dataset.storage.path=packed"]

@@ -18,8 +18,12 @@ import numpy as np
 import pytest
 import torch
 
-from datasets.sample import Record
-from pipeline.rng import KeyedRng
+from penstock.core.rng import KeyedRng
+from penstock.core.sample import Record
+from penstock.transforms.cpu.stack import Stack, build_stack
+from penstock.transforms.cpu.targets import KeypointSettings
+from penstock.transforms.decode.image import ImageDecoder
+from penstock.transforms.device.random_flip import RandomFlip
 from tests.building import build_step
 from tests.transforms.cpu.numbered_scenes import bounds
 from tests.transforms.random_stacks import (
@@ -31,10 +35,6 @@ from tests.transforms.random_stacks import (
     draw_step,
     traced_scene,
 )
-from transforms.cpu.stack import Stack, build_stack
-from transforms.decode.image import ImageDecoder
-from transforms.device.random_flip import RandomFlip
-from transforms.target_settings import KeypointSettings
 
 KINDS = ("aligned", "turned", "mixed")
 Sample = dict[str, Any]

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-import shutil
-
 import cv2
 import numpy as np
 import pytest
 
-from datasets.sample import Record
+from penstock.core.sample import Record
+from penstock.transforms.decode.image import ImageDecoder
+from penstock.transforms.decode.image.files import read_header
+from penstock.transforms.recode import Recode, is_raw
 from tests.encoded_images import OTHERS
 from tests.photographs import photograph, scene, turned
-from transforms.decode.image import ImageDecoder
-from transforms.formats.jpeg_lossless import find_jpegtran, tile_losslessly, tile_units
-from transforms.formats.sniff import read_header
-from transforms.recode import Recode, is_raw
 
 FILES = [
     photograph(97, 131),
@@ -25,7 +21,6 @@ FILES = [
     OTHERS["PNG RGBA"],
 ]
 DECODE = ImageDecoder()
-needs_jpegtran = pytest.mark.skipif(not shutil.which("jpegtran"), reason="no jpegtran on PATH")
 
 
 def recoded(data: object, index: int = 0, **options: object) -> object:
@@ -125,63 +120,3 @@ def test_decoded_images_are_taken_and_others_pass():
         recode(Record(0, "a", {"image": FILES[0][:900]}))
     recode(Record(0, "a", {"image": FILES[0]}))
     assert recode.counts == {"raw": 1}
-
-
-@needs_jpegtran
-@pytest.mark.parametrize("sampling", ["420", "422", "440", "444", "411", "grey"])
-@pytest.mark.parametrize("progressive", [False, True])
-@pytest.mark.parametrize("size", [(97, 131), (300, 400), (64, 16), (1, 1), (200, 368)])
-def test_lossless_tiles_have_every_pixel_of_the_file(size, sampling, progressive):
-    data = photograph(*size, sampling=sampling, progressive=progressive)
-    tiled = tile_losslessly(data, jpegtran=find_jpegtran())
-    header = read_header(tiled)
-    assert header.scan.tile_lengths and header.padding == 0
-    assert header.scan.restart_interval == tile_units(header.scan)
-    for mode in ("RGB", "L"):
-        decode = ImageDecoder(mode=mode)
-        whole = decode.decode(data)
-        assert np.array_equal(decode.decode(tiled), whole)
-        pending = decode.defer(Record(0, "a", {"image": tiled}))["image"]
-        height, width = size
-        for box in [(0, 0, 1, 1), (width // 3, height // 3, width // 2 + 1, height // 2 + 1)]:
-            pixels, left, top = pending.around(box)
-            part = pixels[box[1] - top : box[3] - top, box[0] - left : box[2] - left]
-            assert np.array_equal(part, whole[box[1] : box[3], box[0] : box[2]])
-
-
-@needs_jpegtran
-@pytest.mark.parametrize("sampling", ["420", "grey"])
-def test_lossless_tiles_may_have_overviews(sampling):
-    data = photograph(300, 400, sampling=sampling)
-    tiled = tile_losslessly(data, jpegtran=find_jpegtran(), overview_quality=90)
-    assert np.array_equal(DECODE.decode(tiled), DECODE.decode(data))
-    for factor, offset, size_bytes in read_header(tiled).overviews:
-        header = read_header(tiled[offset : offset + size_bytes])
-        assert (header.width, header.components) == (400 // factor, 1 if sampling == "grey" else 3)
-    assert len(read_header(tiled).overviews) == 2
-
-
-@needs_jpegtran
-def test_what_cannot_be_tiled_losslessly_stays_as_it_is():
-    tile = functools.partial(tile_losslessly, jpegtran=find_jpegtran())
-    for data in (FILES[3], FILES[4], recoded(FILES[0], tiled=True)):
-        assert tile(data) is None
-        assert recoded(data, tile_losslessly=tile) is data
-    for data in (FILES[0][:2000], FILES[0][:900] + FILES[0][1000:]):
-        with pytest.raises(ValueError, match="JPEG") as raised:
-            tile(data)
-        assert "\n" not in str(raised.value)
-
-
-def test_a_missing_program_is_named(monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(ValueError, match="no program jpegtran on PATH; install"):
-        find_jpegtran()
-
-
-def test_tile_widths_divide_the_row_or_are_the_row():
-    def units(width: int, **options: object) -> int:
-        return tile_units(read_header(photograph(40, width, **options)).scan)
-
-    assert [units(16 * n) for n in (4, 25, 63, 38, 47, 3)] == [4, 5, 3, 2, 47, 3]
-    assert [units(8 * n, sampling="444") for n in (4, 49, 64)] == [4, 7, 8]

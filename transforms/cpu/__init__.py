@@ -1,1 +1,1 @@
-"""Transforms of one sample on the CPU."""
+"""Transform one sample on the CPU."""

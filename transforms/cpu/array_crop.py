@@ -1,16 +1,15 @@
-"""Crops of arrays that are no images: volumes, spectra, waveforms."""
+"""Crop arrays that are no images: volumes, spectra, waveforms."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from datasets.sample import Sample
-from pipeline.registry import register
+import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from penstock.core.registry import register
+from penstock.core.sample import Sample
 
 
 @register("transform", "array_crop")
@@ -72,8 +71,6 @@ class ArrayCrop:
 
     def _whole(self, sample: Sample, field: str) -> NDArray[Any]:
         """A field's array, filled up to the size where it is shorter."""
-        import numpy as np
-
         array = sample.get(field)
         if not isinstance(array, np.ndarray) or array.ndim < len(self.size):
             given = "nothing" if array is None else f"{np.ndim(array)} axes"

@@ -1,23 +1,20 @@
-"""Objects of another image, pasted into this one."""
+"""Paste objects of another image into this one."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import numpy as np
 from annotated_types import Ge, Le
+from numpy.typing import NDArray
 
-from datasets.sample import Sample
-from pipeline.registry import register
-from transforms.box_rows import left_over, rows_of
+from penstock.core.registry import register
+from penstock.core.sample import Sample
+from penstock.transforms.cpu.targets import BoxSettings, left_over, rows_of
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from transforms.target_settings import BoxSettings
+_Place = tuple[slice, slice]
 
 
 @register("transform", "copy_paste")
@@ -79,8 +76,6 @@ class CopyPaste:
         Raises:
             ValueError: The samples have no boxes, other fields, or other channels.
         """
-        import numpy as np
-
         if not partners:
             return sample
         (other,) = partners
@@ -97,35 +92,30 @@ class CopyPaste:
             return sample
         image = sample["image"].copy()
         mask = sample["mask"].copy() if "mask" in sample else None
-        covered = np.zeros(image.shape[:2], np.bool_)
-        objects = [self._own_object(sample, row) for row in range(len(sample["boxes"]))]
-        for piece in pasted:
-            there, here = piece.inside(image.shape)
+        # The number of the object that was pasted last at a pixel, from 1 on; 0: none.
+        cover = np.zeros(image.shape[:2], np.int64)
+        for number, piece in enumerate(pasted, start=1):
+            there, here, source = piece.places(image.shape)
             pixels = piece.pixels[here]
-            source = tuple(
-                slice(part.start + first, part.stop + first)
-                for part, first in zip(here, piece.source, strict=True)
-            )
             image[there][pixels] = other["image"][source][pixels]
             if mask is not None:
                 mask[there][pixels] = other["mask"][source][pixels]
-            covered[there] |= pixels
-            for earlier in objects:
-                earlier.hide(piece)
-            piece.cut(image.shape)
-            objects.append(piece)
-        boxes = np.array([each.visible_box() for each in objects], np.float32).reshape(-1, 4)
+            cover[there][pixels] = number
+        objects = [self._own_object(sample, row) for row in range(len(sample["boxes"]))]
+        seen = [each.seen(cover, 0) for each in objects]
+        seen += [piece.seen(cover, number) for number, piece in enumerate(pasted, start=1)]
+        boxes = np.array([box for box, _ in seen], np.float32).reshape(-1, 4)
         kept = left_over(boxes, np.zeros(len(boxes)), self._limits)
         least = 0.0 if self._limits is None else self._limits.min_visibility
-        kept &= np.array([each.pixels.any() for each in objects])
-        kept &= np.array([each.pixels.sum() >= least * each.size for each in objects])
+        sizes = [least * each.pixels.sum() for each in (*objects, *pasted)]
+        kept &= np.array([n > 0 and n >= size for (_, n), size in zip(seen, sizes, strict=True)])
         rows = [np.arange(len(sample["boxes"])), np.array([piece.row for piece in pasted])]
         new = {**sample, "image": image, "boxes": boxes[kept]}
         new |= {k: values[kept] for k, values in rows_of([sample, other], rows).items()}
         if mask is not None:
             new["mask"] = mask
         if "keypoints" in sample:
-            new["keypoints"] = _hidden_under(covered, sample["keypoints"])
+            new["keypoints"] = _hidden_under(cover > 0, sample["keypoints"])
         return new
 
     def _object(
@@ -139,14 +129,11 @@ class CopyPaste:
         # Inside of the image where it fits, and over all of it where it does not.
         top = _between(place[0], shape[0] - height)
         left = _between(place[1], shape[1] - width)
-        piece.source = (piece.top, piece.left)
-        piece.move(top - piece.top, left - piece.left)
+        piece.moved = (top - piece.top, left - piece.left)
         return piece
 
     def _own_object(self, sample: Sample, row: int) -> _Object:
         """An object of a sample where it is: the pixels of its box that are its own."""
-        import numpy as np
-
         box = np.asarray(sample["boxes"][row], np.float64)
         height, width = sample["image"].shape[:2]
         left, top = (max(int(edge), 0) for edge in np.floor(box[:2]))
@@ -157,7 +144,7 @@ class CopyPaste:
             value = int(sample["box_labels"][row]) + self._mask_offset
             own = sample["mask"][top:bottom, left:right] == value
             pixels = own if own.any() else pixels
-        return _Object(row, top, left, pixels, box.tolist(), int(pixels.sum()))
+        return _Object(row, top, left, pixels, box)
 
     def _check(self, sample: Sample, other: Sample) -> None:
         for name in ("image", "boxes", "box_labels", *(["mask"] if "mask" in sample else [])):
@@ -176,86 +163,59 @@ class CopyPaste:
 
 @dataclass(slots=True)
 class _Object:
-    """What is seen of an object.
+    """The pixels of an object.
 
     Attributes:
         row: Its box in its sample.
-        top: First row of `pixels` in the image.
-        left: First column of `pixels` in the image.
-        pixels: bool [h, w], where it is seen.
-        box: xyxy, pixels of the image.
-        size: Number of its pixels before any was hidden.
-        source: Top and left where it was in its own image.
+        top: First row of `pixels` in its own image.
+        left: First column of `pixels` in its own image.
+        pixels: bool [h, w], which of them are the object's.
+        box: xyxy, pixels of its own image, float64 [4].
+        moved: By how many rows and columns it is moved where it is pasted.
     """
 
     row: int
     top: int
     left: int
     pixels: NDArray[np.bool_]
-    box: list[float]
-    size: int
-    source: tuple[int, int] = (0, 0)
-    changed: bool = False
+    box: NDArray[np.float64]
+    moved: tuple[int, int] = (0, 0)
 
-    def move(self, down: int, right: int) -> None:
-        self.top, self.left = self.top + down, self.left + right
-        self.box = [edge + (down if i % 2 else right) for i, edge in enumerate(self.box)]
-
-    def inside(self, shape: tuple[int, ...]) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
-        """The part that lies inside of an image: there, and in `pixels`."""
-        there, here = [], []
-        for first, length, limit in zip((self.top, self.left), self.pixels.shape, shape[:2],
-                                        strict=True):  # fmt: skip
-            start, stop = max(first, 0), max(min(first + length, limit), max(first, 0))
+    def places(self, shape: tuple[int, ...]) -> tuple[_Place, _Place, _Place]:
+        """Find its pixels in the image that it is pasted to, in `pixels`, and in its own image."""
+        there, here, source = [], [], []
+        for first, move, length, limit in zip(
+            (self.top, self.left), self.moved, self.pixels.shape, shape[:2], strict=True
+        ):
+            start = max(first + move, 0)
+            stop = max(min(first + move + length, limit), start)
             there.append(slice(start, stop))
-            here.append(slice(start - first, stop - first))
-        return (there[0], there[1]), (here[0], here[1])
+            source.append(slice(start - move, stop - move))
+            here.append(slice(start - move - first, stop - move - first))
+        return (there[0], there[1]), (here[0], here[1]), (source[0], source[1])
 
-    def cut(self, shape: tuple[int, ...]) -> None:
-        """Leave out what lies outside of an image."""
-        there, here = self.inside(shape)
-        if self.pixels[here].shape != self.pixels.shape:
-            self.changed = True
-            self.pixels = self.pixels[here]
-            self.top, self.left = there[0].start, there[1].start
+    def seen(self, cover: NDArray[np.int64], number: int) -> tuple[NDArray[np.float64], int]:
+        """Find its box, xyxy, and how many of its pixels are seen.
 
-    def hide(self, other: _Object) -> None:
-        """Leave out what another one covers."""
-        top, left = max(self.top, other.top), max(self.left, other.left)
-        bottom = min(self.top + self.pixels.shape[0], other.top + other.pixels.shape[0])
-        right = min(self.left + self.pixels.shape[1], other.left + other.pixels.shape[1])
-        if top >= bottom or left >= right:
-            return
-        mine = self.pixels[top - self.top : bottom - self.top, left - self.left : right - self.left]
-        theirs = other.pixels[
-            top - other.top : bottom - other.top, left - other.left : right - other.left
-        ]
-        if (mine & theirs).any():
-            self.changed = True
-            self.pixels = self.pixels.copy()
-            self.pixels[
-                top - self.top : bottom - self.top, left - self.left : right - self.left
-            ] &= ~theirs
+        The box is that of what is seen of it where something is hidden, by the edge of the image
+        or by what was pasted later.
 
-    def visible_box(self) -> list[float]:
-        """Its box, xyxy; that of what is seen of it where something is hidden."""
-        import numpy as np
-
-        if not self.changed:
-            return self.box
-        rows, columns = np.flatnonzero(self.pixels.any(1)), np.flatnonzero(self.pixels.any(0))
-        if not rows.size:
-            return [0.0] * 4
-        seen = [
-            float(self.left + columns[0]),
-            float(self.top + rows[0]),
-            float(self.left + columns[-1] + 1),
-            float(self.top + rows[-1] + 1),
-        ]
-        return [
-            *(max(a, b) for a, b in zip(self.box[:2], seen[:2], strict=True)),
-            *(min(a, b) for a, b in zip(self.box[2:], seen[2:], strict=True)),
-        ]
+        Args:
+            cover: Numbers of what was pasted last, int64 [H, W].
+            number: Its own; 0 for an object of the image itself.
+        """
+        (there_y, there_x), here, _ = self.places(cover.shape)
+        seen = self.pixels[here] & (cover[there_y, there_x] == number)
+        box = self.box + [self.moved[1], self.moved[0]] * 2
+        count = int(seen.sum())
+        whole = seen.shape == self.pixels.shape and count == self.pixels.sum()
+        if whole or not count:
+            return box, count
+        rows, columns = np.flatnonzero(seen.any(1)), np.flatnonzero(seen.any(0))
+        first = np.array([there_x.start + columns[0], there_y.start + rows[0]])
+        last = np.array([there_x.start + columns[-1] + 1, there_y.start + rows[-1] + 1])
+        box = np.concatenate([np.maximum(box[:2], first), np.minimum(box[2:], last)])
+        return box, count
 
 
 def _between(share: float, room: int) -> int:
@@ -266,8 +226,6 @@ def _between(share: float, room: int) -> int:
 
 def _hidden_under(covered: NDArray[np.bool_], keypoints: Any) -> NDArray[np.float32]:
     """Keypoints with visibility 1 in place of 2 where something covers them."""
-    import numpy as np
-
     points = np.array(keypoints, np.float32)
     at = np.floor(points[:, :2] + 0.5).astype(np.int64)
     inside = (at >= 0).all(1) & (at < [covered.shape[1], covered.shape[0]]).all(1)

@@ -1,22 +1,17 @@
-"""Four images around a point."""
+"""Put four images around a point."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
+import numpy as np
 from annotated_types import Ge, Gt, Le
+from numpy.typing import NDArray
 
-from datasets.sample import Sample
-from pipeline.registry import register
-from transforms.box_rows import cut_boxes, rows_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from transforms.target_settings import BoxSettings
+from penstock.core.registry import register
+from penstock.core.sample import Sample
+from penstock.transforms.cpu.targets import BoxSettings, cut_boxes, outside, rows_of
 
 
 @register("transform", "mosaic")
@@ -93,8 +88,6 @@ class Mosaic:
         Raises:
             ValueError: The samples have other fields, or other channels.
         """
-        import numpy as np
-
         if not partners:
             return sample
         samples = [sample, *partners]
@@ -133,7 +126,9 @@ class Mosaic:
             new["boxes"] = new["boxes"][kept]
             new |= {name: values[kept] for name, values in rows_of(samples).items()}
         if points:
-            new["keypoints"] = _hidden_outside(np.concatenate(points), self._shape)
+            moved = np.concatenate(points)
+            moved[outside(moved, self._shape), 2] = 0
+            new["keypoints"] = moved
         return new
 
     def _size_of(
@@ -184,10 +179,3 @@ def _place(
         canvas[rows, columns] = resized[
             rows.start - top : rows.stop - top, columns.start - left : columns.stop - left
         ]
-
-
-def _hidden_outside(points: NDArray[np.float32], shape: tuple[int, int]) -> NDArray[np.float32]:
-    """Keypoints whose visibility is 0 where they lie outside of an image of `shape`."""
-    x, y = points[:, 0], points[:, 1]
-    points[(x < 0) | (y < 0) | (x >= shape[1]) | (y >= shape[0]), 2] = 0
-    return points

@@ -1,23 +1,25 @@
-"""The augmentation stack: named steps in order, albumentations and ours, driven by one rng."""
+"""Run the augmentation stack: named steps in order, albumentations and ours, by one rng."""
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
 
-from datasets.pending_image import PendingImage
-from datasets.sample import Sample
-from pipeline.registry import find
-from transforms.albumentations_stage import AlbumentationsStage, BuildStep, Node
-from transforms.sample_targets import Targets
+import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from transforms.target_settings import BoxSettings, KeypointSettings
+from penstock.core.contracts import PartnerTransform, TransformCapabilities
+from penstock.core.registry import find
+from penstock.core.sample import PendingImage, Sample
+from penstock.transforms.cpu.albumentations_stage import (
+    AlbumentationsStage,
+    BuildStep,
+    Node,
+    import_albumentations,
+)
+from penstock.transforms.cpu.targets import BoxSettings, KeypointSettings, Targets
 
 
 def build_stack(
@@ -83,15 +85,9 @@ class Stack:
     It pickles as its recipe. Every thread builds steps of its own, because an albumentations
     Compose keeps state while it runs.
 
-    Attributes:
-        global_random: A step draws from the global random states, so this stack may only run
-            where no other thread draws from them. They are seeded for each sample and put
-            back afterwards.
-        fills_rows: A call takes `into`.
-        needs_partners: A step needs other samples of the epoch, and a call `partners`.
+    Where a step draws from the global random states, the stack may only run where no other thread
+    draws from them. They are seeded for each sample and put back afterwards.
     """
-
-    fills_rows = True
 
     def __init__(
         self, steps: Mapping[str, Node], build_step: BuildStep, targets: Targets | None = None
@@ -99,12 +95,31 @@ class Stack:
         self._steps = dict(steps)
         self._build_step = build_step
         self._targets = targets or Targets()
-        self._note()
+        self._local = threading.local()
         # A step that cannot be built stops the program here, not in a worker.
         self._stages()
 
+    @property
+    def capabilities(self) -> TransformCapabilities:
+        """Declare what its steps allow, and need."""
+        stages = self._stages()
+        first = stages[0] if len(stages) == 1 else None
+        draws_first = isinstance(first, AlbumentationsStage) and first.draws_first
+        return TransformCapabilities(
+            unchanged=not self._steps,
+            global_random=any(_is_global_random(node) for node in self._steps.values()),
+            crops_first=self.whole_because() is None,
+            fills_rows=True,
+            draw=self.draw if draws_first else None,
+            partner_counts=(
+                self.partner_counts
+                if any(_needs_partners(node) for node in self._steps.values())
+                else None
+            ),
+        )
+
     def whole_because(self) -> str | None:
-        """Why images must be decoded whole before the first step.
+        """Say why images must be decoded whole before the first step.
 
         Returns:
             The reason; None where the first step is a crop that is drawn from the size alone.
@@ -160,15 +175,8 @@ class Stack:
             sample = dict(sample)  # a step may have kept the one it gave
         return last(sample, rng, into)
 
-    @property
-    def draws_first(self) -> bool:
-        """Whether every draw can be made before a pending image is decoded, by `draw`."""
-        stages = self._stages()
-        first = stages[0] if len(stages) == 1 else None
-        return isinstance(first, AlbumentationsStage) and first.draws_first
-
     def draw(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Make the draws for a sample, where the stack `draws_first`.
+        """Make the draws for a sample, where all can be made before its image is decoded.
 
         Args:
             sample: The sample, whose image is a `PendingImage`; its arrays are left as they are.
@@ -187,7 +195,7 @@ class Stack:
         return stage.draw(dict(sample), rng)
 
     def partner_counts(self, rng: np.random.Generator) -> tuple[int, ...]:
-        """How many other samples each step that needs some asks for, in the order of the steps."""
+        """Count the other samples that each step that needs some asks for, in order."""
         stages = [stage for stage in self._stages() if isinstance(stage, _OwnStage)]
         return tuple(stage.partners(rng) for stage in stages if stage.needs_partners)
 
@@ -196,22 +204,12 @@ class Stack:
         """Names of the steps, in the order in which they run."""
         return tuple(self._steps)
 
-    @property
-    def unchanged(self) -> bool:
-        """Whether there are no steps, so that every sample stays as it is."""
-        return not self._steps
-
     def __getstate__(self) -> tuple[dict[str, Node], BuildStep, Targets]:
         return self._steps, self._build_step, self._targets
 
     def __setstate__(self, state: tuple[dict[str, Node], BuildStep, Targets]) -> None:
         self._steps, self._build_step, self._targets = state
-        self._note()
-
-    def _note(self) -> None:
         self._local = threading.local()
-        self.global_random = any(_is_global_random(node) for node in self._steps.values())
-        self.needs_partners = any(_needs_partners(node) for node in self._steps.values())
 
     def __repr__(self) -> str:
         return f"Stack({' -> '.join(self._steps)})"
@@ -257,7 +255,7 @@ class _OwnStage:
         partners = [next(groups, [])] if self.needs_partners else []
         try:
             if self._global_random:
-                from pipeline.global_random import global_states
+                from penstock.core.rng import global_states
 
                 with global_states(int(rng.integers(1 << 63))):
                     return self._step(sample, rng, *partners)
@@ -272,13 +270,17 @@ def _is_foreign(node: Node) -> bool:
     component = find(str(node["_target_"]))
     if component is None:
         return str(node["_target_"]).startswith("albumentations.")
-    bases = getattr(component.target, "__mro__", ())
-    return any(base.__module__.startswith("albumentations.") for base in bases)
+    # Whoever defines a subclass has imported it; the import waits for another thread's.
+    if not isinstance(component.target, type) or "albumentations" not in sys.modules:
+        return False
+    library = import_albumentations()
+    return issubclass(component.target, (library.BasicTransform, library.BaseCompose))
 
 
 def _needs_partners(node: Node) -> bool:
     component = find(str(node["_target_"]))
-    return component is not None and hasattr(component.target, "partners")
+    target = component.target if component is not None else None
+    return isinstance(target, type) and issubclass(target, PartnerTransform)
 
 
 def _is_global_random(node: Node) -> bool:

@@ -1,18 +1,17 @@
-"""Records that are no images: arrays of any type and axes, encoded or as they are."""
+"""Decode records that are no images: arrays of any type and axes, encoded or as they are."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from datasets.formats.npy_bytes import view_npy
-from datasets.sample import Record, Sample
-from pipeline.registry import register
+import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from penstock.core.arrays import view_npy
+from penstock.core.registry import register
+from penstock.core.sample import Record, Sample
 
 
 @register("decode", "array")
@@ -86,8 +85,6 @@ class ArrayDecoder:
         return sample
 
     def _decoded(self, value: Any, field: str) -> NDArray[Any]:
-        import numpy as np
-
         array = value if isinstance(value, np.ndarray) else self._array(value, field)
         if array.dtype.kind not in "biufc":
             raise ValueError(f"{field!r} holds {array.dtype}, expected numbers")
@@ -105,8 +102,6 @@ class ArrayDecoder:
         return array
 
     def _array(self, value: Any, field: str) -> NDArray[Any]:
-        import numpy as np
-
         if isinstance(value, bytes | bytearray | memoryview):
             if self.stored is None or self.shape is None:
                 try:
@@ -124,8 +119,6 @@ class ArrayDecoder:
     def _plain(
         self, value: Any, stored: np.dtype[Any], shape: tuple[int, ...], field: str
     ) -> NDArray[Any]:
-        import numpy as np
-
         size, fixed = memoryview(value).nbytes, stored.itemsize * abs(math.prod(shape))
         if size % fixed or (-1 not in shape and size != fixed):
             raise ValueError(
@@ -139,8 +132,6 @@ class ArrayDecoder:
 def _type(name: str | None, argument: str) -> np.dtype[Any] | None:
     if name is None:
         return None
-    import numpy as np
-
     try:
         kind = np.dtype(name)
     except TypeError:

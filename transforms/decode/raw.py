@@ -1,9 +1,10 @@
-"""No decoding: for fields that a storage already holds as numbers and arrays."""
+"""Decode nothing: for fields that a storage already holds as numbers and arrays."""
 
 from __future__ import annotations
 
-from datasets.sample import Record, Sample
-from pipeline.registry import register
+from penstock.core.contracts import DecoderCapabilities
+from penstock.core.registry import register
+from penstock.core.sample import Record, Sample
 
 
 @register("decode", "raw")
@@ -15,7 +16,7 @@ def make_raw_decoder() -> RawDecoder:
 class RawDecoder:
     """Passes every field on as it is."""
 
-    unchanged = True
+    capabilities = DecoderCapabilities(unchanged=True)
 
     def __call__(self, record: Record) -> Sample:
         """Turn a record into a sample.

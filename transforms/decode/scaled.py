@@ -1,27 +1,19 @@
-"""Image decoding at a scale: photographs much larger than the crop, pixels not quite the same."""
+"""Decode photographs at a scale where the crop is much smaller; pixels differ a little."""
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from datasets.pending_image import PendingImage
-from pipeline.registry import register
-from transforms.formats.image_pixels import decode_file, upright
-from transforms.formats.jpeg_pixels import decode_around, decode_reduced
-from transforms.formats.opencv_pixels import CHANNELS
-from transforms.record_decoder import RecordDecoder
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from datasets.pending_image import Box
-    from transforms.formats.header import Header
-
-    Image = NDArray[np.uint8]
+from penstock.core.contracts import DecoderCapabilities
+from penstock.core.registry import register
+from penstock.core.sample import Box, Part, PendingImage
+from penstock.transforms.decode.image.decoder import RecordDecoder
+from penstock.transforms.decode.image.header import Header
+from penstock.transforms.decode.image.jpeg import decode_part
+from penstock.transforms.decode.image.pixels import CHANNELS, upright
 
 
 @register("decode", "scaled")
@@ -52,7 +44,12 @@ class ScaledDecoder(RecordDecoder):
         orientation: Literal["apply", "ignore"] = "apply",
         max_pixels: Annotated[int, Ge(1)] = 100_000_000,
     ) -> None:
-        super().__init__("decode/scaled", mode=mode, orientation=orientation, max_pixels=max_pixels)
+        super().__init__(mode=mode, orientation=orientation, max_pixels=max_pixels)
+
+    @property
+    def capabilities(self) -> DecoderCapabilities:
+        """It decodes parts of an image; their pixels depend on the crop."""
+        return DecoderCapabilities(defer=self.defer)
 
     def _whole_because(self, header: Header | None) -> str | None:
         if header is None or header.format == "JPEG":
@@ -63,23 +60,13 @@ class ScaledDecoder(RecordDecoder):
         height, width = header.height, header.width
         if self._turned(header) and header.orientation >= 5:
             height, width = width, height
-        return PendingImage(
-            (height, width, CHANNELS[self.mode]),
-            functools.partial(self._around, data, header),
-            functools.partial(self._reduced, data, header),
-        )
+        decode = functools.partial(self._decoded, data, header)
+        return PendingImage((height, width, CHANNELS[self.mode]), decode, decode)
 
-    def _around(self, data: bytes, header: Header, box: Box | None) -> tuple[Image, int, int]:
+    def _decoded(self, data: bytes, header: Header, box: Box | None, factor: int = 1) -> Part:
         if not self._turned(header):
-            return decode_around(data, header, self.mode, box)
-        return decode_file(data, header, self.mode, self.orientation), 0, 0
-
-    def _reduced(
-        self, data: bytes, header: Header, box: Box | None, factor: int
-    ) -> tuple[Image, int, int]:
-        if not self._turned(header):
-            return decode_reduced(data, header, self.mode, box, factor)
-        image, _, _ = decode_reduced(data, header, self.mode, None, factor)
+            return decode_part(data, header, self.mode, box, factor)
+        image, _, _ = decode_part(data, header, self.mode, None, factor)
         return upright(image, header.orientation), 0, 0
 
     def _turned(self, header: Header) -> bool:

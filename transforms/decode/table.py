@@ -1,29 +1,31 @@
-"""Rows of tables: numbers are scaled, categories become ids, what is missing is filled in."""
+"""Decode rows of tables: scale numbers, number categories, fill in what is missing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
+import numpy as np
 from annotated_types import Ge
+from numpy.typing import NDArray
 
-from datasets.sample import Record, Sample
-from pipeline.registry import register
-from transforms.table_columns import (
+from penstock.core.contracts import DecoderCapabilities
+from penstock.core.registry import register
+from penstock.core.sample import Record, Sample
+from penstock.transforms.table_statistics import (
     CategoryIds,
     NumericColumn,
     TableStatistics,
+    fit_table,
     number_of,
     numbers_of,
     read_statistics,
 )
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     Floats = NDArray[np.float64]
 
+T = TypeVar("T")
 Scaling = Literal["standard", "min_max", "robust", "none"]
 
 
@@ -80,19 +82,22 @@ class TableDecoder:
             self.learn(read_statistics(statistics).as_json())
 
     @property
+    def capabilities(self) -> DecoderCapabilities:
+        """It learns from the training part, and decodes columns."""
+        return DecoderCapabilities(columns=self.columns, fitted=self)
+
+    @property
     def recipe(self) -> dict[str, Any]:
-        """What decides the figures, beside the data."""
+        """Arguments that decide the figures, beside the data."""
         names = ("numeric", "categorical", "target", "min_count", "max_categories")
         return {name: getattr(self, name) for name in names}
 
-    def fit(self, chunks: Iterable[Sequence[Mapping[str, Any]]], *, where: str) -> dict[str, Any]:
-        """The figures of the training part's rows, as `learn` takes them.
+    def fit(self, chunks: Iterable[Mapping[str, Any]], *, where: str) -> dict[str, Any]:
+        """Compute the figures of the training part's rows, as `learn` takes them.
 
         Raises:
-            ValueError: See `transforms.table_fit.fit_table`.
+            ValueError: See `transforms.table_statistics.fit_table`.
         """
-        from transforms.table_fit import fit_table
-
         return fit_table(chunks, where=where, **self.recipe).as_json()
 
     def learn(self, learned: Mapping[str, Any]) -> None:
@@ -101,8 +106,6 @@ class TableDecoder:
         Raises:
             ValueError: They are none, or of a table that lacks the target.
         """
-        import numpy as np
-
         self.statistics = table = TableStatistics.from_json(learned, where="decode/table")
         if self.target is not None and (table.target is None or table.target.name != self.target):
             has = "none" if table.target is None else repr(table.target.name)
@@ -123,6 +126,7 @@ class TableDecoder:
         self._indicated = np.array(lacking if self.indicators else [], np.int64)
         self._ids = [(column.name, CategoryIds(column.values)) for column in table.categorical]
         self._names = [column.name for column in table.numeric]
+        self._numbers = [*self._names, *([] if self.target is None else [self.target])]
         self._taken = frozenset(self._names) | {name for name, _ in self._ids}
 
     @property
@@ -155,103 +159,88 @@ class TableDecoder:
             ValueError: A column is not there, or holds text or an infinite number where a number
                 is needed; the target is missing; one line.
         """
-        import numpy as np
-
-        assert self.statistics is not None, "a decoder that is fitted belongs here"
-        fields = record.fields
-        numbers = np.array([self._number(fields, name) for name in self._names], np.float64)
-        scaled, gone = self._scaled(numbers)
-        if not np.isfinite(scaled).all():
-            name = self._names[int(np.flatnonzero(~np.isfinite(scaled))[0])]
-            raise ValueError(f"column {name!r} is too large to be scaled")
-        taken = self._taken
-        sample: Sample = {
-            name: value
-            for name, value in fields.items()
-            if name not in taken and name != self.target
-        }
-        sample["features"] = np.concatenate([scaled, gone[self._indicated].astype(np.float32)])
-        sample["categories"] = np.array(
-            [self._id(fields, name, ids) for name, ids in self._ids], np.int64
+        numbers = [self._read(record, name, number_of) for name in self._numbers]
+        categories = [self._read(record, name, ids.of) for name, ids in self._ids]
+        decoded = self._decoded(
+            record.fields,
+            np.array(numbers, np.float64)[None],
+            np.array(categories, np.int64)[None],
         )
+        for name in ("features", "categories"):
+            decoded[name] = decoded[name][0]
         if self.target is not None:
-            target = self._number(fields, self.target)
-            if target != target:
-                raise ValueError(f"its target {self.target!r} is missing")
-            sample["target"] = target
-        sample["index"], sample["key"] = record.index, record.key
-        return sample
+            decoded["target"] = float(decoded["target"][0])
+        return {**decoded, "index": record.index, "key": record.key}
 
     def columns(self, fields: Mapping[str, Any]) -> dict[str, Any] | None:
         """Decode many rows at once, a column at a time, to what they give one by one.
 
         Args:
-            fields: Columns of n rows: see `datasets.protocols.ColumnStorage.take`.
+            fields: Columns of n rows: see `core.contracts.ColumnStorage.take`.
 
         Returns:
             ``features`` float32 [n, F] and so on; None where a row is bad: which, and why, is said
             when it is decoded by itself.
         """
-        import numpy as np
-
-        assert self.statistics is not None, "a decoder that is fitted belongs here"
-        names = (*self._names, *([] if self.target is None else [self.target]))
-        if not all(name in fields for name in (*self._taken, *names)):
+        if not all(name in fields for name in (*self._taken, *self._numbers)):
             return None
         count = len(next(iter(fields.values())))
-        numbers = np.empty((count, len(names)), np.float64)
+        numbers = np.empty((count, len(self._numbers)), np.float64)
         categories = np.empty((count, len(self._ids)), np.int64)
         try:
-            for place, name in enumerate(names):
+            for place, name in enumerate(self._numbers):
                 numbers[:, place] = numbers_of(fields[name])
             for place, (name, ids) in enumerate(self._ids):
                 categories[:, place] = ids.of_column(fields[name])
+            return self._decoded(fields, numbers, categories)
         except ValueError:
             return None
-        scaled, gone = self._scaled(numbers[:, : len(self._names)])
-        decoded = {n: v for n, v in fields.items() if n not in self._taken and n != self.target}
+
+    def _decoded(
+        self, fields: Mapping[str, Any], numbers: Floats, categories: NDArray[np.int64]
+    ) -> dict[str, Any]:
+        """Fill in, scale and put together.
+
+        Args:
+            fields: All fields; those that are no columns pass.
+            numbers: [n, N], NaN where one is missing; the last one is the target, if there is one.
+            categories: Ids, [n, C].
+        """
+        assert self.statistics is not None, "a decoder that is fitted belongs here"
+        count = len(self._names)
+        gone = np.isnan(numbers[:, :count])
+        with np.errstate(over="ignore"):
+            filled = np.where(gone, self._fills, numbers[:, :count])
+            scaled = ((filled - self._shift) / self._scale).astype(np.float32)
+        if not np.isfinite(scaled).all():
+            name = self._names[int(np.flatnonzero(~np.isfinite(scaled).all(0))[0])]
+            raise ValueError(f"column {name!r} is too large to be scaled")
+        taken = {*self._taken, self.target}
+        decoded = {name: value for name, value in fields.items() if name not in taken}
         indicators = gone[:, self._indicated].astype(np.float32)
         decoded["features"] = np.concatenate([scaled, indicators], axis=1)
         decoded["categories"] = categories
         if self.target is not None:
             decoded["target"] = numbers[:, -1]
-        bad = not np.isfinite(scaled).all() or np.isnan(numbers[:, len(self._names) :]).any()
-        return None if bad else decoded
-
-    def _scaled(self, numbers: Floats) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """Numbers [..., N], filled in and scaled, and which of them are missing."""
-        import numpy as np
-
-        gone = np.isnan(numbers)
-        with np.errstate(over="ignore"):
-            scaled = (np.where(gone, self._fills, numbers) - self._shift) / self._scale
-            return scaled.astype(np.float32), gone
+            if np.isnan(decoded["target"]).any():
+                raise ValueError(f"its target {self.target!r} is missing")
+        return decoded
 
     @staticmethod
-    def _number(fields: Mapping[str, Any], name: str) -> float:
+    def _read(record: Record, name: str, read: Callable[[Any], T]) -> T:
+        if name not in record.fields:
+            raise ValueError(
+                f"no column {name!r}, which the training part has; columns: "
+                f"{', '.join(record.fields)}"
+            )
         try:
-            return number_of(fields[name])
-        except KeyError:
-            raise ValueError(_absent(name, fields)) from None
+            return read(record.fields[name])
         except ValueError as error:
             raise ValueError(f"column {name!r}: {error}") from None
-
-    @staticmethod
-    def _id(fields: Mapping[str, Any], name: str, ids: CategoryIds) -> int:
-        try:
-            return ids.of(fields[name])
-        except KeyError:
-            raise ValueError(_absent(name, fields)) from None
-        except ValueError as error:
-            raise ValueError(f"column {name!r}: {error}") from None
-
-
-def _absent(name: str, fields: Mapping[str, Any]) -> str:
-    return f"no column {name!r}, which the training part has; columns: {', '.join(fields)}"
 
 
 def _shift_and_scale(column: NumericColumn, scaling: Scaling) -> tuple[float, float]:
-    """What is taken away from a number, and what the rest is divided by."""
+    """Find what to subtract from a number, and what to divide the rest by."""
     first, middle, third = column.quartiles
     shift, scale = {
         "standard": (column.mean, column.std),

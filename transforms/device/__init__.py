@@ -1,1 +1,1 @@
-"""Transforms of a whole batch where the batch is."""
+"""Transform a whole batch where the batch is."""

@@ -1,4 +1,4 @@
-"""Pairs of a batch's images exchange a rectangle, and a share of their labels, on the device."""
+"""Exchange a rectangle, and a share of the labels, between pairs of images, on the device."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
-from datasets.sample import Batch
-from pipeline.registry import register
-from pipeline.rng import batch_key
-from transforms.row_draws import row_by_row, symmetric_beta
-from transforms.row_pairs import Pairs, check_mixable, drawn_pairs, mixed_labels
-from transforms.row_windows import Windows
+from penstock.core.contracts import BatchTransformCapabilities
+from penstock.core.registry import register
+from penstock.core.rng import batch_key
+from penstock.core.sample import Batch
+from penstock.transforms.device.rows.draws import row_by_row, symmetric_beta
+from penstock.transforms.device.rows.pairs import Pairs, check_mixable, drawn_pairs, mixed_labels
+from penstock.transforms.device.rows.windows import Windows
 
 if TYPE_CHECKING:
     import torch
@@ -39,9 +40,6 @@ class CutMix:
         seed: The run's seed.
         split: ``train``; in ``val`` nothing is mixed.
         step: The name of this step.
-
-    Attributes:
-        group: Positions that no rank may cut apart.
     """
 
     def __init__(
@@ -55,7 +53,7 @@ class CutMix:
     ) -> None:
         self.alpha = alpha
         self.p = p
-        self.group = 2 if split == "train" else 1
+        self.capabilities = BatchTransformCapabilities(group=2 if split == "train" else 1)
         self._active = split == "train"
         self._step = step
         self._key = batch_key(seed, step)
@@ -107,10 +105,7 @@ def _exchanged(value: torch.Tensor, pairs: Pairs, windows: Windows, *, planes: b
     """Rows of [B, H, W, ...], or [B, C, H, W] for `planes`, with their partners' rectangles."""
     last = value.permute(0, 2, 3, 1) if planes else value
     if row_by_row(value):
-        import torch
-
-        changed = last.clone()
-        edges = torch.stack([windows.top, windows.left, windows.height, windows.width], 1).tolist()
+        changed, edges = last.clone(), windows.edges()
         for row in pairs.mixed.nonzero()[:, 0].tolist():
             top, left, rows, columns = edges[row]
             place = (slice(top, top + rows), slice(left, left + columns))

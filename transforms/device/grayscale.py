@@ -1,4 +1,4 @@
-"""Images of a batch made grey by chance, on the device."""
+"""Make images of a batch grey by chance, on the device."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge, Le
 
-from datasets.sample import Batch
-from pipeline.registry import register
-from pipeline.rng import batch_key
-from transforms.row_draws import uniforms
-from transforms.row_pixels import changed_colours, luma
+from penstock.core.registry import register
+from penstock.core.rng import batch_key
+from penstock.core.sample import Batch
+from penstock.transforms.device.color_jitter import changed_colours, luma
+from penstock.transforms.device.rows.draws import uniforms
 
 if TYPE_CHECKING:
     import torch

@@ -1,4 +1,4 @@
-"""Augmentations of the kornia library, for batches on the device."""
+"""Run augmentations of the kornia library on batches on the device."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from datasets.sample import Batch
-from pipeline.registry import register
-from pipeline.rng import batch_key, words_at
+from penstock.core.registry import register
+from penstock.core.rng import batch_key, words_at
+from penstock.core.sample import Batch
+from penstock.transforms.device.rows.changes import refuse_fixed_fields
 
 if TYPE_CHECKING:
     import torch
-
-_REFUSED = ("boxes", "keypoints")
 
 
 @register("batch_transform", "kornia")
@@ -75,25 +74,18 @@ class Kornia:
                 f"augment.device.{self._step}: images are a list, and kornia takes one tensor; "
                 f"give them one size and stack them"
             )
-        for field in _REFUSED:
-            if field in batch:
-                raise ValueError(
-                    f"augment.device.{self._step}: the batch has {field}, which would stay where "
-                    f"they are; augment per sample in augment.train, or drop them with "
-                    f"dataset.keys={{{field}: null}}"
-                )
-        planes = _to_planes(image)
+        refuse_fixed_fields(batch, self._step)
+        planes = image
+        if not image.is_floating_point():
+            planes = image.permute(0, 3, 1, 2).float().div_(255)
         given = [planes] if mask is None else [planes, mask[:, None].to(planes.dtype)]
-        with _seeded(self._seed_of(batch), image.device):
+        word = int(words_at(self._key, batch["epoch"][:1], batch["position"][:1])[0])
+        with _seeded(word & (1 << 63) - 1, image.device):
             changed = self._stack(mask is not None)(*given)
         if mask is None:
             return {**batch, "image": _as_before(changed, image)}
         moved = changed[1][:, 0].round().to(mask.dtype)
         return {**batch, "image": _as_before(changed[0], image), "mask": moved}
-
-    def _seed_of(self, batch: Batch) -> int:
-        word = int(words_at(self._key, batch["epoch"][:1], batch["position"][:1])[0])
-        return word & (1 << 63) - 1
 
     def _stack(self, with_mask: bool) -> Any:
         from kornia.augmentation import AugmentationSequential
@@ -118,12 +110,6 @@ def _check(key: str, module: Any) -> None:
             f"{key} mixes images and would leave their labels as they are; use "
             f"batch_transform=mixup or batch_transform=cutmix"
         )
-
-
-def _to_planes(image: torch.Tensor) -> torch.Tensor:
-    if image.is_floating_point():
-        return image
-    return image.permute(0, 3, 1, 2).float().div_(255)
 
 
 def _as_before(planes: torch.Tensor, image: torch.Tensor) -> torch.Tensor:

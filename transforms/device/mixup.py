@@ -1,4 +1,4 @@
-"""Pairs of a batch's images blended with one another, and their labels, on the device."""
+"""Blend pairs of a batch's images with one another, and their labels, on the device."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge, Le
 
-from datasets.sample import Batch
-from pipeline.registry import register
-from pipeline.rng import batch_key
-from transforms.row_draws import row_by_row, symmetric_beta
-from transforms.row_pairs import check_mixable, drawn_pairs, joined_boxes, mixed_labels
+from penstock.core.contracts import BatchTransformCapabilities
+from penstock.core.registry import register
+from penstock.core.rng import batch_key
+from penstock.core.sample import Batch
+from penstock.transforms.device.rows.draws import row_by_row, symmetric_beta
+from penstock.transforms.device.rows.pairs import (
+    check_mixable,
+    drawn_pairs,
+    joined_boxes,
+    mixed_labels,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -43,9 +49,6 @@ class Mixup:
         seed: The run's seed.
         split: ``train``; in ``val`` nothing is mixed.
         step: The name of this step.
-
-    Attributes:
-        group: Positions that no rank may cut apart.
     """
 
     def __init__(
@@ -59,7 +62,7 @@ class Mixup:
     ) -> None:
         self.alpha = alpha
         self.p = p
-        self.group = 2 if split == "train" else 1
+        self.capabilities = BatchTransformCapabilities(group=2 if split == "train" else 1)
         self._active = split == "train"
         self._step = step
         self._key = batch_key(seed, step)
@@ -74,7 +77,7 @@ class Mixup:
         Returns:
             The batch with new images, ``label_other`` int64 [B], the neighbour's class, and
             ``label_weight`` float32 [B], the share of ``label``, 1 where nothing is mixed; and
-            with the boxes of both, see `transforms.row_pairs.joined_boxes`. In evaluation the
+            with the boxes of both, see `joined_boxes`. In evaluation the
             batch as it was.
 
         Raises:

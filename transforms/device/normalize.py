@@ -1,12 +1,12 @@
-"""Pixels to numbers on the device: uint8 [B, H, W, C] to float32 [B, C, H, W], channels last."""
+"""Normalise pixels on the device: uint8 [B, H, W, C] to float32 [B, C, H, W]."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from datasets.sample import Batch
-from pipeline.registry import register
+from penstock.core.registry import register
+from penstock.core.sample import Batch
 
 if TYPE_CHECKING:
     import torch
@@ -65,15 +65,12 @@ class Normalize:
                 "leave Normalize and the like out of augment.train and augment.eval, or set "
                 "augment.device=null"
             )
-        if image.shape[-1] != len(self._scale) and image.shape[1] == len(self._scale):
-            raise ValueError(
-                f"normalize: images are {list(image.shape)}, expected [B, H, W, C]; leave ToTensor "
-                f"out of augment.train and augment.eval: this step puts the channels first"
-            )
         if image.shape[-1] != len(self._scale):
+            channels = len(self._scale)
             raise ValueError(
-                f"normalize: images have {image.shape[-1]} channels, mean and std have "
-                f"{len(self._scale)}; set augment.device.normalize.mean and std"
+                f"normalize: images are {list(image.shape)}, expected [B, H, W, {channels}] as "
+                f"mean and std have; set augment.device.normalize.mean and std, and leave "
+                f"ToTensor out of augment.train and augment.eval: this step puts the channels first"
             )
         scale, shift = self._on(image.device)
         return image.permute(0, 3, 1, 2).float().mul_(scale).add_(shift)

@@ -1,4 +1,4 @@
-"""A rectangle of each image of a batch erased by chance, on the device."""
+"""Erase a rectangle of each image of a batch by chance, on the device."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
-from datasets.sample import Batch
-from pipeline.registry import register
-from pipeline.rng import batch_key
-from transforms.row_draws import row_by_row, uniforms
-from transforms.row_windows import DRAWS, checked_range, drawn_windows
+from penstock.core.registry import register
+from penstock.core.rng import batch_key
+from penstock.core.sample import Batch
+from penstock.transforms.device.rows.draws import row_by_row, uniforms
+from penstock.transforms.device.rows.windows import DRAWS, checked_range, drawn_windows
 
 if TYPE_CHECKING:
     import torch
@@ -96,9 +96,9 @@ class RandomErasing:
         if row_by_row(image):
             result = image.clone()
             planes = result if image.is_floating_point() else result.permute(0, 3, 1, 2)
-            edges = torch.stack([windows.top, windows.left, windows.height, windows.width], 1)
+            edges = windows.edges()
             for row in chosen.nonzero()[:, 0].tolist():
-                top, left, rows, columns = edges[row].tolist()
+                top, left, rows, columns = edges[row]
                 planes[row, :, top : top + rows, left : left + columns] = fill[:, None, None]
             return result
         inside = windows.inside(height, width) & chosen[:, None, None]

@@ -1,16 +1,24 @@
-"""Images of a batch cropped at random places and scales to one size, on the device."""
+"""Crop images of a batch at random places and scales to one size, on the device."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from datasets.sample import Batch
-from pipeline.registry import register
-from pipeline.rng import batch_key
-from transforms.row_draws import uniforms
-from transforms.row_resize import moved_boxes, moved_keypoints, resized_image, resized_mask
-from transforms.row_windows import DRAWS, Windows, checked_range, drawn_windows
+from penstock.core.registry import register
+from penstock.core.rng import batch_key
+from penstock.core.sample import Batch
+from penstock.transforms.device.rows.draws import uniforms
+from penstock.transforms.device.rows.windows import (
+    DRAWS,
+    Windows,
+    checked_range,
+    drawn_windows,
+    moved_boxes,
+    moved_keypoints,
+    resized_image,
+    resized_mask,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -103,7 +111,7 @@ class RandomResizedCrop:
             rows.append(self._cropped(single, self._windows(single["image"], here)))
         joined = {
             name: torch.cat([row[name] for row in rows])
-            if hasattr(value, "shape")
+            if not isinstance(value, list)
             else [item for row in rows for item in row[name]]
             for name, value in rows[0].items()
         }

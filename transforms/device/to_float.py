@@ -1,9 +1,9 @@
-"""Pixels to 0..1 on the device: uint8 [B, H, W, C] to float32 [B, C, H, W], channels last."""
+"""Turn pixels into 0..1 on the device: uint8 [B, H, W, C] to float32 [B, C, H, W]."""
 
 from __future__ import annotations
 
-from datasets.sample import Batch
-from pipeline.registry import register
+from penstock.core.registry import register
+from penstock.core.sample import Batch
 
 
 @register("batch_transform", "to_float")

@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge, Gt
 
-from pipeline.registry import register
+from penstock.core.registry import register
 
 if TYPE_CHECKING:
-    from pipeline.config.points import Points
-
-SWEEPS = True
-WORDS = {"storages": "bench.storages=true"}
+    from penstock.pipeline.config.sweep import Points
 
 
 @register("settings", "bench")
@@ -55,13 +52,13 @@ class BenchSettings:
 def run(points: Points) -> int:
     """Measure one configuration and what would help it, several side by side, or storages."""
     if points.points[0].config["bench"]["storages"]:
-        from pipeline.commands.bench.storages import compare_storages
+        from penstock.pipeline.commands.bench.storages import compare_storages
 
         return compare_storages(points)
     if len(points.points) > 1:
-        from pipeline.commands.bench.sweep import measure_sweep
+        from penstock.pipeline.commands.bench.sweep import measure_sweep
 
         return measure_sweep(points)
-    from pipeline.commands.bench.single import measure_one
+    from penstock.pipeline.commands.bench.single import measure_one
 
     return measure_one(points)

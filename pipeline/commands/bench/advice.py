@@ -1,40 +1,202 @@
-"""Settings tried beside the present ones, and the gain that each gave."""
+"""Try settings that may help beside the present ones, and tell the gain that each gave."""
 
 from __future__ import annotations
 
 import logging
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pipeline.commands.bench.candidates import Candidate
-from pipeline.commands.bench.packing import Among, eager_config, packed_config
-from pipeline.commands.bench.screen import doing, heading, say
-from pipeline.commands.bench.subject import Subject
+from penstock.core.cores import usable_cores
+from penstock.pipeline.commands.bench.decoding import Decoding
+from penstock.pipeline.commands.bench.report import FAILURES, doing, heading, last_line, say
+from penstock.pipeline.commands.bench.subject import Round, Subject, alternate
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from penstock.pipeline.commands.bench import BenchSettings
+    from penstock.pipeline.config.sweep import Points
 
-    from pipeline.commands.bench import BenchSettings
-    from pipeline.config.points import Points
-
+PIXELS = "changes the pixels, which are encoded anew at quality 95"
+ROUNDING = "changes the rounding of the weights"
+_MUCH_READING = 0.15
+"""Share of a sample's time from which on holding what was read is tried."""
 _HELPS = 1.03
 _GIVEN_UP = 0.95
 """A first round below this ratio is the last one, later ones below 1: time for what may help."""
 _SHOWN = 3
 
 
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A change of settings.
+
+    Attributes:
+        typed: What the user would type.
+        overrides: The same as overrides; empty where `how` says what is done.
+        how: ``typed``: the overrides are composed; ``lmdb`` and ``tiled``: some records are
+            packed, and compared with the same records as they lie; ``eager``: decoded samples
+            are held in memory; ``cached``: the overrides are composed, for some records.
+        changes: What it changes beside the speed, or "".
+    """
+
+    typed: str
+    overrides: tuple[str, ...] = ()
+    how: Literal["typed", "lmdb", "tiled", "eager", "cached"] = "typed"
+    changes: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Facts of a configuration that decide what may help it.
+
+    Attributes:
+        limit: What training waits for.
+        workers: How many workers there are.
+        decoding: The way of decoding; None where there is no storage.
+        engines: The engines there are.
+        holds: Whether all decoded samples fit into memory and take no time to speak of.
+        cuda: Whether the device is CUDA.
+        reading: Share of a sample's time in the loader that is reading, 0 to 1.
+    """
+
+    limit: Literal["loader", "model"]
+    workers: int
+    decoding: Decoding | None
+    engines: tuple[str, ...]
+    holds: bool
+    cuda: bool
+    reading: float = 0.0
+
+
+def candidates(config: dict[str, Any], facts: Facts) -> Iterator[Candidate]:
+    """List what is worth trying, the most likely first."""
+    if facts.limit == "model":
+        yield from _of_model(config)
+        yield from _of_workers(config, facts)
+        return
+    yield from _of_data(config, facts)
+    yield from _of_workers(config, facts)
+    loader = config["loader"]
+    if facts.workers:
+        more = 2 * loader.get("prefetch_factor", 2)
+        yield _typed(f"loader.prefetch_factor={more}")
+    if facts.cuda and loader.get("pin_memory", "auto") is False:
+        yield _typed("loader.pin_memory=true")
+
+
+def _typed(*overrides: str, changes: str = "") -> Candidate:
+    return Candidate(" ".join(overrides), overrides, changes=changes)
+
+
+def _of_model(config: dict[str, Any]) -> Iterator[Candidate]:
+    trainer = config["trainer"]
+    if not trainer.get("channels_last", False):
+        yield _typed("trainer.channels_last=true", changes=ROUNDING)
+    if trainer.get("amp", "off") == "off":
+        yield _typed("trainer.amp=bf16", changes=ROUNDING)
+
+
+def _of_data(config: dict[str, Any], facts: Facts) -> Iterator[Candidate]:
+    decoding, dataset = facts.decoding, config["dataset"]
+    if decoding is None or dataset["_target_"] != "dataset/map":
+        return
+    if decoding.by_choice:
+        yield _typed("dataset.decode.region=exact")
+    in_lmdb = dataset["storage"]["_target_"] == "storage/lmdb"
+    if not in_lmdb:
+        yield Candidate("pack, then dataset=lmdb", how="lmdb")
+    if decoding.crops_first and decoding.parts is not None and decoding.tiled < 0.5:
+        yield Candidate("pack.tiled=true, then dataset=lmdb", how="tiled", changes=PIXELS)
+    if facts.reading >= _MUCH_READING and dataset.get("cache") is None:
+        yield Candidate("dataset/cache=ram", ("dataset/cache=ram",), how="cached")
+    if facts.holds:
+        typed = "dataset=eager dataset/storage=lmdb" if in_lmdb else "dataset=eager"
+        yield Candidate(typed, how="eager")
+
+
+def _of_workers(config: dict[str, Any], facts: Facts) -> Iterator[Candidate]:
+    loader, cores = config["loader"], usable_cores()
+    workers, engine = facts.workers, loader["engine"]
+    if engine == "inline":
+        yield _typed("loader=threads", f"loader.num_workers={cores}")
+        return
+    for other in facts.engines:
+        if other not in (engine, "inline", "auto") and workers:
+            spread = ["loader.processes=null"] if loader.get("processes") is not None else []
+            yield _typed(f"loader.engine={other}", *spread)
+    if engine == "processes" and workers > 1:
+        for processes in {1, workers} - {loader.get("processes") or workers}:
+            yield _typed(f"loader.processes={processes}")
+    counts = {max(2 * workers, 1), workers // 2 if workers > 1 else 0}
+    if workers < cores:
+        counts.add(cores)
+    for number in sorted(counts - {workers}, reverse=True):
+        if number <= 2 * cores:
+            yield _typed(f"loader.num_workers={number}")
+
+
+def packed_config(
+    config: dict[str, Any], split: Any, rows: NDArray[np.int64], folder: Path, *, tiled: bool
+) -> dict[str, Any]:
+    """Pack records as LMDB, and give the config that reads them.
+
+    Args:
+        config: The plain config.
+        split: The split that they are of.
+        rows: int64 [n], the records.
+        folder: Does not exist; is made.
+        tiled: Encode the images anew as tiled JPEG.
+    """
+    from penstock.datasets.records.subset import Subset
+    from penstock.datasets.storages.lmdb import LmdbWriter
+    from penstock.datasets.writing import write_storage
+    from penstock.pipeline.build import open_storage
+    from penstock.pipeline.commands.pack import PackSettings, make_recode
+
+    storage: Any = Subset(open_storage(config, split), rows)
+    settings = PackSettings(path=str(folder), tiled=tiled)
+    recode = make_recode(config, settings) if tiled else None
+    target = folder / split
+    write_storage(LmdbWriter(), target, storage, recode=recode)
+    read = {"_target_": "storage/lmdb", "path": str(target)}
+    return {**config, "dataset": {**config["dataset"], "storage": read, "val_fraction": 0.0}}
+
+
+class Among:
+    """A sampler that draws from a few records only, for as many positions as there are.
+
+    Args:
+        rows: int64 [k], the records.
+        length: Positions of an epoch.
+        seed: Of the order.
+    """
+
+    def __init__(self, rows: NDArray[np.int64], *, length: int, seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        rounds = [rng.permutation(rows) for _ in range(-(-length // len(rows)))]
+        self._order = np.concatenate(rounds)[:length]
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
+        """Records at positions `start` to `stop`, int64."""
+        return self._order[start:stop]
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep warnings about settings that are only tried from the user."""
-    logger = logging.getLogger("pipeline")
+    logger = logging.getLogger("penstock")
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:
@@ -45,7 +207,7 @@ def _quiet() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What trying a candidate gave.
+    """The result of trying a candidate.
 
     Attributes:
         candidate: What was tried.
@@ -82,7 +244,7 @@ class Bench:
         present: The configuration as it is, open.
         settings: How long to measure.
         rows: int64 [n], the records that are packed where that is tried.
-        measure: What counts: the loader alone, or training with it.
+        measure: What counts, for so many seconds: the loader alone, or training with it.
     """
 
     def __init__(
@@ -92,7 +254,7 @@ class Bench:
         settings: BenchSettings,
         *,
         rows: NDArray[Any] | None,
-        measure: Literal["loader_round", "training_round"],
+        measure: Callable[[Subject, float], Round],
     ) -> None:
         self._points = points
         self._present = present
@@ -115,9 +277,8 @@ class Bench:
             try:
                 present, other = self._open(candidate, stack)
                 return Trial(candidate, self._ratios(present, other))
-            except (ValueError, OSError, RuntimeError) as error:
-                reason = str(error).strip().splitlines() or [type(error).__name__]
-                return Trial(candidate, failed=reason[-1].strip())
+            except FAILURES as error:
+                return Trial(candidate, failed=last_line(error))
 
     def _open(self, candidate: Candidate, stack: ExitStack) -> tuple[Subject, Subject]:
         config, split = self._present.config, self._settings.split
@@ -125,7 +286,9 @@ class Bench:
             config = self._points.config_with(*candidate.overrides)
             return self._present, stack.enter_context(Subject(config, split))
         if candidate.how == "eager":
-            return self._present, stack.enter_context(Subject(eager_config(config), split))
+            held = {"_target_": "dataset/eager", "cache": None}
+            config = {**config, "dataset": {**config["dataset"], **held}}
+            return self._present, stack.enter_context(Subject(config, split))
         assert self._rows is not None
         length = max(len(self._present.loader.dataset), len(self._rows))
         sampler = Among(self._rows, length=length)
@@ -141,14 +304,15 @@ class Bench:
         return self._among, stack.enter_context(Subject(packed, split, sampler=packed_rows))
 
     def _ratios(self, present: Subject, other: Subject) -> tuple[float, ...]:
-        seconds = self._settings.try_seconds / self._settings.rounds
+        both = [partial(self._measure, present), partial(self._measure, other)]
         ratios: list[float] = []
-        for number in range(self._settings.rounds):
-            order = (present, other) if number % 2 == 0 else (other, present)
-            rates = {id(each): getattr(each, self._measure)(seconds).rate for each in order}
-            ratios.append(rates[id(other)] / max(rates[id(present)], 1e-9))
-            if median(ratios) < (_GIVEN_UP if number == 0 else 1):
-                break
+        for before, after in alternate(
+            both, seconds=self._settings.try_seconds, rounds=self._settings.rounds
+        ):
+            if len(before) == len(after):
+                ratios.append(after[-1].rate / max(before[-1].rate, 1e-9))
+                if median(ratios) < (_GIVEN_UP if len(ratios) == 1 else 1):
+                    break
         return tuple(ratios)
 
 

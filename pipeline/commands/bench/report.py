@@ -1,26 +1,28 @@
-"""What the bench prints of one configuration."""
+"""Print what a bench has found, and what it is doing."""
 
 from __future__ import annotations
 
+import shutil
+import sys
+import textwrap
+from statistics import median
 from typing import TYPE_CHECKING, Literal
 
-from pipeline.commands.bench.screen import (
-    clear,
-    heading,
-    megabytes,
-    rate_of,
-    say,
-    spread_of,
-    times_of,
-    write,
-)
-from pipeline.cores import usable_cores
-from pipeline.loader.stats import sources_text
+from penstock.core.contracts import StreamDataset
+from penstock.core.cores import usable_cores
+from penstock.pipeline.loader.stats import LoaderTimes, sources_text
 
 if TYPE_CHECKING:
-    from pipeline.commands.bench.single import Figures
-    from pipeline.commands.bench.subject import Subject
+    from collections.abc import Sequence
 
+    from penstock.pipeline.commands.bench.single import Figures
+    from penstock.pipeline.commands.bench.subject import Round, Subject
+
+
+WIDTH = 80
+FAILURES = (ValueError, OSError, RuntimeError)
+"""Of opening and measuring a configuration."""
+_INDENT = 15
 _LABELS = {
     "loader": "loader alone",
     "floor": "floor",
@@ -30,10 +32,98 @@ _LABELS = {
 _SHARED = 0.85
 
 
+def width() -> int:
+    """Columns to write in: those of the terminal, at most 80."""
+    return max(30, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
+
+
+def write(line: str) -> None:
+    """Print a line as it is, at once."""
+    print(line, flush=True)
+
+
+def say(name: str, text: str) -> None:
+    """Print a line with a name before it, wrapped at 80 columns."""
+    clear()
+    lines = textwrap.wrap(
+        text, max(width() - _INDENT, 20), break_long_words=False, break_on_hyphens=False
+    )
+    for number, line in enumerate(lines or [""]):
+        write(f"{name if number == 0 else '':<{_INDENT}}{line}")
+
+
+def heading(text: str) -> None:
+    """Print a heading, after an empty line."""
+    clear()
+    write(f"\n{textwrap.fill(text, width())}")
+
+
+def write_table(lines: Sequence[Sequence[str]], *, names: int = 1) -> None:
+    """Print lines of cells as a table, the heads first, after an empty line.
+
+    Args:
+        lines: The cells of each line.
+        names: How many of the first cells name their line; the others are numbers.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    clear()
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+    for place, head in enumerate(lines[0]):
+        table.add_column(head, justify="left" if place < names else "right")
+    for cells in lines[1:]:
+        table.add_row(*cells)
+    console = Console(width=width(), highlight=False, markup=False, emoji=False)
+    console.print()
+    console.print(table)
+
+
+def last_line(error: Exception) -> str:
+    """Take the last line of an error's message; its kind if it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
+
+
+def doing(text: str) -> None:
+    """Show what is being done, on a terminal alone; the next line takes its place."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{text[: width() - 1]}")
+        sys.stderr.flush()
+
+
+def clear() -> None:
+    """Take away what `doing` shows."""
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()
+
+
+def rate_of(rounds: Sequence[Round]) -> float:
+    """The median of the rates."""
+    return median(each.rate for each in rounds)
+
+
+def spread_of(rounds: Sequence[Round]) -> float:
+    """Half of the range of the rates, as a share of their median."""
+    rates = [each.rate for each in rounds]
+    return (max(rates) - min(rates)) / 2 / max(median(rates), 1e-9)
+
+
+def times_of(rounds: Sequence[Round]) -> LoaderTimes:
+    """Sum the times of all rounds."""
+    return LoaderTimes(*map(sum, zip(*(each.times for each in rounds), strict=True)))
+
+
+def megabytes(size_bytes: int | None) -> str:
+    """A size for people; unknown where it is."""
+    return "unknown" if size_bytes is None else f"{size_bytes / 1e6:,.0f} MB"
+
+
 def print_loader(subject: Subject) -> None:
     """Say what is measured, when its first batch came, and what memory it takes."""
     settings, dataset = subject.loader.settings, subject.loader.dataset
-    size = f"{len(dataset):,} samples" if hasattr(dataset, "__len__") else "a stream"
+    is_stream = isinstance(dataset, StreamDataset)
+    size = "a stream" if is_stream else f"{len(dataset):,} samples"
     if subject.loader.stats.drawn:
         size += f" of {len(subject.loader.stats.drawn)} sources"
     workers = f"{subject.workers} worker{'s' if subject.workers != 1 else ''}"
@@ -94,7 +184,7 @@ def _print_stages(subject: Subject, figures: Figures) -> None:
 
 
 def verdict(figures: Figures) -> Literal["loader", "model"]:
-    """Which of the two training waits for."""
+    """Tell which of the two training waits for."""
     loader, model = figures.rate("loader"), figures.rate("model")
     return "loader" if loader is not None and model is not None and loader < model else "model"
 

@@ -1,26 +1,40 @@
-"""One configuration measured: loader, floor, model and training, and what would help."""
+"""Measure one configuration: loader, floor, model and training, and what would help."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from pipeline.commands.bench.subject import Round, Subject, alternate  # isort: skip
-from pipeline.build import build_settings, build_transform
-from pipeline.commands.bench.advice import Bench, advise
-from pipeline.commands.bench.candidates import Facts, candidates
-from pipeline.commands.bench.decoding import Decoding, look_at, some_records
-from pipeline.commands.bench.floor import Floor, floor_of
-from pipeline.commands.bench.report import print_figures, print_loader, verdict
-from pipeline.commands.bench.screen import clear, doing, rate_of, say, times_of
-from pipeline.config.objects import build
-from pipeline.cores import usable_cores
+from penstock.core.contracts import StreamDataset
+from penstock.core.cores import usable_cores
+from penstock.core.registry import components
+from penstock.datasets.map_dataset import MapDataset
+from penstock.pipeline.build import build, build_settings, build_transform
+from penstock.pipeline.commands.bench.advice import Bench, Facts, advise, candidates
+from penstock.pipeline.commands.bench.decoding import (
+    Decoding,
+    Floor,
+    floor_of,
+    look_at,
+    some_records,
+)
+from penstock.pipeline.commands.bench.report import (
+    clear,
+    doing,
+    print_figures,
+    print_loader,
+    rate_of,
+    say,
+    times_of,
+    verdict,
+)
+from penstock.pipeline.commands.bench.subject import Round, Subject, alternate, write_trace
 
 if TYPE_CHECKING:
-    from pipeline.commands.bench import BenchSettings
-    from pipeline.config.points import Points
+    from penstock.pipeline.commands.bench import BenchSettings
+    from penstock.pipeline.config.sweep import Points
 
 _HELD_S = 3.0
 """Decoding everything may take so long where holding it in memory is tried."""
@@ -70,20 +84,24 @@ def measure_one(points: Points) -> int:
             print_figures(subject, figures)
         limit = verdict(figures)
         if settings.trace is not None:
-            from pipeline.commands.bench.traced import write_trace
-
             say("trace", write_trace(subject, settings.trace))
         if settings.try_seconds:
-            facts = _facts(subject, settings, limit, decoding, figures)
-            tried = list(candidates(config, facts))
-            by_loader = limit == "loader"
-            bench = stack.enter_context(
-                Bench(points, subject, settings, rows=rows,
-                      measure="loader_round" if by_loader else "training_round")
-            )  # fmt: skip
-            advise(
-                bench, tried, "the loader alone" if by_loader else "training with them", budget_s
+            facts = Facts(
+                limit=limit,
+                workers=subject.workers,
+                decoding=decoding if settings.split == "train" else None,
+                engines=tuple(component.name for component in components("engine")),
+                holds=_holds(subject, figures),
+                cuda=subject.device.type == "cuda",
+                reading=_reading(figures),
             )
+            measure, counted = Subject.training_round, "training with them"
+            if limit == "loader":
+                measure, counted = Subject.loader_round, "the loader alone"
+            bench = stack.enter_context(
+                Bench(points, subject, settings, rows=rows, measure=measure)
+            )
+            advise(bench, list(candidates(config, facts)), counted, budget_s)
     return 0
 
 
@@ -100,9 +118,9 @@ def _look(
     """Some records' indices, how they are decoded, and the floor that they give."""
     threads = max(1, subject.workers)
     dataset = subject.loader.dataset
-    if not hasattr(dataset, "storage"):
+    if not isinstance(dataset, MapDataset):
         return None, None, Figures()
-    rows, records = some_records(dataset, settings.records or _RECORDS)
+    rows, records = some_records(dataset.storage, settings.records or _RECORDS)
     decoder = build(config["dataset"]["decode"])
     if config["dataset"]["_target_"] != "dataset/map":  # decoded once, and held
         return rows, None, Figures(floor=floor_of(None, (), subject.host_batch, threads))
@@ -127,26 +145,6 @@ def _measure(subject: Subject, figures: Figures, settings: BenchSettings) -> Non
         figures.rounds = dict(zip(named, results, strict=True))
 
 
-def _facts(
-    subject: Subject,
-    settings: BenchSettings,
-    limit: Literal["loader", "model"],
-    decoding: Decoding | None,
-    figures: Figures,
-) -> Facts:
-    from pipeline.registry import components
-
-    return Facts(
-        limit=limit,
-        workers=subject.workers,
-        decoding=decoding if settings.split == "train" else None,
-        engines=tuple(component.name for component in components("engine")),
-        holds=_holds(subject, figures),
-        cuda=subject.device.type == "cuda",
-        reading=_reading(figures),
-    )
-
-
 def _reading(figures: Figures) -> float:
     """Share of a sample's time in the loader's threads that is reading."""
     stages = times_of(figures.rounds["loader"]).stages_us if figures.rounds.get("loader") else {}
@@ -157,7 +155,6 @@ def _holds(subject: Subject, figures: Figures) -> bool:
     """Whether decoding everything once, into memory, is quickly tried; `eager` sees if it fits."""
     rate = figures.rate("floor")
     dataset = subject.loader.dataset
-    if rate is None or not hasattr(dataset, "__len__"):
+    if rate is None or isinstance(dataset, StreamDataset):
         return False
-    threads = max(1, subject.workers)
-    return len(dataset) / (rate / threads * usable_cores()) < _HELD_S
+    return len(dataset) / (rate / max(1, subject.workers) * usable_cores()) < _HELD_S

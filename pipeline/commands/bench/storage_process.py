@@ -1,25 +1,21 @@
-"""A process that opens a storage as a worker does, and measures what reading from it costs."""
+"""Measure what reading from a storage costs, in a process that opens it as a worker does."""
 
 from __future__ import annotations
 
 import os
 import pickle
-import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing import connection
-from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.protocols import Storage
-from datasets.sample import BadRecord
-from pipeline.blame import is_explained
-from pipeline.loader.starting import interrupts_held, process_context
-from pipeline.loader.watch import ending_of
+from penstock.core.contracts import Storage
+from penstock.core.processes import ProcessEndedError, call_in_process
+from penstock.core.sample import BadRecord
+from penstock.core.user_errors import is_explained
+from penstock.pipeline.commands.bench.memory import own_bytes
 
 BATCH = 64
 
@@ -29,29 +25,8 @@ class MeasureError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """What a process does.
-
-    Attributes:
-        storage: What opens it, pickled, so that the process imports what it needs by itself.
-        imports: Modules of the user's, loaded before that.
-        cache: The folder of its cached indexes.
-        what: ``first`` reads all records once; ``round`` measures rates.
-        seconds: Of a round, half of it in order and half at random.
-        seed: Of the random order.
-    """
-
-    storage: bytes
-    imports: Sequence[str]
-    cache: str
-    what: Literal["first", "round"]
-    seconds: float = 0.0
-    seed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Measured:
-    """What one process found.
+    """Figures that one process found.
 
     Attributes:
         open_s: Seconds from importing the storage to its first record.
@@ -73,97 +48,77 @@ class Measured:
     bad: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class OpenSome:
-    """Opens some records of a storage.
+def open_some(make: Callable[[], Storage], rows: NDArray[np.int64]) -> Storage:
+    """Open the records `rows`, int64 [n], of the storage that `make` opens."""
+    from penstock.datasets.records.subset import Subset
 
-    Attributes:
-        make: Opens the storage.
-        rows: int64 [n], which of its records.
-    """
-
-    make: Callable[[], Storage]
-    rows: NDArray[np.int64]
-
-    def __call__(self) -> Storage:
-        """Open it."""
-        from datasets.subset import Subset
-
-        return Subset(self.make(), self.rows)
+    return Subset(make(), rows)
 
 
-def opener(make: Callable[[], Storage]) -> bytes:
-    """What a process unpickles and calls to open a storage."""
-    return pickle.dumps(make)
+def measure(
+    storage: bytes,
+    imports: Sequence[str],
+    cache: str,
+    *,
+    seconds: float | None = None,
+    seed: int = 0,
+) -> Measured:
+    """Measure a storage in a process of its own.
 
-
-def measure(job: Job) -> Measured:
-    """Do a job in a process of its own.
+    Args:
+        storage: What opens it, pickled, so that the process imports what it needs by itself.
+        imports: Modules of the user's, loaded before that.
+        cache: The folder of its cached indexes.
+        seconds: Of measuring rates, half of them in order and half at random; None: all records
+            are read once.
+        seed: Of the random order.
 
     Raises:
         MeasureError: The storage cannot be opened or read, or the process died.
     """
-    context = process_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_serve, args=(theirs, job), daemon=True)
-    with ours:
-        try:
-            with interrupts_held():
-                process.start()
-            theirs.close()
-            connection.wait([ours, process.sentinel])
-            try:
-                answer = ours.recv()
-            except EOFError:
-                process.join()
-                how = ending_of(process.exitcode or 0)
-                raise MeasureError(f"its process ended ({how})") from None
-        finally:
-            if process.pid is not None:
-                process.kill()
-                process.join()
+    try:
+        answer = call_in_process(_answer, storage, imports, cache, seconds, seed)
+    except ProcessEndedError as error:
+        raise MeasureError(f"its process ended ({error})") from None
     if isinstance(answer, str):
         raise MeasureError(answer)
     assert isinstance(answer, Measured)
     return answer
 
 
-def _serve(theirs: Any, job: Job) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, who ends us
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.environ["XDG_CACHE_HOME"] = job.cache
+def _answer(
+    storage: bytes, imports: Sequence[str], cache: str, seconds: float | None, seed: int
+) -> Measured | str:
+    """Measure in this process; what goes wrong as one line."""
+    os.environ["XDG_CACHE_HOME"] = cache
     try:
-        answer: Measured | str = _do(job)
+        if imports:
+            from penstock.pipeline.config.discovery import load_imports
+
+            load_imports(imports)
+        return _measured(storage, seconds, seed)
     except Exception as error:
         said = str(error).strip().splitlines() or [""]
         known = isinstance(error, (ValueError, OSError)) and is_explained(error)
-        answer = said[-1] if known else f"{type(error).__name__}: {said[-1]}"
-    try:
-        theirs.send(answer)
-    except BrokenPipeError:  # nobody asks any more
-        return
+        return said[-1] if known else f"{type(error).__name__}: {said[-1]}"
 
 
-def _do(job: Job) -> Measured:
-    if job.imports:
-        from pipeline.config.discovery import load_imports
-
-        load_imports(job.imports)
+def _measured(recipe: bytes, seconds: float | None, seed: int) -> Measured:
     before = own_bytes()
     start = time.perf_counter()
-    storage: Storage = pickle.loads(job.storage)()
+    storage: Storage = pickle.loads(recipe)()
     count = len(storage)
     read_batch(storage, np.zeros(1, np.int64))
     open_s = time.perf_counter() - start
     rows = np.arange(count)
-    if job.what == "first":
+    if seconds is None:
         bad = sum(read_batch(storage, rows[at : at + BATCH]) for at in range(0, count, BATCH))
         after = own_bytes()
         own = None if before is None or after is None else max(0, after - before)
         return Measured(open_s, own_bytes=own, bad=bad)
-    shuffled = np.random.default_rng(job.seed).permutation(count)
-    sequential, sequential_us = rate(storage, rows, job.seconds / 2)
-    random, random_us = rate(storage, shuffled, job.seconds / 2)
+    shuffled = np.random.default_rng(seed).permutation(count)
+    sequential, sequential_us = rate(storage, rows, seconds / 2)
+    random, random_us = rate(storage, shuffled, seconds / 2)
     return Measured(open_s, sequential, random, sequential_us, random_us)
 
 
@@ -208,17 +163,3 @@ def read_batch(storage: Storage, rows: NDArray[np.int64]) -> int:
             elif isinstance(value, memoryview):
                 bytes(value)
     return bad
-
-
-def own_bytes(process: Path = Path("/proc/self")) -> int | None:
-    """Memory that a process has for itself alone, which nothing could take from it: no file's.
-
-    Returns:
-        Bytes; None where the system does not say (it is no Linux).
-    """
-    try:
-        lines = (process / "smaps_rollup").read_text().splitlines()
-    except OSError:
-        return None
-    found = [line.split() for line in lines if line.startswith(("Private_Dirty:", "SwapPss:"))]
-    return sum(int(parts[1]) for parts in found) * 1024

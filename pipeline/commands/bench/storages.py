@@ -1,44 +1,302 @@
-"""``python -m pipeline bench storages``: the user's records in every form, and what each gives."""
+"""Compare the forms that records can be kept in, and print them as a table."""
 
 from __future__ import annotations
 
+import errno
+import os
+import pickle
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from datasets.pending_image import PendingImage
-from datasets.sample import Record
-from datasets.subset import Subset
-from pipeline.build import build_settings, open_storage, storage_opener
-from pipeline.commands.bench.forms import (
-    Form,
-    form_names,
-    measured,
-    pack_form,
-    refuse_full,
-    sampled_rows,
-    size_of,
-    some_of,
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.contracts import Decoder, DecoderCapabilities, Storage, capabilities_of
+from penstock.core.record_codec import record_checksum
+from penstock.core.registry import components, find, option_node
+from penstock.core.sample import PendingImage
+from penstock.core.user_errors import is_explained
+from penstock.datasets.records.subset import Subset
+from penstock.datasets.writing import Recode, write_storage
+from penstock.pipeline.build import build, build_settings, open_storage, storage_opener
+from penstock.pipeline.commands.bench.decoding import some_records
+from penstock.pipeline.commands.bench.report import (
+    clear,
+    doing,
+    heading,
+    say,
+    width,
+    write,
+    write_table,
 )
-from pipeline.commands.bench.screen import clear, doing, say
-from pipeline.commands.bench.storage_process import Job, MeasureError, OpenSome, measure, opener
-from pipeline.commands.bench.storage_table import Data, print_advice, print_table
-from pipeline.commands.pack import refuse_nesting
-from pipeline.config.errors import ConfigError, Problem
-from pipeline.config.objects import build
-from pipeline.packing.run import terminated_as_interrupt
+from penstock.pipeline.commands.bench.storage_process import (
+    BATCH,
+    Measured,
+    MeasureError,
+    measure,
+    open_some,
+)
+from penstock.pipeline.commands.pack import refuse_nesting
+from penstock.pipeline.config.errors import ConfigError, Problem, nearest
+from penstock.pipeline.packing.report import folder_bytes
+from penstock.pipeline.packing.run import terminated_as_interrupt
 
 if TYPE_CHECKING:
-    from pipeline.commands.bench import BenchSettings
-    from pipeline.config.points import Points
+    from penstock.pipeline.commands.bench import BenchSettings
+    from penstock.pipeline.config.sweep import Points
 
-AS_IT_IS = "*"
-_PACK_S = 2.0
-_START_S = 0.6
-_DECODE_S = 0.3
+
+_ALIKE = 0.9
+_SMALL_SHARE = 0.1
+_EXCHANGE = ("parquet", "webdataset")
+_PACK_S, _START_S, _DECODE_S = 2.0, 0.6, 0.3
+_LOOKED_AT = 64
+SAMPLE_BYTES = 256 * 10**6
+_RECORDS = 10_000
+_RUNS = 16
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_LEGEND = (
+    f"*: the data as it is. random: records a second in shuffled batches of {BATCH}, by one "
+    f"thread; gain: to the first line's, round by round; in order: the same without shuffling. "
+    f"size: on the disk; start: a fresh process, to its first record; index: the same when there "
+    f"is no cached index yet; "
+    f"memory: what a worker that has read all records needs for itself. Everything lies in the "
+    f"page cache; a disk that is slower than this gains more from forms that read in long runs. "
+    f"Where these are some of the records, a form's own cache is smaller by as much."
+)
+
+
+@dataclass(slots=True)
+class Form:
+    """One form of the data, or the source itself.
+
+    Attributes:
+        name: The storage's name; of the source, with an asterisk.
+        opens: What opens it, pickled; empty where it could not be packed.
+        size_bytes: On the disk; None where it is not known.
+        first: What the process that opened it first found.
+        rounds: What the others found.
+        why: Why it could not be packed or measured, or "".
+    """
+
+    name: str
+    opens: bytes = b""
+    size_bytes: int | None = None
+    first: Measured | None = None
+    rounds: list[Measured] = field(default_factory=list)
+    why: str = ""
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether there are figures of it."""
+        return self.first is not None and bool(self.rounds) and not self.why
+
+    def middle(self, name: str) -> float:
+        """Take the median over the rounds of one of the figures of `Measured`."""
+        return median(getattr(found, name) for found in self.rounds)
+
+    def gain(self, source: Form) -> float | None:
+        """Divide random reads by the source's of the same round: the median; None without any."""
+        pairs = zip(self.rounds, source.rounds, strict=False)
+        ratios = [mine.random / max(other.random, 1e-9) for mine, other in pairs]
+        return median(ratios) if ratios else None
+
+
+def form_names(wanted: bool | str | Sequence[str]) -> list[str]:
+    """The forms that can be written, or those of them that were asked for.
+
+    Raises:
+        ConfigError: There is no such form, or one was given twice.
+    """
+    known = [component.name for component in components("writer")]
+    if wanted is True or wanted is False:
+        return known
+    wanted = [wanted] if isinstance(wanted, str) else wanted
+    problems = []
+    for name in wanted:
+        if name not in known:
+            near = nearest(name, known)
+            text = f"no form {name!r} can be written, the forms are {', '.join(known)}"
+            problems.append(Problem("bench.storages", f"{text}; type [{near or known[0]}]"))
+        elif list(wanted).count(name) > 1:
+            problems.append(Problem("bench.storages", f"{name} is given twice"))
+    if problems:
+        raise ConfigError(problems)
+    return list(wanted)
+
+
+def sampled_rows(source: Storage, records: int | None) -> NDArray[np.int64]:
+    """Choose the records to pack: evenly spread runs, so that the order within them is kept.
+
+    Args:
+        source: The records.
+        records: How many; None: 10,000, or as many as make 256 MB, by the size of some.
+
+    Returns:
+        int64 [n], ascending.
+    """
+    count = len(source)
+    if records is None:
+        records = max(1, min(_RECORDS, int(SAMPLE_BYTES / max(mean_bytes_of(source), 1))))
+    if records >= count:
+        return np.arange(count)
+    runs = min(_RUNS, records)
+    starts = np.arange(runs) * count // runs
+    lengths = (np.arange(runs) + 1) * records // runs - np.arange(runs) * records // runs
+    return np.concatenate([np.arange(a, a + n) for a, n in zip(starts, lengths, strict=True)])
+
+
+def mean_bytes_of(source: Storage) -> float:
+    """Mean bytes of a record's files, arrays and texts, by a few evenly spaced ones."""
+    _, records = some_records(source, _LOOKED_AT)
+    sizes = [record_checksum(record.fields, key=record.key)[1] for record in records]
+    return sum(sizes) / max(len(records), 1)
+
+
+def pack_form(
+    name: str, source: Storage, folder: Path, *, recode: Recode | None = None, share: float = 1.0
+) -> Form:
+    """Pack records into one form; what it cannot hold, or what is missing for it, is its `why`.
+
+    Args:
+        name: The writer's.
+        source: The records.
+        folder: Does not exist; is made, or not if it cannot be.
+        recode: Changes each record.
+        share: Of the whole that these records are: a cache of `cache_bytes` is so much smaller,
+            and holds as much of them as it would of the whole.
+
+    Raises:
+        ValueError: The disk is full.
+    """
+    component = find(f"writer/{name}")
+    assert component is not None
+    form = Form(name)
+    try:
+        writer = build(option_node(component))
+        write_storage(writer, folder, source, recode=recode)
+    except (ValueError, ImportError) as error:
+        if not isinstance(error, ImportError) and not is_explained(error):
+            raise
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        form.why = said.removeprefix("pack: ").removeprefix(f"{name}: ")
+        return form
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise ValueError(
+            f"bench storages: {folder.parent}: {error.strerror}; give fewer bench.records, or a "
+            f"folder with more room (TMPDIR=..., bench.keep=...)"
+        ) from error
+    form.size_bytes = folder_bytes(folder)
+    storage = find(f"storage/{name}")
+    if storage is None:
+        form.why = f"no storage named {name!r} is registered, by which it could be read"
+        return form
+    make: Callable[..., Any] = storage.target
+    arguments = dict(writer.storage_arguments)
+    cache_bytes = option_node(storage).get("cache_bytes")
+    if share < 1 and isinstance(cache_bytes, int):
+        arguments["cache_bytes"] = int(cache_bytes * share)
+    form.opens = pickle.dumps(partial(make, os.path.abspath(folder), **arguments))
+    return form
+
+
+def by_speed(forms: Sequence[Form]) -> list[Form]:
+    """The source first, then the others, the fastest at random first."""
+    source, *others = forms
+    ranked = sorted(others, key=lambda form: form.middle("random") if form.is_measured else 0)
+    return [form for form in (source, *reversed(ranked)) if form.is_measured]
+
+
+def print_table(forms: Sequence[Form]) -> None:
+    """Print a line for each form, and below it those that were not measured.
+
+    Args:
+        forms: The source first.
+    """
+    heads = ("form", "random", "gain", "in order", "size", "start", "index", "memory")
+    lines = [heads, *(_cells(form, forms[0]) for form in by_speed(forms))]
+    write_table(lines)
+    heading(_LEGEND)
+    if any(form.why or (form.first is not None and form.first.bad) for form in forms):
+        write("")
+    for form in forms:
+        if form.why:
+            say("failed" if form.opens else "not possible", f"{form.name}: {form.why}")
+        elif form.first is not None and form.first.bad:
+            say("unreadable", f"{form.name}: {form.first.bad:,} of its records cannot be read")
+
+
+def _cells(form: Form, source: Form) -> tuple[str, ...]:
+    assert form.first is not None
+    ratio = form.gain(source)
+    return (
+        form.name,
+        f"{form.middle('random'):,.0f}/s",
+        "-" if ratio is None else f"{ratio:.2f}",
+        f"{form.middle('sequential'):,.0f}/s",
+        _megabytes(form.size_bytes),
+        f"{form.middle('open_s'):.2f} s",
+        f"{form.first.open_s:.2f} s",
+        _megabytes(form.first.own_bytes),
+    )
+
+
+def _megabytes(size_bytes: int | None) -> str:
+    return "-" if size_bytes is None else f"{size_bytes / 1e6:,.1f} MB"
+
+
+def advice(forms: Sequence[Form], mean_bytes: float, decode_us: float | None) -> str:
+    """One to three sentences about these records.
+
+    Args:
+        forms: The source first; those without figures are passed over.
+        mean_bytes: Of a record.
+        decode_us: Processor time of decoding one, microseconds; None if unknown.
+    """
+    ranked = by_speed(forms)
+    source = next((form for form in ranked if form is forms[0]), None)
+    packed = [form for form in ranked if form is not source]
+    if not packed:
+        return ""
+    best = packed[0]
+    fast = _ALIKE * best.middle("random")
+    alike = [form.name for form in packed if form.middle("random") >= fast]
+    ratio = None if source is None else best.gain(source)
+    size = f"records of {mean_bytes / 1e3:,.1f} kB"
+    if ratio is not None and ratio * _ALIKE <= 1:
+        said = [f"For shuffled reading of {size}, no form beats the data as it is here."]
+    else:
+        more = "" if ratio is None else f", {ratio:.1f} times as fast as the data as it is"
+        said = [f"For shuffled reading of {size}: {' or '.join(alike)}{more}."]
+    if decode_us is not None:
+        slowest = (source or packed[-1]).middle("random_us")
+        share = slowest / (slowest + decode_us)
+        verdict = (
+            "so the form decides little about speed from the page cache"
+            if share < _SMALL_SHARE
+            else f"so reading is {share:.0%} of the two together"
+        )
+        what = "it as it is" if source is not None else f"it from {packed[-1].name}"
+        said.append(
+            f"Decoding a record takes {decode_us:,.0f} µs of the processor, reading {what} "
+            f"{slowest:,.0f} µs, {verdict}."
+        )
+    others = [
+        f"{form.name} ({_megabytes(form.size_bytes)})" for form in packed if form.name in _EXCHANGE
+    ]
+    if others:
+        said.append(f"To exchange with other programs: {' or '.join(sorted(others))}.")
+    return " ".join(said)
 
 
 def compare_storages(points: Points) -> int:
@@ -69,38 +327,31 @@ def compare_storages(points: Points) -> int:
     say("bench", f"{len(rows):,} of {len(whole):,} records of {whole} in {len(names)} forms, "
         f"roughly {seconds:.0f} s; Ctrl-C ends it with what is known so far")  # fmt: skip
     with terminated_as_interrupt(), _scratch(keep) as (folder, caches):
-        forms = [Form(f"{_name(config)}{AS_IT_IS}")]
-        forms[0].opens = opener(OpenSome(storage_opener(config, settings.split), rows))
+        name = config["dataset"]["storage"]["_target_"].rpartition("/")[2]
+        forms = [Form(f"{name}*")]
+        forms[0].opens = pickle.dumps(
+            partial(open_some, storage_opener(config, settings.split), rows)
+        )
         if "size_bytes" in source.index.columns:
             forms[0].size_bytes = int(source.index.column("size_bytes").sum(dtype="int64"))
-        known = some_of(source)
-        mean_bytes = sum(map(size_of, known)) / max(len(known), 1)
+        mean_bytes = mean_bytes_of(source)
         try:
             for name in names:
-                refuse_full(folder, len(source), mean_bytes)
                 doing(f"packing {len(source):,} records as {name}")
                 share = len(rows) / len(whole)
                 forms.append(pack_form(name, source, folder / name, share=share))
             measure_forms(forms, config["imports"], caches, settings)
         finally:
             clear()
-            if any(measured(forms)):
-                data = Data(
-                    records=len(rows),
-                    mean_bytes=mean_bytes,
-                    decode_us=decoding_us(config, known),
-                )
+            if any(form.is_measured for form in forms):
                 print_table(forms)
-                print_advice(forms, data)
+                said = advice(forms, mean_bytes, decoding_us(config, source))
+                if said:
+                    write("\n" + textwrap.fill(said, width(), break_on_hyphens=False))
                 if keep is not None:
                     say("kept", f"{keep}: train on one of them by dataset=<form> "
                         f"dataset.storage.path={keep}/<form> dataset.val_fraction=0")  # fmt: skip
     return int(any(form.why and form.opens for form in forms))
-
-
-def _name(config: dict[str, Any]) -> str:
-    name: str = config["dataset"]["storage"]["_target_"]
-    return name.rpartition("/")[2]
 
 
 def _place_to_keep(config: dict[str, Any], text: str | None) -> Path | None:
@@ -138,36 +389,31 @@ def measure_forms(
         caches: A folder for the caches of indexes, one for each form.
         settings: Seconds and rounds.
     """
-
-    def job(form: Form, what: Any, seed: int = 0) -> Any:
-        cache = str(caches / str(forms.index(form)))
-        seconds = settings.seconds / settings.rounds
-        try:
-            return measure(Job(form.opens, imports, cache, what, seconds, seed))
-        except MeasureError as error:
-            form.why = str(error)
-            return None
-
-    for form in forms:
-        if form.opens and not form.why:
-            doing(f"opening {form.name}, and reading all of it once")
-            form.first = job(form, "first")
-    for number in range(settings.rounds):
-        for form in forms if number % 2 == 0 else reversed(forms):
-            if form.first is not None and not form.why:
-                doing(f"round {number + 1} of {settings.rounds}: {form.name}")
-                found = job(form, "round", seed=number)
-                if found is not None:
+    for number in range(-1, settings.rounds):
+        for form in reversed(forms) if number % 2 and number > 0 else forms:
+            if not form.opens or form.why:
+                continue
+            cache = str(caches / str(forms.index(form)))
+            try:
+                if number < 0:
+                    doing(f"opening {form.name}, and reading all of it once")
+                    form.first = measure(form.opens, imports, cache)
+                else:
+                    doing(f"round {number + 1} of {settings.rounds}: {form.name}")
+                    seconds = settings.seconds / settings.rounds
+                    found = measure(form.opens, imports, cache, seconds=seconds, seed=number)
                     form.rounds.append(found)
+            except MeasureError as error:
+                form.why = str(error)
 
 
-def decoding_us(config: dict[str, Any], records: Sequence[Record]) -> float | None:
+def decoding_us(config: dict[str, Any], source: Storage) -> float | None:
     """Processor time of decoding a record, microseconds; None where it cannot be told."""
-    node = config["dataset"].get("decode")
+    node, (_, records) = config["dataset"].get("decode"), some_records(source, _LOOKED_AT)
     if node is None or not records:
         return None
-    decode: Callable[[Record], Any] = build(node)
-    if getattr(decode, "unchanged", False):
+    decode: Decoder = build(node)
+    if capabilities_of(decode, DecoderCapabilities).unchanged:
         return None
     try:
         decode(records[0])

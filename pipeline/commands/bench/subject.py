@@ -1,4 +1,4 @@
-"""What is measured: a configuration's loader, its training step, and both together."""
+"""Open a configuration to be measured: its loader, its training step, a trace of both."""
 
 from __future__ import annotations
 
@@ -6,22 +6,85 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 from typing import Any
 
-# Before torch: it sets how torch's threads wait.
-from pipeline.training.job import prepare_torch  # isort: skip
-from pipeline.build import build_loader, build_settings
-from pipeline.build_transforms import build_device_transforms
-from pipeline.commands.bench.training_step import TrainingStep
-from pipeline.device import DevicePrefetcher
-from pipeline.loader.stats import LoaderTimes
-from pipeline.monitor.memory import used_bytes
-from pipeline.training.distributed import local_device
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from penstock.pipeline.build import (
+    build_device_transforms,
+    build_loader,
+    build_model,
+    build_optimizer,
+    build_settings,
+    build_task,
+)
+from penstock.pipeline.commands.bench.memory import used_bytes
+from penstock.pipeline.config.combinations import task_field
+from penstock.pipeline.device import DevicePrefetcher
+from penstock.pipeline.learning.losses import total_loss
+from penstock.pipeline.loader.stats import LoaderTimes
+from penstock.pipeline.training.distributed import local_device
+from penstock.pipeline.training.job import prepare_torch
+from penstock.pipeline.training.loop import precision_of
+
+_MADE_UP_CLASSES = 10
+_TRACED_STEPS, _FEWEST_STEPS = 10, 2
+_TRACED_S = 5.0
+
+
+class TrainingStep:
+    """Forward, backward and update of a model that is made for this and thrown away.
+
+    Args:
+        config: The plain config.
+        loader: Knows the classes.
+        batch: A batch of it; without a ``label``, made-up ones are taken, which cost the same.
+        device: Where it computes.
+
+    Attributes:
+        made_up: Whether labels are made up.
+    """
+
+    def __init__(self, config: Any, loader: Any, batch: Any, device: torch.device) -> None:
+        settings = build_settings(config["trainer"])
+        class_names = loader.classes_of(task_field(config))
+        self.made_up = not class_names and task_field(config) == "label"
+        self._no_label = "label" not in batch
+        if class_names is None and not self._no_label:
+            num_classes = int(batch["label"].max()) + 1
+        else:
+            made_up = _MADE_UP_CLASSES if task_field(config) == "label" else 0
+            num_classes = len(class_names or ()) or made_up
+        known = {"table": loader.table, "classes_of": loader.classes_of}
+        layout = torch.channels_last if settings.channels_last else torch.preserve_format
+        model = build_model(config, num_classes, **known)
+        self._model = model.to(device=device, memory_format=layout).train()  # type: ignore[call-overload]
+        self._optimizer = build_optimizer(config, self._model.parameters())
+        self._task = build_task(config, num_classes, class_names, **known)
+        self._scaler = torch.amp.GradScaler(device.type, enabled=settings.amp == "fp16")
+        self._precision = precision_of(settings, device)
+        self._device = device
+
+    def __call__(self, batch: Any) -> None:
+        """Train on one batch, and wait for the device to be done."""
+        if self._no_label:
+            rows = len(batch["valid"])
+            batch = {**batch, "label": torch.zeros(rows, dtype=torch.int64, device=self._device)}
+        with self._precision():
+            loss = total_loss(self._task, self._model(batch), batch)
+        self._scaler.scale(loss).backward()
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        self._optimizer.zero_grad(set_to_none=True)
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round of a measurement gave.
+    """One round of a measurement.
 
     Attributes:
         samples: Samples that passed.
@@ -143,7 +206,7 @@ class Subject:
 
     def _on_device(self, batch: Any) -> Any:
         """A batch as the training step takes it."""
-        return next(iter(DevicePrefetcher(_Once(batch), self.device, self._transforms)))
+        return next(iter(DevicePrefetcher(_Once([batch]), self.device, self._transforms)))
 
     def _round(
         self, batches: Any, use: Callable[[Any], None], seconds: float, *, least: int
@@ -180,17 +243,11 @@ class Subject:
                 iterator.close()
 
 
-class _Once:
-    """One batch, as an iterable."""
-
-    def __init__(self, batch: Any) -> None:
-        self._batch = batch
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter((self._batch,))
+class _Once(list[Any]):
+    """Batches as a loader that has nothing to go on from."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing to go on from."""
+        """Nothing."""
         return {}
 
 
@@ -216,3 +273,60 @@ def alternate(
         for place in places if number % 2 == 0 else reversed(places):
             results[place].append(measurements[place](seconds / rounds))
             yield results
+
+
+def write_trace(subject: Subject, path: str) -> str:
+    """Trace training steps, and write them as JSON that ``chrome://tracing`` and Perfetto read.
+
+    The ranges are ``next batch`` (waiting, copying and the transforms on the device), in it
+    ``wait for the loader``, and ``training step``.
+
+    Args:
+        subject: What trains.
+        path: The file; folders that are not there are made.
+
+    Returns:
+        A line for the user.
+    """
+    step = subject.step
+    prefetcher = subject.prefetcher()
+    prefetcher.loader = _Marked(prefetcher.loader)
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(ProfilerActivity.CUDA)
+    batches = (batch for _ in count() for batch in prefetcher)
+    step(next(batches))
+    with profile(activities=activities) as traced:
+        began, steps = time.perf_counter(), 0
+        while steps < _FEWEST_STEPS or (
+            steps < _TRACED_STEPS and time.perf_counter() - began < _TRACED_S
+        ):
+            steps += 1
+            with record_function("next batch"):
+                batch = next(batches)
+            with record_function("training step"):
+                step(batch)
+    batches.close()
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    traced.export_chrome_trace(str(target))
+    return f"{steps} training steps -> {target} (open it in chrome://tracing or Perfetto)"
+
+
+class _Marked:
+    """A loader whose consumer's waiting is a range of the trace."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = iter(self._loader)
+        while True:
+            with record_function("wait for the loader"):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)

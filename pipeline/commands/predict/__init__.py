@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pipeline.registry import register
+from penstock.core.registry import register
 
 
 @register("settings", "predict")
@@ -23,20 +23,21 @@ class PredictSettings:
 
     Args:
         checkpoint: A run's folder (its best checkpoint, or the last), or a checkpoint.
-        split: The split to predict.
+        split: The split to predict; null: all of data that the run did not have, and of its own
+            what it was validated on. Data that lies in parts (train, val) is predicted by part.
         output: The file to write: ``.parquet``, or ``.csv``, where lists are JSON.
         overwrite: Write over a file that is there.
     """
 
     checkpoint: str
-    split: Literal["train", "val"] = "val"
+    split: Literal["train", "val"] | None = None
     output: str = "predictions.parquet"
     overwrite: bool = False
 
 
 def run(config: dict[str, Any]) -> int:
     """Write a row for each sample: its position, its key, and what the task tells."""
-    from pipeline.build import build_settings
-    from pipeline.commands.predict.job import predict
+    from penstock.pipeline.build import build_settings
+    from penstock.pipeline.commands.predict.job import predict
 
     return predict(config, build_settings(config["predict"]))

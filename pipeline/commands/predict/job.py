@@ -2,37 +2,125 @@
 
 from __future__ import annotations
 
+import base64
+import csv
+import io
+import json
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+import yaml
 from torch import nn
 
-from datasets.protocols import PredictingTask
-from pipeline.build import build_loader, build_settings
-from pipeline.build_training import build_model, build_task
-from pipeline.build_transforms import build_device_transforms
-from pipeline.commands.predict.table_file import check_output, write_table
-from pipeline.config.task_fields import task_field
-from pipeline.device import DevicePrefetcher
-from pipeline.training.checkpoint import CheckpointFolder, read_checkpoint
-from pipeline.training.class_record import read_classes
-from pipeline.training.distributed import World, joined
-from pipeline.training.gathering import gather_in_order
-from pipeline.training.job import prepare_torch
-from pipeline.training.loop import precision_of
-from pipeline.training.output import print_line, spoken_lines
-from pipeline.training.table_record import NAME as TABLE
-from pipeline.training.weights import load_weights
+from penstock.core.contracts import PredictingTask
+from penstock.core.files import write_whole
+from penstock.datasets.records.splits import find_parts
+from penstock.pipeline.build import (
+    build_device_transforms,
+    build_loader,
+    build_model,
+    build_settings,
+    build_task,
+)
+from penstock.pipeline.config.combinations import task_field
+from penstock.pipeline.device import DevicePrefetcher
+from penstock.pipeline.training.checkpoint import (
+    CheckpointFolder,
+    load_weights,
+    read_checkpoint,
+)
+from penstock.pipeline.training.distributed import World, gather_in_order, joined
+from penstock.pipeline.training.job import prepare_torch
+from penstock.pipeline.training.loop import precision_of
+from penstock.pipeline.training.output import print_line, spoken_lines
+from penstock.pipeline.training.run_folder import TABLE, read_classes
 
 if TYPE_CHECKING:
-    from pipeline.commands.predict import PredictSettings
+    from penstock.pipeline.commands.predict import PredictSettings
 
+_KINDS = (".parquet", ".csv")
 _EVERY_S = 10.0
+
+
+def check_output(path: Path, *, overwrite: bool) -> None:
+    """Refuse a file that cannot or may not be written, before anything is computed.
+
+    Raises:
+        ValueError: It is of another kind, or there is one and `overwrite` is off.
+    """
+    if path.suffix.lower() not in _KINDS:
+        raise ValueError(
+            f"predict.output is {str(path)!r}, expected a file name that ends in .parquet or .csv"
+        )
+    if path.is_dir():
+        raise ValueError(f"predict.output: {path} is a folder; name a file")
+    if os.path.lexists(path) and not overwrite:
+        raise ValueError(
+            f"predict.output: {path} exists; choose another path, or set predict.overwrite=true"
+        )
+    folder = path.parent
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ValueError(f"predict.output: {folder} is no folder that can be written to")
+
+
+def write_table(path: Path, columns: Mapping[str, Any]) -> None:
+    """Write columns of equal length.
+
+    Args:
+        path: Ends in ``.parquet`` or ``.csv``; its folder is made.
+        columns: Numbers, texts, bytes, and lists of these; NumPy arrays [N] or [N, n].
+
+    Raises:
+        ValueError: It cannot be written.
+    """
+    content = _parquet(columns) if path.suffix.lower() == ".parquet" else _csv(columns)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, content)
+    except OSError as error:
+        raise ValueError(
+            f"predict.output: {path} cannot be written: {error.strerror}; choose another path"
+        ) from error
+
+
+def _parquet(columns: Mapping[str, Any]) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    # Of an array with several axes pyarrow takes a list of its rows.
+    arrays = {
+        name: pa.array(list(v) if isinstance(v, np.ndarray) and v.ndim > 1 else v)
+        for name, v in columns.items()
+    }
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(arrays), sink)
+    return sink.getvalue().to_pybytes()
+
+
+def _csv(columns: Mapping[str, Any]) -> bytes:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    plain = [v.tolist() if isinstance(v, np.ndarray) else v for v in columns.values()]
+    writer.writerows(map(_cell, row) for row in zip(*plain, strict=True))
+    return text.getvalue().encode()
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, (list, tuple)):
+        return json.dumps(value, ensure_ascii=False)
+    return value
 
 
 def predict(config: dict[str, Any], settings: PredictSettings) -> int:
@@ -52,7 +140,8 @@ def predict(config: dict[str, Any], settings: PredictSettings) -> int:
         prepare_torch(trainer, world.device)
         run_dir = run_of(checkpoint)
         read, group = reading_config(config, run_dir, world.size)
-        split = settings.split
+        split = settings.split or "val"
+        whole = settings.split is None and _takes_all(read, run_dir)
         loader = build_loader(read, split, rank=world.rank, world_size=world.size, group=group)
         stack.callback(loader.close)
         model, task = _model_and_task(read, loader, run_dir)
@@ -73,7 +162,9 @@ def predict(config: dict[str, Any], settings: PredictSettings) -> int:
         world.on_main(lambda: _write(output, columns))
         if world.is_main:
             left_out = f", {bad:,} bad samples left out" if bad else ""
-            print_line(f"written: {output}, {len(columns['position']):,} rows{left_out}")
+            other = "train" if split == "val" else "val"
+            of = "" if whole else f" of the split {split}; the others: predict.split={other}"
+            print_line(f"written: {output}, {len(columns['position']):,} rows{left_out}{of}")
     return 0
 
 
@@ -124,18 +215,42 @@ def reading_config(
     """
     read = deepcopy(config)
     read["augment"] |= {"train": read["augment"]["eval"], "device": {}}
-    read["sampler"] = {"_target_": "sampler/inference"}
+    read["sampler"] = {"_target_": "sampler/sequential"}
     loader = read["loader"]
     rows = loader["eval_batch_size"] or loader["batch_size"]
     loader |= {
         "batch_size": rows * world_size,
         "eval_batch_size": None,
+        "drop_last": False,
         "on_error": loader["eval_on_error"],
     }
     decode = read["dataset"].get("decode") or {}
     if decode.get("_target_") == "decode/table" and run_dir and (run_dir / TABLE).exists():
         decode["statistics"] = decode["statistics"] or str(run_dir / TABLE)
     return read, rows
+
+
+def _takes_all(config: dict[str, Any], run_dir: Path | None) -> bool:
+    """Have all records predicted, if it is data that the run did not have, and in one part.
+
+    Args:
+        config: Its ``dataset`` is changed.
+        run_dir: Of the run; None: nothing is known of it.
+
+    Returns:
+        Whether nothing is left out.
+    """
+    dataset = config["dataset"]
+    part = "source" if "source" in dataset else "storage"
+    theirs = {}
+    if run_dir:
+        theirs = yaml.safe_load((run_dir / "config.yaml").read_text(encoding="utf-8"))["dataset"]
+    data = dataset.get(part) or {}
+    if "val_fraction" not in dataset or find_parts(data.get("path")) or dataset.get("val_path"):
+        return False
+    if data != theirs.get(part) and dataset["val_fraction"] == theirs.get("val_fraction", 0.2):
+        dataset["val_fraction"] = 1.0
+    return dataset["val_fraction"] == 1
 
 
 def _model_and_task(
@@ -166,7 +281,7 @@ def _predicted(
     world: World,
     precision: Callable[[], Any],
 ) -> Iterator[dict[str, Any]]:
-    """What the task tells of each batch of this rank, as `gather_in_order` takes it."""
+    """Compute what the task tells of each batch of this rank, as `gather_in_order` takes it."""
     rows, said_s = 0, time.monotonic()
     for batch in batches:
         with precision():

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
-from pipeline.registry import register
+from penstock.core.registry import register
 
 
 @register("settings", "preview")
@@ -39,7 +39,7 @@ class PreviewSettings:
 
 def run(config: dict[str, Any]) -> int:
     """Draw a row for each sample: the original, then what each epoch makes of it."""
-    from pipeline.build import build_settings
-    from pipeline.commands.preview.show import show
+    from penstock.pipeline.build import build_settings
+    from penstock.pipeline.commands.preview.show import show
 
     return show(config, build_settings(config["preview"]))

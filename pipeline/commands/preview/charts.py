@@ -1,65 +1,204 @@
-"""Bar charts as rectangles and texts, which a page and a picture both can draw."""
+"""Chart what the data is like as a whole: classes, sizes, numbers of boxes, lengths."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-Role = Literal["ink", "faint", "grid", "first", "second"]
+from penstock.core.contracts import Storage
+from penstock.core.sample import BadRecord
+from penstock.datasets.mix import SOURCE, united
+from penstock.pipeline.commands.preview.fields import OWN, Classes, renamed
+from penstock.pipeline.commands.preview.picture import blank_figure, channels_last, points_of
+from penstock.transforms.decode.image.files import read_header
+
 WIDTH = 440
-TEXT = 12
-PAD, _TITLE, _NAME, _VALUE = 12, 40, 130, 100
-_MOST_BARS, _BINS = 24, 24
-_HEIGHT = 150
-
-
-@dataclass(frozen=True, slots=True)
-class Box:
-    """A filled rectangle."""
-
-    x: float
-    y: float
-    width: float
-    height: float
-    role: Role
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A line of text; `y` is its upper edge, `x` where `anchor` says.
-
-    `room` is the width that it may take.
-    """
-
-    x: float
-    y: float
-    text: str
-    anchor: Literal["start", "middle", "end"] = "start"
-    role: Role = "ink"
-    room: float = WIDTH
+_COLOURS = ("#4477aa", "#ee7733")
+_FAINT, _RULE = "#686e78", "#e2e4e8"
+_LETTERS = points_of(12)
+_MOST_BARS, _MOST_BINS, _MOST_HISTOGRAMS = 24, 24, 12
+_MOST_LETTERS = 24
+_READ = 64
+_DRAWS = 1 << 16
+_MOST_DRAWS = 5_000_000
+_NUMBERS = (int, float, np.integer, np.floating)
+_TURNED = 5  # from this EXIF orientation on, height and width change places
 
 
 @dataclass(slots=True)
-class Chart:
-    """A chart of `WIDTH` pixels.
+class Survey:
+    """Figures of some records, none of which was decoded.
 
     Attributes:
-        title: What it shows.
-        height: In pixels.
-        shapes: What is drawn, the first below the others.
+        records: How many were looked at.
+        total: How many there are; None: nobody knows.
+        figures: Numbers by what they are: widths, numbers of boxes, values and lengths of fields.
+        box_labels: Number of boxes by class id.
     """
 
-    title: str
-    height: float = 0
-    shapes: list[Box | Text] = field(default_factory=list)
+    records: int = 0
+    total: int | None = None
+    figures: dict[str, list[float]] = field(default_factory=dict)
+    box_labels: Counter[int] = field(default_factory=Counter)
+
+    def add(self, fields: Mapping[str, Any], box_ids: NDArray[np.int64] | None = None) -> None:
+        """Count one record's fields, or a sample's.
+
+        Args:
+            fields: By name.
+            box_ids: The class id here of each of the record's, int64 [C]; None: they are the same.
+        """
+        self.records += 1
+        if (size := _size_of(fields.get("image"))) is not None:
+            self._note("Widths in pixels", size[0])
+            self._note("Heights in pixels", size[1])
+            self._note("Aspects, width by height", round(size[0] / size[1], 3))
+        boxes = fields.get("boxes", fields.get("boxes_normalized"))
+        if boxes is not None:
+            self._note("Boxes in an image", len(boxes))
+            labels = np.asarray(fields.get("box_labels", ())).reshape(-1).tolist()
+            self.box_labels.update(united(number, box_ids) for number in labels)
+        for name, value in fields.items():
+            if isinstance(value, _NUMBERS) and name not in OWN | {"label"}:
+                self._note(f"Values of {name}", float(value))
+            if _is_series(value) and not name.startswith("box_") and name != "image":
+                self._note(f"Lengths of {name}", len(value))
+
+    def add_storage(
+        self,
+        storage: Storage,
+        records: int,
+        keys: Mapping[str, str | None] | None = None,
+        box_ids: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Count records spread evenly over a storage.
+
+        Args:
+            storage: Where they lie.
+            records: How many, at most.
+            keys: New field names by field name.
+            box_ids: See `add`.
+        """
+        count = len(storage)
+        self.total = (self.total or 0) + count
+        chosen = np.unique(np.linspace(0, count - 1, min(records, count)).astype(np.int64))
+        for start in range(0, len(chosen), _READ):
+            for record in storage.read(chosen[start : start + _READ]):
+                if not isinstance(record, BadRecord):
+                    self.add(renamed(record, keys), box_ids)
+
+    @property
+    def note(self) -> str:
+        """What was looked at."""
+        if self.total is None:
+            return f"of the {self.records:,} samples shown"
+        some = f"{self.records:,} of " if self.records < self.total else ""
+        return f"of {some}{self.total:,} records"
+
+    def _note(self, name: str, value: float) -> None:
+        self.figures.setdefault(name, []).append(value)
 
 
-def bars(title: str, note: str, names: Sequence[str], series: dict[str, Sequence[float]]) -> Chart:
-    """Horizontal bars, one for each name and series, with their values and shares.
+def _is_series(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(isinstance(item, _NUMBERS) for item in value)
+    return isinstance(value, np.ndarray) and value.ndim == 1
+
+
+def _size_of(image: Any) -> tuple[int, int] | None:
+    """Measure width and height of an image, of a file from its header; None where it has none."""
+    if isinstance(image, np.ndarray):
+        shape = channels_last(image).shape
+        return (shape[1], shape[0]) if len(shape) in (2, 3) else None
+    try:
+        header = read_header(bytes(image))
+    except (ValueError, TypeError):
+        return None
+    size = header.width, header.height
+    return size[::-1] if header.orientation >= _TURNED else size
+
+
+def drawn_counts(
+    index: Any, sampler: Any, count: int, column: str = "label"
+) -> tuple[NDArray[np.int64], int]:
+    """Count what a sampler draws in epoch 0, by class id: int64 [count], and the draws.
+
+    The first 5 million draws of an epoch that is longer.
+    """
+    labels = np.asarray(index.column(column))
+    draws = min(len(sampler), _MOST_DRAWS)
+    found = np.zeros(count, np.int64)
+    for start in range(0, draws, _DRAWS):
+        found += _counted(labels[sampler.indices(0, start, min(start + _DRAWS, draws))], count)
+    return found, draws
+
+
+def _counted(labels: NDArray[Any], count: int) -> NDArray[np.int64]:
+    return np.bincount(labels[(labels >= 0) & (labels < count)], minlength=count)
+
+
+def make_charts(
+    dataset: Any, sampler: Any, survey: Survey, classes: Mapping[str, Classes]
+) -> tuple[dict[str, Any], list[str]]:
+    """Chart what is known.
+
+    Args:
+        dataset: The split.
+        sampler: Which record stands at a position; None for a stream.
+        survey: Figures of some records.
+        classes: Names by field.
+
+    Returns:
+        Figures by title, and remarks: what all records share makes no chart.
+    """
+    charts: dict[str, Any] = {}
+    if sampler is not None:
+        balances = [("Classes", "label", classes.get("label", Classes()).names)]
+        if sources := classes.get(SOURCE, Classes()).names:
+            balances.insert(0, ("Sources", SOURCE, sources))
+        for title, column, names in balances:
+            if (chart := _balance(title, dataset.index, sampler, names, column)) is not None:
+                charts[title] = chart
+    if survey.box_labels:
+        box_classes = classes.get("box_labels", Classes())
+        ids = sorted({*survey.box_labels, *range(len(box_classes.names or ()))})
+        counts = {"boxes": [survey.box_labels[number] for number in ids]}
+        named = [box_classes.name(number) for number in ids]
+        charts["Boxes by class"] = bars("Boxes by class", survey.note, named, counts)
+    alike = []
+    for title, values in list(survey.figures.items())[:_MOST_HISTOGRAMS]:
+        there = [value for value in values if np.isfinite(value)]
+        lack = f", {len(values) - len(there):,} without" if len(there) < len(values) else ""
+        if len({*there}) > 1:
+            charts[title] = histogram(title, survey.note + lack, there)
+        elif there and len(values) > 1:
+            alike.append(f"{title.lower()} {there[0]:,.4g}{lack}")
+    return charts, [f"{survey.note}, all: {'; '.join(alike)}"] if alike else []
+
+
+def _balance(
+    title: str, index: Any, sampler: Any, names: Sequence[str] | None, column: str
+) -> Any | None:
+    """Chart the classes in the data, beside those that the sampler draws."""
+    labels = np.asarray(index.column(column)) if column in index.columns else np.zeros(0)
+    if not len(labels) or labels.dtype.kind not in "iu" or labels.max() < 0:
+        return None
+    count = len(names) if names else int(labels.max()) + 1
+    drawn, draws = drawn_counts(index, sampler, count, column)
+    note = f"{len(index):,} records; {draws:,} draws of epoch 0"
+    if draws < len(sampler):
+        note += f" of {len(sampler):,}"
+    both = {"in the data": _counted(labels, count), "drawn by the sampler": drawn}
+    return bars(title, note, names or tuple(map(str, range(count))), both)
+
+
+def bars(title: str, note: str, names: Sequence[str], series: Mapping[str, ArrayLike]) -> Any:
+    """Draw horizontal bars, one for each name and series, with their values and shares.
 
     Of many names only those with the most and the least of the first series are shown.
 
@@ -68,131 +207,92 @@ def bars(title: str, note: str, names: Sequence[str], series: dict[str, Sequence
         note: A remark below the title.
         names: Of the bars.
         series: One or two, by name: a value for each of the names.
+
+    Returns:
+        A figure.
     """
-    chart = _begun(title, note)
-    values = [np.asarray(each, float) for each in series.values()]
-    rows: list[int | None] = list(range(len(names)))
-    if len(names) > _MOST_BARS:
-        order = np.argsort(-values[0], kind="stable").tolist()
-        half = _MOST_BARS // 2
-        rows = [*order[:half], None, *order[-half:]]
-    y = chart.height
+    rows = list(range(len(names)))
+    if len(rows) > _MOST_BARS:
+        order = np.argsort(-np.asarray(next(iter(series.values()))), kind="stable").tolist()
+        rows = order[: _MOST_BARS // 2] + order[-(_MOST_BARS // 2) :]
+        note += f"; {len(names) - _MOST_BARS:,} in between are not shown"
+    thick = 0.8 / len(series)
+    figure, axes = _figure(title, note, 90 + (20 + 12 * (len(series) > 1)) * len(rows))
+    for number, (name, given) in enumerate(series.items()):
+        values = np.asarray(given, float)
+        places = np.arange(len(rows)) + (number - (len(series) - 1) / 2) * thick
+        drawn = axes.barh(places, values[rows], thick, color=_COLOURS[number], label=name)
+        shares = values[rows] / (values.sum() or 1)
+        said = [f"{v:,.0f} · {share_text(s)}" for v, s in zip(values[rows], shares, strict=True)]
+        axes.bar_label(drawn, said, padding=4, color=_FAINT, fontsize=_LETTERS)
+    axes.set_yticks(range(len(rows)), [_cut(names[row]) for row in rows], parse_math=False)
+    axes.margins(x=0.3, y=0.01)
+    axes.invert_yaxis()
+    axes.set_xticks([])
+    axes.spines[:].set_visible(False)
     if len(series) > 1:
-        x = float(PAD)
-        for name, role in zip(series, _roles(), strict=False):
-            chart.shapes += [Box(x, y + 3, 10, 10, role), Text(x + 15, y, name, room=150)]
-            x += 160
-        y += 24
-    most = max((float(each.max(initial=0)) for each in values), default=0) or 1.0
-    thick = 14 if len(values) == 1 else 9
-    room = WIDTH - 2 * PAD - _NAME - _VALUE
-    for row in rows:
-        if row is None:
-            hidden = f"… {len(names) - _MOST_BARS} classes in between …"
-            chart.shapes.append(Text(PAD + _NAME, y, hidden, role="faint"))
-            y += 20
-            continue
-        middle = y + len(values) * thick / 2
-        name_at = (PAD + _NAME - 8, middle - 8)
-        chart.shapes.append(Text(*name_at, names[row], "end", room=_NAME - 8))
-        for each, role in zip(values, _roles(), strict=False):
-            width = max(each[row] / most * room, 1 if each[row] else 0)
-            chart.shapes.append(Box(PAD + _NAME, y + 1, width, thick - 1, role))
-            y += thick
-        share = [share_text(each[row] / (each.sum() or 1)) for each in values]
-        text = f"{values[0][row]:,.0f} · {share[0]}" if len(values) == 1 else " → ".join(share)
-        longest = max(float(each[row]) for each in values)
-        chart.shapes.append(
-            Text(PAD + _NAME + longest / most * room + 6, middle - 8, text, role="faint")
-        )
-        y += 6
-    chart.height = y + PAD
-    return chart
+        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=_LETTERS)
+    return figure
+
+
+def histogram(title: str, note: str, values: Sequence[float]) -> Any:
+    """Draw a histogram in bins of a round width.
+
+    Args:
+        title: What is shown.
+        note: A remark below the title.
+        values: At least two that differ.
+
+    Returns:
+        A figure.
+    """
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+
+    figure, axes = _figure(title, note, 250)
+    low, high = min(values), max(values)
+    edges = bin_edges(low, high, whole=bool(np.all(np.equal(values, np.rint(values)))))
+    axes.hist(values, edges, color=_COLOURS[0], edgecolor="white", linewidth=points_of(1))
+    said = f"{low:,.4g} to {high:,.4g}, median {np.median(values):,.4g}"
+    axes.set_xlabel(said, fontsize=_LETTERS)
+    axes.set_xlim(edges[0], edges[-1])
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=edges[0] % 1 == 0.5))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.5g}"))
+    axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.grid(axis="y", color=_RULE)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(_RULE)
+    return figure
+
+
+def bin_edges(low: float, high: float, *, whole: bool) -> NDArray[np.float64]:
+    """Choose edges of at most some 25 bins, at multiples of 1, 2 or 5 times a power of ten."""
+    from matplotlib.ticker import MaxNLocator
+
+    if whole and high - low < _MOST_BINS:
+        return np.arange(low, high + 2) - 0.5
+    steps = MaxNLocator(_MOST_BINS, steps=[1, 2, 5, 10], integer=whole)
+    return np.asarray(steps.tick_values(low, high))
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _MOST_LETTERS else name[: _MOST_LETTERS - 1] + "…"
 
 
 def share_text(share: float) -> str:
-    """A share in percent, with as many digits as tell a small one from nothing."""
+    """Write a share in percent, with as many digits as tell a small one from nothing."""
     if share == 0:
         return "0%"
     return f"{share:.1%}" if share >= 0.001 else f"{share * 100:.1g}%"
 
 
-def histogram(title: str, note: str, values: Sequence[float], unit: str) -> Chart:
-    """How often values occur, in bins of a round width.
-
-    Args:
-        title: What is shown.
-        note: A remark below the title.
-        values: At least one.
-        unit: Of the values, for the axis.
-    """
-    data = np.asarray(values, float)
-    if data.min() == data.max():
-        said = f"{'all' if data.size > 1 else 'it is'} {data[0]:,.4g} {unit}".rstrip()
-        return words(title, note, said)
-    chart = _begun(title, note)
-    whole = bool(np.all(data == np.rint(data)))
-    edges = bin_edges(float(data.min()), float(data.max()), whole=whole)
-    counts, _ = np.histogram(data, edges)
-    bottom = chart.height + 8 + _HEIGHT
-    left, right = PAD + 44, WIDTH - PAD
-    for share in (0.0, 0.5, 1.0):
-        y = bottom - share * _HEIGHT
-        count = counts.max() * share
-        chart.shapes.append(Box(left, y, right - left, 1, "grid"))
-        if count == int(count):
-            chart.shapes.append(Text(left - 6, y - 8, f"{count:,.0f}", "end", "faint", 44))
-    step = (right - left) / len(counts)
-    for number, count in enumerate(counts.tolist()):
-        height = count / counts.max() * _HEIGHT
-        gap = 1 if step > 4 else 0
-        x = left + number * step
-        chart.shapes.append(Box(x + gap, bottom - height, step - 2 * gap, height, "first"))
-    last = len(counts) if not (whole and edges[1] - edges[0] == 1) else len(counts) - 1
-    shift = 0.0 if last == len(counts) else step / 2
-    every = max(1, math.ceil(last / 5))
-    for number in range(0, last + 1, every):
-        # Bins of width 1 hold one whole number each, which stands below their middle.
-        value = edges[number] + (0.5 if shift else 0.0)
-        text = f"{value:,.0f}" if whole or abs(value) >= 100 else f"{value:.3g}"
-        place = left + number * step + shift
-        anchor: Literal["middle", "end"] = "end" if place > right - 14 else "middle"
-        chart.shapes.append(Text(place, bottom + 6, text, anchor, "faint", 70))
-    ends = f"{data.min():,.4g} to {data.max():,.4g} {unit}".rstrip()
-    said = f"{ends}, median {np.median(data):,.4g}"
-    chart.shapes.append(Text((left + right) / 2, bottom + 24, said, "middle"))
-    chart.height = bottom + 24 + 18 + PAD
-    return chart
-
-
-def words(title: str, note: str, said: str) -> Chart:
-    """What is told in a line, where there is nothing to be drawn."""
-    chart = _begun(title, note)
-    chart.shapes.append(Text(PAD, chart.height, said))
-    chart.height += 18 + PAD
-    return chart
-
-
-def _roles() -> tuple[Role, Role]:
-    return "first", "second"
-
-
-def _begun(title: str, note: str) -> Chart:
-    room = WIDTH - 2 * PAD
-    texts: list[Box | Text] = [Text(PAD, 10, title, room=room)]
-    if note:
-        texts.append(Text(PAD, 27, note, role="faint", room=room))
-    return Chart(title, PAD + (_TITLE if note else _TITLE - 16), texts)
-
-
-def bin_edges(low: float, high: float, *, whole: bool) -> np.ndarray:
-    """Edges of at most `_BINS` bins, at multiples of 1, 2 or 5 times a power of ten."""
-    if whole and high - low < _BINS:
-        return np.arange(low, high + 2) - 0.5
-    raw = (high - low) / (_BINS - 2)
-    power = 10 ** math.floor(math.log10(raw))
-    width = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - 1e-9))
-    width = max(width, 1.0) if whole else width
-    first = math.floor(low / width)
-    count = math.floor(high / width) - first + 1
-    return (first + np.arange(count + 1)) * width
+def _figure(title: str, note: str, height: int) -> tuple[Any, Any]:
+    """Make a figure of `WIDTH` pixels with one axes, and a title and a note above it."""
+    figure = blank_figure(WIDTH, height, layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=_LETTERS, length=0)
+    head = {"x": 0.01, "ha": "left", "fontsize": _LETTERS, "parse_math": False}
+    figure.suptitle(title, fontweight="bold", **head)
+    axes.set_title(note, loc="left", fontsize=_LETTERS, color=_FAINT)
+    return figure, axes

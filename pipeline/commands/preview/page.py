@@ -1,67 +1,162 @@
-"""The preview as one HTML page that needs nothing else: no network, no script, no other file."""
+"""Write the preview as one picture, and as one HTML page that needs nothing else."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+import io
+import textwrap
+from collections.abc import Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING
 
-from pipeline.commands.preview.cells import Cell, Entry, Row
-from pipeline.commands.preview.charts import TEXT, WIDTH, Box, Chart
-from pipeline.commands.preview.files import HTML_MARK
-from pipeline.commands.preview.palette import hex_of
+import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from penstock.pipeline.commands.preview.charts import WIDTH
+from penstock.pipeline.commands.preview.picture import Cell, Row, font
 
-    Encode = Callable[[NDArray[np.uint8]], bytes]
+HTML_MARK = "<!-- a preview by penstock -->"
+MARGIN, GAP = 24, 20
+_INK, _FAINT, _FAULT = "#1a1c20", "#686e78", "#b01e1e"
+_HEADING, _TEXT, _LINE, _SWATCH = 16, 12, 16, 10
+_LEAST_COLUMN, _TEXT_COLUMN = 150, 256
+_FAULT_LINES, _LINE_LINES, _MOST_LINES = 8, 4, 14
+
+Picture = NDArray[np.uint8]
+"""uint8 [H, W, 3], RGB."""
+
+
+def as_png(picture: Picture, *, software: str | None = None) -> bytes:
+    """Encode a picture as a PNG that says what made it."""
+    from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
+
+    about, content = PngInfo(), io.BytesIO()
+    if software is not None:
+        about.add_text("Software", software)
+    Image.fromarray(picture).save(content, "PNG", pnginfo=about, compress_level=3)
+    return content.getvalue()
+
+
+def draw_sheet(
+    heading: str, notes: Sequence[str], rows: Sequence[Row], charts: Mapping[str, Picture]
+) -> Picture:
+    """Draw everything on white.
+
+    A row of cells for each sample, columns as wide as their widest picture, and the charts, by
+    title, in as many columns as fit below.
+    """
+    widths = [max(map(_width, column)) for column in zip(*(r.cells for r in rows), strict=True)]
+    grid_width = sum(widths) + GAP * (len(widths) - 1)
+    across = max(1, min(len(charts), 2), (grid_width + GAP) // (WIDTH + GAP))
+    width = max(grid_width, across * (WIDTH + GAP) - GAP)
+    parts = [_text([heading], width, 1, size=_HEADING), _text(notes, width, 3, colour=_FAINT)]
+    for row in rows:
+        rule = np.full((1, width, 3), 226, np.uint8)
+        cells = [_drawn(cell, column) for cell, column in zip(row.cells, widths, strict=True)]
+        parts += [rule, _text([row.title], width, 1, colour=_FAINT), _joined(cells, GAP, axis=1)]
+    drawn = list(charts.values())
+    parts += [_joined(drawn[i : i + across], GAP, axis=1) for i in range(0, len(drawn), across)]
+    return _padded(_joined(parts, 8, axis=0), MARGIN, MARGIN, MARGIN, MARGIN)
+
+
+def _width(cell: Cell) -> int:
+    """Measure a cell's picture, or its text where it has none."""
+    if cell.picture is not None:
+        return max(cell.picture.shape[1], _LEAST_COLUMN)
+    return _TEXT_COLUMN if cell.lines or cell.entries else _LEAST_COLUMN
+
+
+def _drawn(cell: Cell, width: int) -> Picture:
+    """Draw a cell: its picture, and what is said below it."""
+    told = [*cell.lines[:_MOST_LINES], *(f"{name}: {text}" for name, text in cell.entries.items())]
+    fault = [f"bad sample: {cell.fault}"] if cell.fault else []
+    parts = [
+        *([cell.picture] if cell.picture is not None else []),
+        _text([cell.title], width, 1, colour=_FAINT),
+        _text([line.removesuffix(": ") for line in told], width, _LINE_LINES),
+        _text(fault, width, _FAULT_LINES, colour=_FAULT),
+        _legend(cell, width),
+    ]
+    drawn = _joined(parts, 2, axis=0)
+    return _padded(drawn, 0, width - drawn.shape[1], 0, 0)
+
+
+def _text(
+    texts: Sequence[str], width: int, lines: int, *, size: int = _TEXT, colour: str = _INK
+) -> Picture:
+    """Write texts, each in at most so many lines, broken between words."""
+    from PIL import Image, ImageDraw
+
+    letters = font(size, "DejaVuSansMono" if size == _TEXT else "DejaVuSansMono-Bold")
+    room = max(int(width / letters.getlength("x")), 2)
+    told: list[str] = []
+    for text in texts:
+        wrapped = textwrap.wrap("".join(c if c.isprintable() else " " for c in text), room)
+        told += wrapped[:lines]
+        if len(wrapped) > lines:
+            told[-1] = told[-1][: room - 1] + "…"
+    image = Image.new("RGB", (width, round(size * 4 / 3) * len(told)), "white")
+    draw = ImageDraw.Draw(image)
+    for number, line in enumerate(told):
+        draw.text((0, number * round(size * 4 / 3)), line, colour, letters)
+    return np.asarray(image)
+
+
+def _legend(cell: Cell, width: int) -> Picture:
+    """Write what the colours of a cell's picture stand for."""
+    pictures = []
+    for name, colour in cell.legend.items():
+        swatch = _padded(np.full((_SWATCH, _SWATCH, 3), colour, np.uint8), 3, 6, 3, 0)
+        room = min(width - swatch.shape[1], int(font(_TEXT, "DejaVuSansMono").getlength(name)) + 1)
+        pictures.append(_joined([swatch, _text([name], room, 1)], 0, axis=1))
+    lines: list[list[Picture]] = [[]]
+    for picture in pictures:
+        taken = sum(other.shape[1] + _SWATCH for other in lines[-1])
+        if lines[-1] and taken + picture.shape[1] > width:
+            lines.append([])
+        lines[-1].append(picture)
+    return _joined([_joined(line, _SWATCH, axis=1) for line in lines], 0, axis=0)
+
+
+def _joined(pictures: Sequence[Picture], gap: int, *, axis: int) -> Picture:
+    """Put pictures below (axis 0) or beside (axis 1) one another; empty ones are left out."""
+    some = [picture for picture in pictures if picture.size]
+    if not some:
+        return np.zeros((0, 0, 3), np.uint8)
+    other = max(picture.shape[1 - axis] for picture in some)
+    filled = []
+    for number, picture in enumerate(some):
+        after = gap if number < len(some) - 1 else 0
+        missing = other - picture.shape[1 - axis]
+        below, right = (after, missing) if axis == 0 else (missing, after)
+        filled.append(_padded(picture, 0, right, below, 0))
+    return np.concatenate(filled, axis)
+
+
+def _padded(picture: Picture, top: int, right: int, bottom: int, left: int) -> Picture:
+    return np.pad(picture, ((top, bottom), (left, right), (0, 0)), constant_values=255)
+
 
 _STYLE = """
-:root { color-scheme: light dark; --paper: #fff; --ink: #1a1c20; --faint: #646a74;
-  --rule: #e2e4e8; --panel: #f6f7f9; --fault: #b01e1e; --first: #4477aa; --second: #ee7733; }
-@media (prefers-color-scheme: dark) { :root { --paper: #15171b; --ink: #e8eaee; --faint: #9aa1ac;
-  --rule: #2e3239; --panel: #1d2026; --fault: #ff8a80; --first: #6aa1d8; --second: #f0924f; } }
+:root { color-scheme: light dark; }
 * { box-sizing: border-box; }
-body { margin: 0; padding: 24px; background: var(--paper); color: var(--ink);
-  font: 14px/1.45 system-ui, sans-serif; }
-h1 { font-size: 20px; margin: 0 0 4px; } h2 { font-size: 16px; margin: 28px 0 12px; }
-h1, h2, h3, p, li, figcaption { overflow-wrap: anywhere; }
-p, .notes { color: var(--faint); margin: 0 0 4px; } .notes { padding-left: 18px; }
-main { display: grid; grid-template-columns: minmax(0, 1fr); gap: 24px; }
-section.sample { border-top: 1px solid var(--rule); padding: 12px 0 16px; }
-h3 { font: 12px/1.4 ui-monospace, monospace; color: var(--faint); margin: 0 0 8px; }
+body { margin: 24px; font: 14px/1.45 system-ui, sans-serif; background: Canvas; color: CanvasText; }
+h1 { font-size: 20px; } h2 { font-size: 16px; }
+h1, h2, h3, li, figcaption { overflow-wrap: anywhere; }
+h3 { font: 12px/1.4 ui-monospace, monospace; } h3, .title, th, ul { opacity: 0.75; }
+ul { list-style: none; margin: 4px 0 0; padding: 0; }
+section { border-top: 1px solid #8884; }
 .cells { display: flex; flex-wrap: wrap; gap: 20px; align-items: flex-start; }
-figure { margin: 0; width: var(--cell); max-width: 100%; }
-figure img { display: block; max-width: 100%; height: auto; border-radius: 2px; }
-figcaption { margin-top: 6px; font-size: 13px; }
-figcaption span { display: block; } .title { color: var(--faint); }
-.fault { color: var(--fault); border: 1px solid currentColor; border-radius: 4px; padding: 8px; }
-.legend { display: flex; flex-wrap: wrap; gap: 2px 12px; list-style: none; margin: 4px 0 0;
-  padding: 0; }
-.legend i { display: inline-block; width: 10px; height: 10px; border-radius: 2px;
-  margin-right: 5px; border: 1px solid var(--faint); }
-.legend i.point { border-radius: 50%; }
-figcaption table { border-collapse: collapse; margin-top: 2px; width: 100%; }
-th, td { padding: 1px 8px 1px 0; text-align: left; vertical-align: top; font-weight: normal;
-  overflow-wrap: anywhere; } th { color: var(--faint); width: 45%; }
-td { font-variant-numeric: tabular-nums; } td.gap { color: var(--fault); }
-.charts { display: flex; flex-wrap: wrap; gap: 20px; align-items: flex-start; }
-.charts svg { width: 440px; max-width: 100%; height: auto; background: var(--panel);
-  border-radius: 6px; }
-svg text { font: 12px system-ui, sans-serif; fill: var(--ink); }
-svg text.faint { fill: var(--faint); }
-rect.grid { fill: var(--rule); } rect.first { fill: var(--first); }
-rect.second { fill: var(--second); }
-pre { background: var(--panel); border-radius: 6px; padding: 12px; margin: 0; overflow: auto;
-  font: 12px/1.5 ui-monospace, monospace; }
-aside summary { cursor: pointer; font-size: 16px; font-weight: bold; margin-bottom: 12px; }
-@media (min-width: 1500px) { main { grid-template-columns: minmax(0, 1fr) 380px; }
-  aside { position: sticky; top: 24px; align-self: start; }
-  aside pre { max-height: calc(100vh - 100px); } }
+figure { margin: 0 0 16px; max-width: 100%; }
+img { display: block; max-width: 100%; height: auto; border-radius: 2px; margin-bottom: 6px; }
+figcaption { font-size: 13px; } figcaption span { display: block; }
+.legend { display: flex; flex-wrap: wrap; gap: 2px 12px; }
+.legend i { display: inline-block; width: 10px; height: 10px; margin-right: 5px; }
+.fault { color: #d03030; border: 1px solid; border-radius: 4px; padding: 8px; }
+table { border-collapse: collapse; }
+th, td { padding: 1px 8px 1px 0; text-align: left; font-weight: normal; overflow-wrap: anywhere; }
+pre { overflow: auto; font: 12px/1.5 ui-monospace, monospace; }
 """
-_GAP = ' class="gap"'
 # Nothing may be loaded, whatever the data says: only pictures within the page, and its own style.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
@@ -70,11 +165,10 @@ def write_page(
     heading: str,
     notes: Sequence[str],
     rows: Sequence[Row],
-    charts: Sequence[Chart],
+    charts: Mapping[str, Picture],
     config: str,
     *,
     size: int,
-    encode: Encode,
 ) -> str:
     """Write the page.
 
@@ -82,89 +176,55 @@ def write_page(
         heading: What is shown.
         notes: Remarks below it.
         rows: The samples.
-        charts: What the data is like.
+        charts: What the data is like, by title.
         config: The config as YAML.
         size: Width of a cell in pixels.
-        encode: Makes a PNG of a picture.
     """
     remarks = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    samples = "\n".join(_sample(row, encode) for row in rows)
-    plots = "\n".join(_svg(chart) for chart in charts)
-    about = f'<h2>The data</h2><div class="charts">\n{plots}\n</div>' if charts else ""
+    samples = "\n".join(
+        f'<section><h3>{escape(row.title)}</h3><div class="cells">\n'
+        + "\n".join(map(cell_html, row.cells))
+        + "</div></section>"
+        for row in rows
+    )
+    plots = "\n".join(_image(chart, title) for title, chart in charts.items())
+    about = f'<h2>The data</h2><div class="cells">\n{plots}\n</div>' if charts else ""
     return f"""<!DOCTYPE html>
 {HTML_MARK}
 <html lang="en"><head><meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="{_POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(heading)}</title><style>{_STYLE}:root {{ --cell: {size}px; }}</style></head>
+<title>{escape(heading)}</title><style>{_STYLE}figure {{ width: {size}px; }}</style></head>
 <body><h1>{escape(heading)}</h1>
-<ul class="notes">{remarks}</ul>
-<main><div>
+<ul>{remarks}</ul>
 {samples}
-{about}</div>
-<aside><details open><summary>Config</summary><pre>{escape(config)}</pre></details></aside></main>
+{about}
+<details open><summary>Config</summary><pre>{escape(config)}</pre></details>
 </body></html>
 """
 
 
-def _sample(row: Row, encode: Encode) -> str:
-    cells = "\n".join(_cell(cell, encode) for cell in row.cells)
-    title = f"{escape(row.key)} · position {row.position}"
-    return f'<section class="sample"><h3>{title}</h3><div class="cells">\n{cells}</div></section>'
+def cell_html(cell: Cell) -> str:
+    """Write a cell of the page."""
+    parts = [_image(cell.picture, cell.title)] if cell.picture is not None else []
+    parts.append(f'<figcaption><span class="title">{escape(cell.title)}</span>')
+    parts += [f"<span>{escape(line)}</span>" for line in cell.lines]
+    if cell.entries:
+        told = (f"<th>{escape(n)}</th><td>{escape(text)}</td>" for n, text in cell.entries.items())
+        parts.append(f"<table><tr>{'</tr><tr>'.join(told)}</tr></table>")
+    if cell.legend:
+        keys = ((escape(name), f"background:rgb{colour}") for name, colour in cell.legend.items())
+        shown = (f'<li><i style="{look}"></i>{name}</li>' for name, look in keys)
+        parts.append(f'<ul class="legend">{"".join(shown)}</ul>')
+    if cell.fault:
+        parts.append(f'<div class="fault">bad sample: {escape(cell.fault)}</div>')
+    return f"<figure>{''.join(parts)}</figcaption></figure>"
 
 
-def _cell(cell: Cell, encode: Encode) -> str:
-    picture = ""
-    if cell.picture is not None:
-        height, width = cell.picture.shape[:2]
-        data = base64.b64encode(encode(cell.picture)).decode()
-        picture = (
-            f'<img width="{width}" height="{height}" alt="{escape(cell.title)}" '
-            f'src="data:image/png;base64,{data}">'
-        )
-    lines = "".join(f"<span>{escape(line)}</span>" for line in cell.lines)
-    lines += _table(cell.entries)
-    fault = f'<div class="fault">bad sample: {escape(cell.fault)}</div>' if cell.fault else ""
-    legend = "".join(
-        f'<li><i{kind} style="background:{hex_of(colour)}"></i>{escape(name)}</li>'
-        for kind, named in (("", cell.legend), (' class="point"', cell.points))
-        for name, colour in named.items()
-    )
-    keys = f'<ul class="legend">{legend}</ul>' if legend else ""
+def _image(picture: Picture, title: str) -> str:
+    height, width = picture.shape[:2]
+    data = base64.b64encode(as_png(picture)).decode()
     return (
-        f'<figure>{picture}<figcaption><span class="title">{escape(cell.title)}</span>'
-        f"{lines}{keys}{fault}</figcaption></figure>"
-    )
-
-
-def _table(entries: Sequence[Entry]) -> str:
-    rows = "".join(
-        f"<tr><th>{escape(entry.name)}</th>"
-        f"<td{_GAP if entry.is_gap else ''}>{escape(entry.value)}</td></tr>"
-        for entry in entries
-    )
-    return f"<table>{rows}</table>" if rows else ""
-
-
-def _svg(chart: Chart) -> str:
-    shapes = []
-    for shape in chart.shapes:
-        if isinstance(shape, Box):
-            shapes.append(
-                f'<rect class="{shape.role}" x="{shape.x:.1f}" y="{shape.y:.1f}" '
-                f'width="{max(shape.width, 0):.1f}" height="{max(shape.height, 0):.1f}"/>'
-            )
-            continue
-        # Half of the font's size is about what a letter takes.
-        most = max(int(shape.room / (TEXT * 0.56)), 1)
-        text = shape.text if len(shape.text) <= most else shape.text[: most - 1] + "…"
-        shapes.append(
-            f'<text class="{shape.role}" x="{shape.x:.1f}" y="{shape.y + TEXT:.1f}" '
-            f'text-anchor="{shape.anchor}"><title>{escape(shape.text)}</title>'
-            f"{escape(text)}</text>"
-        )
-    height = round(chart.height)
-    return (
-        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(chart.title)}">'
-        f"{''.join(shapes)}</svg>"
+        f'<img width="{width}" height="{height}" alt="{escape(title)}" '
+        f'src="data:image/png;base64,{data}">'
     )

@@ -1,26 +1,116 @@
-"""A sample as a cell: its picture, with what is known of it drawn over it."""
+"""Draw a sample as a cell: its pixels, and its masks, boxes and keypoints over them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import colorsys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import cv2
 import numpy as np
 
-from datasets.sample import BadSample
-from pipeline.commands.preview.arrays import array_picture
-from pipeline.commands.preview.cells import Cell, Entry, Legend
-from pipeline.commands.preview.excerpts import OWN, lines_of
-from pipeline.commands.preview.overlays import Classes, draw_boxes, draw_mask
-from pipeline.commands.preview.placing import Placing
-from pipeline.commands.preview.points import PointNames, draw_marks, keep_clear, marks_of
-from pipeline.commands.preview.tables import FIELDS
+from penstock.core.sample import BadSample
+from penstock.pipeline.commands.preview.fields import OF_TABLES, OWN, Classes, lines_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from PIL.ImageFont import FreeTypeFont
 
-_FEW = 8
-_MOST_CHANNELS = 4
+Colour = tuple[int, int, int]
+Legend = dict[str, Colour]
+"""Colours by what they stand for."""
+
+IGNORED = "ignored"
+_DPI = 128
+_LETTERS = 11
+_IGNORED_INK: tuple[Colour, Colour] = ((20, 20, 20), (235, 235, 235))
+_OPACITY = 0.45
+_RADIUS = 5
+_MOST_NAMED_BOXES, _MOST_NAMED_POINTS = 15, 10  # of more the names would hide the picture
+_THICK_FROM = 40  # pixels that a box's shorter side has where its outline gets a second one
+_MOST_CURVES, _FEW, _MOST_CHANNELS = 8, 8, 4
+# Paul Tol's "bright" and "vibrant" schemes, which the colour-blind can tell apart.
+_COLOURS: tuple[Colour, ...] = (
+    (238, 102, 119), (68, 119, 170), (204, 187, 68), (34, 136, 51), (170, 51, 119),
+    (102, 204, 238), (238, 119, 51), (0, 153, 136), (187, 187, 187), (51, 34, 136),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PointNames:
+    """Names of keypoints.
+
+    Attributes:
+        names: By number; None where they have none.
+        per_object: How many an object has, where an image has several; None: all are of one.
+    """
+
+    names: Sequence[str] | None = None
+    per_object: int | None = None
+
+    def number(self, row: int) -> int:
+        """Number the keypoint in a row within its object."""
+        each = self.per_object or len(self.names or ())
+        return row % each if each else row
+
+    def name(self, number: int) -> str:
+        """Name a keypoint."""
+        return Classes(self.names).name(number)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One look at one sample.
+
+    Attributes:
+        title: ``original`` or the epoch.
+        picture: uint8 [H, W, 3], RGB; None where there is nothing to be drawn.
+        lines: What is said below it.
+        entries: Columns of a table, below the lines.
+        legend: The classes and named keypoints that are drawn.
+        fault: Why there is no sample.
+    """
+
+    title: str
+    picture: NDArray[np.uint8] | None = None
+    lines: tuple[str, ...] = ()
+    entries: Mapping[str, str] = field(default_factory=dict)
+    legend: Legend = field(default_factory=dict)
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One record: the original, and what epochs make of it.
+
+    Attributes:
+        title: The record's name in its storage, and where it stands in the epoch.
+        cells: The looks at it.
+    """
+
+    title: str
+    cells: tuple[Cell, ...]
+
+
+def class_colour(number: int) -> Colour:
+    """Choose the colour of a class id, RGB: the same in every picture."""
+    if 0 <= number < len(_COLOURS):
+        return _COLOURS[number]
+    # Hues a golden section apart stay far from their neighbours, however many there are.
+    hue = number * 0.618033988749895 % 1
+    red, green, blue = colorsys.hsv_to_rgb(hue, 0.55 + 0.3 * (number % 2), 0.75 + 0.2 * (hue < 0.5))
+    return round(red * 255), round(green * 255), round(blue * 255)
+
+
+@cache
+def font(size: int, name: str = "DejaVuSans") -> FreeTypeFont:
+    """Load a font of those that matplotlib brings, `size` pixels high."""
+    from matplotlib import get_data_path
+    from PIL import ImageFont
+
+    return ImageFont.truetype(f"{get_data_path()}/fonts/ttf/{name}.ttf", size)
 
 
 def draw_cell(
@@ -30,7 +120,7 @@ def draw_cell(
     size: int,
     classes: Mapping[str, Classes],
     points: PointNames | None = None,
-    entries: tuple[Entry, ...] = (),
+    entries: Mapping[str, str] | None = None,
 ) -> Cell:
     """Draw one look at a sample.
 
@@ -45,59 +135,291 @@ def draw_cell(
     if isinstance(sample, BadSample):
         return Cell(title, fault=sample.cause)
     if entries:
-        sample = {name: value for name, value in sample.items() if name not in FIELDS}
+        sample = {name: value for name, value in sample.items() if name not in OF_TABLES}
         return Cell(title, lines=lines_of(sample, classes), entries=entries)
     image = sample.get("image")
     if image is None or image.ndim not in (2, 3):
-        drawn = _drawn_array(sample, size)
-        if drawn is None:
-            return Cell(title, lines=lines_of(sample, classes))
-        name, picture, said = drawn
-        others = lines_of({k: v for k, v in sample.items() if k != name}, classes)
-        sizes = " × ".join(map(str, sample[name].shape))
-        return Cell(title, picture, (*others, f"{name} [{sizes}], {said}"))
+        return _array_cell(sample, title, size, classes)
     image = channels_last(image)
-    lines = list(lines_of({**sample, "image": image}, classes))
+    lines = lines_of({**sample, "image": image}, classes)
     pixels, stretched = as_pixels(image)
     if stretched:
-        lines.append("shown stretched from its darkest to its lightest value")
+        lines = (*lines, "shown stretched from its darkest to its lightest value")
     picture, scale = scaled(pixels, size)
     legend: Legend = {}
-    placing = Placing(*picture.shape[:2])
-    points = points or PointNames()
-    marks = marks_of(sample.get("keypoints", ()), points, scale)
-    keep_clear(marks, placing)
     if "mask" in sample and np.ndim(sample["mask"]) == 2:
         legend |= draw_mask(picture, sample["mask"], classes.get("mask", Classes()))
+    overlay = _Overlay(picture, scale)
+    points = points or PointNames()
+    marks = overlay.marks(sample.get("keypoints", ()), points)
     if "boxes" in sample:
-        boxes, labels = sample["boxes"], sample.get("box_labels")
-        named = classes.get("box_labels", Classes())
-        legend |= draw_boxes(picture, boxes, labels, named, scale, placing)
-    named_points = draw_marks(picture, marks, points, placing)
-    return Cell(title, picture, tuple(lines), legend=legend, points=named_points)
+        box_classes = classes.get("box_labels", Classes())
+        legend |= overlay.draw_boxes(sample["boxes"], sample.get("box_labels"), box_classes)
+    legend |= overlay.draw_marks(marks, points)
+    return Cell(title, overlay.with_names(), lines, legend=legend)
 
 
-def _drawn_array(sample: Mapping[str, Any], size: int) -> tuple[str, NDArray[np.uint8], str] | None:
-    """The first field of which there is a picture: its name, the picture, what it shows."""
+def _array_cell(
+    sample: Mapping[str, Any], title: str, size: int, classes: Mapping[str, Classes]
+) -> Cell:
+    """Draw the first field of which there is a picture, and tell the others."""
     for name, value in sample.items():
         if name in OWN or not isinstance(value, np.ndarray):
             continue
         # Of few values the words say all, and ids of tokens make no curve.
         if value.size > _FEW and not (value.ndim == 1 and value.dtype.kind in "iub"):
-            found = array_picture(value, size)
-            if found is not None:
-                return name, *found
-    return None
+            if (drawn := array_picture(value, size)) is not None:
+                others = lines_of({k: v for k, v in sample.items() if k != name}, classes)
+                shape = " × ".join(map(str, value.shape))
+                return Cell(title, drawn[0], (*others, f"{name} [{shape}], {drawn[1]}"))
+    return Cell(title, lines=lines_of(sample, classes))
+
+
+def draw_mask(canvas: NDArray[np.uint8], mask: NDArray[Any], classes: Classes) -> Legend:
+    """Tint the pixels of each class; ignored ones get stripes, background stays as it is.
+
+    Args:
+        canvas: uint8 [h, w, 3], drawn on.
+        mask: Class ids, [H, W]; each canvas pixel takes the nearest.
+        classes: Their names.
+
+    Returns:
+        The classes that are there.
+    """
+    rows = _nearest(canvas.shape[0], mask.shape[0])
+    columns = _nearest(canvas.shape[1], mask.shape[1])
+    ids = np.asarray(mask)[rows[:, None], columns]
+    known = len(classes.names) if classes.names is not None else 255
+    legend: Legend = {}
+    unused = np.zeros(ids.shape, bool)
+    for number in np.unique(ids).tolist():
+        here = ids == number
+        if number in classes.ignored or not 0 <= number < known:
+            unused |= here
+        elif not classes.is_background(int(number)):
+            colour = legend[classes.name(int(number))] = class_colour(int(number))
+            tinted = canvas[here] * (1 - _OPACITY) + np.array(colour) * _OPACITY
+            canvas[here] = np.rint(tinted).astype(np.uint8)
+    if unused.any():
+        y, x = np.nonzero(unused)
+        canvas[y, x] = np.array(_IGNORED_INK, np.uint8)[(x + y) // 3 % 2]
+        legend[IGNORED] = _IGNORED_INK[0]
+    return legend
+
+
+def _nearest(count: int, source: int) -> NDArray[np.int64]:
+    """Find the source pixel in which the centre of each of `count` pixels lies."""
+    return (2 * np.arange(count) + 1) * source // (2 * count)
+
+
+class _Overlay:
+    """Boxes and keypoints over a picture, with names that cover neither marks nor each other.
+
+    Args:
+        picture: uint8 [h, w, 3], drawn on.
+        scale: Its pixels in an image pixel, across and down.
+    """
+
+    def __init__(self, picture: NDArray[np.uint8], scale: tuple[float, float]) -> None:
+        self._picture, self._scale = picture, scale
+        self._height, self._width = picture.shape[:2]
+        self._taken: list[tuple[float, float, float, float]] = []
+        self._names: list[tuple[float, float, str, dict[str, Any]]] = []
+
+    def with_names(self) -> NDArray[np.uint8]:
+        """Write the names over all that was drawn; uint8 [h, w, 3]."""
+        from PIL import Image, ImageDraw
+
+        if not self._names:
+            return self._picture
+        image = Image.fromarray(self._picture)
+        draw = ImageDraw.Draw(image)
+        for x, y, name, look in self._names:
+            draw.text((x, y), name, font=font(_LETTERS), anchor="lm", **look)
+        return np.array(image)
+
+    def draw_boxes(self, boxes: Any, labels: Any, classes: Classes) -> Legend:
+        """Outline boxes in the colours of their classes, with names where there is room.
+
+        Args:
+            boxes: xyxy, [N, 4], pixels of the image; right and bottom edges excluded.
+            labels: Class ids, [N], or None.
+            classes: Their names.
+
+        Returns:
+            The classes that are there.
+        """
+        places = np.asarray(boxes, np.float64).reshape(-1, 4)
+        ids = [0] * len(places) if labels is None else np.asarray(labels).astype(int).tolist()
+        legend: Legend = {}
+        drawn = []
+        limits = np.array([self._width, self._height] * 2)
+        # The largest first: what lies inside of another stays visible.
+        order = np.argsort(-np.prod(places[:, 2:] - places[:, :2], axis=1), kind="stable")
+        for row in order.tolist():
+            if not np.isfinite(places[row]).all():
+                continue
+            corners = np.clip(places[row] * (self._scale * 2), 0, limits)
+            x0, y0, x1, y1 = np.rint(corners).astype(int).tolist()
+            x0, y0 = min(x0, self._width - 1), min(y0, self._height - 1)
+            x1, y1 = max(x1, x0 + 1), max(y1, y0 + 1)  # always at least one pixel
+            colour, name = class_colour(ids[row]), classes.name(ids[row])
+            for inset in range(2 if min(x1 - x0, y1 - y0) > _THICK_FROM else 1):
+                last = x1 - 1 - inset, y1 - 1 - inset
+                cv2.rectangle(self._picture, (x0 + inset, y0 + inset), last, colour)
+            if labels is not None:
+                legend[name] = colour
+                drawn.append((x0, y0, y1, name, colour))
+        for x, top, bottom, name, colour in drawn if len(drawn) <= _MOST_NAMED_BOXES else ():
+            # At the upper or lower edge, where it covers no other; else the legend has it.
+            width, height = round(font(_LETTERS).getlength(name)) + 6, _LETTERS + 3
+            left = max(0, min(x, self._width - width))
+            ys = (top - height, bottom, top, bottom - height)
+            if (free := self._first_free([(left, y) for y in ys], width, height)) is None:
+                continue
+            left, y = map(int, free)
+            self._picture[y : y + height, left : left + width] = colour
+            ink = "black" if np.dot(colour, (0.299, 0.587, 0.114)) > 140 else "white"
+            self._names.append((left + 3, y + height / 2, name, {"fill": ink}))
+        return dict(sorted(legend.items()))
+
+    def marks(self, points: Any, names: PointNames) -> list[tuple[int, float, float, bool]]:
+        """Find number, x, y and visibility of keypoints; those of visibility 0 are not there.
+
+        Args:
+            points: x, y and visibility 0, 1 or 2, [K, 3].
+            names: Says which of them are the same one of several objects.
+        """
+        found = [
+            # The middle of the pixel that it names.
+            (names.number(row), (x + 0.5) * self._scale[0], (y + 0.5) * self._scale[1], seen > 1)
+            for row, (x, y, seen) in enumerate(np.asarray(points, np.float64).tolist())
+            if seen > 0 and np.isfinite([x, y]).all()
+        ]
+        reach = _RADIUS + 1
+        self._taken += [(x - reach, y - reach, x + reach, y + reach) for _, x, y, _ in found]
+        return found
+
+    def draw_marks(
+        self, marks: Sequence[tuple[int, float, float, bool]], names: PointNames
+    ) -> Legend:
+        """Draw keypoints, a disc for a visible one and a ring for a hidden one, and their names.
+
+        Returns:
+            The colours of those that have names, by name.
+        """
+        white = (255, 255, 255)
+        for number, x, y, is_visible in marks:
+            middle = int(np.clip(x, -_RADIUS, 1 << 14)), int(np.clip(y, -_RADIUS, 1 << 14))
+            cv2.circle(self._picture, middle, _RADIUS, white, cv2.FILLED, cv2.LINE_AA)
+            thick = cv2.FILLED if is_visible else 1
+            cv2.circle(self._picture, middle, _RADIUS - 1, class_colour(number), thick, cv2.LINE_AA)
+        for number, x, y, _ in marks if len(marks) <= _MOST_NAMED_POINTS else ():
+            name, away = names.name(number), _RADIUS + 3
+            width, height = font(_LETTERS).getlength(name) + 2, _LETTERS + 3
+            sides = (
+                (x + away, y - height / 2),
+                (x - away - width, y - height / 2),
+                (x - width / 2, y - away - height),
+                (x - width / 2, y + away),
+            )
+            if (free := self._first_free(sides, width, height)) is not None:
+                look = {"fill": "white", "stroke_width": 1, "stroke_fill": "black"}
+                self._names.append((free[0] + 1, free[1] + height / 2, name, look))
+        if names.names is None:
+            return {}
+        return {names.name(n): class_colour(n) for n in sorted({mark[0] for mark in marks})}
+
+    def _first_free(
+        self, corners: Iterable[tuple[float, float]], width: float, height: float
+    ) -> tuple[float, float] | None:
+        """Take the first of some places that lies within the picture and is free, if any does."""
+        for left, top in corners:
+            right, bottom = left + width, top + height
+            inside = left >= 0 and top >= 0 and right <= self._width and bottom <= self._height
+            if inside and not any(
+                left < x1 and x0 < right and top < y1 and y0 < bottom
+                for x0, y0, x1, y1 in self._taken
+            ):
+                self._taken.append((left, top, right, bottom))
+                return left, top
+        return None
+
+
+def blank_figure(width: int, height: int, **look: Any) -> Any:
+    """Make a figure of so many pixels, of matplotlib's that draws without a screen."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI, **look)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def rendered(figure: Any) -> NDArray[np.uint8]:
+    """Draw a figure; uint8 [H, W, 3]."""
+    import warnings
+
+    with warnings.catch_warnings():  # of letters that the font lacks
+        warnings.simplefilter("ignore", UserWarning)
+        figure.canvas.draw()
+    return np.asarray(figure.canvas.buffer_rgba())[:, :, :3].copy()
+
+
+def points_of(pixels: float) -> float:
+    """Convert pixels to points, in which matplotlib measures letters and lines."""
+    return pixels * 72 / _DPI
+
+
+def array_picture(array: NDArray[Any], size: int) -> tuple[NDArray[np.uint8], str] | None:
+    """Draw an array that is no image, and say what is shown; None where nothing can be drawn.
+
+    Args:
+        array: Numbers. One axis is a curve, two with few rows or columns are several; two axes
+            else a map of values, and of more axes the middle of each but the last two.
+        size: The picture's longer side in pixels.
+    """
+    values = np.asarray(array)
+    if values.dtype.kind not in "biuf" or values.size < 2:
+        return None
+    values = np.where(np.isfinite(values), values, np.nan).astype(np.float64)
+    is_narrow = values.ndim == 2 and min(values.shape) <= _MOST_CURVES < max(values.shape)
+    if values.ndim == 1 or is_narrow:
+        curves = np.atleast_2d(values)
+        curves = curves if curves.shape[0] < curves.shape[1] else curves.T
+        return _curves(curves, size), f"{len(curves)} curves" if len(curves) > 1 else "a curve"
+    said = "a map of values"
+    if values.ndim > 2:
+        places = [length // 2 for length in values.shape[:-2]]
+        values = values[tuple(places)]
+        said = f"slice {', '.join(map(str, places))}"
+    pixels, _ = as_pixels(values)
+    pixels[np.isnan(values)] = (200, 30, 30)
+    return scaled(pixels, size)[0], said
+
+
+def _curves(curves: NDArray[np.float64], size: int) -> NDArray[np.uint8]:
+    """Draw curves [C, T] over one another."""
+    figure = blank_figure(size, size // 2, facecolor="#fafafa")
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_axis_off()
+    axes.margins(x=0)
+    if np.nanmin(curves, initial=0) < 0:
+        axes.axhline(0, color="#bebebe", linewidth=points_of(1))
+    for number, curve in enumerate(curves):
+        colour = np.divide(class_colour(number + 1 if len(curves) == 1 else number), 255)
+        axes.plot(curve, color=colour, linewidth=points_of(1.5))
+    return rendered(figure)
 
 
 def channels_last(image: NDArray[Any]) -> NDArray[Any]:
-    """An image as [H, W] or [H, W, C]; one that can only be [C, H, W] is turned."""
+    """Turn an image that can only be [C, H, W]; the others are [H, W] or [H, W, C] already."""
     is_first = image.ndim == 3 and image.shape[0] <= _MOST_CHANNELS < image.shape[2]
     return np.moveaxis(image, 0, 2) if is_first else image
 
 
 def as_pixels(image: NDArray[Any]) -> tuple[NDArray[np.uint8], bool]:
-    """An image as uint8 [H, W, 3], and whether its values had to be stretched for that.
+    """Convert an image to uint8 [H, W, 3]; also say whether its values had to be stretched.
 
     Args:
         image: [H, W] or [H, W, C] of any type. Floats from 0 to 1 are shares of 255, one or two
@@ -109,13 +431,10 @@ def as_pixels(image: NDArray[Any]) -> tuple[NDArray[np.uint8], bool]:
         values = image.astype(np.float64)
         finite = values[np.isfinite(values)]
         low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
-        is_share = image.dtype.kind == "f" and low >= 0 and high <= 1
-        if image.dtype.kind == "b" or is_share:
-            low, high = 0.0, 1.0
-        elif not (image.dtype.kind in "iu" and low >= 0 and high <= 255):
-            stretched = True
-        else:
-            low, high = 0.0, 255.0
+        limit = 255.0 if image.dtype.kind in "iu" else 1.0
+        stretched = not (low >= 0 and high <= limit)
+        if not stretched:
+            low, high = 0.0, limit
         shares = (np.nan_to_num(values, nan=low) - low) / ((high - low) or 1.0)
         image = np.rint(np.clip(shares, 0, 1) * 255).astype(np.uint8)
     if image.ndim == 2:
@@ -126,12 +445,10 @@ def as_pixels(image: NDArray[Any]) -> tuple[NDArray[np.uint8], bool]:
 
 
 def scaled(pixels: NDArray[np.uint8], size: int) -> tuple[NDArray[np.uint8], tuple[float, float]]:
-    """Pixels at a size that can be looked at, uint8 [h, w, 3], and the scale across and down.
+    """Scale pixels to what can be looked at, uint8 [h, w, 3], and tell the scale across and down.
 
     Small images grow by whole factors, so that each of their pixels is a square.
     """
-    import cv2
-
     height, width = pixels.shape[:2]
     factor = size / max(height, width)
     factor = float(int(factor)) if factor >= 1 else factor

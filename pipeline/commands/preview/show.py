@@ -1,35 +1,40 @@
-"""A preview from the config to its files."""
+"""Draw a preview from a config, and write its files: only over an earlier one, and whole."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import webbrowser
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from datasets.mix_index import SOURCE
-from datasets.sample import BadSample
-from pipeline.build import build_dataset, build_sampler, open_storage
-from pipeline.commands.preview.cells import Row
-from pipeline.commands.preview.choice import Looks, look
-from pipeline.commands.preview.files import check_free, marked_png, targets, write_all
-from pipeline.commands.preview.lettering import has_font
-from pipeline.commands.preview.overlays import Classes
-from pipeline.commands.preview.page import write_page
-from pipeline.commands.preview.picture import draw_cell
-from pipeline.commands.preview.plots import make_charts
-from pipeline.commands.preview.points import PointNames
-from pipeline.commands.preview.sheet import draw_sheet
-from pipeline.commands.preview.survey import Survey, survey_samples, survey_storage
-from pipeline.commands.preview.tables import TableRows, table_rows
-from pipeline.config.sources import sources_of
-from pipeline.loader.class_names import classes_of
-from pipeline.samplers.sequential import SequentialSampler
+from penstock.core.contracts import DatasetCapabilities, StreamDataset, capabilities_of
+from penstock.core.files import whole_file
+from penstock.core.sample import BadSample
+from penstock.datasets.mix import SOURCE
+from penstock.pipeline.build import build_dataset, build_sampler, open_storage
+from penstock.pipeline.commands.preview.charts import Survey, make_charts
+from penstock.pipeline.commands.preview.fields import Classes, TableRows, table_rows
+from penstock.pipeline.commands.preview.looks import Looks, look
+from penstock.pipeline.commands.preview.page import HTML_MARK, as_png, draw_sheet, write_page
+from penstock.pipeline.commands.preview.picture import (
+    Cell,
+    PointNames,
+    Row,
+    draw_cell,
+    rendered,
+)
+from penstock.pipeline.config.places import sources_of
+from penstock.pipeline.loader.loader import classes_of
+from penstock.pipeline.samplers.sequential import SequentialSampler
 
 if TYPE_CHECKING:
-    from pipeline.commands.preview import PreviewSettings
+    from penstock.pipeline.commands.preview import PreviewSettings
 
+SOFTWARE = "penstock preview"
+_ORIGINAL = "original"
+_PNG_MARK = f"Software\0{SOFTWARE}".encode()
+_LOOKED_AT = 4096
 _FIELDS = ("label", "box_labels", "mask", SOURCE)
 
 
@@ -44,23 +49,27 @@ def show(config: dict[str, Any], settings: PreviewSettings) -> int:
     paths = png_path, html_path = targets(settings.path)
     check_free(paths, overwrite=settings.overwrite)
     dataset: Any = build_dataset(config, settings.split)
-    sampler = _sampler(config, settings, dataset)
+    sampler = sampler_of(config, settings, dataset)
     looks = look(config, settings.split, dataset, sampler, settings)
-    classes = {name: _classes(config, dataset, name) for name in _FIELDS}
+    classes = {name: Classes(classes_of(dataset, name)) for name in _FIELDS}
+    ignored = frozenset(config["task"].get("ignore") or ())
+    classes["mask"] = Classes(classes["mask"].names, ignored)
+    per_object = (config["augment"].get("keypoints") or {}).get("per_object")
+    points = PointNames(classes_of(dataset, "keypoints"), per_object)
     table = _table(config, settings, dataset, looks)
-    rows = draw_rows(looks, settings.size, classes, _point_names(config, dataset), table)
-    survey = _survey(config, settings, dataset, looks)
-    charts = make_charts(dataset, sampler, survey, classes)
-    heading, notes = _words(config, settings, looks, dataset)
+    rows = draw_rows(looks, settings.size, classes, points, table)
+    figures, remarks = make_charts(
+        dataset, sampler, _survey(config, settings, dataset, looks), classes
+    )
+    charts = {title: rendered(figure) for title, figure in figures.items()}
+    heading, notes = _heading(config, settings, looks, dataset), [*looks.notes, *remarks]
     sheet = draw_sheet(heading, notes, rows, charts)
     shown = {key: value for key, value in config.items() if key != "preview"}
     text = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)
-    page = write_page(heading, notes, rows, charts, text, size=settings.size, encode=as_png)
-    write_all({png_path: marked_png(as_png(sheet)), html_path: page.encode()})
-    for note in looks.notes:
+    page = write_page(heading, notes, rows, charts, text, size=settings.size)
+    write_all({png_path: as_png(sheet, software=SOFTWARE), html_path: page.encode()})
+    for note in notes:
         print(note)
-    if not has_font():
-        print("names are drawn in ASCII letters; pip install matplotlib draws them in a font")
     height, width = sheet.shape[:2]
     print(f"{heading}: {width} x {height} pixels")
     print(f"written: {png_path} and {html_path}")
@@ -69,41 +78,24 @@ def show(config: dict[str, Any], settings: PreviewSettings) -> int:
     return 0
 
 
-def as_png(picture: NDArray[np.uint8]) -> bytes:
-    """A picture [H, W, 3], RGB, as a PNG."""
-    import cv2
-
-    done, encoded = cv2.imencode(".png", picture[:, :, ::-1])
-    assert done
-    return encoded.tobytes()
-
-
-def _sampler(config: dict[str, Any], settings: PreviewSettings, dataset: Any) -> Any:
-    """Which record stands at a position of the split; None for a stream."""
-    if not hasattr(dataset, "__len__"):
+def sampler_of(config: dict[str, Any], settings: PreviewSettings, dataset: Any) -> Any:
+    """Build the sampler of the split; None for a stream."""
+    if isinstance(dataset, StreamDataset):
         return None
     if settings.split == "val" or not len(dataset):
         return SequentialSampler(len(dataset))
     return build_sampler(config, dataset)
 
 
-def _classes(config: dict[str, Any], dataset: Any, name: str) -> Classes:
-    ignored = config["task"].get("ignore") if name == "mask" else None
-    return Classes(classes_of(dataset, name), frozenset(ignored or ()))
-
-
-def _point_names(config: dict[str, Any], dataset: Any) -> PointNames:
-    keypoints = config["augment"].get("keypoints") or {}
-    return PointNames(classes_of(dataset, "keypoints"), keypoints.get("per_object"))
-
-
 def _table(
     config: dict[str, Any], settings: PreviewSettings, dataset: Any, looks: Looks
 ) -> TableRows | None:
-    if "storage" not in config["dataset"] or getattr(dataset, "table", None) is None:
+    table, node = capabilities_of(dataset, DatasetCapabilities).table, config["dataset"]
+    if "storage" not in node or table is None:
         return None
-    storage = open_storage(config, settings.split)
-    return table_rows(dataset.table, storage, looks.originals, config["dataset"].get("keys"))
+    return table_rows(
+        table, open_storage(config, settings.split), looks.originals, node.get("keys")
+    )
 
 
 def draw_rows(
@@ -113,7 +105,7 @@ def draw_rows(
     points: PointNames,
     table: TableRows | None,
 ) -> list[Row]:
-    """A row of cells for each record.
+    """Draw a row of cells for each record.
 
     Args:
         looks: The samples.
@@ -122,58 +114,105 @@ def draw_rows(
         points: Names of keypoints.
         table: The records' columns, if they are rows of a table.
     """
+
+    def drawn(sample: Any, title: str) -> Cell:
+        entries = table.entries(sample, is_original=title == _ORIGINAL) if table else {}
+        return draw_cell(sample, title, size=size, classes=classes, points=points, entries=entries)
+
     rows = []
     for number, original in enumerate(looks.originals):
-        looked = {"original": looks.originals, **looks.epochs}
-        cells = tuple(
-            draw_cell(
-                samples[number],
-                title,
-                size=size,
-                classes=classes,
-                points=points,
-                entries=table.entries(samples[number], is_original=title == "original")
-                if table is not None
-                else (),
-            )
-            for title, samples in looked.items()
-        )
-        bad = isinstance(original, BadSample)
-        key = original.key if bad else original["key"]
-        position = original.position if bad else original["position"]
-        rows.append(Row(str(key), int(position), cells))
+        looked = {_ORIGINAL: looks.originals, **looks.epochs}
+        if isinstance(original, BadSample):
+            key, position = original.key, original.position
+        else:
+            key, position = original["key"], original["position"]
+        cells = tuple(drawn(samples[number], title) for title, samples in looked.items())
+        rows.append(Row(f"{key} · position {position}", cells))
     return rows
 
 
 def _survey(
     config: dict[str, Any], settings: PreviewSettings, dataset: Any, looks: Looks
 ) -> Survey:
-    sources = sources_of(config)
+    sources, survey = sources_of(config), Survey()
     parts = list(sources.values()) or [config]
-    if any("storage" not in part["dataset"] for part in parts) or not hasattr(dataset, "fetch"):
-        return survey_samples(looks.originals, None)
-    survey = Survey()
+    if isinstance(dataset, StreamDataset) or any("storage" not in p["dataset"] for p in parts):
+        for sample in looks.originals:
+            if not isinstance(sample, BadSample):
+                survey.add(sample)
+        return survey
     ids = dataset.index.class_ids if sources else [{}]
     for part, own in zip(parts, ids, strict=True):
-        storage = open_storage(part, settings.split)
-        records = -(-settings.records // len(parts))
-        found = survey_storage(storage, records, part["dataset"].get("keys"))
-        survey.join(found, own.get("box_labels"))
+        storage, keys = open_storage(part, settings.split), part["dataset"].get("keys")
+        survey.add_storage(storage, -(-settings.records // len(parts)), keys, own.get("box_labels"))
     return survey
 
 
-def _words(
-    config: dict[str, Any], settings: PreviewSettings, looks: Looks, dataset: Any
-) -> tuple[str, list[str]]:
-    """The heading, and remarks below it."""
+def _heading(config: dict[str, Any], settings: PreviewSettings, looks: Looks, dataset: Any) -> str:
     node = config["dataset"]
     where = node.get("storage") or node.get("source") or {}
     named = " + ".join(sources_of(config))
     place = named or node.get("target") or where.get("path") or node["_target_"]
     count = len(looks.originals)
     heading = f"{place}, {settings.split}: {count} {'sample' if count == 1 else 'samples'}"
-    if hasattr(dataset, "__len__"):
+    if not isinstance(dataset, StreamDataset):
         heading += f" of {len(dataset):,}"
     if settings.split == "train":
         heading += f", {settings.epochs} {'epoch' if settings.epochs == 1 else 'epochs'}"
-    return heading, list(looks.notes)
+    return heading
+
+
+def targets(path: str) -> tuple[Path, Path]:
+    """The PNG and the HTML page that a path names: one beside the other.
+
+    Raises:
+        ValueError: It names another kind of file, or a folder.
+    """
+    given = Path(path).expanduser()
+    if given.suffix.lower() not in (".png", ".html"):
+        raise ValueError(
+            f"preview.path is {path!r}, expected a file name that ends in .png (the page beside "
+            f"it ends in .html)"
+        )
+    return given.with_suffix(".png"), given.with_suffix(".html")
+
+
+def check_free(paths: tuple[Path, ...], *, overwrite: bool) -> None:
+    """Refuse to write over what is no preview.
+
+    Raises:
+        ValueError: There is a file that is none, and `overwrite` is off; or there is a folder.
+    """
+    for path in paths:
+        if path.is_dir():
+            raise ValueError(f"preview.path: {path} is a folder; name a file")
+        if os.path.lexists(path) and not overwrite and not _is_ours(path):
+            raise ValueError(
+                f"preview.path: {path} exists and is no preview; choose another path, or set "
+                f"preview.overwrite=true"
+            )
+
+
+def _is_ours(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with open(path, "rb") as file:
+        start = file.read(_LOOKED_AT)
+    return _PNG_MARK in start or HTML_MARK.encode() in start
+
+
+def write_all(contents: dict[Path, bytes]) -> None:
+    """Write files, each of them whole; none where one cannot be written.
+
+    Raises:
+        ValueError: One cannot be written.
+    """
+    try:
+        with contextlib.ExitStack() as files:
+            for path, content in contents.items():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                files.enter_context(whole_file(path)).write_bytes(content)
+    except OSError as error:
+        raise ValueError(
+            f"preview.path: {path} cannot be written: {error.strerror}; choose another path"
+        ) from error

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pipeline.loader.contract import BatchTask, Delivery
-from pipeline.registry import register
+from penstock.core.registry import register
+from penstock.pipeline.loader.contract import BatchTask, Delivery
+from penstock.pipeline.loader.engines.batch_memory import pins
+from penstock.pipeline.loader.engines.pool import Pending, Usage
 
 if TYPE_CHECKING:
-    from pipeline.loader.settings import LoaderSettings
+    from penstock.pipeline.loader.compute import BatchComputer
+    from penstock.pipeline.loader.settings import LoaderSettings
 
 
 @register("engine", "inline")
@@ -21,23 +24,52 @@ class InlineEngine:
         settings: Settings of the loader, of which only `pin_memory` matters here.
     """
 
-    def __init__(self, compute: Callable[[BatchTask], Delivery], settings: LoaderSettings) -> None:
-        self._compute = compute
-        self._pin_memory = settings.pin_memory
+    choice = "the consumer's own thread"
 
-    @property
-    def choice(self) -> str:
-        """Who computes, in words."""
-        return "the consumer's own thread"
+    def __init__(self, compute: BatchComputer, settings: LoaderSettings) -> None:
+        self._compute = compute
+        self._settings = settings
 
     def run(self, tasks: Iterator[BatchTask]) -> Iterator[Delivery]:
         """Deliver every task, in order."""
-        import torch
-
-        pin = self._pin_memory is not False and torch.cuda.is_available()
+        pinned = pins(self._settings)
         for task in tasks:
             delivery = self._compute(task)
-            yield delivery.pin_memory() if pin else delivery
+            yield delivery.pin_memory() if pinned else delivery
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class ConsumerPool:
+    """The consumer's own thread as the worker pool: it computes what is asked for.
+
+    Args:
+        compute: A task to a delivery.
+        settings: Settings of the loader, of which only `pin_memory` matters here.
+    """
+
+    depth = 1
+    rows_together = 0
+    is_own = True
+    is_ready = True
+    usage = Usage()
+
+    def __init__(self, compute: BatchComputer, settings: LoaderSettings) -> None:
+        self._compute = compute
+        self._pins = pins(settings)
+
+    def submit(self, tasks: Sequence[BatchTask]) -> list[Pending]:
+        """Put tasks off until their deliveries are asked for."""
+        return [Pending(task) for task in tasks]
+
+    def take(self, pending: Pending) -> Delivery:
+        """Compute; raises whatever that raises."""
+        delivery = self._compute(pending.task)
+        return delivery.pin_memory() if self._pins else delivery
+
+    def drop(self) -> None:
+        """Nothing is held."""
 
     def close(self) -> None:
         """Nothing is held."""

@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import queue
+import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import chain, islice
 from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
 
-from pipeline.loader.contract import BatchTask, Delivery
-from pipeline.loader.shared_memory import check_shared_memory
-from pipeline.loader.starting import interrupts_held, server_used, warn_about_cores
-from pipeline.loader.watch import LoaderTimeoutError, WatchedQueue, describe_death
-from pipeline.loader.worker import Failure, WorkerDataset, WorkerError, identity, start_worker
-from pipeline.loader.worker_context import worker_context
-from pipeline.registry import register
+from penstock.core.processes import (
+    end_with_parent,
+    interrupts_held,
+    leave_signals_to_parent,
+    worker_context,
+)
+from penstock.core.registry import register
+from penstock.pipeline.loader.contract import BatchTask, Delivery
+from penstock.pipeline.loader.engines.batch_memory import pins
+from penstock.pipeline.loader.engines.inline import InlineEngine
+from penstock.pipeline.loader.engines.pool import warn_about_cores
+from penstock.pipeline.loader.engines.slots import is_plain, tensor_of
+from penstock.pipeline.loader.engines.worker import PRELOADED, Payload, use_one_thread
+from penstock.pipeline.loader.worker_errors import (
+    Failure,
+    LoaderClosedError,
+    LoaderTimeoutError,
+    WorkerError,
+    describe_death,
+)
 
 if TYPE_CHECKING:
-    from pipeline.loader.settings import LoaderSettings
+    import torch
+
+    from penstock.pipeline.loader.compute import BatchComputer
+    from penstock.pipeline.loader.settings import LoaderSettings
+
+_TICK_S = 0.5
+_INLINE_BYTES = 16_384
 
 
 @register("engine", "torch")
@@ -30,7 +53,7 @@ class TorchEngine:
         settings: Number of workers, how they start and how far they compute ahead.
     """
 
-    def __init__(self, compute: Callable[[BatchTask], Delivery], settings: LoaderSettings) -> None:
+    def __init__(self, compute: BatchComputer, settings: LoaderSettings) -> None:
         self._compute = compute
         self._settings = settings
         self._feed = _Feed()
@@ -39,7 +62,7 @@ class TorchEngine:
 
     @property
     def choice(self) -> str:
-        """Who computes, in words."""
+        """Say who computes."""
         return f"{self._settings.workers} workers of torch's DataLoader"
 
     def run(self, tasks: Iterator[BatchTask]) -> Iterator[Delivery]:
@@ -48,20 +71,17 @@ class TorchEngine:
         Raises:
             WorkerError: A worker process died; the message says how and what to do.
             LoaderTimeoutError: No batch came within `timeout_s`.
-            ValueError: /dev/shm cannot hold the batches in flight.
+            ValueError: The data set cannot be sent to workers.
         """
-        if self._iterator is None and self._settings.workers:
-            tasks = self._with_first_checked(tasks)
+        if not self._settings.workers:
+            yield from InlineEngine(self._compute, self._settings).run(tasks)
+            return
         try:
-            iterator = self._start(tasks)
-            while True:
-                try:
-                    outcome = next(iterator)
-                except StopIteration:
-                    break
+            for outcome in self._start(tasks):
                 if isinstance(outcome, Failure):
                     outcome.raise_error()
                 yield outcome
+                del outcome
         except LoaderTimeoutError:
             for worker in self._workers():
                 worker.kill()  # it hangs: waiting for it to end by itself would take long
@@ -80,21 +100,14 @@ class TorchEngine:
     def close(self) -> None:
         """End the workers; the next run starts new ones."""
         iterator, self._iterator, self._loader = self._iterator, None, None
-        if hasattr(iterator, "_shutdown_workers"):
-            if isinstance(iterator._data_queue, WatchedQueue):
-                iterator._data_queue.end()
+        if iterator is not None:
+            iterator._data_queue.end()
             iterator._shutdown_workers()
+            for tasks in iterator._index_queues:
+                _wait_for_feeder(tasks)
 
     def _workers(self) -> Sequence[BaseProcess]:
-        return getattr(self._iterator, "_workers", ())
-
-    def _with_first_checked(self, tasks: Iterator[BatchTask]) -> Iterator[BatchTask]:
-        first = list(islice(tasks, 1))
-        if first:
-            settings = self._settings
-            in_flight = settings.workers * settings.prefetch_factor + 1
-            check_shared_memory(self._compute, first[0], in_flight=in_flight)
-        return chain(first, tasks)
+        return () if self._iterator is None else self._iterator._workers
 
     def _start(self, tasks: Iterator[BatchTask]) -> Iterator[Any]:
         """An iterator over the outcomes; persistent workers drop what they were at."""
@@ -102,7 +115,7 @@ class TorchEngine:
         if self._loader is None:
             self._loader = self._make_loader()
         try:
-            with interrupts_held(), server_used(id(self)), _torch_advice_left_out():
+            with interrupts_held(), _torch_advice_left_out():
                 self._iterator = iter(self._loader)
         except (TypeError, AttributeError) as error:
             if "pickle" not in str(error):
@@ -111,11 +124,10 @@ class TorchEngine:
                 f"loader: the data set cannot be sent to workers: {error}; use "
                 f"loader.multiprocessing_context=fork or loader.num_workers=0"
             ) from error
-        workers = self._workers()
-        if workers and not isinstance(self._iterator._data_queue, WatchedQueue):
+        if not isinstance(self._iterator._data_queue, WatchedQueue):
             _let_torch_forget(self._iterator)
             self._iterator._data_queue = WatchedQueue(
-                self._iterator._data_queue, workers, self._settings.timeout_s
+                self._iterator._data_queue, self._workers(), self._settings.timeout_s
             )
         return self._iterator
 
@@ -124,27 +136,22 @@ class TorchEngine:
         from torch.utils.data import DataLoader
 
         settings = self._settings
-        arguments: dict[str, Any] = {}
-        if settings.workers:
-            warn_about_cores(settings.workers)
-            _raise_file_limit()
-            arguments = {
-                "multiprocessing_context": worker_context(settings.multiprocessing_context),
-                "persistent_workers": settings.persistent_workers,
-                "prefetch_factor": settings.prefetch_factor,
-                "worker_init_fn": start_worker,
-            }
+        warn_about_cores(settings)
+        _raise_file_limit()
         with _torch_advice_left_out():
             return DataLoader(
-                WorkerDataset(self._compute),  # type: ignore[arg-type]
+                _Batches(self._compute),  # type: ignore[arg-type]
                 batch_size=None,
                 sampler=self._feed,
-                collate_fn=identity,
+                collate_fn=_as_it_is,
                 num_workers=settings.workers,
-                pin_memory=settings.pin_memory is not False and torch.cuda.is_available(),
+                pin_memory=pins(settings),
                 # Without one, every epoch draws a seed from torch's global generator.
                 generator=torch.Generator(),
-                **arguments,
+                multiprocessing_context=worker_context(settings.multiprocessing_context, PRELOADED),
+                persistent_workers=settings.persistent_workers,
+                prefetch_factor=settings.prefetch_factor,
+                worker_init_fn=_start_worker,
             )
 
 
@@ -155,6 +162,110 @@ class _Feed:
 
     def __iter__(self) -> Iterator[BatchTask]:
         return self.tasks
+
+
+class _Batches:
+    """A dataset to a DataLoader: a task is an index, a delivery its item."""
+
+    def __init__(self, compute: BatchComputer) -> None:
+        self._payload = Payload(compute)
+
+    def __getitem__(self, task: BatchTask) -> Delivery | Failure:
+        try:
+            return self._payload.compute(task)
+        except Exception as error:
+            return Failure.of(error)
+
+
+def _as_it_is(item: Any) -> Any:
+    return item
+
+
+def _start_worker(worker_id: int) -> None:
+    """Set a new worker process up."""
+    import torch
+
+    leave_signals_to_parent()
+    # A spawned process is torn down in full, and now and then a native thread that is still
+    # there aborts it, which the main process takes for the death of a worker at work.
+    atexit.register(os._exit, 0)
+    # Torch's worker looks for another parent than the one it began with: a main process that was
+    # killed before the worker came to look left it waiting for ever.
+    end_with_parent()
+    use_one_thread()
+    ForkingPickler.register(torch.Tensor, _reduced)
+
+
+def _reduced(tensor: torch.Tensor) -> Any:
+    """Let a small tensor travel inside the message.
+
+    Each larger one takes a shared-memory segment, and with it a descriptor for as long as somebody
+    keeps the batch.
+    """
+    import torch
+    from torch.multiprocessing.reductions import reduce_tensor
+
+    if tensor.nbytes > _INLINE_BYTES or not is_plain(tensor):
+        return reduce_tensor(tensor)
+    content = bytearray(tensor.flatten().view(torch.uint8).numpy())
+    return tensor_of, (content, tensor.dtype, tuple(tensor.shape), None)
+
+
+class WatchedQueue:
+    """A queue of results that stops waiting when a worker died or the deadline passed.
+
+    torch's own wait looks at its workers only when its timeout is over, and that timeout is
+    the user's patience with a slow batch.
+
+    Args:
+        results: The queue to wait on.
+        workers: The processes that fill it.
+        timeout_s: Seconds after which waiting is given up.
+    """
+
+    def __init__(self, results: Any, workers: Sequence[BaseProcess], timeout_s: float) -> None:
+        self._results = results
+        self._workers = workers
+        self._timeout_s = timeout_s
+        self._closed = False
+
+    def end(self) -> None:
+        """The workers are ended on purpose: let whoever waits know."""
+        self._closed = True
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """The next result; `queue.Empty` if a worker died, an error after the deadline."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            remaining_s = deadline - time.monotonic()
+            try:
+                return self._results.get(timeout=max(0.0, min(_TICK_S, remaining_s)))
+            except (queue.Empty, OSError, ValueError) as error:
+                if self._closed:  # and the queue perhaps with it
+                    raise LoaderClosedError from None
+                if not isinstance(error, queue.Empty):
+                    raise
+                if not all(worker.is_alive() for worker in self._workers):
+                    raise
+                if remaining_s <= 0:
+                    raise LoaderTimeoutError(
+                        f"loader: no batch within timeout_s={self._timeout_s:g} s, and all "
+                        f"{len(self._workers)} workers are alive; raise loader.timeout_s if "
+                        f"reading is that slow, or find where it hangs with loader.engine=inline"
+                    ) from None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._results, name)
+
+
+def _wait_for_feeder(tasks: Any) -> None:
+    """Wait until the thread that writes a queue's items has let go of the queue's semaphores.
+
+    Torch does not: where the interpreter ends meanwhile, that thread is stopped between removing
+    a semaphore and telling multiprocessing's tracker, which then warns of a leak.
+    """
+    if tasks._thread is not None:
+        tasks._thread.join(_TICK_S)
 
 
 def _let_torch_forget(iterator: Any) -> None:

@@ -1,1 +1,1 @@
-"""Where the figures of a run go."""
+"""Log the figures of a run, one form per file."""

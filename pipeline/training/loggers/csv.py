@@ -1,4 +1,4 @@
-"""Figures as CSV files: one that is the same for every run, one for timings."""
+"""Write figures as CSV files: one that is the same for every run, one for timings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from pipeline.registry import register
+from penstock.core.files import whole_file
+from penstock.core.registry import register
 
 _log = logging.getLogger(__name__)
 
@@ -107,14 +108,13 @@ class _Table:
         if not self.columns:
             self._path.unlink(missing_ok=True)
             return
-        temporary = self._path.with_name(self._path.name + ".tmp")
-        with temporary.open("w", newline="", encoding="utf-8") as file:
+        with (
+            whole_file(self._path, alone=True) as temporary,
+            temporary.open("w", newline="", encoding="utf-8") as file,
+        ):
             writer = csv.DictWriter(file, self.columns, lineterminator="\n", extrasaction="ignore")
             writer.writeheader()
             writer.writerows(rows)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self._path)
         self._file = self._path.open("a", newline="", encoding="utf-8")
 
     def _write(self, row: dict[str, Any]) -> None:

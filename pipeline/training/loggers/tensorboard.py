@@ -1,11 +1,11 @@
-"""Figures as TensorBoard events."""
+"""Write figures as TensorBoard events."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from pipeline.registry import register
+from penstock.core.registry import register
 
 
 @register("logger", "tensorboard")

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from datasets.sample import BadRecord, Record
-from datasets.splits import StorageRecipe, open_split
-from datasets.storages.image_folder import ImageFolder
+from penstock.core.sample import BadRecord, Record
+from penstock.datasets.records.splits import StorageRecipe, open_split
+from penstock.datasets.storages.image_folder import ImageFolder
 
 
 def write_images(folder: Path, names: Sequence[str]) -> None:

@@ -7,15 +7,15 @@ import logging
 import numpy as np
 import pytest
 
-from datasets.annotations.boxes_csv import CsvBoxes
-from datasets.annotations.coco import CocoAnnotations
-from datasets.demo import demo_path
-from datasets.sample import Record
-from datasets.splits import StorageRecipe, open_split
-from datasets.storages.image_folder import ImageFolder
+from penstock.core.sample import Record
+from penstock.datasets.annotations.boxes_csv import CsvBoxes
+from penstock.datasets.annotations.coco import CocoAnnotations
+from penstock.datasets.demo.shapes import demo_path
+from penstock.datasets.records.splits import StorageRecipe, open_split
+from penstock.datasets.storages.image_folder import ImageFolder
+from penstock.transforms.decode.image import ImageDecoder
 from tests.contracts.storage import check_storage
 from tests.datasets.annotations.annotated import fields_of, open_annotated, write_images
-from transforms.decode.image import ImageDecoder
 
 TEXT = """image,label,xmin,ymin,xmax,ymax
 a.jpg,cat,10,20,40,60
@@ -37,6 +37,7 @@ def read(root, text=None, encoding="utf-8", **options):
     if text is not None:
         data = text if isinstance(text, bytes) else text.encode(encoding)
         (root / "boxes.csv").write_bytes(data)
+    options = {"missing": "empty", **options}
     return fields_of(open_annotated(root, CsvBoxes("boxes.csv", **options)))
 
 
@@ -102,7 +103,7 @@ def test_boxes_are_cut_where_the_size_is_known(root):
 
 def test_shares_of_the_image_become_pixels_when_it_is_decoded(root):
     text = "image,label,xmin,ymin,xmax,ymax\na,cat,0.25,0.5,0.5,1.25\na,cat,1.2,0,2,1\n"
-    annotations = CsvBoxes("boxes.csv", coordinates="normalized")
+    annotations = CsvBoxes("boxes.csv", coordinates="normalized", missing="empty")
     (root / "boxes.csv").write_text(text)
     storage = open_annotated(root, annotations)
     (record, empty) = storage.read(np.array([0, 1]))
@@ -212,6 +213,17 @@ def test_images_that_are_not_there(root, caplog):
         read(root, missing="error")
 
 
+def test_images_without_rows_are_counted_and_too_many_are_refused(root, caplog):
+    rows = TEXT.splitlines(keepends=True)
+    assert boxes(read(root, missing=None)[2]) == []
+    assert "1 of 4 images have no row" in caplog.text
+    caplog.clear()
+    with pytest.raises(ValueError, match=r"3 of 4 images have no row.*annotations.missing=empty"):
+        read(root, "".join(rows[:2]), missing=None)
+    assert [boxes(each) == [] for each in read(root)] == [False, True, True, True]
+    assert not caplog.records
+
+
 def test_names_that_fit_two_images(root):
     write_images(root, ["other/b.jpg"])
     assert [len(boxes(one)) for one in read(root)[3:]] == [1, 0], "a whole path is exact"
@@ -284,3 +296,12 @@ def test_damage_is_said_in_a_line_or_spoils_its_record_alone(root):
             else:
                 assert np.isfinite(fields["boxes"]).all()
                 assert (fields["boxes"][:, 2:] > fields["boxes"][:, :2]).all()
+
+
+def test_the_file_may_lie_where_one_works(root, tmp_path_factory, monkeypatch):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (root / "boxes.csv").rename(elsewhere / "boxes.csv")
+    with pytest.raises(ValueError, match=r"no such file; set .*looked for .*boxes\.csv and"):
+        open_annotated(root, CsvBoxes("boxes.csv"))
+    monkeypatch.chdir(elsewhere)
+    assert len(boxes(fields_of(open_annotated(root, CsvBoxes("boxes.csv")))[0])) == 2

@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from datasets.annotations.coco import CocoAnnotations
+from penstock.datasets.annotations.coco import CocoAnnotations
 from tests.contracts.storage import check_storage
 from tests.datasets.annotations.annotated import fields_of, open_annotated, write_images
 

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from datasets.annotations.filename import FilenameFields
+from penstock.datasets.annotations.filename import FilenameFields
 from tests.contracts.storage import check_storage
 from tests.datasets.annotations.annotated import fields_of, open_annotated, write_images
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from datasets.annotations.mask_folder import MaskFolder
+from penstock.datasets.annotations.mask_folder import MaskFolder
 from tests.contracts.storage import check_storage
 from tests.datasets.annotations.annotated import fields_of, open_annotated, write_images
 

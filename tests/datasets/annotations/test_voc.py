@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pytest
 
-from datasets.annotations.voc import VocAnnotations
+from penstock.datasets.annotations.voc import VocAnnotations
 from tests.contracts.storage import check_storage
 from tests.datasets.annotations.annotated import fields_of, open_annotated, write_images
 

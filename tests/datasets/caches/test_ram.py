@@ -1,4 +1,4 @@
-"""Records in memory: the same storage, the same pixels, within the limit, by each policy."""
+"""Records in memory: the same storage, the same pixels, within the limit."""
 
 from __future__ import annotations
 
@@ -11,36 +11,31 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from datasets.caches.ram import open_ram_cache
-from datasets.caching.byte_limits import parse_bytes
-from datasets.columns import ColumnStage
-from datasets.map_dataset import MapDataset
-from datasets.sample import BadRecord
-from datasets.stages import DecodeStage
-from datasets.storages.image_folder import ImageFolder
-from datasets.storages.memmap import MemmapStorage
+from penstock.core.contracts import TransformCapabilities
+from penstock.core.sample import BadRecord
+from penstock.datasets.caches.limits import parse_bytes
+from penstock.datasets.caches.ram import open_ram_cache
+from penstock.datasets.map_dataset import MapDataset
+from penstock.datasets.storages.image_folder import ImageFolder
+from penstock.datasets.storages.memmap import MemmapStorage
+from penstock.transforms.decode.image import ImageDecoder
+from penstock.transforms.decode.raw import RawDecoder
+from penstock.transforms.decode.scaled import ScaledDecoder
 from tests.cached_records import BAD, EXPECTED, Records, fields
 from tests.contracts.storage import check_storage, summary
 from tests.encoded_images import JPEGS, OTHERS
 from tests.memory_storage import MemoryStorage
 from tests.photographs import photograph, turned
-from transforms.decode.image import ImageDecoder
-from transforms.decode.raw import RawDecoder
-from transforms.decode.scaled import ScaledDecoder
-
-POLICIES = ("keep", "lru", "adaptive")
 
 
-@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("max_bytes", [60_000, "10MB"], ids=["half fits", "all fits"])
-def test_it_is_the_storage_that_it_wraps(policy, max_bytes):
-    check_storage(lambda: open_ram_cache(Records(), max_bytes=max_bytes, policy=policy), EXPECTED)
+def test_it_is_the_storage_that_it_wraps(max_bytes):
+    check_storage(lambda: open_ram_cache(Records(), max_bytes=max_bytes), EXPECTED)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_what_is_held_is_not_read_again_and_bad_records_are(policy):
+def test_what_is_held_is_not_read_again_and_bad_records_are():
     storage = MemoryStorage(fields())
-    cache = open_ram_cache(storage, max_bytes="64MB", policy=policy)
+    cache = open_ram_cache(storage, max_bytes="64MB")
     every = np.arange(12)
     for epoch in range(3):
         records = cache.read(every[::-1])
@@ -51,15 +46,13 @@ def test_what_is_held_is_not_read_again_and_bad_records_are(policy):
     assert str(cache) == str(storage)
 
 
-def _hit_rates(policy: str, share: float, epochs: int = 12, n: int = 800) -> list[float]:
+def _hit_rates(share: float, policy: str, epochs: int = 12, n: int = 800) -> list[float]:
     """Hits of shuffled epochs, with memory for a share of the records."""
     rng = np.random.default_rng(1)
     sizes = rng.integers(4000, 12_000, n)
     storage = MemoryStorage([{"image": bytes(size)} for size in sizes.tolist()])
-    room = {"keep": sizes.sum() + 192 * n, "lru": (-(-(sizes + 140) // 4096)).sum() * 4096}
-    whole = room["keep" if policy == "keep" else "lru"]
-    size_bytes = int(share * whole) + 8192 + (8 if policy == "keep" else 16) * n
-    cache = open_ram_cache(storage, max_bytes=size_bytes + 12 * size_bytes // 4096, policy=policy)
+    size_bytes = int(share * (sizes.sum() + 192 * n)) + 8192 + 8 * n
+    cache = open_ram_cache(storage, max_bytes=size_bytes, policy=policy)
     rates = []
     for _ in range(epochs):
         records = [cache.read(part) for part in np.split(rng.permutation(n), 50)]
@@ -67,33 +60,25 @@ def _hit_rates(policy: str, share: float, epochs: int = 12, n: int = 800) -> lis
     return rates
 
 
-def test_hit_rates_over_shuffled_epochs_at_half_capacity():
-    """keep: 1/2. lru: 1/2 - ln(2)/2 = 15 %. adaptive: keep's, once it has grown."""
-    rates = {policy: np.mean(_hit_rates(policy, 0.5)[6:]) for policy in POLICIES}
-    assert rates["keep"] == pytest.approx(0.5, abs=0.02), rates
-    assert rates["lru"] == pytest.approx(0.153, abs=0.02), rates
-    assert rates["adaptive"] == pytest.approx(0.5, abs=0.04), rates
+@pytest.mark.parametrize("policy", ["keep", "lru", "adaptive"])
+def test_half_of_the_memory_hits_half_of_the_time_over_shuffled_epochs(policy):
+    assert np.mean(_hit_rates(0.5, policy)[6:]) == pytest.approx(0.5, abs=0.02)
+    assert min(_hit_rates(1.05, policy, epochs=3)[1:]) == 1.0
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_with_room_for_everything_all_but_the_first_epochs_hit(policy):
-    assert min(_hit_rates(policy, 1.05)[5:]) == 1.0
-
-
-def test_a_small_hot_part_takes_its_own_size():
+def test_records_that_are_drawn_more_often_are_held():
     rng = np.random.default_rng(0)
     storage = MemoryStorage([{"image": bytes(8000)} for _ in range(600)])
-    cache = open_ram_cache(storage, max_bytes="8MB", policy="adaptive")
+    weights = 1 / np.arange(1.0, 601)
+    cache = open_ram_cache(storage, max_bytes="1MB")
     for _ in range(60):
-        records = cache.read(rng.integers(0, 20, 200))
-    assert records.hits == 200
-    assert cache.store.used_bytes < 40 * 8192
+        records = cache.read(rng.choice(600, 200, p=weights / weights.sum()))
+    assert records.hits > 120  # of a fifth of the records, with two thirds of the weight
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_no_more_memory_is_taken_than_allowed(policy):
+def test_no_more_memory_is_taken_than_allowed():
     storage = MemoryStorage([{"image": bytes([i % 256]) * 50_000} for i in range(200)])
-    cache = open_ram_cache(storage, max_bytes="2MB", policy=policy)
+    cache = open_ram_cache(storage, max_bytes="2MB")
     for epoch in range(6):
         cache.read(np.random.default_rng(epoch).permutation(200))
     taken = os.fstat(cache.store._area.descriptor).st_blocks * 512
@@ -102,10 +87,9 @@ def test_no_more_memory_is_taken_than_allowed(policy):
     assert not [name for name in shm if "penstock" in name]
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_threads_share_it(policy):
+def test_threads_share_it():
     storage = MemoryStorage([{"image": bytes([i]) * (100 * i)} for i in range(200)])
-    cache = open_ram_cache(storage, max_bytes=900_000, policy=policy)
+    cache = open_ram_cache(storage, max_bytes=900_000)
     every = summary(storage.read(np.arange(200)))
 
     def work(seed: int) -> bool:
@@ -130,8 +114,7 @@ IMAGES = {
 class _CropHead:
     """Cuts out a part near the top left, of pending images as of others."""
 
-    def whole_because(self) -> None:
-        return None
+    capabilities = TransformCapabilities(crops_first=True)
 
     def __call__(self, sample, rng):
         image = sample["image"]
@@ -146,16 +129,13 @@ class _CropHead:
 
 @pytest.mark.parametrize("what", ["encoded", "decoded"])
 @pytest.mark.parametrize("mode", ["RGB", "L", "RGBA"])
-@pytest.mark.parametrize("policy", ["keep", "lru"])
-def test_pixels_are_those_without_it(what, mode, policy):
+def test_pixels_are_those_without_it(what, mode):
     storage = MemoryStorage([{"jpg": image, "label": 1} for image in IMAGES.values()])
     keys = {"jpg": "image"}
     every = np.arange(len(IMAGES))
     for region, transform in (("exact", _CropHead()), ("whole", _CropHead())):
         decode = ImageDecoder(mode=mode, region=region)
-        cache = open_ram_cache(
-            storage, decode=decode, keys=keys, max_bytes="64MB", what=what, policy=policy
-        )
+        cache = open_ram_cache(storage, decode=decode, keys=keys, max_bytes="64MB", what=what)
         plain, ours = (
             MapDataset(each, decode=decode, transform=transform, seed=3, keys=keys)
             for each in (storage, cache)
@@ -214,15 +194,16 @@ def test_columns_are_passed_on_and_a_map_is_better_left_alone(tmp_path, caplog):
         cache = open_ram_cache(storage, max_bytes="1MB")
     assert "dataset/cache=none is better" in caplog.text
     indices = np.array([3, 0, 3])
-    assert cache.fields == ("image",)
-    taken = cache.take(indices, ["image"])["image"]
+    columns = cache.capabilities.columns
+    assert columns.fields == ("image",)
+    taken = columns.take(indices, ["image"])["image"]
     assert np.array_equal(taken, storage.take(indices, ["image"])["image"])
-    stage = DecodeStage(RawDecoder(), keys=None, storage="s")
-    assert ColumnStage(cache, stage, _Unchanged()).possible
+    data = MapDataset(cache, decode=RawDecoder(), transform=_Unchanged(), seed=0)
+    assert data.capabilities.columns
 
 
 class _Unchanged:
-    unchanged = True
+    capabilities = TransformCapabilities(unchanged=True)
 
     def __call__(self, sample, rng):
         return sample
@@ -256,14 +237,13 @@ def test_what_is_no_amount_is_said_in_a_line(given):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_a_limit_that_the_table_alone_would_take(policy):
+def test_a_limit_that_the_table_alone_would_take():
     with pytest.raises(ValueError, match=r"max_bytes: 5,000 bytes.*allow more"):
-        open_ram_cache(MemoryStorage([{"image": b""}] * 500), max_bytes=5000, policy=policy)
+        open_ram_cache(MemoryStorage([{"image": b""}] * 500), max_bytes=5000)
 
 
 def test_a_limit_above_what_there_is_is_lowered_and_said(caplog, monkeypatch):
-    monkeypatch.setattr("datasets.caches.ram.available_bytes", lambda: 10_000_000)
+    monkeypatch.setattr("penstock.datasets.caches.ram.available_bytes", lambda: 10_000_000)
     cache = open_ram_cache(MemoryStorage(fields()), max_bytes="1TB")
     assert len(cache.store._area.memory) <= 9_000_000
     assert "are available" in caplog.text

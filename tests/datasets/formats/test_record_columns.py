@@ -1,5 +1,7 @@
 """Whatever records have comes back from columns that a few of them have shown."""
 
+from __future__ import annotations
+
 import json
 
 import numpy as np
@@ -8,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from datasets.formats.record_columns import (
+from penstock.core.record_codec import record_checksum
+from penstock.core.sample import Record
+from penstock.datasets.columnar.record_columns import (
     REST,
     plan_columns,
     restore,
     restore_rest,
     split_fields,
 )
-from datasets.record_checksum import record_checksum
-from datasets.sample import Record
 
 TEXT = st.text(max_size=5)
 VALUES = st.recursive(

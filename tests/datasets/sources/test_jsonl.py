@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from datasets.sample import BadRecord
-from datasets.sources.jsonl import JsonlSource
+from penstock.core.sample import BadRecord
+from penstock.datasets.sources.jsonl import JsonlSource
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import pytest
 
-from datasets.storages.hdf5 import Hdf5Storage
+from penstock.datasets.storages.hdf5 import Hdf5Storage
 
 rng = np.random.default_rng(0)
 IMAGES = rng.integers(0, 256, (11, 6, 5, 3), np.uint8)

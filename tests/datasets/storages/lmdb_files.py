@@ -5,8 +5,8 @@ import os
 import lmdb
 import numpy as np
 
-from datasets.memory_index import MemoryIndex
-from datasets.sample import BadRecord, Record
+from penstock.core.sample import BadRecord, Record
+from penstock.datasets.records.memory_index import MemoryIndex
 
 
 class Listed:

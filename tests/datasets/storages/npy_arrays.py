@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from datasets.storages.npy_shards import open_npy_shards
+from penstock.datasets.storages.npy_shards import open_npy_shards
 
 rng = np.random.default_rng(0)
 N, CUTS = 23, (0, 7, 8, 8, 20, 23)  # one shard of one row, one of none

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from datasets.sample import BadRecord, Record
-from datasets.storages import arrow
-from datasets.storages.arrow import ArrowStorage
+from penstock.core.sample import BadRecord, Record
+from penstock.datasets.storages import arrow
+from penstock.datasets.storages.arrow import ArrowStorage
 from tests.contracts.damage import flipped, unless_refused
 from tests.contracts.storage import check_storage, read_all, summary
 from tests.datasets.storages.tables import CLASSES, hub_records, hub_table, images, odd_columns

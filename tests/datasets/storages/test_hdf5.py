@@ -1,16 +1,14 @@
 """HDF5 files that h5py wrote: every layout, type and filter."""
 
-import pickle
 import shutil
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import h5py
 import numpy as np
 import pytest
 
-from datasets.splits import StorageRecipe, open_split
-from datasets.storages.hdf5 import Hdf5Storage
+from penstock.datasets.records.splits import StorageRecipe, open_split
+from penstock.datasets.storages.hdf5 import Hdf5Storage
 from tests.contracts.storage import check_storage
 from tests.datasets.storages.hdf5_files import (
     AGES,
@@ -82,7 +80,7 @@ def test_arrays_in_any_pieces_are_what_was_written(tmp_path, pieces, file_option
             assert np.array_equal(record.fields["depth"], DEPTH[i])
             assert record.fields["depth"].dtype == np.dtype("=f4")
             assert type(record.fields["label"]) is int
-        assert storage.fields == ("image", "label", "depth")
+        assert storage.fields == ("image", "depth", "label")
         taken = storage.take(order, storage.fields)
         assert np.array_equal(taken["image"], IMAGES[order])
         assert np.array_equal(taken["depth"], DEPTH[order])
@@ -189,7 +187,7 @@ def test_fields_may_be_named(tmp_path):
     assert np.array_equal(storage.read(np.array([3]))[0].fields["image"], IMAGES[3])
     assert "other has 3" in message(tmp_path / "a.h5")
     wrong = {"image": "camera/rgb", "label": "label"}
-    assert "nothing is called 'label' there" in message(tmp_path / "a.h5", fields=wrong)
+    assert "'label' cannot be opened" in message(tmp_path / "a.h5", fields=wrong)
     write_groups(tmp_path / "g.h5")
     assert [set(f) for f in fields(tmp_path / "g.h5", fields={"image": "images"})] == [
         {"image"}
@@ -254,13 +252,68 @@ def test_a_read_only_folder_is_left_as_it_is(tmp_path):
         folder.chmod(0o755)
 
 
-def test_reading_needs_no_library(tmp_path):
-    storage = Hdf5Storage(write(tmp_path / "a.h5", PIECES["shuffled"]))
-    code = (
-        "import pickle, sys, numpy as np; s = pickle.load(sys.stdin.buffer);"
-        "s.read(np.arange(11)); print('h5py' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], input=pickle.dumps(storage), capture_output=True, check=True
-    )
-    assert done.stdout.strip() == b"False"
+def test_soft_links_and_fill_values_are_read(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["data/images"] = IMAGES
+        file["images"] = h5py.SoftLink("/data/./images")
+        file["labels"] = LABELS
+        sparse = {"shape": (11, 2), "dtype": "i4", "chunks": (2, 2), "fillvalue": 7}
+        file.create_dataset("sparse", **sparse)[4:6] = 1
+        file.create_dataset("empty", (11,), "i4", fillvalue=5)
+        file["s0"] = h5py.SoftLink("/samples/a")
+        file["samples/a/image"], file["samples/b/image"] = IMAGES[0], IMAGES[1]
+        file["samples/a/again"] = h5py.SoftLink("../s0/image")
+        file["samples/b/again"] = h5py.SoftLink("image")
+        del file["s0"], file["samples/a/again"]
+    found = fields(tmp_path / "a.h5")
+    assert np.array_equal([each["image"] for each in found], IMAGES)
+    assert [each["sparse"].tolist()[0] for each in found] == [7] * 4 + [1] * 2 + [7] * 5
+    assert [each["empty"] for each in found] == [5] * 11
+    samples = fields(tmp_path / "a.h5/samples")
+    assert np.array_equal(samples[1]["again"], IMAGES[1])
+
+
+def test_compact_and_short_addresses_and_lists_in_chunks_are_read(tmp_path):
+    creation = h5py.h5p.create(h5py.h5p.FILE_CREATE)
+    creation.set_sizes(4, 4)
+    path = tmp_path / "a.h5"
+    with h5py.File(h5py.h5f.create(str(path).encode(), fcpl=creation)) as file:
+        file["depth"] = DEPTH
+        for name, options in {
+            "plain": {"chunks": (4,), "maxshape": (None,)},
+            "packed": {"chunks": (4,), "compression": "gzip"},
+        }.items():
+            lists = file.create_dataset(name, (11,), h5py.vlen_dtype(np.uint8), **options)
+            for row, value in enumerate(FILES):
+                lists[row] = np.frombuffer(value, np.uint8)
+        compact = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        compact.set_layout(h5py.h5d.COMPACT)
+        space, kind = h5py.h5s.create_simple((11,)), h5py.h5t.py_create(AGES.dtype)
+        h5py.h5d.create(file.id, b"ages", kind, space, compact).write(
+            h5py.h5s.ALL, h5py.h5s.ALL, AGES
+        )
+    for i, found in enumerate(fields(path)):
+        assert found["plain"].tobytes() == found["packed"].tobytes() == FILES[i]
+        assert found["ages"] == AGES[i] and np.array_equal(found["depth"], DEPTH[i])
+    storage = Hdf5Storage(str(path), fields={"plain": "plain"})
+    assert storage.index.column("size_bytes").tolist() == [len(file) for file in FILES]
+
+
+def test_filters_of_the_plugin_are_read(tmp_path):
+    hdf5plugin = pytest.importorskip("hdf5plugin")
+    for options in (hdf5plugin.Blosc(), hdf5plugin.Zstd(), {"scaleoffset": 0}):
+        path = write(tmp_path / "a.h5", {"chunks": (3,), **options}, {"images": IMAGES})
+        assert np.array_equal([each["image"] for each in fields(path)], IMAGES)
+
+
+def test_threads_share_an_open_file(tmp_path):
+    path = write(tmp_path / "a.h5", PIECES["shuffled"])
+    with h5py.File(path, "r+") as file:
+        write_lists(file, "jpeg", FILES)
+    storage = Hdf5Storage(path, cache_bytes=0)
+    orders = np.random.default_rng(0).integers(0, 11, (64, 16))
+    with ThreadPoolExecutor(8) as threads:
+        for order, records in zip(orders, threads.map(storage.read, orders), strict=True):
+            for i, record in zip(order, records, strict=True):
+                assert record.fields["jpeg"].tobytes() == FILES[i]
+                assert np.array_equal(record.fields["image"], IMAGES[i])

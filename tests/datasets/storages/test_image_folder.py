@@ -1,5 +1,7 @@
 """Image folders: what is found, how it is labelled, cached and read."""
 
+from __future__ import annotations
+
 import errno
 import logging
 import os
@@ -8,11 +10,15 @@ import shutil
 import numpy as np
 import pytest
 
-from datasets import file_reader
-from datasets.sample import BadRecord, Record
-from datasets.storages import image_folder
-from datasets.storages.image_folder import ImageFolder
+from penstock.core.sample import BadRecord, Record
+from penstock.datasets.files import access as file_access
+from penstock.datasets.storages import image_folder
+from penstock.datasets.storages.image_folder import ImageFolder, ImageFolderWriter
+from penstock.datasets.storages.lmdb import LmdbStorage
+from penstock.datasets.storages.lmdb.writer import LmdbWriter
+from penstock.datasets.writing import write_storage
 from tests.contracts.storage import check_storage
+from tests.contracts.writer import ListedRecords, assert_equal_records, check_writer
 
 
 def put(root, files):
@@ -241,7 +247,7 @@ def test_a_second_start_does_not_scan_until_the_data_changes(tmp_path, monkeypat
 def test_a_damaged_cache_is_made_again(tmp_path, monkeypatch, damage, cache):
     root = put(tmp_path, FILES)
     first = ImageFolder(root).fingerprint()
-    [path] = (cache / "penstock/index").glob("*.arrow")
+    [path] = (cache / "penstock/computed").glob("*.npz")
     content = bytearray(path.read_bytes())
     flipped = content.index(b"dog/deep/er/c")
     content[flipped] ^= 1
@@ -257,17 +263,17 @@ def test_passing_trouble_is_retried_then_raised(tmp_path, monkeypatch):
     root = put(tmp_path, FILES)
     storage = ImageFolder(root)
     assert len(storage) == 7
-    monkeypatch.setattr(file_reader, "_PAUSES_S", (0, 0, 0))
+    monkeypatch.setattr(file_access, "_PAUSES_S", (0, 0, 0))
     calls = []
-    real = file_reader._read
+    real = file_access._read
 
-    def trouble(path, size_bytes):
+    def trouble(path):
         calls.append(path)
         if len(calls) <= failures:
             raise OSError(errno.ESTALE, "Stale file handle")
-        return real(path, size_bytes)
+        return real(path)
 
-    monkeypatch.setattr(file_reader, "_read", trouble)
+    monkeypatch.setattr(file_access, "_read", trouble)
     failures = 3
     assert isinstance(storage.read(np.array([0]))[0], Record)
     assert len(calls) == 4
@@ -289,7 +295,7 @@ def test_a_data_set_that_is_gone_as_a_whole_is_trouble_and_not_bad_records(tmp_p
     root = put(tmp_path / "d", FILES)
     storage = ImageFolder(root)
     assert len(storage) == 7
-    monkeypatch.setattr(file_reader, "_PAUSES_S", (0,))
+    monkeypatch.setattr(file_access, "_PAUSES_S", (0,))
     shutil.rmtree(root)
     with pytest.raises(OSError, match="the storage has trouble"):
         storage.read(np.array([0]))
@@ -310,3 +316,100 @@ def test_a_class_given_twice_is_refused(tmp_path):
     (folder / "a" / "1.jpg").write_bytes(b"x")
     with pytest.raises(ValueError, match="class 'a' stands twice in classes"):
         len(ImageFolder(str(folder), classes=["a", "b", "a"]))
+
+
+def small() -> ImageFolderWriter:
+    writer = ImageFolderWriter()
+    writer.part_records = 5
+    return writer
+
+
+def test_contract_of_the_writer(tmp_path):
+    check_writer(small, tmp_path)
+
+
+def test_folders_that_were_packed_come_back_file_by_file(tmp_path):
+    names = [b"cat/1.jpg", b"cat/sub/2.PNG", "dög/ü.jpeg".encode(), b"dog/\xff.jpg", b"dog/1.jpg"]
+    for name in names:
+        file = os.path.join(os.fsencode(tmp_path / "files"), name)
+        os.makedirs(os.path.dirname(file), exist_ok=True)
+        with open(file, "wb") as opened:
+            opened.write(name * 3)
+    source = ImageFolder(str(tmp_path / "files"))
+    write_storage(LmdbWriter(), tmp_path / "lmdb", source)
+    write_storage(small(), tmp_path / "back", LmdbStorage(str(tmp_path / "lmdb")))
+    back = ImageFolder(str(tmp_path / "back"))
+    assert_equal_records(back, source)
+    assert back.fingerprint() == source.fingerprint()
+    assert back.index.raw_keys(np.arange(5)) == sorted(names)
+
+
+def listed(keys, *, names=("a", "b"), **more):
+    fields = {"image": b"jpeg", **more}
+    by_name = {name: i for i, name in enumerate(names)}
+    keys = sorted(keys)
+    return ListedRecords(
+        {key: {**fields, "label": by_name.get(key.partition("/")[0], 0)} for key in keys}, names
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        (["a/../../b/1.jpg"], "is not <class>/<name>"),
+        (["/a/1.jpg"], "is not <class>/<name>"),
+        (["a//1.jpg"], "is not <class>/<name>"),
+        (["1.jpg"], "is not <class>/<name>"),
+        (["a/.1.jpg"], "is not <class>/<name>"),
+        (["a/1.txt"], "does not end in .jpg"),
+        (["a/.jpg"], "is not <class>/<name>"),
+        (["a/x\0.jpg"], "has a control character"),
+        (["a/x\\y.jpg"], "has a control character or a backslash"),
+        ([f"a/{'x' * 252}.jpg"], "is too long"),
+        (["a/" + "x/" * 2000 + "1.jpg"], "is too long"),
+        (["a/1.jpg", "a/1.JPG"], "the files 'a/1.JPG' and 'a/1.jpg' may be one"),
+        (["a/Ä.jpg", "a/a\u0308.jpg"], "may be one"),
+        (["a/X/1.jpg", "a/x/2.jpg"], "the folders 'a/X' and 'a/x' may be one"),
+        (["a/1.jpg", "a/1.jpg/2.jpg"], "'a/1.jpg' would be a file and a folder"),
+        (["c/1.jpg"], "the class 'a' has no file"),
+    ],
+)
+def test_keys_that_are_no_files(tmp_path, keys, said):
+    with pytest.raises(ValueError) as error:
+        write_storage(small(), tmp_path / "out", listed([*keys, "b/9.jpg"]))
+    assert said in str(error.value) and "pack.to=zip" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert os.listdir(tmp_path) == []
+
+
+def test_records_that_are_no_files(tmp_path):
+    keys = ["a/1.jpg", "b/1.jpg"]
+    for source, said in (
+        (listed(keys, boxes=np.ones((1, 4))), "'a/1.jpg' has a field 'boxes'"),
+        (listed(keys, image=np.ones((2, 2, 3), np.uint8)), "has no image that is an encoded file"),
+        (listed(keys, names=("b", "a")), "classes are not as folders sort them"),
+        (listed(keys, names=("a", "b", "c")), "the class 'c' has no file"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            write_storage(small(), tmp_path / "out", source)
+    wrong = listed(keys)
+    wrong.records["a/1.jpg"]["label"] = 1
+    with pytest.raises(ValueError, match=r"'a/1\.jpg' is of the class 'b' and in the folder 'a'"):
+        write_storage(small(), tmp_path / "out", wrong)
+    assert os.listdir(tmp_path) == []
+
+
+def test_all_formats_that_are_decoded_count_as_images(tmp_path):
+    names = ["a/1.gif", "a/2.AVIF", "b/3.jp2", "b/4.j2k", "b/5.jpg"]
+    root = put(tmp_path / "a", {name: b"x" for name in [*names, "a/notes.txt", "b/clip.mp4"]})
+    assert keys(ImageFolder(root)) == names
+    before = ImageFolder(root, endings=(".jpg", ".png"))
+    assert keys(before) == ["b/5.jpg"] and before.index.class_names == ("b",)
+
+
+def test_a_folder_without_class_folders_has_no_labels(tmp_path):
+    for name in ("a.jpg", "b.jpg"):
+        (tmp_path / name).write_bytes(b"x")
+    storage = ImageFolder(str(tmp_path))
+    assert storage.index.class_names is None and "label" not in storage.index.columns
+    assert [record.fields for record in storage.read(np.arange(2))] == [{"image": b"x"}] * 2

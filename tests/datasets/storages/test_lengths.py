@@ -5,8 +5,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datasets.storages.arrow import ArrowStorage
-from datasets.storages.parquet import ParquetStorage
+from penstock.datasets.storages.arrow import ArrowStorage
+from penstock.datasets.storages.parquet import ParquetStorage
 
 TABLE = pa.table(
     {

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from datasets.sample import BadRecord, Record
-from datasets.storages.lmdb import LmdbStorage
+from penstock.core.sample import BadRecord, Record
+from penstock.datasets.storages.lmdb import LmdbStorage
 from tests.contracts.damage import flipped, unless_refused
 from tests.contracts.storage import read_all
 from tests.datasets.storages.lmdb_files import Listed, foreign, images
@@ -47,22 +47,22 @@ def test_a_file_cut_short_is_one_clear_error(tmp_path):
 
 def test_a_damaged_index_is_one_clear_error(tmp_path):
     write_lmdb(tmp_path / "a", Listed(images(30)))
-    index = tmp_path / "a/index.arrow"
+    index = tmp_path / "a/index.npz"
     content = index.read_bytes()
     for size in (0, 10, len(content) // 2, len(content) - 1):
         index.write_bytes(content[:size])
-        with pytest.raises(ValueError, match=r"index.arrow: damaged or no index file"):
+        with pytest.raises(ValueError, match=r"index.npz: damaged or no index file"):
             len(LmdbStorage(str(tmp_path / "a")))
     wanted = [f for f in images(30).values()]
     for _ in flipped(index, rng.integers(0, len(content), 300), rng):
         try:
             found = LmdbStorage(str(tmp_path / "a")).read(np.arange(30))
         except ValueError as error:
-            assert "index.arrow: damaged" in str(error) or "cut short" in str(error)
+            assert "index.npz: damaged" in str(error) or "cut short" in str(error)
         else:
             assert all(r.fields == wanted[r.index] for r in found if isinstance(r, Record))
     index.unlink()
-    with pytest.raises(ValueError, match=r"no index.arrow beside data.mdb.*key_format"):
+    with pytest.raises(ValueError, match=r"no index.npz beside data.mdb.*key_format"):
         len(LmdbStorage(str(tmp_path / "a")))
 
 

@@ -8,8 +8,8 @@ import lmdb
 import numpy as np
 import pytest
 
-from datasets.formats.lmdb_pages import scan_lmdb
-from datasets.storages.lmdb import LmdbStorage
+from penstock.datasets.storages.lmdb import LmdbStorage
+from penstock.datasets.storages.lmdb.pages import scan_lmdb
 from tests.contracts.storage import check_storage
 from tests.datasets.storages.lmdb_files import data_of, foreign, read_all
 from tests.packed import write_lmdb
@@ -113,3 +113,12 @@ def test_a_key_format_that_formats_no_number_is_named(tmp_path):
         t.put(b"00000001", b"x")
     with pytest.raises(ValueError, match=r"key_format '\{:08q\}' does not format a number"):
         len(LmdbStorage(str(path), key_format="{:08q}"))
+
+
+def test_a_file_of_engine_1_is_called_that(tmp_path):
+    try:
+        path = foreign(tmp_path / "a", {b"1": b"x"}, lib_version=1)
+    except (TypeError, lmdb.Error):
+        pytest.skip("py-lmdb 3 has both engines")
+    with pytest.raises(ValueError, match=r"engine 1.0 of LMDB wrote it, expected .* 0.9; copy"):
+        len(LmdbStorage(path, key_format="sorted"))

@@ -6,8 +6,8 @@ import shutil
 import numpy as np
 import pytest
 
-from datasets.splits import StorageRecipe, open_split
-from datasets.storages.memmap import MemmapStorage
+from penstock.datasets.records.splits import StorageRecipe, open_split
+from penstock.datasets.storages.memmap.storage import MemmapStorage
 from tests.contracts.storage import check_storage
 
 rng = np.random.default_rng(0)

@@ -8,9 +8,9 @@ import shutil
 import numpy as np
 import pytest
 
-from datasets.sample import BadRecord
-from datasets.splits import StorageRecipe, open_split
-from datasets.storages.npy_shards import open_npy_shards
+from penstock.core.sample import BadRecord
+from penstock.datasets.records.splits import StorageRecipe, open_split
+from penstock.datasets.storages.npy_shards import open_npy_shards
 from tests.contracts.storage import check_storage, summary
 from tests.datasets.storages.npy_arrays import (
     DEPTH,

@@ -8,8 +8,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from datasets.sample import BadRecord
-from datasets.storages.npy_shards import open_npy_shards
+from penstock.core.sample import BadRecord
+from penstock.datasets.storages.npy_shards import open_npy_shards
 from tests.contracts.damage import flipped, unless_refused
 from tests.contracts.storage import summary
 from tests.datasets.storages.npy_arrays import (
@@ -72,6 +72,7 @@ def test_wrong_data(tmp_path):
     assert "put the channels last" in message(tmp_path)
     np.save(tmp_path / "images_1.npy", np.int8(3))
     assert "holds one number" in message(tmp_path)
+    np.save(tmp_path / "images_1.npy", IMAGES)
     np.save(tmp_path / "index_1.npy", LABELS)
     assert "would be a field 'index'" in message(tmp_path)
 

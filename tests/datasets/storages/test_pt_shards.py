@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from datasets.sample import BadRecord
-from datasets.storages.pt_shards import open_pt_shards
+from penstock.core.sample import BadRecord
+from penstock.datasets.storages.pt_shards import open_pt_shards
 from tests.contracts.damage import flipped, unless_refused
 from tests.contracts.storage import check_storage, summary
 

@@ -1,5 +1,7 @@
 """SQLite: tables, views and queries, with values of every type."""
 
+from __future__ import annotations
+
 import math
 import os
 import shutil
@@ -7,9 +9,9 @@ import shutil
 import numpy as np
 import pytest
 
-from datasets.formats.npy_bytes import write_npy
-from datasets.sample import Record
-from datasets.storages.sqlite import SqliteStorage
+from penstock.core.arrays import write_npy
+from penstock.core.sample import Record
+from penstock.datasets.storages.sqlite import SqliteStorage
 from tests.contracts.storage import check_storage
 from tests.datasets.storages.sqlite_tables import CLASSES, TABLE, put, put_samples, sample_records
 from tests.datasets.storages.tables import images
@@ -154,7 +156,7 @@ def test_a_second_start_reads_nothing_until_the_file_changes(tmp_path, monkeypat
     path = put_samples(tmp_path / "t.db", images(5))
     first = SqliteStorage(path).fingerprint()
     with monkeypatch.context() as patch:
-        patch.setattr("datasets.storages.sqlite.scan", None)
+        patch.setattr("penstock.datasets.storages.sqlite.storage.scan", None)
         assert SqliteStorage(path).fingerprint() == first
     put_samples(tmp_path / "t.db", images(6), create="DELETE FROM samples")
     assert len(SqliteStorage(path)) == 6

@@ -1,5 +1,7 @@
 """SQLite databases damaged anywhere: an error or bad records, never a crash."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import pickle
@@ -7,17 +9,12 @@ import pickle
 import numpy as np
 import pytest
 
-from datasets.formats.npy_bytes import write_npy
-from datasets.sample import BadRecord
-from datasets.storages.sqlite import SqliteStorage
+from penstock.core.arrays import write_npy
+from penstock.core.sample import BadRecord
+from penstock.datasets.storages.sqlite import SqliteStorage
 from tests.contracts.damage import flipped, unless_refused
 from tests.contracts.storage import check_storage, read_all
-from tests.datasets.storages.sqlite_tables import (
-    everything,
-    put,
-    put_samples,
-    sample_records,
-)
+from tests.datasets.storages.sqlite_tables import everything, put, put_samples, sample_records
 from tests.datasets.storages.tables import images
 
 rng = np.random.default_rng(0)

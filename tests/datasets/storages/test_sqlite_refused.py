@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from datasets.storages.sqlite import SqliteStorage
+from penstock.datasets.storages.sqlite import SqliteStorage
 from tests.datasets.storages.sqlite_tables import put
 
 
@@ -42,7 +42,7 @@ def test_queries_that_would_do_more_than_read(tmp_path, case):
 
 
 def test_a_view_that_computes_without_end_is_stopped(tmp_path, monkeypatch):
-    monkeypatch.setattr("datasets.formats.sqlite_table.READ_LIMIT_S", 0.05)
+    monkeypatch.setattr("penstock.datasets.storages.sqlite.table.READ_LIMIT_S", 0.05)
     endless = "WITH RECURSIVE n(k) AS (SELECT 1 UNION ALL SELECT k FROM n) "
     path = put(tmp_path / "t.db", f"CREATE VIEW v AS {endless} SELECT k FROM n WHERE k = 2")
     with pytest.raises(ValueError, match="computes for too long"):

@@ -10,9 +10,9 @@ import threading
 import numpy as np
 import pytest
 
-from datasets.formats import sqlite_files
-from datasets.sample import Record
-from datasets.storages.sqlite import SqliteStorage
+from penstock.core.sample import Record
+from penstock.datasets.storages.sqlite import SqliteStorage
+from penstock.datasets.storages.sqlite import database as sqlite_files
 from tests.datasets.storages.sqlite_tables import everything, put_samples, sample_records
 from tests.datasets.storages.tables import images
 
@@ -39,7 +39,7 @@ def test_a_program_that_writes_meanwhile(tmp_path, mode):
 
 def test_a_lock_of_another_program_is_waited_for_then_raised(tmp_path, monkeypatch):
     monkeypatch.setattr(sqlite_files, "_BUSY_S", 0.01)
-    monkeypatch.setattr("datasets.file_reader._PAUSES_S", (0.01,))
+    monkeypatch.setattr("penstock.datasets.files.access._PAUSES_S", (0.01,))
     path = put_samples(tmp_path / "t.db", images(3))
     storage = SqliteStorage(path)
     assert len(storage) == 3

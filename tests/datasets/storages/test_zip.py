@@ -1,5 +1,7 @@
 """ZIP archives: what others write, hostile names, and damage anywhere."""
 
+from __future__ import annotations
+
 import io
 import os
 import pickle
@@ -11,11 +13,13 @@ import zipfile
 import numpy as np
 import pytest
 
-from datasets.formats import zip_members
-from datasets.sample import BadRecord, Record
-from datasets.storages.zip import ZipStorage
+from penstock.core.sample import BadRecord, Record
+from penstock.datasets.files import zip_members
+from penstock.datasets.storages.zip import ZipStorage, ZipWriter
+from penstock.datasets.writing import write_storage
 from tests.contracts.damage import flipped, unless_refused
-from tests.contracts.storage import check_storage, summary
+from tests.contracts.storage import check_storage, read_all, summary
+from tests.contracts.writer import ListedRecords, assert_equal_records, check_writer
 
 rng = np.random.default_rng(0)
 
@@ -244,7 +248,7 @@ def test_an_archive_cut_or_gone_while_it_is_open(tmp_path):
 def test_a_second_start_looks_again_only_if_a_file_changed(tmp_path, monkeypatch):
     path = put(tmp_path / "a.zip", images(6))
     first = ZipStorage(path).fingerprint()
-    monkeypatch.setattr("datasets.storages.zip.list_members", None)
+    monkeypatch.setattr("penstock.datasets.storages.zip.list_members", None)
     assert ZipStorage(path).fingerprint() == first
     put(tmp_path / "a.zip", images(7))
     with pytest.raises(TypeError):
@@ -271,3 +275,86 @@ def test_a_flipped_bit_anywhere_is_an_error_or_spoils_one_member(tmp_path):
             assert all(r.fields["image"] == wanted[r.key]["image"] for r in good)
     assert bad > 30
     assert refused > 5
+
+
+def test_contract_of_the_writer(tmp_path):
+    check_writer(lambda: ZipWriter(part_records=5), tmp_path)
+
+
+def test_others_see_image_files_in_class_folders(tmp_path):
+    keys = ["dog/a.jpg", "b", "../x.png", "c/d.PNG", "a:b", "b.jpg", ".hidden.jpg", ""]
+    images = [b"\xff\xd8 %d" % i for i in range(len(keys))]
+    fields = {key: {"image": image, "label": i % 2, "boxes": np.ones((i, 4))}
+              for i, (key, image) in enumerate(zip(keys, images, strict=True))}  # fmt: skip
+    source = ListedRecords(fields, ("dog", "a/cat"))
+    write_storage(ZipWriter(), tmp_path / "z", source)
+    [file] = (tmp_path / "z").iterdir()
+    with zipfile.ZipFile(file) as archive:
+        assert archive.testzip() is None
+        names = ["dog/a.jpg", "a_cat/b.jpg", "dog/00000002.jpg", "a_cat/c/d.PNG",
+                 "dog/00000004.jpg", "a_cat/b.jpg", "dog/00000006.jpg", "a_cat/00000007.jpg",
+                 ".penstock.arrow"]  # fmt: skip
+        names[5] = "00000005/a_cat/b.jpg"
+        assert archive.namelist() == names
+        assert [archive.read(name) for name in names[:-1]] == images
+        assert all(info.compress_type == zipfile.ZIP_STORED for info in archive.infolist())
+    assert_equal_records(ZipStorage(str(tmp_path / "z")), source)
+    files = ZipStorage(str(tmp_path / "z"), labels=None, endings=("jpg", "png"))
+    assert len(files) == 8, "as an archive of files"
+
+
+def test_damage_since_the_index_was_made_is_told_of_every_record(tmp_path):
+    found = {str(i): {"image": b"image %d" % i, "n": i} for i in range(3)}
+    write_storage(ZipWriter(), tmp_path / "z", ListedRecords(found))
+    [file] = (tmp_path / "z").iterdir()
+    storage = ZipStorage(str(tmp_path / "z"))
+    assert len(storage) == 3
+    whole = file.read_bytes()
+    file.write_bytes(whole.replace(b"ARROW1", b"ARROW2"))
+    cause = "part-00000-of-00001.zip, .penstock.arrow: its bytes are not those that were packed"
+    assert [record.cause[: len(cause)] for record in storage.read(np.arange(3))] == [cause] * 3
+    file.write_bytes(whole.replace(b"image 1", b"imagE 1"))
+    good, bad, _ = storage.read(np.arange(3))
+    assert good.fields == found["0"]
+    assert bad.cause.startswith("part-00000-of-00001.zip: its bytes are not those")
+
+
+def test_a_flipped_bit_anywhere_is_an_error_or_a_bad_record(tmp_path):
+    found = {str(i): {"image": b"image %d" % i, "n": i, "a": np.full(3, i)} for i in range(30)}
+    source = ListedRecords(found)
+    write_storage(ZipWriter(), tmp_path / "z", source)
+    [file] = (tmp_path / "z").iterdir()
+    whole = file.read_bytes()
+    storage = ZipStorage(str(tmp_path / "z"))
+    assert len(storage) == 30
+    refused = bad = 0
+    for _ in flipped(file, rng.integers(0, len(whole), 60), rng):
+        for opened in (storage, None):
+            records = unless_refused(
+                lambda opened=opened: read_all(opened or ZipStorage(str(tmp_path / "z")))
+            )
+            refused += records is None
+            for record in records or []:
+                if isinstance(record, BadRecord):
+                    bad += 1
+                elif record.key in found:
+                    assert record.fields["n"] == found[record.key]["n"]
+    assert refused > 5 and bad > 5
+    for size in (0, 10, len(whole) // 2, len(whole) - 1):
+        file.write_bytes(whole[:size])
+        with pytest.raises(ValueError, match="damaged or no ZIP archive"):
+            len(ZipStorage(str(tmp_path / "z")))
+
+
+def test_all_formats_that_are_decoded_are_images_to_the_storage_and_the_writer(tmp_path):
+    files = {"a/1.gif": b"GIF89a", "a/2.avif": b"\0\0\0 ftypavif", "b/3.jp2": b"jp2"}
+    storage = ZipStorage(put(tmp_path / "a.zip", files | {"a/notes.txt": b""}))
+    assert keys(storage) == sorted(files)
+    marks = {"1": b"GIF89a", "2": b"\0\0\0 ftypavif", "3": b"\0\0\0\x0cjP  ",
+             "4.j2k": b"\xff\x4f\xff\x51", "5": b"?"}  # fmt: skip
+    source = ListedRecords({key: {"image": content} for key, content in marks.items()})
+    write_storage(ZipWriter(), tmp_path / "packed", source)
+    [archive] = (tmp_path / "packed").glob("*.zip")
+    with zipfile.ZipFile(archive) as file:
+        assert file.namelist()[:-1] == ["1.gif", "2.avif", "3.jp2", "4.j2k", "5.bin"]
+    assert_equal_records(ZipStorage(str(tmp_path / "packed")), source)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datasets.writers.arrow import ArrowWriter
+from penstock.datasets.storages.arrow import ArrowWriter
 from tests.contracts.writer import check_writer
 
 

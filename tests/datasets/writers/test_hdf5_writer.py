@@ -6,9 +6,8 @@ import h5py
 import numpy as np
 import pytest
 
-from datasets.storages.hdf5 import Hdf5Storage
-from datasets.writers.hdf5 import Hdf5Writer
-from datasets.writing import write_storage
+from penstock.datasets.storages.hdf5 import Hdf5Storage, Hdf5Writer
+from penstock.datasets.writing import write_storage
 from tests.contracts.writer import ListedRecords, assert_equal_records, check_writer, records_of
 
 
@@ -49,7 +48,7 @@ def test_arrays_of_one_shape_are_columns(tmp_path):
     )
     write_storage(small(), tmp_path / "a", listed)
     storage = Hdf5Storage(str(tmp_path / "a"))
-    assert storage.fields == ("image", "label", "age")
+    assert storage.fields == ("image", "age", "label")
     rows = np.array([22, 0, 7, 7])
     assert np.array_equal(storage.take(rows, ("image",))["image"], images[rows])
     assert_equal_records(storage, listed)

@@ -8,10 +8,9 @@ import lmdb
 import numpy as np
 import pytest
 
-from datasets.formats import lmdb_packed
-from datasets.storages.lmdb import LmdbStorage
-from datasets.writers.lmdb import LmdbWriter
-from datasets.writing import join, make_plan, write_part, write_storage
+from penstock.datasets.storages.lmdb import LmdbStorage, LmdbWriter
+from penstock.datasets.storages.lmdb import writer as lmdb_packed
+from penstock.datasets.writing import join, make_plan, write_part, write_storage
 from tests.contracts.writer import check_writer, contents, records_of
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from datasets.storages.memmap import MemmapStorage
-from datasets.writers.memmap import MemmapWriter
-from datasets.writing import write_storage
+from penstock.datasets.storages.memmap.storage import MemmapStorage
+from penstock.datasets.storages.memmap.writer import MemmapWriter
+from penstock.datasets.writing import write_storage
 from tests.contracts.writer import ListedRecords, check_writer
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from datasets.parts import KINDS
-from datasets.writing import write_storage
-from pipeline import registry
-from pipeline.config.discovery import load_builtin
+from penstock.core import registry
+from penstock.core.parts import KINDS
+from penstock.datasets.writing import write_storage
+from penstock.pipeline.config.discovery import load_builtin
 from tests.contracts.writer import (
     assert_equal_records,
     contents,
@@ -17,19 +17,19 @@ from tests.contracts.writer import (
     open_written,
     records_of,
 )
+from tests.shares import in_turn
 
 load_builtin()
 WRITERS = {
     component.name: component.target
     for component in registry.components("writer")
-    if component.target.__module__.startswith("datasets.")
+    if component.target.__module__.startswith("penstock.datasets.")
 }
 # Pixels of one size: what a form that holds no files may need of what it is given.
 ALIKE = frozenset(KINDS) - {"files", "pixels", "shapes", "missing", "no image", "keys"}
 
 
-@pytest.mark.parametrize("other", WRITERS)
-@pytest.mark.parametrize("one", WRITERS)
+@pytest.mark.parametrize(("one", "other"), in_turn([*WRITERS], [*WRITERS], every=3))
 @pytest.mark.parametrize("kinds", [frozenset(KINDS), ALIKE], ids=["any", "alike"])
 def test_there_and_back(one: str, other: str, kinds: frozenset[str], tmp_path: Any):
     a, b = WRITERS[one](), WRITERS[other]()

@@ -8,10 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datasets.sample import BadRecord
-from datasets.storages.parquet import ParquetStorage
-from datasets.writers.parquet import ParquetWriter
-from datasets.writing import write_storage
+from penstock.core.sample import BadRecord
+from penstock.datasets.storages.parquet import ParquetStorage, ParquetWriter
+from penstock.datasets.writing import write_storage
 from tests.contracts.writer import ListedRecords, assert_equal_records, check_writer
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from datasets.writers.npy_shards import NpyShardsWriter
-from datasets.writers.pt_shards import PtShardsWriter
-from datasets.writing import write_storage
+from penstock.datasets.storages.npy_shards import NpyShardsWriter
+from penstock.datasets.storages.pt_shards import PtShardsWriter
+from penstock.datasets.writing import write_storage
 from tests.contracts.writer import ListedRecords, assert_equal_records, check_writer, open_written
 
 WRITERS = [NpyShardsWriter, PtShardsWriter]

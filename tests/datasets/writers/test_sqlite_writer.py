@@ -9,10 +9,9 @@ import sqlite3
 import numpy as np
 import pytest
 
-from datasets.formats.npy_bytes import read_npy
-from datasets.storages.sqlite import SqliteStorage
-from datasets.writers.sqlite import SqliteWriter
-from datasets.writing import write_storage
+from penstock.core.arrays import read_npy
+from penstock.datasets.storages.sqlite import SqliteStorage, SqliteWriter
+from penstock.datasets.writing import write_storage
 from tests.contracts.writer import ListedRecords, assert_equal_records, check_writer, contents
 
 

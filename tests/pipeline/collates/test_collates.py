@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from datasets.sample import Sample
-from pipeline.collates.list import ListCollate
-from pipeline.collates.pad import PaddedCollate
-from pipeline.collates.stack import stack
+from penstock.core.sample import Sample
+from penstock.pipeline.collates.list import ListCollate
+from penstock.pipeline.collates.pad import PaddedCollate
+from penstock.pipeline.collates.stack import stack
 from tests.contracts.collate import check_collate
 
 
@@ -118,7 +118,7 @@ def test_pad_fills_up_to_the_longest_with_lengths_and_mask():
         assert torch.equal(batch["frames"][row, : 2 * row + 1], torch.tensor(sample["frames"]))
         assert not batch["frames"][row, 2 * row + 1 :].any()
     assert batch["image"].shape == (5, 8, 6, 3) and "image_mask" not in batch
-    assert collate.overhead(batch) == (15 + 25, 25 + 45)
+    assert collate.capabilities.overhead(batch) == (15 + 25, 25 + 45)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_pad_fills_images_on_two_axes():
     assert batch["image_mask"].sum((1, 2)).tolist() == [48, 40, 48]
     assert (batch["image"][1] == 9).sum() == 4 * 10 * 3
     assert torch.equal(batch["image"][0, :8, :6], torch.from_numpy(made[0]["image"]))
-    assert collate.overhead(batch) == (136, 3 * 96)
+    assert collate.capabilities.overhead(batch) == (136, 3 * 96)
 
 
 def test_fields_that_are_equal_by_chance_are_padded_all_the_same():
@@ -156,7 +156,7 @@ def test_fields_that_are_equal_by_chance_are_padded_all_the_same():
         sample["tokens"] = np.arange(3)
     batch = PaddedCollate()(made)
     assert batch["tokens_lengths"].tolist() == [3, 3] and batch["tokens_mask"].all()
-    assert PaddedCollate().overhead(batch) == (6, 6)
+    assert PaddedCollate().capabilities.overhead(batch) == (6, 6)
 
 
 def test_empty_arrays_are_padded():

@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from pipeline import compose
-from pipeline.build import build_loader
-from pipeline.collates.nested import NestedCollate
-from pipeline.collates.pad import PaddedCollate
-from pipeline.device import DevicePrefetcher
-from pipeline.digest import batch_digest
-from pipeline.loader.contract import Delivery
+from penstock import compose
+from penstock.pipeline.build import build_loader
+from penstock.pipeline.collates.nested import NestedCollate
+from penstock.pipeline.collates.pad import PaddedCollate
+from penstock.pipeline.device import DevicePrefetcher
+from penstock.pipeline.loader.contract import Delivery
+from penstock.pipeline.loader.digest import batch_digest
 from tests.contracts.collate import check_collate
 from tests.contracts.equality import assert_same
 from tests.nested_samples import RULES, fields_of
@@ -74,7 +74,7 @@ def test_graphs_become_one(indices):
         drawn = fields_of(index)["points"]
         assert [p.tolist() for p in points] == [p.tolist() for p in drawn]
     lengths = [i % 5 for i in indices]
-    assert collate().overhead(batch) == (sum(lengths), max(lengths) * len(lengths))
+    assert collate().capabilities.overhead(batch) == (sum(lengths), max(lengths) * len(lengths))
 
 
 def test_contract():
@@ -136,7 +136,7 @@ def put(path, value):
         (bad(put("graph.edges", np.array([[-1], [0]]))), "nodes -1 to 0"),
         (bad(put("graph.edges", np.zeros((3, 2), int))), r"int64 \[3, 2\] in sample 'g4'"),
         (bad(put("graph.edges", np.zeros((2, 2)))), r"float64 \[2, 2\]"),
-        (bad(put("graph.x", np.zeros((2, 5), np.float32))), r"'graph\.x' is float32 .*first axis"),
+        (bad(put("graph.x", np.zeros((2, 5), np.float32))), r"'graph\.x' is \[5, 4\] .*first axis"),
         (bad(put("graph.num_nodes", 99)), r"'graph\.num_nodes' is in sample 'g4' but not in 'g3'"),
         (bad(put("graph", 3)), "'graph' is a dict in some samples only"),
         (bad(put("deep.er.more", 3)), r"'deep\.er\.more' is in sample 'g4' but not in 'g3'"),
@@ -193,8 +193,8 @@ def digests(*more: str) -> list[list[str]]:
 def test_every_engine_passes_nested_batches_on():
     expected = digests("loader=inline")
     assert len({digest for epoch in expected for digest in epoch}) == 14
-    for way in (["loader=ring", "loader.num_workers=3"],
-                ["loader=ring", "loader.num_workers=2", "loader.processes=2"],
+    for way in (["loader=threads", "loader.num_workers=3"],
+                ["loader=processes", "loader.num_workers=2", "loader.processes=2"],
                 ["loader=torch", "loader.num_workers=2"]):  # fmt: skip
         assert digests(*way) == expected, way
 

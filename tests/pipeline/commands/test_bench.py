@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.commands import main
-from pipeline.commands.bench import BenchSettings
+from penstock.pipeline.commands import main
+from penstock.pipeline.commands.bench import BenchSettings
 
 ROOT = Path(__file__).resolve().parents[3]
 QUICK = [
@@ -44,7 +44,7 @@ def test_it_tries_what_may_help_and_leaves_nothing_behind(data_dir, tmp_path, ca
     assert bench(data_dir, tmp_path, "loader=inline", "bench.try_seconds=0.02") == 0
     out = capsys.readouterr().out
     assert "settings that would help" in out
-    assert "loader=ring loader.num_workers=" in out
+    assert "loader=threads loader.num_workers=" in out
     assert list(tmp_path.iterdir()) == []
 
 
@@ -52,45 +52,42 @@ def test_it_tries_what_may_help_and_leaves_nothing_behind(data_dir, tmp_path, ca
 def test_data_in_another_form_is_tried_on_the_same_records(how, data_dir, tmp_path, monkeypatch):
     import tempfile
 
-    from pipeline.build import build_settings
-    from pipeline.commands.bench.advice import Bench
-    from pipeline.commands.bench.candidates import Candidate
-    from pipeline.commands.bench.decoding import some_records
-    from pipeline.commands.bench.subject import Subject
-    from pipeline.config.compose import composer_for
-    from pipeline.config.points import read_points
+    from penstock.pipeline.build import build_settings
+    from penstock.pipeline.commands.bench.advice import Bench, Candidate
+    from penstock.pipeline.commands.bench.single import some_records
+    from penstock.pipeline.commands.bench.subject import Subject
+    from penstock.pipeline.config.composition import composer_for
+    from penstock.pipeline.config.sweep import read_points
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     texts = [*QUICK, f"data_dir={data_dir}", "loader=inline", "bench.try_seconds=0.02"]
     points = read_points(texts, composer_for(texts), command="bench")
     config = points.points[0].config
     with Subject(config, "train") as present:
-        rows, _ = some_records(present.loader.dataset, 16)
+        rows, _ = some_records(present.loader.dataset.storage, 16)
         settings = build_settings(config["bench"])
-        with Bench(points, present, settings, rows=rows, measure="loader_round") as tries:
+        with Bench(points, present, settings, rows=rows, measure=Subject.loader_round) as tries:
             trial = tries.attempt(Candidate("x", how=how))
     assert trial.failed == "" and trial.gain > 0
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_cannot_be_tried_says_why(data_dir, tmp_path, capsys):
-    from pipeline.commands.bench.advice import Bench
-    from pipeline.commands.bench.candidates import Candidate
-    from pipeline.commands.bench.subject import Subject
-    from pipeline.config.compose import composer_for
-    from pipeline.config.points import read_points
+    from penstock.pipeline.commands.bench.advice import Bench, Candidate
+    from penstock.pipeline.commands.bench.subject import Subject
+    from penstock.pipeline.config.composition import composer_for
+    from penstock.pipeline.config.sweep import read_points
 
     texts = [*QUICK, f"data_dir={data_dir}", "loader=inline"]
     points = read_points(texts, composer_for(texts), command="bench")
     with Subject(points.points[0].config, "train") as present:
-        tries = Bench(points, present, BenchSettings(), rows=None, measure="loader_round")
+        tries = Bench(points, present, BenchSettings(), rows=None, measure=Subject.loader_round)
         trial = tries.attempt(Candidate("loader.engine=none", ("loader.engine=none",)))
     assert "none" in trial.failed and not trial.ratios
 
 
 def test_a_sweep_prints_a_table_and_draws_it(data_dir, tmp_path, capsys):
-    pytest.importorskip("matplotlib")
-    assert bench(data_dir, tmp_path, "loader.num_workers=0,1", "loader=ring") == 0
+    assert bench(data_dir, tmp_path, "loader.num_workers=0,1", "loader=threads") == 0
     out = capsys.readouterr().out
     lines = out.splitlines()
     heads = next(n for n, line in enumerate(lines) if line.startswith("num_workers"))
@@ -98,17 +95,6 @@ def test_a_sweep_prints_a_table_and_draws_it(data_dir, tmp_path, capsys):
     [plot] = tmp_path.glob("outputs/bench/*/bench.png")
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert plot.parent.name in out.replace("\n", "")
-
-
-def test_a_sweep_without_matplotlib_keeps_its_table(data_dir, tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pipeline.commands.bench.plot", None)
-    monkeypatch.delitem(sys.modules, "pipeline.commands.bench.plot")
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert bench(data_dir, tmp_path, "seed=1,2", "loader=inline") == 0
-    out = capsys.readouterr().out
-    assert "training/s" in out and ".[bench]" in out
-    assert not list(tmp_path.rglob("*.png"))
 
 
 def test_a_point_that_cannot_be_measured_does_not_stop_the_others(data_dir, tmp_path, capsys):
@@ -123,8 +109,8 @@ def test_a_point_that_cannot_be_measured_does_not_stop_the_others(data_dir, tmp_
     [
         ["dataset=eager", "loader=inline"],
         ["dataset=lmdb", "loader=inline", "bench.split=val"],
-        ["dataset=torch", "dataset.target=torch_datasets.Squares", "loader=inline"],
-        ["dataset=torch", "dataset.target=torch_datasets.SquareStream", "loader=inline",
+        ["dataset=torch", "dataset.target=tests.torch_datasets.Squares", "loader=inline"],
+        ["dataset=torch", "dataset.target=tests.torch_datasets.SquareStream", "loader=inline",
          "sampler=sequential"],
     ],
     ids=["eager", "lmdb", "torch", "stream"],

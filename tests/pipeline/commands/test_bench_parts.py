@@ -8,26 +8,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datasets.sample import Record
-from pipeline.commands.bench import BenchSettings, candidates, decoding, floor, screen, sweep
-from pipeline.commands.bench.advice import Trial, print_advice
-from pipeline.commands.bench.candidates import Candidate, Facts
-from pipeline.commands.bench.decoding import Decoding
-from pipeline.commands.bench.packing import Among
-from pipeline.commands.bench.screen import rate_of
-from pipeline.commands.bench.subject import Round, alternate
-from pipeline.commands.bench.sweep import Row, print_rows
-from pipeline.loader.stats import LoaderTimes
+from penstock.core.sample import Record
+from penstock.pipeline.build import build_transform
+from penstock.pipeline.commands.bench import BenchSettings, decoding, sweep
+from penstock.pipeline.commands.bench import advice as candidates
+from penstock.pipeline.commands.bench import report as screen
+from penstock.pipeline.commands.bench.advice import Among, Candidate, Facts, Trial, print_advice
+from penstock.pipeline.commands.bench.decoding import Decoding
+from penstock.pipeline.commands.bench.report import rate_of
+from penstock.pipeline.commands.bench.subject import Round, alternate
+from penstock.pipeline.commands.bench.sweep import Row, print_rows
+from penstock.pipeline.config.composition import compose
+from penstock.pipeline.loader.stats import LoaderTimes
+from penstock.transforms.decode.image import ImageDecoder
+from penstock.transforms.decode.image.jpeg_tiles import write_tiled
 from tests.photographs import photograph, scene
-from transforms.decode.image import ImageDecoder
-from transforms.formats.jpeg_tiles import write_tiled
 
 CROPS = Decoding("", parts=1.0, crops_first=True)
 
 
 def facts(**changes) -> Facts:
     given = {"limit": "loader", "workers": 2, "decoding": CROPS, "holds": True, "cuda": False,
-             "engines": ("inline", "ring", "torch")}  # fmt: skip
+             "engines": ("inline", "threads", "torch")}  # fmt: skip
     return Facts(**{**given, **changes})
 
 
@@ -51,7 +53,7 @@ def typed(config: dict, known: Facts) -> list[str]:
 def test_a_slow_loader_is_given_other_data_engines_and_workers():
     assert typed(config_of(), facts()) == [
         "pack, then dataset=lmdb", "pack.tiled=true, then dataset=lmdb", "dataset=eager",
-        "loader.engine=ring", "loader.num_workers=4", "loader.num_workers=1",
+        "loader.engine=threads", "loader.num_workers=4", "loader.num_workers=1",
         "loader.prefetch_factor=4",
     ]  # fmt: skip
 
@@ -82,7 +84,7 @@ def test_no_worker_is_tried_with_some():
         "loader.num_workers=4", "loader.num_workers=1",
     ]  # fmt: skip
     assert typed(config_of(engine="inline"), facts(workers=0, decoding=None)) == [
-        "loader=ring loader.num_workers=4"
+        "loader=threads loader.num_workers=4"
     ]
 
 
@@ -150,7 +152,7 @@ def test_a_sampler_among_few_records_draws_them_all_equally_often():
 
 def test_the_floor_counts_samples_of_all_threads():
     calls: list[int] = []
-    found = floor.Floor("copied", [(lambda: calls.append(1), 8)], 3)
+    found = decoding.Floor("copied", [(lambda: calls.append(1), 8)], 3)
     measured = found.round(0.02)
     assert measured.samples == 8 * len(calls) > 0
     assert found.text == "copied, 3 threads"
@@ -180,8 +182,7 @@ def test_the_table_fits_a_narrow_terminal(capsys):
 
 
 def test_the_plot_shows_what_the_table_says(tmp_path):
-    pytest.importorskip("matplotlib")
-    from pipeline.commands.bench.plot import draw
+    from penstock.pipeline.commands.bench.sweep import draw
 
     rows = rows_of(4, 0, 1)
     figure = draw(rows, ["loader.num_workers"])
@@ -195,12 +196,11 @@ def test_the_plot_shows_what_the_table_says(tmp_path):
     assert png_size(figure, tmp_path) == (800, 800)
 
 
-def test_the_plot_of_two_keys_has_bars_in_a_colour_for_each_of_the_second(tmp_path):
-    pytest.importorskip("matplotlib")
-    from pipeline.commands.bench.plot import draw
+def test_the_plot_of_two_keys_has_a_colour_for_each_value_of_the_second(tmp_path):
+    from penstock.pipeline.commands.bench.sweep import draw
 
     rows = []
-    for engine in ("ring", "torch"):
+    for engine in ("threads", "torch"):
         for row in rows_of(0, 1):
             row.values["loader.engine"] = engine
             rows.append(row)
@@ -208,9 +208,9 @@ def test_the_plot_of_two_keys_has_bars_in_a_colour_for_each_of_the_second(tmp_pa
     [legend] = figure.legends
     assert legend.get_title().get_text() == "loader.num_workers"
     assert [label.get_text() for label in legend.get_texts()] == ["0", "1"]
-    bars = [container for container in figure.axes[1].containers if hasattr(container, "patches")]
-    heights = [[patch.get_height() for patch in container.patches] for container in bars]
-    assert heights == [[900, 900], [901, 901]]
+    marks = [container.lines[0] for container in figure.axes[1].containers]
+    assert [line.get_ydata().tolist() for line in marks] == [[900, 900], [901, 901]]
+    assert len({line.get_color() for line in marks}) == 2
     assert png_size(figure, tmp_path) == (800, 800)
 
 
@@ -241,17 +241,14 @@ def test_a_cache_is_tried_where_much_of_the_time_is_reading():
 
 
 def test_what_is_decoded_is_told_and_what_a_missing_library_costs(monkeypatch):
-    class Crops:
-        def whole_because(self):
-            return None
-
+    crops = build_transform(compose(["augment=imagenet"]), "train")
     plain, tiled = photograph(40, 50), write_tiled(scene(90, 90), quality=90)
     progressive = photograph(40, 50, progressive=True)
 
     def told(*images, found=True):
         monkeypatch.setattr(decoding, "region_decoder", lambda: found)
         records = [Record(n, "a", {"image": image}) for n, image in enumerate(images)]
-        return decoding.look_at(ImageDecoder(), Crops(), records)
+        return decoding.look_at(ImageDecoder(), crops, records)
 
     known = told(plain, tiled, progressive, b"")
     assert (known.parts, known.tiled, known.crops_first) == (0.5, 0.25, True)

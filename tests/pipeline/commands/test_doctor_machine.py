@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.__main__ import main
-from transforms import gathered_rows
-from transforms.formats import turbojpeg
+from penstock.pipeline.commands import main
+from penstock.transforms.decode.image import turbojpeg
+from penstock.transforms.device.rows import gathered as gathered_rows
 
 
 def machine(capsys: pytest.CaptureFixture[str]) -> str:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 
 import cv2
 import numpy as np
 import pytest
 
-from pipeline import build_loader, compose
-from pipeline.commands import pack
-from pipeline.config.command_line import configure
+from penstock import build_loader, compose
+from penstock.pipeline.commands import pack
+from penstock.pipeline.config.command_line import configure
 from tests.photographs import scene
 
 
@@ -31,7 +30,7 @@ def test_the_last_line_says_how_to_train_on_it(photographs, tmp_path, capsys, va
     given = [f"dataset.storage.path={photographs}", f"dataset.val_fraction={val_fraction}"]
     assert pack.run(configure([*given, f"pack.path={tmp_path / 'packed'}"], command="pack")) == 0
     last = capsys.readouterr().out.splitlines()[-1]
-    words = shlex.split(last.partition("train.py ")[2])
+    words = shlex.split(last.partition("penstock train ")[2])
     small = ["loader=inline", "loader.batch_size=2", "loader.drop_last=false"]
     keys = []
     for overrides in (given, words):
@@ -69,12 +68,10 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
-@pytest.mark.parametrize("options", [["raw=1"], ["raw=0.5"], ["tiled=lossless"], []])
+@pytest.mark.parametrize("options", [["raw=1"], ["raw=0.5"], []])
 def test_what_keeps_pixels_gives_the_batches_of_the_files(
     photographs, tmp_path, capsys, split, options
 ):
-    if "tiled=lossless" in options and not shutil.which("jpegtran"):
-        pytest.skip("no jpegtran on PATH")
     expected = batches(
         f"dataset.storage.path={photographs}", "dataset.val_fraction=0.25", split=split
     )
@@ -86,7 +83,6 @@ def test_what_keeps_pixels_gives_the_batches_of_the_files(
     assert images == {
         "raw=1": ["  images: 10 raw", "  images: 2 raw"],
         "raw=0.5": ["  images: 5 as they were, 5 raw", "  images: 1 as they were, 1 raw"],
-        "tiled=lossless": ["  images: 10 tiled losslessly", "  images: 2 tiled losslessly"],
     }.get(*options or [""], [])
 
 
@@ -103,7 +99,7 @@ def test_overviews_are_for_decoding_at_a_scale_in_any_engine(tmp_path, split):
     found = batches(*scaled, split=split)
     assert [b[0] for b in found] == [b[0] for b in exact]
     assert not same(found, exact)
-    assert same(batches(*scaled, "loader=ring", "loader.num_workers=2", split=split), found)
+    assert same(batches(*scaled, "loader=threads", "loader.num_workers=2", split=split), found)
     for one, other in zip(found, exact, strict=True):
         assert np.abs(one[1].mean(-1) - other[1].mean(-1)).mean() < 40
 
@@ -111,14 +107,13 @@ def test_overviews_are_for_decoding_at_a_scale_in_any_engine(tmp_path, split):
 REFUSALS = [
     (["max_side=9", "short_side=9"], "max_side and short_side both say the size"),
     (["overviews=true"], "only tiled files carry them"),
-    (["tiled=lossless", "quality=90"], "pack.quality changes them"),
-    (["tiled=lossless", "max_side=90"], "pack.max_side changes them"),
+    (["tiled=lossless"], "'lossless' given, accepts true or false"),
     (["raw=1", "quality=90"], "pack.quality has no use"),
     (["raw=1", "tiled=true"], "pack.tiled has no use"),
     (["raw=1.5"], "pack.raw: 1.5 given"),
     (["quality=0"], "pack.quality: 0 given"),
     (["max_side=0"], "pack.max_side: 0 given"),
-    (["tiled=exact"], "'exact' given, accepts true or false or lossless"),
+    (["tiled=exact"], "'exact' given, accepts true or false"),
 ]
 
 
@@ -146,13 +141,6 @@ def test_decoders_that_do_not_go_with_the_options_are_refused(
     options = [f"pack.{option}" for option in options]
     with pytest.raises(ValueError, match=cause):
         pack.run(configure([*given, *options], command="pack"))
-    assert not (tmp_path / "packed").exists()
-
-
-def test_lossless_tiles_without_the_program_are_refused(photographs, tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(ValueError, match="no program jpegtran on PATH"):
-        packed(photographs, tmp_path / "packed", "tiled=lossless")
     assert not (tmp_path / "packed").exists()
 
 
@@ -198,7 +186,7 @@ def test_a_packed_folder_is_checked_by_its_path_alone(photographs, tmp_path, cap
 
 
 def test_images_change_alike_whatever_the_number_of_workers(photographs, tmp_path, monkeypatch):
-    from datasets.writers.lmdb import LmdbWriter
+    from penstock.datasets.storages.lmdb import LmdbWriter
     from tests.contracts.writer import contents
 
     monkeypatch.setattr(LmdbWriter, "part_records", 3)

@@ -8,10 +8,11 @@ import cv2
 import numpy as np
 import pytest
 
-from pipeline import build_loader, compose
-from pipeline.commands import main
-from pipeline.config.command_line import main as train
+from penstock import build_loader, compose
+from penstock.pipeline.commands import main
+from penstock.pipeline.config.command_line import main as train
 from tests.pipeline.commands.test_pack import batches, same
+from tests.shares import in_turn
 
 FORMS = [
     "lmdb", "webdataset", "parquet", "arrow", "hdf5", "sqlite", "zip", "npy_shards", "pt_shards",
@@ -37,17 +38,17 @@ def photographs(tmp_path_factory):
 def printed(capsys, *overrides):
     """What packing says at last of training, taken apart."""
     assert main(["pack", *overrides]) == 0
-    start, _, words = capsys.readouterr().out.splitlines()[-1].partition("train.py ")
-    assert start == "train on it: python "
+    start, _, words = capsys.readouterr().out.splitlines()[-1].partition("penstock train ")
+    assert start == "train on it: "
     return shlex.split(words)
 
 
 def trains(words, tmp_path):
     given = [*words, *QUICK, f"outputs={tmp_path / 'runs'}"]
-    return train("pipeline.training.job.train", given) == 0
+    return train("penstock.pipeline.training.job.train", given) == 0
 
 
-@pytest.mark.parametrize("form", [*FORMS, "image_folder"])
+@pytest.mark.parametrize("form", in_turn([*FORMS, "image_folder"]))
 def test_images_in_files(photographs, tmp_path, capsys, form):
     given = [f"dataset.storage.path={photographs}", "dataset.val_fraction=0.25"]
     words = printed(capsys, *given, f"to={form}", f"path={tmp_path / 'in it'}")
@@ -95,8 +96,7 @@ def test_arrays(tmp_path, capsys, form):
     assert rows[0] == rows[1] != []
 
 
-@pytest.mark.parametrize("typed", [["task=table"], ["dataset=csv"]])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("form", "typed"), in_turn(FORMS, [["task=table"], ["dataset=csv"]]))
 def test_rows_of_tables(tmp_path, capsys, form, typed):
     table = tmp_path / "table.csv"
     rows = [f"{i / 7},{'uvw'[i % 3]},{'yes' if i % 2 else 'no'}" for i in range(40)]
@@ -105,7 +105,7 @@ def test_rows_of_tables(tmp_path, capsys, form, typed):
     assert trains(printed(capsys, *given, f"to={form}", f"path={tmp_path / 'a'}"), tmp_path)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", in_turn(FORMS, every=3))
 def test_sequences(tmp_path, capsys, form, data_dir):
     given = ["task=sequence", f"data_dir={data_dir}"]
     assert trains(printed(capsys, *given, f"to={form}", f"path={tmp_path / 'a'}"), tmp_path)

@@ -16,15 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from pipeline.build import build_loader
-from pipeline.build_training import build_model, build_task
-from pipeline.commands import main
-from pipeline.commands.predict.job import reading_config
-from pipeline.commands.predict.table_file import write_table
-from pipeline.config.compose import compose
-from pipeline.config.task_fields import task_field
-from pipeline.training.class_record import read_classes
-from pipeline.training.job import train
+from penstock.pipeline.build import build_loader, build_model, build_task
+from penstock.pipeline.commands import main
+from penstock.pipeline.commands.predict.job import reading_config, write_table
+from penstock.pipeline.config.combinations import task_field
+from penstock.pipeline.config.composition import compose
+from penstock.pipeline.training.job import train
+from penstock.pipeline.training.run_folder import read_classes
 from tests.photographs import scene
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -79,11 +77,29 @@ def test_every_record_has_its_row_in_order(run_dir, photographs, tmp_path, split
     assert [row["class"] for row in table] == [row["class"] for row in rows]
 
 
+def test_all_of_other_data_is_predicted_and_what_is_left_out_is_said(
+    run_dir, photographs, tmp_path, capsys
+):
+    other = tmp_path / "other"
+    shutil.copytree(photographs / "train", other)
+    assert predict(run_dir, tmp_path / "a.csv", f"dataset.storage.path={other}") == 0
+    assert len(rows_of(tmp_path / "a.csv")) == COUNT
+    assert capsys.readouterr().out.endswith(f", {COUNT} rows\n")
+    given = [f"dataset.storage.path={other}", "dataset.val_fraction=0.5"]
+    assert predict(run_dir, tmp_path / "b.csv", *given) == 0
+    assert predict(run_dir, tmp_path / "c.csv", *given, "predict.split=train") == 0
+    assert "of the split val; the others: predict.split=train" in capsys.readouterr().out
+    halves = [row["key"] for name in "bc" for row in rows_of(tmp_path / f"{name}.csv")]
+    assert sorted(halves) == sorted(row["key"] for row in rows_of(tmp_path / "a.csv"))
+    assert predict(run_dir, tmp_path / "d.csv") == 0
+    assert "of the split val; the others: predict.split=train" in capsys.readouterr().out
+
+
 def test_scores_are_those_of_the_model_in_evaluation(run_dir, tmp_path):
     assert predict(run_dir, tmp_path / "a.csv") == 0
     config = compose([f"trainer.resume={run_dir}"])
     content = torch.load(run_dir / "checkpoints" / "best.pt", weights_only=True)
-    from pipeline.build_transforms import build_device_transforms
+    from penstock.pipeline.build import build_device_transforms
 
     with build_loader(config, "val") as loader:
         model = build_model(config, 3).eval()
@@ -182,7 +198,7 @@ def test_every_task_tells_a_row_for_each_sample(tmp_path, data_dir, task_name):
                       "loader.eval_batch_size=4"])  # fmt: skip
     with build_loader(config, "val") as loader:
         batch = next(iter(loader))
-    from pipeline.build_transforms import build_device_transforms
+    from penstock.pipeline.build import build_device_transforms
 
     for transform in build_device_transforms(config, "val"):
         batch = transform(batch)

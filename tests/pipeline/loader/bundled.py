@@ -9,20 +9,20 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets.map_dataset import MapDataset
-from datasets.sample import BadRecord
-from datasets.storages.memmap import MemmapStorage
-from pipeline.collates.stack import stack
-from pipeline.loader.compute import BatchComputer
-from pipeline.loader.contract import BatchTask
-from pipeline.samplers.sequential import SequentialSampler
+from penstock.core.sample import BadRecord
+from penstock.datasets.map_dataset import MapDataset
+from penstock.datasets.storages.memmap.storage import MemmapStorage
+from penstock.pipeline.collates.stack import stack
+from penstock.pipeline.loader.compute import BatchComputer
+from penstock.pipeline.loader.contract import BatchTask
+from penstock.pipeline.samplers.sequential import SequentialSampler
+from penstock.transforms.cpu.stack import build_stack
+from penstock.transforms.decode.raw import RawDecoder
 from tests.building import build_step
-from transforms.cpu.stack import build_stack
-from transforms.decode.raw import RawDecoder
 
 N = 301
-THREADS = {"engine": "ring", "num_workers": 2, "collate": stack, "drop_last": False}
-PROCESS = {**THREADS, "processes": 1, "multiprocessing_context": "fork"}
+THREADS = {"engine": "threads", "num_workers": 2, "collate": stack, "drop_last": False}
+PROCESS = {**THREADS, "engine": "processes", "processes": 1, "multiprocessing_context": "fork"}
 ALONE = {"engine": "inline", "collate": stack, "drop_last": False}
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from datasets.keys import Keys
-from datasets.sample import BadSample, Batch, Sample
-from pipeline.loader.contract import Delivery
-from pipeline.loader.loader import Loader
-from pipeline.loader.settings import LoaderSettings
-from pipeline.rng import KeyedRng, Stream
+from penstock.core.contracts import CollateCapabilities
+from penstock.core.rng import KeyedRng, Stream
+from penstock.core.sample import BadSample, Batch, Keys, Sample
+from penstock.pipeline.loader.contract import Delivery
+from penstock.pipeline.loader.loader import Loader
+from penstock.pipeline.loader.settings import LoaderSettings
 
 
 class FakeIndex:
@@ -106,7 +106,8 @@ class FakeStream:
     def open(self, epoch: int, start: int) -> Iterator[int]:
         return iter(range(start, self._n))
 
-    row_shape = None
+    row_shape = class_names = None
+    reopens = True
 
     def fetch_items(
         self, items: Sequence[Any], positions: np.ndarray, epoch: int, *, rows: Any, times: Any
@@ -119,6 +120,10 @@ class FakeStream:
 
 class Collated:
     """Stacks what FakeDataset gives."""
+
+    @property
+    def capabilities(self) -> CollateCapabilities:
+        return CollateCapabilities(overhead=self.overhead)
 
     def __call__(self, samples: list[Sample]) -> Batch:
         import torch
@@ -146,6 +151,12 @@ def make_loader(dataset: Any, sampler: Any = None, **changes: Any) -> Loader:
     return Loader(dataset, sampler=sampler, settings=settings, **own)
 
 
+def the_pool(loader: Loader) -> Any:
+    """The worker pool of a loader whose engine has one; None before it is started."""
+    pools: Any = loader._engine.pools  # type: ignore[attr-defined]
+    return next(iter(pools.values()), None)
+
+
 def digest(batch: Batch) -> str:
     """Hash of every tensor and key of a batch, with shapes and dtypes."""
     hashed = hashlib.sha1()
@@ -165,7 +176,11 @@ def digests(loader: Loader, epochs: int = 1) -> list[str]:
 
 
 class Nothing:
-    """A computer that takes no time and gives no batch."""
+    """A batch computer that takes no time and gives no batch."""
+
+    imports: tuple[str, ...] = ()
+    global_random = reads_apart = False
+    row_bytes = 0
 
     def __call__(self, task: Any) -> Delivery:
         return Delivery(task.number, {})

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -14,7 +16,10 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def start_program(tmp_path: Path, text: str, *arguments: str) -> subprocess.Popen[str]:
-    """Start a program in a session of its own."""
+    """Start a program in a session of its own, which Ctrl-C reaches as it reaches one at work.
+
+    A shell's background jobs ignore Ctrl-C, and so would all that tests start in one.
+    """
     script = tmp_path / "script.py"
     script.write_text(text)
     return subprocess.Popen(
@@ -25,6 +30,7 @@ def start_program(tmp_path: Path, text: str, *arguments: str) -> subprocess.Pope
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
 
 
@@ -34,7 +40,7 @@ def family_at_work(process: subprocess.Popen[str]) -> list[psutil.Process]:
     return psutil.Process(process.pid).children(recursive=True)
 
 
-def assert_gone(processes: list[psutil.Process], timeout_s: float = 5) -> None:
+def assert_gone(processes: list[psutil.Process], timeout_s: float = 20) -> None:
     """Wait until all processes have ended."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline and any(map(runs, processes)):

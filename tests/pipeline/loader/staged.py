@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from datasets.sample import BadSample, Sample
-from pipeline.columns import from_rows
-from pipeline.loader import host_memory
+from penstock.core.contracts import CollateCapabilities, DatasetCapabilities
+from penstock.core.sample import BadSample, Sample
+from penstock.pipeline.collating import from_rows
+from penstock.pipeline.loader.engines import batch_memory
 from tests.pipeline.loader.fakes import Collated, FakeDataset
 
 
@@ -34,12 +34,17 @@ class StagedFake(FakeDataset):
     ) -> None:
         super().__init__(n, **settings)
         self.on_read, self.on_finish = on_read, on_finish
+        self.held_bytes: Any = None
+
+    @property
+    def capabilities(self) -> DatasetCapabilities:
+        return DatasetCapabilities(staged=self, held_bytes=self.held_bytes)
 
     @property
     def row_shape(self) -> tuple[int, int, int]:
         return self.size, self.size, 3
 
-    def read(self, indices: Any) -> list[int]:
+    def read(self, indices: Any, positions: Any, epoch: int) -> list[int]:
         records: list[int] = indices.tolist()
         if self.on_read is not None:
             self.on_read(records)
@@ -66,11 +71,15 @@ class StagedFake(FakeDataset):
         return samples
 
     def fetch(self, indices: Any, positions: Any, epoch: int) -> list[Sample | BadSample]:
-        return self.finish(self.read(indices), positions, epoch)
+        return self.finish(self.read(indices, positions, epoch), positions, epoch)
 
 
 class RowsCollated(Collated):
     """Makes the image tensor of the rows that the images were written to."""
+
+    @property
+    def capabilities(self) -> CollateCapabilities:
+        return CollateCapabilities(with_rows=self.with_rows, overhead=self.overhead)
 
     def with_rows(self, samples: list[Sample], rows: Any) -> Any:
         batch = self(samples)
@@ -78,37 +87,17 @@ class RowsCollated(Collated):
         return batch if image is None else {**batch, "image": image}
 
 
-class FakeFence:
-    """Passed when the test says so."""
-
-    def __init__(self, passed: bool) -> None:
-        self.passed, self.waited_for = passed, False
-
-    def query(self) -> bool:
-        return self.passed
-
-    def synchronize(self) -> None:
-        self.waited_for = self.passed = True
-
-
 class FakeMemory:
-    """Page locks without CUDA: what was asked for, and slabs that are spoiled when they go.
+    """Page-locked memory without CUDA: what was asked for, and spoiled when it is let go.
 
     Attributes:
         slabs: Slabs made; the same ones are given out again and again.
         pinned_bytes: Sizes of the tensors that were copied into a slab.
-        registered: Sizes of registered memory by address.
-        calls: ``("register" or "unregister", address)``, in order.
-        fences: Those made; they are passed if `passed`.
     """
 
-    def __init__(self, *, refuses: bool = False, passed: bool = True) -> None:
-        self.refuses, self.passed = refuses, passed
+    def __init__(self) -> None:
         self.slabs = 0
         self.pinned_bytes: list[int] = []
-        self.registered: dict[int, int] = {}
-        self.calls: list[tuple[str, int]] = []
-        self.fences: list[FakeFence] = []
         self._free: list[bytearray] = []
         self._lent: dict[int, tuple[weakref.ref[memoryview], bytearray]] = {}
 
@@ -135,41 +124,13 @@ class FakeMemory:
         return len(self._lent)
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
-        for start, size_bytes in self.registered.items():
-            if start <= tensor.data_ptr() < start + size_bytes:
-                return tensor
         self.pinned_bytes.append(tensor.nbytes)
         copy = self.allocate(tensor.nbytes).view(tensor.dtype).view(tensor.shape)
         return copy.copy_(tensor)
-
-    def register(self, address: int, size_bytes: int) -> bool:
-        self.calls.append(("register", address))
-        assert (is_mapped(address) and not self.refuses) or self.refuses
-        if not self.refuses:
-            assert address not in self.registered
-            self.registered[address] = size_bytes
-        return not self.refuses
-
-    def unregister(self, address: int) -> None:
-        self.calls.append(("unregister", address))
-        assert is_mapped(address), "unmapped before"
-        del self.registered[address]
-
-    def fence(self) -> FakeFence:
-        self.fences.append(FakeFence(self.passed))
-        return self.fences[-1]
 
 
 def use_instead_of_cuda(monkeypatch: Any, memory: FakeMemory) -> None:
     """Let loaders take `memory` for that of CUDA."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(host_memory, "CudaHostMemory", lambda: memory)
-
-
-def is_mapped(address: int) -> bool:
-    """Whether there is memory at an address."""
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        start, stop = (int(part, 16) for part in line.split(" ", 1)[0].split("-"))
-        if start <= address < stop:
-            return True
-    return False
+    monkeypatch.setattr(batch_memory, "pinned_memory", lambda size: memory.allocate(size))
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: memory.pin(tensor))

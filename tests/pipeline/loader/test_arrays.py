@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 import torch
 
-from datasets.map_dataset import MapDataset
-from datasets.storages.memmap import MemmapStorage
-from datasets.storages.npy_shards import open_npy_shards
-from pipeline import compose
-from pipeline.build import build_loader
-from pipeline.collates.stack import stack
-from pipeline.config.discovery import load_builtin
-from pipeline.loader.compute import BatchComputer
-from pipeline.loader.contract import BatchTask
-from pipeline.samplers.sequential import SequentialSampler
+from penstock import compose
+from penstock.datasets.map_dataset import MapDataset
+from penstock.datasets.storages.memmap.storage import MemmapStorage
+from penstock.datasets.storages.npy_shards import open_npy_shards
+from penstock.pipeline.build import build_loader
+from penstock.pipeline.collates.stack import stack
+from penstock.pipeline.config.discovery import load_builtin
+from penstock.pipeline.loader.compute import BatchComputer
+from penstock.pipeline.loader.contract import BatchTask
+from penstock.pipeline.samplers.sequential import SequentialSampler
+from penstock.transforms.cpu.stack import build_stack
+from penstock.transforms.decode.array import ArrayDecoder
 from tests.building import build_step
 from tests.contracts.equality import assert_same
-from transforms.cpu.stack import build_stack
-from transforms.decode.array import ArrayDecoder
 
 load_builtin()
 N = 24
@@ -34,8 +34,8 @@ ARRAYS = {
 }
 CROPS = {"waveform": "[64]", "volume": "[5,null,4]", "spectrum": "[16]", "big_endian": "[8,8]"}
 WAYS = [
-    ["loader=ring", "loader.num_workers=2"],
-    ["loader=ring", "loader.num_workers=2", "loader.processes=1"],
+    ["loader=threads", "loader.num_workers=2"],
+    ["loader=processes", "loader.num_workers=2", "loader.processes=1"],
     ["loader=torch", "loader.num_workers=2", "loader.multiprocessing_context=fork"],
 ]
 
@@ -95,7 +95,7 @@ class Counting(np.ndarray):
 def test_a_slice_of_a_map_is_copied_once_and_to_where_the_batch_is_wanted(
     tmp_path, monkeypatch, kind, storage_name
 ):
-    monkeypatch.setattr("datasets.shard_rows._LARGE_ROW_BYTES", 0)
+    monkeypatch.setattr("penstock.datasets.array_shards.shards._LARGE_ROW_BYTES", 0)
     folder = tmp_path / "arrays"
     if storage_name == "memmap":
         folder.mkdir()

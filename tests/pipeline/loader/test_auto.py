@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import islice
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -16,14 +17,16 @@ import psutil
 import pytest
 import torch
 
-from pipeline.loader import starting
-from pipeline.loader.engines.auto import AutoEngine, worth_trying
-from pipeline.loader.ring.calibration import Look
-from pipeline.loader.settings import LoaderSettings
-from pipeline.loader.watch import describe_death
-from pipeline.samplers.random import RandomSampler
+from penstock.core.contracts import DatasetCapabilities
+from penstock.core.cores import usable_cores
+from penstock.core.processes import why_no_processes
+from penstock.pipeline.loader.engines.auto import AutoEngine, worth_trying
+from penstock.pipeline.loader.engines.calibration import Look
+from penstock.pipeline.loader.settings import LoaderSettings
+from penstock.pipeline.loader.worker_errors import describe_death
+from penstock.pipeline.samplers.random import RandomSampler
 from tests.contracts.engine import check_engine
-from tests.pipeline.loader.fakes import Collated, FakeDataset, digest, digests, make_loader
+from tests.pipeline.loader.fakes import Collated, FakeDataset, Nothing, digest, digests, make_loader
 from tests.pipeline.loader.trying import EACH, FEW, HERE, THREADS, let_try
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -34,7 +37,9 @@ N = 400
 def _one_server(monkeypatch, request):
     """Importing for the fork server takes seconds: once is enough here."""
     if "server" not in request.node.name:
-        monkeypatch.setattr("pipeline.loader.engines.auto.end_unused_server", lambda: None)
+        monkeypatch.setattr(
+            "penstock.pipeline.loader.engines.pool_engine.end_unused_server", lambda: None
+        )
 
 
 def _until_over(loader, deadline_s=60):
@@ -46,8 +51,8 @@ def _until_over(loader, deadline_s=60):
         expected = iter(digests(reference))
         for batch in loader:
             assert digest(batch) == next(expected)
-            seen.update(loader._engine._crews)
-        if loader._engine._is_settled:
+            seen.update(loader._engine.pools)
+        if loader._engine.is_settled:
             return seen
         time.sleep(0.02)  # processes are being started
     raise AssertionError("no choice was made")
@@ -68,15 +73,15 @@ def test_the_same_batches_while_all_is_tried_and_afterwards(kept, caplog):
     with _auto() as loader, caplog.at_level(logging.INFO):
         calibration = let_try(loader, FEW, HERE, EACH, prefers=kept)
         assert _until_over(loader) >= {THREADS, FEW, HERE, EACH}
-        assert calibration.formation == kept
-        assert list(loader._engine._crews) == [kept], "the others are ended"
+        assert calibration.layout == kept
+        assert list(loader._engine.pools) == [kept], "the others are ended"
         said = [line for line in caplog.messages if "computed by" in line]
         assert len(said) == 1 and said[0].startswith(f"loader: computed by {kept} (told to; ")
         assert loader.engine_choice in said[0]
         loader.set_epoch(0)
         again = digests(make_loader(FakeDataset(N), RandomSampler(N), batch_size=5))
         assert digests(loader) == again, "the choice holds"
-        assert list(loader._engine._crews) == [kept]
+        assert list(loader._engine.pools) == [kept]
 
 
 def test_breaking_off_and_resuming_in_the_middle_of_a_change():
@@ -95,22 +100,22 @@ def test_breaking_off_and_resuming_in_the_middle_of_a_change():
 
 
 class _Global(FakeDataset):
-    global_random = True
+    capabilities = DatasetCapabilities(global_random=True)
 
 
 def test_nothing_is_tried_where_there_is_nothing_to_choose():
-    for settings, formation in (
+    for settings, layout in (
         ({"num_workers": 0}, HERE),
         ({"processes": 0}, THREADS),
         ({"processes": 1}, FEW),
     ):
-        engine = AutoEngine(lambda task: None, LoaderSettings(**{"num_workers": 2, **settings}))
-        assert engine.calibration.is_over and engine.calibration.formation == formation
-        assert engine.choice == f"{formation} (as asked for)"
+        engine = AutoEngine(Nothing(), LoaderSettings(**{"num_workers": 2, **settings}))
+        assert engine.calibration.is_over and engine.calibration.layout == layout
+        assert engine.choice == f"{layout} (as asked for)"
     with _auto(_Global(N)) as loader:
-        assert loader._engine.calibration.formation == EACH
+        assert loader._engine.calibration.layout == EACH
         next(iter(loader))
-        assert list(loader._engine._crews) == [EACH]
+        assert list(loader._engine.pools) == [EACH]
 
 
 def test_the_number_of_workers_is_honoured_and_torch_threads_are_left_alone():
@@ -127,7 +132,7 @@ def test_the_number_of_workers_is_honoured_and_torch_threads_are_left_alone():
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
-    assert LoaderSettings().workers == starting.usable_cores()
+    assert LoaderSettings().workers == usable_cores()
 
 
 @pytest.mark.parametrize(("num_workers", "expected"), [("auto", [HERE]), (2, [])])
@@ -154,14 +159,14 @@ def test_processes_that_cannot_be_had_are_done_without(dataset, why):
     with _auto(dataset(N)) as loader:
         calibration = let_try(loader, FEW)
         _until_over(loader)
-        assert calibration.formation == THREADS
+        assert calibration.layout == THREADS
         assert "1 process of 2 threads cannot be had: loader: " in loader.engine_choice
         assert why in loader.engine_choice
 
 
 def test_processes_are_not_tried_where_their_start_would_do_harm(monkeypatch, tmp_path):
-    assert starting.why_no_processes("forkserver") is None
-    assert "fork" in starting.why_no_processes("fork")
+    assert why_no_processes("forkserver") is None
+    assert "fork" in why_no_processes("fork")
     for text, harmless in (
         ("import x\nif __name__ == '__main__':\n    x.run()\n", True),
         ("import x\nx.run()\n", False),
@@ -171,7 +176,7 @@ def test_processes_are_not_tried_where_their_start_would_do_harm(monkeypatch, tm
         main = tmp_path / "main.py"
         main.write_text(text)
         monkeypatch.setattr("sys.modules", {"__main__": type("M", (), {"__file__": str(main)})})
-        assert (starting.why_no_processes("spawn") is None) == harmless
+        assert (why_no_processes("spawn") is None) == harmless
         ended = type("Ended", (), dict(pid=1, exitcode=1, join=lambda *_, **__: None,
                                        is_alive=lambda _: False))()  # fmt: skip
         assert ("has no `if __name__" in describe_death([ended])) != harmless
@@ -188,28 +193,28 @@ def test_an_error_while_processes_are_tried_leaves_a_loader_that_goes_on():
         for _ in range(60):
             with pytest.raises(KeyError, match="a user's mistake"):
                 digests(loader)
-            assert not loader._engine._crews
+            assert not loader._engine.pools
             if calibration.is_over:
                 break
         loader.dataset.crash = None
         assert len(digests(loader)) == 80
 
 
-def _crews() -> set[threading.Thread]:
+def _pools() -> set[threading.Thread]:
     """Threads of loaders; those of a test before may still be ending."""
     return {thread for thread in threading.enumerate() if thread.name.startswith("penstock")}
 
 
 def check_that_all_is_given_back() -> None:
     """What the next test runs in a process of its own."""
-    before = _crews()
+    before = _pools()
     loader = _auto()
     let_try(loader, FEW, prefers=THREADS)
     _until_over(loader)
-    assert len(_crews() - before) == 2
+    assert len(_pools() - before) == 2
     assert forkserver._forkserver._forkserver_pid is None, "its memory is given back"
     loader.close()
-    assert not _crews() - before
+    assert not _pools() - before
 
 
 def test_closing_gives_back_what_was_tried_and_the_server():
@@ -225,9 +230,21 @@ def test_closing_gives_back_what_was_tried_and_the_server():
     assert done.returncode == 0, done.stderr
 
 
+def test_short_epochs_do_not_keep_what_is_tried_for_ever():
+    with _auto() as loader:
+        calibration = let_try(loader, FEW, EACH, most_runs=3)
+        for _ in range(3):
+            assert not calibration.is_over
+            for _ in islice(loader, 8):  # threads are measured; processes have not started yet
+                pass
+        assert calibration.is_over and calibration.layout == THREADS
+        assert "its epochs are too short to try more" in loader.engine_choice
+        assert list(loader._engine.pools) == [THREADS], "at once"
+
+
 @pytest.mark.parametrize("at", ["start", "trial", "end"])
 def test_a_loader_that_is_forgotten_ends_its_workers(at):
-    before = _crews()
+    before = _pools()
     loader = _auto()
     let_try(loader, FEW, least=10**9 if at == "trial" else 3)
     iterator = iter(loader)
@@ -235,11 +252,11 @@ def test_a_loader_that_is_forgotten_ends_its_workers(at):
         next(iterator)
     if at == "end":
         _until_over(loader)
-    workers = [pid for crew in loader._engine._crews.values() for pid in getattr(crew, "pids", ())]
+    workers = [pid for pool in loader._engine.pools.values() for pid in getattr(pool, "pids", ())]
     del loader, iterator
     gc.collect()
     for thread in threading.enumerate():
         if thread.name == "penstock-watch":
             thread.join(20)
-    assert not _crews() - before
+    assert not _pools() - before
     assert not any(map(psutil.pid_exists, workers))

@@ -10,17 +10,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipeline.loader.ring import child
-from pipeline.loader.worker import WorkerError
-from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader
-from tests.pipeline.loader.programs import start_program
-from tests.pipeline.loader.ring.deadly import (
+from penstock.pipeline.loader.engines import worker
+from penstock.pipeline.loader.worker_errors import WorkerError
+from tests.pipeline.loader.engines.deadly import (
     RECORD,
     N,
     expected,
     position_of,
     sampler,
 )
+from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader
+from tests.pipeline.loader.programs import start_program
 from tests.pipeline.loader.trying import EACH, FEW, let_try
 
 SCRIPT = """
@@ -28,10 +28,10 @@ import sys
 from tests.pipeline.loader.fakes import FakeDataset, make_loader
 from tests.pipeline.loader.trying import EACH, FEW, let_try
 
-def reached(moment, crews):
+def reached(moment, pools):
     if moment == "starting":
-        return FEW in crews and not crews[FEW].is_ready
-    return EACH in crews and crews[EACH].is_ready
+        return FEW in pools and not pools[FEW].is_ready
+    return EACH in pools and pools[EACH].is_ready
 
 if __name__ == "__main__":
     moment, end = sys.argv[1:]
@@ -41,7 +41,7 @@ if __name__ == "__main__":
     try:
         while True:
             for batch in loader:
-                if not said and reached(moment, loader._engine._crews):
+                if not said and reached(moment, loader._engine.pools):
                     said = True
                     print("now", flush=True)
                     if end == "exit":
@@ -91,10 +91,10 @@ def test_nothing_is_left_however_the_main_process_ends(tmp_path, moment, end):
     process.communicate(timeout=5)
 
 
-def _until_chosen(loader, formation):
-    """Go through epochs until a formation computes alone."""
+def _until_chosen(loader, layout):
+    """Go through epochs until a layout computes alone."""
     end = time.monotonic() + 60
-    while not (loader._engine._is_settled and list(loader._engine._crews) == [formation]):
+    while not (loader._engine.is_settled and list(loader._engine.pools) == [layout]):
         assert time.monotonic() < end
         list(loader)
         time.sleep(0.02)
@@ -111,9 +111,9 @@ def test_chosen_processes_that_are_ended_are_replaced(number):
         loader.dataset.slow_s = 0.02
         iterator = iter(loader)
         next(iterator)
-        os.kill(loader._engine._crews[EACH].pids[0], number)
+        os.kill(loader._engine.pools[EACH].pids[0], number)
         list(iterator)
-        assert list(loader._engine._crews) == [EACH], "threads of this process do not step in"
+        assert list(loader._engine.pools) == [EACH], "threads of this process do not step in"
         loader.set_epoch(0)
         assert digests(loader) == expected(quarantined=False)
         assert loader.state_dict()["quarantined"] == []
@@ -159,6 +159,6 @@ def test_what_steps_in_while_the_chosen_starts_again_is_ended(closed):
 
 
 def test_the_chosen_that_cannot_start_again_ends_the_run(closed, monkeypatch):
-    monkeypatch.setattr(child, "_end_with_parent", lambda: os._exit(3))
+    monkeypatch.setattr(worker, "end_with_parent", lambda **options: os._exit(3))
     with pytest.raises(WorkerError, match="exit code 3"):
         _until_chosen(closed, FEW)

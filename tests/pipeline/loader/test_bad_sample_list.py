@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.loader.bad_samples import BadSampleLog
-from pipeline.loader.contract import Fault
+from penstock.pipeline.loader.contract import Fault
+from penstock.pipeline.loader.faults import BadSampleLog
 from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader
 
 HEADER = "epoch,position,index,key,storage,cause,action,split\r\n"

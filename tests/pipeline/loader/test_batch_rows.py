@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipeline.collates.stack import stack
-from pipeline.loader.compute import BatchComputer
-from pipeline.loader.contract import BatchTask
-from pipeline.samplers.random import RandomSampler
-from pipeline.samplers.sequential import SequentialSampler
+from penstock.pipeline.collates.stack import stack
+from penstock.pipeline.loader.compute import BatchComputer
+from penstock.pipeline.loader.contract import BatchTask
+from penstock.pipeline.samplers.random import RandomSampler
+from penstock.pipeline.samplers.sequential import SequentialSampler
 from tests.contracts.equality import assert_same
 from tests.datasets.test_map_dataset import dataset
 from tests.pipeline.loader.fakes import digest, make_loader
@@ -17,8 +17,8 @@ from tests.pipeline.loader.fakes import digest, make_loader
 ENGINES = {
     "inline": {"engine": "inline"},
     "torch": {"engine": "torch", "num_workers": 2, "multiprocessing_context": "fork"},
-    "ring threads": {"engine": "ring", "num_workers": 2, "processes": 0},
-    "ring processes": {"engine": "ring", "num_workers": 2, "processes": 1},
+    "threads": {"engine": "threads", "num_workers": 2, "processes": 0},
+    "processes": {"engine": "processes", "num_workers": 2, "processes": 1},
 }
 
 

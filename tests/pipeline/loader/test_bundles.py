@@ -6,19 +6,21 @@ import gc
 import threading
 import time
 from itertools import accumulate
+from typing import ClassVar
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.collates.stack import stack
-from pipeline.digest import batch_digest
-from pipeline.loader.bundles import row_bytes
-from pipeline.loader.contract import Delivery
-from pipeline.loader.faults import BadSampleError
-from pipeline.loader.ring.board import Board
-from pipeline.loader.ring.threads import ThreadCrew
-from pipeline.samplers.sequential import SequentialSampler
+from penstock.core.contracts import CollateCapabilities
+from penstock.pipeline.collates.stack import stack
+from penstock.pipeline.loader.bundles import row_bytes
+from penstock.pipeline.loader.contract import Delivery
+from penstock.pipeline.loader.digest import batch_digest
+from penstock.pipeline.loader.engines.pool import Pending
+from penstock.pipeline.loader.engines.threads import ThreadPool
+from penstock.pipeline.loader.faults import BadSampleError
+from penstock.pipeline.samplers.sequential import SequentialSampler
 from tests.pipeline.loader.bundled import (
     ALONE,
     PROCESS,
@@ -52,7 +54,7 @@ def test_batches_are_those_that_are_made_alone(
         found = []
         for ways in (ALONE, where):
             with pytest.MonkeyPatch.context() as patched:
-                patched.setattr("pipeline.loader.bundles.BUNDLE_BYTES", 10_000 * most)
+                patched.setattr("penstock.pipeline.loader.bundles.BUNDLE_BYTES", 10_000 * most)
                 with make_loader(dataset(Arrays(arrays_folder)), **{**ways, **share}) as loader:
                     first = min(start, len(loader))
                     loader.load_state_dict({**loader.state_dict(), "next_batch": first})
@@ -75,7 +77,7 @@ def test_bundles_grow_to_sixteen_and_to_their_bytes(arrays_folder, monkeypatch):
 
     held = row_bytes(next(iter(make_loader(dataset(storage), batch_size=1, **ALONE))))
     assert held == 8 * 6 * 3 + 3 * 4 + 8 * 4 + 1, "label, index, position and epoch; valid"
-    monkeypatch.setattr("pipeline.loader.bundles.BUNDLE_BYTES", 75 * held)
+    monkeypatch.setattr("penstock.pipeline.loader.bundles.BUNDLE_BYTES", 75 * held)
     for batch_size, most in ((30, 60), (37, 74), (38, 38), (80, 80)):
         storage = Arrays(arrays_folder)
         with make_loader(dataset(storage), batch_size=batch_size, **THREADS) as loader:
@@ -200,36 +202,21 @@ def test_the_next_bundle_is_computed_as_soon_as_one_is_begun(arrays_folder):
                     time.sleep(0.001)
 
 
-def test_a_bundle_that_comes_first_is_shared_with_nobody(arrays_folder):
-    compute = computer(Arrays(arrays_folder))
-    assert compute.spreads
-    crew = ThreadCrew(compute, 3, depth=4, timeout_s=20)
-    try:
-        crew.submit([0, 1], [task(0, 1, 2), task(1, 3)])
-        crew.submit([2], [task(2, 4)])
-        taken = [crew.take(ticket).batch["index"].tolist() for ticket in range(3)]
-        assert taken == [[1, 2], [3], [4]]
-    finally:
-        start = time.monotonic()
-        crew.close()
-    assert time.monotonic() - start < 4, "no thread waits for work to share"
-
-
 def test_what_a_batch_took_is_counted_before_it_is_handed_over(arrays_folder, monkeypatch):
-    put, counted = Board.put, []
+    put, counted = Pending.put, []
 
-    def looked(self, ticket, outcome):
-        counted.append((ticket, crew.usage.batches))
-        put(self, ticket, outcome)
+    def looked(self, outcome):
+        counted.append((self.task.number, pool.usage.batches))
+        put(self, outcome)
 
-    monkeypatch.setattr(Board, "put", looked)
-    crew = ThreadCrew(computer(Arrays(arrays_folder)), 1, depth=4, timeout_s=20)
+    monkeypatch.setattr(Pending, "put", looked)
+    pool = ThreadPool(computer(Arrays(arrays_folder)), 1, depth=4, timeout_s=20)
     try:
-        crew.submit([0, 1, 2], [task(0, 1, 2), task(1, 3), task(2, 4)])
-        crew.submit([3], [task(3, 5)])
-        assert [crew.take(ticket).number for ticket in range(4)] == [0, 1, 2, 3]
+        waiting = [*pool.submit([task(0, 1, 2), task(1, 3), task(2, 4)])]
+        waiting += pool.submit([task(3, 5)])
+        assert [pool.take(pending).number for pending in waiting] == [0, 1, 2, 3]
     finally:
-        crew.close()
+        pool.close()
     assert counted == [(0, 3), (1, 3), (2, 3), (3, 4)]
 
 
@@ -254,28 +241,37 @@ class OneByOne:
 
 def test_what_is_dropped_is_computed_no_further():
     compute = OneByOne()
-    crew = ThreadCrew(compute, 1, depth=2, timeout_s=20)
+    pool = ThreadPool(compute, 1, depth=2, timeout_s=20)
     try:
-        crew.submit([0, 1, 2], [task(number, number) for number in range(3)])
+        pool.submit([task(number, number) for number in range(3)])
         assert compute.is_waiting.wait(20)
-        crew.drop()
+        pool.drop()
         compute.free.set()
-        crew.submit([3, 4], [task(3, 3), task(4, 4)])
-        assert [crew.take(ticket).number for ticket in (3, 4)] == [3, 4]
+        waiting = pool.submit([task(3, 3), task(4, 4)])
+        assert [pool.take(pending).number for pending in waiting] == [3, 4]
         assert compute.begun == [0, 3, 4]
     finally:
-        crew.close()
+        pool.close()
 
 
-def _with_a_row_more(columns):
-    return {**stack.columns(columns), "names": ["one", "too", "many"] * 100}
+class _WithMoreNames:
+    """A collate whose batches have a list that is not one of rows."""
+
+    names: ClassVar = {"names": ["one", "too", "many"] * 100}
+
+    @property
+    def capabilities(self) -> CollateCapabilities:
+        return CollateCapabilities(columns=self.columns)
+
+    def __call__(self, samples):
+        return {**stack(samples), **self.names}
+
+    def columns(self, columns):
+        return {**stack.columns(columns), **self.names}
 
 
 def test_what_cannot_be_cut_is_made_alone(arrays_folder):
-    def collate(samples):
-        return {**stack(samples), "names": ["one", "too", "many"] * 100}
-
-    collate.columns = _with_a_row_more
-    ways = {**THREADS, "collate": collate, "batch_size": 2}
+    ways = {**THREADS, "collate": _WithMoreNames(), "batch_size": 2}
     with make_loader(dataset(Arrays(arrays_folder)), **ways) as loader:
+        assert loader._compute.can.way == "columns"
         assert [batch["index"].tolist() for batch in loader][:3] == [[0, 1], [2, 3], [4, 5]]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from datasets.map_dataset import MapDataset
-from pipeline.collates.stack import stack
-from pipeline.loader.compute import BatchComputer
-from pipeline.loader.contract import BatchTask
-from pipeline.samplers.sequential import SequentialSampler
+from penstock.datasets.map_dataset import MapDataset
+from penstock.pipeline.collates.stack import stack
+from penstock.pipeline.loader.compute import BatchComputer
+from penstock.pipeline.loader.contract import BatchTask
+from penstock.pipeline.samplers.sequential import SequentialSampler
 from tests.contracts.equality import assert_same
 from tests.datasets.test_map_dataset import dataset
 

@@ -15,8 +15,8 @@ from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader
 
 ENGINES = {
     "inline": {"engine": "inline"},
-    "threads": {"engine": "ring", "num_workers": 2, "processes": 0},
-    "processes": {"engine": "ring", "num_workers": 2, "processes": 1},
+    "threads": {"engine": "threads", "num_workers": 2, "processes": 0},
+    "processes": {"engine": "processes", "num_workers": 2, "processes": 1},
     "auto": {"engine": "auto", "num_workers": 2},
     "torch": {"engine": "torch", "num_workers": 1},
 }
@@ -47,7 +47,7 @@ def test_closed_while_another_thread_waits_for_a_batch(engine):
         raise LookupError("the real error")
     thread.join(20)
     assert not thread.is_alive()
-    assert [isinstance(error, RuntimeError) for error in ended] == [True]
+    assert [isinstance(error, RuntimeError) for error in ended] == [True], ended
     deadline = time.monotonic() + 20
     while penstock_threads() - before and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -10,11 +10,9 @@ import time
 import psutil
 import pytest
 
-from pipeline.loader import starting
-from pipeline.loader.shared_memory import check_shared_memory
-from pipeline.loader.watch import LoaderTimeoutError
-from pipeline.loader.worker import WorkerError
-from pipeline.samplers.random import RandomSampler
+from penstock.pipeline.loader.engines import pool
+from penstock.pipeline.loader.worker_errors import LoaderTimeoutError, WorkerError
+from penstock.pipeline.samplers.random import RandomSampler
 from tests.contracts.engine import check_engine
 from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader
 
@@ -160,7 +158,7 @@ def test_what_cannot_be_sent_to_workers_is_told():
 
 
 def test_more_workers_than_cores_warn_once(caplog, recwarn):
-    starting._said.clear()
+    pool._said.clear()
     many = len(os.sched_getaffinity(0)) + 1
     expected = digests(make_loader(FakeDataset(20)))
     with caplog.at_level(logging.WARNING):
@@ -169,16 +167,6 @@ def test_more_workers_than_cores_warn_once(caplog, recwarn):
                 assert digests(loader) == expected
     assert [record for record in caplog.messages if "CPU cores" in record] == [caplog.messages[0]]
     assert not [warning for warning in recwarn if "DataLoader" in str(warning.message)]
-
-
-def test_small_shared_memory_is_found_before_the_first_batch(monkeypatch):
-    loader = make_loader(FakeDataset(40, size=64))
-    task = next(loader._tasks(epoch=0, start=0, quarantine=frozenset()))
-    check_shared_memory(loader._compute, task, in_flight=5)
-    monkeypatch.setattr("pipeline.loader.shared_memory._free_bytes", lambda path: 100_000)
-    with pytest.raises(ValueError, match=r"/dev/shm has 0 MB free.*--shm-size"):
-        check_shared_memory(loader._compute, task, in_flight=5)
-    check_shared_memory(loader._compute, task, in_flight=1)
 
 
 def test_many_kept_batches_do_not_run_out_of_descriptors():

@@ -10,19 +10,19 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from pipeline.samplers.random import RandomSampler
+from penstock.pipeline.samplers.random import RandomSampler
 from tests.pipeline.loader.fakes import FakeDataset, digest, digests, make_loader
 
 N, BATCHES = 40, 5
 AHEAD = 4  # batches that two workers compute ahead
-THREADS = {"engine": "ring", "num_workers": 2}
+THREADS = {"engine": "threads", "num_workers": 2}
 WAYS = pytest.mark.parametrize(
     "settings",
     [
         {"engine": "inline"},
         THREADS,
         {**THREADS, "engine": "auto"},
-        {**THREADS, "processes": 1, "multiprocessing_context": "fork"},
+        {**THREADS, "engine": "processes", "processes": 1, "multiprocessing_context": "fork"},
         {"engine": "torch", "num_workers": 2, "multiprocessing_context": "fork"},
     ],
     ids=["inline", "threads", "auto", "process", "torch"],

@@ -8,9 +8,10 @@ import logging
 import numpy as np
 import pytest
 
-from pipeline.loader.faults import BadSampleError
-from pipeline.samplers.random import RandomSampler
-from pipeline.samplers.sequential import SequentialSampler
+from penstock.core.contracts import SamplerCapabilities
+from penstock.pipeline.loader.faults import BadSampleError
+from penstock.pipeline.samplers.random import RandomSampler
+from penstock.pipeline.samplers.sequential import SequentialSampler
 from tests.pipeline.loader.fakes import FakeDataset, FakeStream, digests, make_loader
 from tests.pipeline.loader.staged import RowsCollated, StagedFake
 
@@ -19,7 +20,7 @@ BAD = (3, 17, 200, 399)
 
 
 class SameLabel(RandomSampler):
-    same = "label"
+    capabilities = SamplerCapabilities(same=("label",))
 
 
 def _rows(loader) -> list[tuple[int, int, bool]]:
@@ -74,7 +75,7 @@ def test_replacements_are_of_the_same_class_if_the_sampler_asks_for_it():
 class InOrder(SequentialSampler):
     def __init__(self, *same):
         super().__init__(N)
-        self.same = same
+        self.capabilities = SamplerCapabilities(same=same)
 
 
 def _with_columns(bad, **columns):
@@ -148,9 +149,7 @@ def test_raise_says_it_in_one_line():
 
 
 def test_evaluation_skips_and_takes_everything_once():
-    loader = make_loader(
-        FakeDataset(N, bad=BAD), RandomSampler(N), split="val", eval_batch_size=30, batch_size=8
-    )
+    loader = make_loader(FakeDataset(N, bad=BAD), split="val", eval_batch_size=30, batch_size=8)
     for _ in range(2):
         rows = _rows(loader)
         assert [row[1] for row in rows] == [i for i in range(N) if i not in BAD]

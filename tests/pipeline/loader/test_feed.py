@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipeline.loader.feed import indexed_tasks
-from pipeline.loader.plan import BatchPlan
+from penstock.core.contracts import SamplerCapabilities
+from penstock.pipeline.loader.plan import BatchPlan, indexed_tasks
 from tests.pipeline.loader.fakes import FakeDataset, FakeStream, make_loader
 
 
@@ -48,8 +48,7 @@ class Counting:
     def __init__(self, n, *, several):
         self._n = n
         self.calls = 0
-        if several:
-            self.at = self._at
+        self.capabilities = SamplerCapabilities(at=self._at if several else None)
 
     def __len__(self):
         return self._n
@@ -69,7 +68,8 @@ def test_many_batches_are_asked_for_at_once_and_are_the_same(tail, world_size, r
     tasks, calls = [], []
     for several in (True, False):
         sampler = Counting(5003, several=several)
-        found = indexed_tasks(plan, sampler, 5003, epoch=3, start=5, quarantine=frozenset())
+        at = sampler.capabilities.at
+        found = indexed_tasks(plan, sampler, 5003, at, epoch=3, start=5, quarantine=frozenset())
         tasks.append([repr(task) for task in found])
         calls.append(sampler.calls)
     assert tasks[0] == tasks[1]
@@ -77,9 +77,9 @@ def test_many_batches_are_asked_for_at_once_and_are_the_same(tail, world_size, r
     assert calls[0] <= 5003 // world_size // 1000 + 8 < calls[1]
 
 
-def test_positions_asked_for_at_once_are_checked(monkeypatch):
+def test_positions_asked_for_at_once_are_checked():
     sampler = Counting(40, several=True)
-    monkeypatch.setattr(sampler, "at", lambda epoch, positions: positions + 1)
+    sampler.capabilities = SamplerCapabilities(at=lambda epoch, positions: positions + 1)
     with pytest.raises(ValueError, match=r"Counting: at\(0, \.\.\.\) has record 40, expected 0 to"):
         list(make_loader(FakeDataset(40), sampler=sampler, batch_size=8))
 

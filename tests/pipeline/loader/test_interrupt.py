@@ -38,7 +38,7 @@ if __name__ == "__main__":
         print("ready", flush=True)
         with make_loader(
             FakeDataset(4000, slow_s=0.05), engine=sys.argv[1], num_workers=2,
-            processes=2 if sys.argv[1] == "ring" else 0, multiprocessing_context=sys.argv[2],
+            processes=2 if sys.argv[1] == "processes" else 0, multiprocessing_context=sys.argv[2],
         ) as loader:
             list(loader)
     except KeyboardInterrupt:
@@ -49,8 +49,8 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("engine", "start_method"),
     [
-        ("ring", "forkserver"),
-        pytest.param("ring", "spawn", marks=pytest.mark.slow),
+        ("processes", "forkserver"),
+        pytest.param("processes", "spawn", marks=pytest.mark.slow),
         pytest.param("torch", "spawn", marks=pytest.mark.slow),
     ],
 )

@@ -1,11 +1,11 @@
-"""Tasks as one task, a batch as several, and how many there may be."""
+"""Tasks as one task, and a batch as several."""
 
 from __future__ import annotations
 
 import torch
 
-from pipeline.digest import batch_digest
-from pipeline.loader.bundles import BundleSize, can_join, joined, split_rows
+from penstock.pipeline.loader.bundles import can_join, joined, split_rows
+from penstock.pipeline.loader.digest import batch_digest
 from tests.pipeline.loader.bundled import Arrays, computer, task
 
 
@@ -50,8 +50,3 @@ def test_rows_are_cut_where_the_batches_end():
     assert third["x"].tolist() == [[8, 9], [10, 11]] and third["key"] == ["e", "f"]
     assert split_rows(batch, [1, 3]) is None
     assert split_rows({**batch, "one": 3}, [6]) is None
-
-
-def test_the_first_bundle_is_a_batch():
-    size = BundleSize()
-    assert [size.next() for _ in range(7)] == [1, 2, 4, 8, 16, 16, 16]

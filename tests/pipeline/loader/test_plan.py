@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.loader.plan import BatchPlan
+from penstock.pipeline.loader.plan import BatchPlan
 
 sizes = {
     "n": st.integers(0, 300),
@@ -127,12 +127,6 @@ def test_errors_say_what_to_do():
         BatchPlan(100, 10, 2, 2)
     with pytest.raises(IndexError):
         BatchPlan(100, 10).batch(10)
-
-
-def test_sizes_are_described():
-    assert BatchPlan(1000, 128, 2).describe() == "batch 128 = 2 ranks x 64"
-    assert BatchPlan(1000, 100, 3).describe() == "batch 100 = 3 ranks x 33-34"
-    assert BatchPlan(1000, 100).describe() == "batch 100"
 
 
 def test_no_data_makes_no_batches():

@@ -12,16 +12,16 @@ import weakref
 import numpy as np
 import pytest
 
-from pipeline.loader import read_ahead
-from pipeline.loader.read_ahead import ReadAhead
-from pipeline.loader.ring.process import Job, WorkerProcess
-from pipeline.loader.watch import LoaderTimeoutError
-from tests.pipeline.loader.fakes import FakeDataset, digest, digests, make_loader
-from tests.pipeline.loader.ring.deadly import RECORD, N, expected, sampler
+from penstock.pipeline.loader import read_ahead
+from penstock.pipeline.loader.engines.worker_process import Job, WorkerProcess
+from penstock.pipeline.loader.read_ahead import ReadAhead
+from penstock.pipeline.loader.worker_errors import LoaderTimeoutError
+from tests.pipeline.loader.engines.deadly import RECORD, N, expected, sampler
+from tests.pipeline.loader.fakes import FakeDataset, digest, digests, make_loader, the_pool
 from tests.pipeline.loader.staged import RowsCollated, StagedFake
 
-THREADS = {"engine": "ring", "num_workers": 1, "prefetch_factor": 1, "collate": RowsCollated()}
-PROCESS = {**THREADS, "processes": 1, "multiprocessing_context": "fork"}
+THREADS = {"engine": "threads", "num_workers": 1, "prefetch_factor": 1, "collate": RowsCollated()}
+PROCESS = {**THREADS, "engine": "processes", "processes": 1, "multiprocessing_context": "fork"}
 WAYS = pytest.mark.parametrize("settings", [THREADS, PROCESS], ids=["threads", "process"])
 FORK = multiprocessing.get_context("fork")
 
@@ -111,7 +111,7 @@ def test_breaking_off_ends_the_reading():
             count = len(begun)
             time.sleep(0.2)
             assert len(begun) == count
-        assert not loader._engine._crew._reader._readings, "no records are kept"
+        assert not the_pool(loader)._reader._readings, "no records are kept"
         begun.clear()
         assert digests(loader) == digests(make_loader(FakeDataset(800)))
         assert sorted(begun) == list(range(0, 800, 8))
@@ -156,7 +156,7 @@ def test_a_record_that_kills_whoever_reads_it_is_quarantined(caplog):
 def test_what_waits_in_a_process_has_no_deadline_yet():
     worker = object.__new__(WorkerProcess)
     worker.num_threads, worker._timeout_s = 2, 10.0
-    worker.jobs = {ticket: Job(ticket, None) for ticket in range(5)}
+    worker.jobs = {ticket: Job([], 0) for ticket in range(5)}
     worker._deadlines = {}
     worker._expect()
     assert set(worker._deadlines) == {0, 1}
@@ -172,7 +172,7 @@ def test_a_data_set_that_gives_whole_samples_is_read_as_ever(caplog, monkeypatch
         for _ in range(2):
             with make_loader(FakeDataset(80), **THREADS, read_ahead=3) as loader:
                 assert digests(loader) == digests(make_loader(FakeDataset(80)))
-                assert loader._engine._crew._reader is None
+                assert the_pool(loader)._reader is None
     assert caplog.text.count("loader.read_ahead=3 changes nothing") == 1
 
 
@@ -216,5 +216,5 @@ def test_records_that_were_taken_are_held_by_nobody():
 
 
 def test_less_than_nothing_is_refused():
-    with pytest.raises(ValueError, match=r"loader.read_ahead is -1; needs 0 or more"):
+    with pytest.raises(ValueError, match=r"loader.read_ahead is -1: .* greater than or equal to 0"):
         make_loader(FakeDataset(8), read_ahead=-1)

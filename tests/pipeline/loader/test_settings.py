@@ -6,10 +6,33 @@ import math
 
 import pytest
 
-from pipeline.loader.settings import LoaderSettings
+from penstock.pipeline.loader.settings import LoaderSettings
 
 
 @pytest.mark.parametrize("wrong", [0, -1.0, 1e8, math.inf, math.nan])
 def test_a_wait_that_no_clock_takes_is_refused(wrong):
-    with pytest.raises(ValueError, match=r"loader\.timeout_s is .*; needs more than 0, up to 1e"):
+    with pytest.raises(ValueError, match=r"timeout_s is .*: input should be (greater|less)"):
         LoaderSettings(timeout_s=wrong)
+
+
+def test_an_engine_that_nobody_has_is_refused_before_there_is_data():
+    with pytest.raises(ValueError, match=r"loader.engine is 'warp'; engines: auto, inline, proc"):
+        LoaderSettings(engine="warp")
+    with pytest.raises(ValueError, match=r"new name: type loader.engine=processes"):
+        LoaderSettings(engine="ring", processes=2)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"batch_size": 0}, "loader.batch_size is 0: .* greater than or equal to 1"),
+        ({"eval_batch_size": 0}, "eval_batch_size is 0: .* greater than or equal to 1"),
+        ({"num_workers": "many"}, "num_workers is 'many': .* integer, or input should be 'auto'"),
+        ({"processes": -1}, "processes is -1: .* greater than or equal to 0"),
+        ({"read_ahead": 1025}, "read_ahead is 1025: .* less than or equal to 1024"),
+    ],
+)
+def test_numbers_are_bounded(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        LoaderSettings(**wrong)
+    assert LoaderSettings(batch_size=1 << 20).batch_size == 1 << 20

@@ -23,7 +23,7 @@ class Hanging(FakeDataset):
         return super().fetch(indices, positions, epoch)
 
 def loader_of(engine, start_method, dataset):
-    processes = 2 if engine == "ring" else 0
+    processes = 2 if engine == "processes" else 0
     return make_loader(
         dataset, engine=engine, num_workers=2, processes=processes,
         multiprocessing_context=start_method,
@@ -66,7 +66,7 @@ OTHERS = (
     MAIN
     + """
 if __name__ == "__main__":
-    for batch in loader_of("ring", "forkserver", FakeDataset(40)):
+    for batch in loader_of("processes", "forkserver", FakeDataset(40)):
         pass
     context = multiprocessing.get_context("forkserver")
     context.Process(target=time.sleep, args=(3600,), daemon=True).start()
@@ -77,11 +77,11 @@ if __name__ == "__main__":
 )
 
 ENGINES = [
-    ("ring", "fork"),
-    ("ring", "forkserver"),
+    ("processes", "fork"),
+    ("processes", "forkserver"),
     ("torch", "fork"),
     ("torch", "forkserver"),
-    pytest.param("ring", "spawn", marks=pytest.mark.slow),
+    pytest.param("processes", "spawn", marks=pytest.mark.slow),
     pytest.param("torch", "spawn", marks=pytest.mark.slow),
 ]
 
@@ -136,9 +136,9 @@ class _RunsCommands(FakeDataset):
         return super().fetch(indices, positions, epoch)
 
 
-@pytest.mark.parametrize("engine", ["ring", "torch"])
+@pytest.mark.parametrize("engine", ["processes", "torch"])
 def test_commands_of_a_data_set_are_terminated_as_usual(engine):
-    processes = 1 if engine == "ring" else 0
+    processes = 1 if engine == "processes" else 0
     dataset = _RunsCommands(16)
     settings = {"num_workers": 1, "processes": processes, "multiprocessing_context": "fork"}
     with make_loader(dataset, engine=engine, **settings) as loader:

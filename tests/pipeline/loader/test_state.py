@@ -1,6 +1,6 @@
 """One state of what the loaders of all ranks say."""
 
-from pipeline.loader.state import united
+from penstock.pipeline.loader.state import united
 
 
 def test_what_any_rank_has_quarantined_is_in_the_one_state():

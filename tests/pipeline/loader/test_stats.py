@@ -6,12 +6,12 @@ import json
 
 import pytest
 import torch
-from fakes import FakeDataset, make_loader
 
-from datasets.stage_times import StageTimes
-from pipeline.loader import stats as module
-from pipeline.loader.contract import Delivery
-from pipeline.loader.stats import LoaderStats, LoaderTimes
+from penstock.core.stage_times import StageTimes
+from penstock.pipeline.loader import stats as module
+from penstock.pipeline.loader.contract import Delivery
+from penstock.pipeline.loader.stats import LoaderStats, LoaderTimes
+from tests.pipeline.loader.fakes import FakeDataset, make_loader
 
 
 @pytest.fixture

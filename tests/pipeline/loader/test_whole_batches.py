@@ -7,21 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datasets.map_dataset import MapDataset
-from datasets.sample import BadRecord
-from datasets.storages.memmap import MemmapStorage
-from pipeline import compose
-from pipeline.build import build_loader
-from pipeline.collates.list import ListCollate
-from pipeline.collates.stack import stack
-from pipeline.loader.compute import BatchComputer
-from pipeline.loader.contract import BatchTask
-from pipeline.samplers.sequential import SequentialSampler
+from penstock import compose
+from penstock.core.sample import BadRecord
+from penstock.datasets.map_dataset import MapDataset
+from penstock.datasets.storages.memmap.storage import MemmapStorage
+from penstock.pipeline.build import build_loader
+from penstock.pipeline.collates.list import ListCollate
+from penstock.pipeline.collates.stack import stack
+from penstock.pipeline.loader.compute import BatchComputer
+from penstock.pipeline.loader.contract import BatchTask
+from penstock.pipeline.samplers.sequential import SequentialSampler
+from penstock.transforms.cpu.stack import build_stack
+from penstock.transforms.decode.raw import RawDecoder
 from tests.building import build_step
 from tests.contracts.equality import assert_same
 from tests.pipeline.loader.fakes import Bare
-from transforms.cpu.stack import build_stack
-from transforms.decode.raw import RawDecoder
 
 N = 37
 KEYS = (
@@ -118,7 +118,7 @@ class Decoding(MapDataset):
 
 
 class Reading(MapDataset):
-    def read(self, indices):
+    def read(self, indices, positions, epoch):
         return [BadRecord(0, "0", "gone") for _ in indices]
 
 
@@ -172,8 +172,8 @@ def test_nothing_is_read_ahead_where_batches_are_taken_whole(folder):
 
 WAYS = [
     ["loader=inline"],
-    ["loader=ring", "loader.num_workers=2"],
-    ["loader=ring", "loader.num_workers=2", "loader.processes=1"],
+    ["loader=threads", "loader.num_workers=2"],
+    ["loader=processes", "loader.num_workers=2", "loader.processes=1"],
     ["loader=torch", "loader.num_workers=2", "loader.multiprocessing_context=fork"],
 ]
 
@@ -185,9 +185,9 @@ def test_every_engine_makes_the_batches_of_single_samples(folder, way):
 
     def epochs(overrides, *, whole):
         with build_loader(compose([*common, *overrides])) as loader:
-            assert loader._compute._whole.likely
+            assert loader._compute.can.way == "columns"
             if not whole:
-                loader._compute._whole._stack = None
+                loader._compute._by_columns = None
             return [list(loader) for _ in range(2)]
 
     expected = epochs(["loader=inline"], whole=False)

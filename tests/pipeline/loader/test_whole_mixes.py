@@ -7,25 +7,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datasets.map_dataset import MapDataset
-from datasets.memory_index import MemoryIndex
-from datasets.mix_columns import Part, joined
-from datasets.mix_dataset import MixDataset
-from datasets.mix_index import MixIndex
-from datasets.storages.memmap import MemmapStorage
-from pipeline import compose
-from pipeline.build import build_loader
-from pipeline.collates.stack import stack
-from pipeline.loader.compute import BatchComputer
-from pipeline.loader.contract import BatchTask
-from pipeline.loader.pieces import pieces_of
-from pipeline.samplers.sequential import SequentialSampler
+from penstock import compose
+from penstock.core.contracts import DatasetCapabilities
+from penstock.datasets.map_dataset import MapDataset
+from penstock.datasets.mix import MixDataset, MixIndex, Part, joined
+from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.datasets.storages.memmap import MemmapStorage
+from penstock.pipeline.build import build_loader
+from penstock.pipeline.collates.stack import stack
+from penstock.pipeline.loader.by_sample import pieces_of
+from penstock.pipeline.loader.compute import BatchComputer
+from penstock.pipeline.loader.contract import BatchTask
+from penstock.pipeline.samplers.sequential import SequentialSampler
+from penstock.transforms.cpu.stack import build_stack
+from penstock.transforms.decode.raw import RawDecoder
 from tests.building import build_step
 from tests.contracts.equality import assert_same
 from tests.laws.runs import digests
 from tests.pipeline.loader.fakes import Bare
-from transforms.cpu.stack import build_stack
-from transforms.decode.raw import RawDecoder
 
 SIZES = {"a": 13, "b": 7, "c": 5}
 CLASSES = {"a": ["ant", "bee", "cat"], "b": ["dog", "cat", "ant"], "c": ["bee"]}
@@ -151,10 +150,10 @@ def test_masks_get_the_classes_of_the_mix(tmp_path):
         data = mixed(*folders, bare=bare)
         for source in data.sources.values():
             index = OwnIndex.of(source.index)
-            index.field_classes = {"mask": CLASSES["a" if len(source) == 13 else "b"]}
+            index._field_classes = {"mask": CLASSES["a" if len(source) == 13 else "b"]}
             source.storage.__dict__["_index" if not bare else "index"] = index
         again = MixDataset(data.sources)
-        assert again.gives_columns != bare
+        assert bool(again.capabilities.columns) != bare
         assert again.index.field_classes["mask"] == ("ant", "bee", "cat", "dog")
         batches.append(computed(again, [0, 14, 3, 19]))
     assert_same(*batches)
@@ -194,7 +193,7 @@ def test_class_ids_without_names_beside_named_ones_are_refused_as_of_samples(tmp
         label = {"label": storage.index.column("label")}
         storage.__dict__["index" if bare else "_index"] = OwnIndex(list("tuvwxyz"), label)
         again = MixDataset(data.sources)
-        assert again.gives_columns != bare
+        assert bool(again.capabilities.columns) != bare
         with pytest.raises(ValueError, match="'label' of 'b' has class ids without names"):
             computed(again, [0, 14])
 
@@ -208,9 +207,9 @@ def test_fields_come_in_the_order_of_the_first_sample():
 
 
 def test_a_source_without_columns_leaves_all_to_samples(folders):
-    assert mixed(*folders).gives_columns
+    assert mixed(*folders).capabilities.columns
     bare = mixed(*folders[:1], bare=True).sources | mixed(*folders[1:]).sources
-    assert not MixDataset(bare).gives_columns
+    assert not MixDataset(bare).capabilities.columns
 
 
 def test_rows_of_a_column_are_those_of_the_whole_column(folders):
@@ -218,28 +217,39 @@ def test_rows_of_a_column_are_those_of_the_whole_column(folders):
     index = mixed(*folders).index
     for indices in (rng.integers(0, 25, 40), np.array([14, 13]), np.zeros(0, np.int64)):
         for name in index.columns:
-            index._columns.clear()
             found = index.values(name, indices)
             assert found.tolist() == index.column(name)[indices].tolist(), name
-    index._columns.clear()
-    index.values("label", np.array([3, 20]))
-    assert not index._columns, "no column was put together"
     with pytest.raises(KeyError, match="no column 'size'; of all sources: size_bytes, "):
         index.values("size", np.array([0]))
     in_memory = MixIndex({"x": MemoryIndex(["p", "q"], {"label": [5, 6]}), "y": index})
     assert in_memory.values("label", np.array([1, 2, 0])).tolist()[::2] == [6, 5]
 
 
+class Heavy:
+    """A dataset whose records take a megabyte each."""
+
+    def __init__(self, inner):
+        self.index, self.fetch, self.fingerprint = inner.index, inner.fetch, inner.fingerprint
+        self.capabilities = DatasetCapabilities(
+            held_bytes=lambda indices: np.full(len(indices), 1 << 20)
+        )
+
+    def __len__(self):
+        return len(self.index)
+
+
 def test_large_records_of_a_mix_are_computed_in_pieces(folders):
     data = mixed(*folders)
     for source in data.sources.values():
-        source.held_bytes = lambda indices: np.full(len(indices), 1 << 20)
-    assert pieces_of(data, np.array([0, 20, 14, 3])) == [slice(0, 2), slice(2, 4)]
+        assert source.capabilities.held_bytes
+    data = MixDataset({name: Heavy(source) for name, source in data.sources.items()})
+    sizes = data.capabilities.held_bytes(np.array([0, 20, 14, 3]))
+    assert pieces_of(sizes, 4) == [slice(0, 2), slice(2, 4)]
 
 
 WAYS = {
-    "threads": {"engine": "ring", "num_workers": 2},
-    "processes": {"engine": "ring", "num_workers": 2, "processes": 1},
+    "threads": {"engine": "threads", "num_workers": 2},
+    "processes": {"engine": "processes", "num_workers": 2, "processes": 1},
     "torch": {"engine": "torch", "num_workers": 2, "multiprocessing_context": "fork"},
 }
 
@@ -254,10 +264,10 @@ def test_every_engine_makes_the_batches_of_single_samples(folders, way):
     data += ["dataset.sources.b.weight=2.5", "dataset.length=40"]
     config = compose([*data, "augment=small", "loader.batch_size=6", "loader.drop_last=false"])
     with build_loader(config) as loader:
-        assert loader._compute._whole.likely
+        assert loader._compute.can.way == "columns"
     inline = {"engine": "inline", "num_workers": 0}
     whole = digests(config, **inline)
     assert digests(config, **WAYS[way]) == whole
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MixDataset, "gives_columns", False)
+        patch.setattr(MapDataset, "_makes_samples", True)
         assert digests(config, **inline) == whole

@@ -11,26 +11,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datasets.fitting import _chunks
-from datasets.map_dataset import MapDataset
-from datasets.sample import Record
-from datasets.stages import DecodeStage
-from datasets.storages.arrow import ArrowStorage
-from datasets.storages.csv import CsvStorage
-from datasets.storages.memmap import MemmapStorage
-from datasets.storages.parquet import ParquetStorage
-from pipeline import compose
-from pipeline.build import build_loader
-from pipeline.collates.stack import stack
-from pipeline.digest import batch_digest
-from pipeline.loader.compute import BatchComputer
-from pipeline.loader.contract import BatchTask
-from pipeline.samplers.sequential import SequentialSampler
+from penstock import compose
+from penstock.core.sample import Record
+from penstock.datasets.fitting import _chunks
+from penstock.datasets.map_dataset import MapDataset
+from penstock.datasets.sample_stages import DecodeStage
+from penstock.datasets.storages.arrow import ArrowStorage
+from penstock.datasets.storages.csv import CsvStorage
+from penstock.datasets.storages.memmap import MemmapStorage
+from penstock.datasets.storages.parquet import ParquetStorage
+from penstock.pipeline.build import build_loader
+from penstock.pipeline.collates.stack import stack
+from penstock.pipeline.loader.compute import BatchComputer
+from penstock.pipeline.loader.contract import BatchTask
+from penstock.pipeline.loader.digest import batch_digest
+from penstock.pipeline.samplers.sequential import SequentialSampler
+from penstock.transforms.cpu.stack import build_stack
+from penstock.transforms.decode.raw import RawDecoder
+from penstock.transforms.decode.table import TableDecoder
 from tests.building import build_step
 from tests.contracts.equality import assert_same
-from transforms.cpu.stack import build_stack
-from transforms.decode.raw import RawDecoder
-from transforms.decode.table import TableDecoder
 
 N = 90
 
@@ -108,7 +108,8 @@ def fitted(storage, **arguments) -> TableDecoder:
     """A decoder that knows the first rows."""
     decoder = TableDecoder(**arguments)
     rows = [record.fields for record in storage.read(np.arange(60))]
-    decoder.learn(decoder.fit([rows], where="table"))
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    decoder.learn(decoder.fit([columns], where="table"))
     return decoder
 
 
@@ -118,9 +119,9 @@ def computer(storage, decode, *, whole=True, keys=None, on_error="replace") -> B
     made = BatchComputer(
         data, sampler=SequentialSampler(len(storage)), collate=stack, seed=0, on_error=on_error
     )
-    assert made._whole.likely
+    assert made.can.way == "columns"
     if not whole:
-        made._whole._stack = None
+        made._by_columns = None
     return made
 
 
@@ -135,21 +136,22 @@ def task(seed=0, count=40) -> BatchTask:
 def test_rows_that_are_learned_from_are_the_same_from_columns(tmp_path, kind, keys, monkeypatch):
     storage = WRITE[kind](tmp_path, draw(0))
     stage = DecodeStage(TableDecoder(), keys=keys, storage="t")
-    monkeypatch.setattr("datasets.fitting._CHUNK_ROWS", 25)
+    monkeypatch.setattr("penstock.datasets.fitting._CHUNK_ROWS", 25)
     with monkeypatch.context() as patch:
         patch.setattr(type(storage), "read", lambda *_: pytest.fail("rows are read"))
         taken = list(_chunks(storage, stage))
     monkeypatch.setattr(type(storage), "take", lambda *_: None)  # as where one is bad
     read = list(_chunks(storage, stage))
-    assert [len(chunk) for chunk in read] == [25, 25, 25, 15]
+    assert [len(next(iter(chunk.values()))) for chunk in read] == [25, 25, 25, 15]
 
     def shown(chunks):  # NaN is not equal to itself, and numbers of NumPy are shown otherwise
-        return [
-            [{k: repr(np.asarray(v).tolist()) for k, v in r.items()} for r in c] for c in chunks
+        listed = [
+            {k: v if isinstance(v, list) else v.tolist() for k, v in c.items()} for c in chunks
         ]
+        return [{k: [repr(np.asarray(v).tolist()) for v in c[k]] for k in c} for c in listed]
 
     assert shown(taken) == shown(read)
-    assert [*taken[0][0]] == [*read[0][0]]
+    assert [*taken[0]] == [*read[0]]
     decoder = TableDecoder(categorical=["code"])
     assert decoder.fit(taken, where="t") == decoder.fit(read, where="t")
 
@@ -233,22 +235,6 @@ def test_bad_rows_are_bad_as_they_are_by_themselves(tmp_path, kind, cause):
     assert str(whole.value) == str(one_by_one.value)
 
 
-def test_a_file_that_changes_is_seen_row_by_row(tmp_path):
-    storage = write_csv(tmp_path, draw(0))
-    decode = fitted(storage)
-    made = computer(storage, decode, on_error="skip")
-    assert not made(task()).faults
-    path = tmp_path / "t.csv"
-    lines = path.read_bytes().split(b"\r\n")
-    lines[5] = lines[5].replace(b".", b"7", 1)
-    path.write_bytes(b"\r\n".join(lines))
-    os.utime(path, ns=(1, 1))
-    found = made(BatchTask(0, 0, np.arange(9), np.ones(9, np.bool_), np.arange(9)))
-    assert [fault.cause for fault in found.faults] == [
-        "its row is not what it was when the index was made"
-    ]
-
-
 def test_a_damaged_group_is_bad_row_by_row(tmp_path):
     storage = write_parquet(tmp_path, draw(0))
     decode = fitted(storage)
@@ -258,22 +244,13 @@ def test_a_damaged_group_is_bad_row_by_row(tmp_path):
     assert [fault.position for fault in made(asked).faults] == list(range(45, 60))
 
 
-def test_columns_are_kept_once_for_all_processes_and_not_where_texts_differ(
-    tmp_path, monkeypatch, decoded
-):
+def test_columns_of_a_csv_are_kept_for_all_processes(tmp_path, monkeypatch, decoded):
     storage = write_csv(tmp_path, draw(0))
     decode = fitted(storage)
     computer(storage, decode)
-    monkeypatch.setattr("datasets.formats.csv_columns.iter_blocks", None)
+    monkeypatch.setattr("penstock.datasets.storages.csv.storage.CsvReader", None)
     again = CsvStorage(storage.path)
     assert_same(computer(again, decode)(task()).batch, computer(storage, decode)(task()).batch)
-    monkeypatch.undo()
-    monkeypatch.setattr("datasets.formats.csv_columns._MOST_TEXTS", 5)
-    other = tmp_path / "other"
-    other.mkdir()
-    many = write_csv(other, draw(1))
-    data = MapDataset(many, decode=decode, transform=build_stack({}, build_step=build_step), seed=0)
-    assert not data.gives_columns
 
 
 def test_tables_with_images_or_lists_are_read_row_by_row(tmp_path):
@@ -299,9 +276,9 @@ def batches(tmp_path):
                   "augment=as_is", "loader.batch_size=12", "loader.drop_last=false",
                   "loader.max_error_rate=1", "dataset.val_fraction=0"]  # fmt: skip
         with build_loader(compose([*common, *overrides]), "train", **ranks) as loader:
-            assert loader._compute._whole.likely
+            assert loader._compute.can.way == "columns"
             if not whole:
-                loader._compute._whole._stack = None
+                loader._compute._by_columns = None
             found = [list(loader) for _ in range(2)]
             assert loader.stats.bad_samples or ranks
             return found
@@ -311,8 +288,8 @@ def batches(tmp_path):
 
 WAYS = {
     "inline": ["loader=inline"],
-    "threads": ["loader=ring", "loader.num_workers=2"],
-    "processes": ["loader=ring", "loader.num_workers=2", "loader.processes=1"],
+    "threads": ["loader=threads", "loader.num_workers=2"],
+    "processes": ["loader=processes", "loader.num_workers=2", "loader.processes=1"],
     "torch": ["loader=torch", "loader.num_workers=2", "loader.multiprocessing_context=fork"],
 }
 

@@ -4,36 +4,36 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline.loader.loader import Loader
-from pipeline.loader.ring.calibration import Calibration
-from pipeline.loader.ring.formation import Formation
+from penstock.pipeline.loader.engines.calibration import Calibration
+from penstock.pipeline.loader.engines.pool import WorkerLayout
+from penstock.pipeline.loader.loader import Loader
 
 THREADS, FEW, EACH, HERE = (
-    Formation(2), Formation.spread(2, 1), Formation.spread(2, 2), Formation(),
+    WorkerLayout(2), WorkerLayout.spread(2, 1), WorkerLayout.spread(2, 2), WorkerLayout(),
 )  # fmt: skip
 
 
 def let_try(
-    loader: Loader, *formations: Formation, prefers: Formation | None = None, **settings: Any
+    loader: Loader, *layouts: WorkerLayout, prefers: WorkerLayout | None = None, **settings: Any
 ) -> Calibration:
-    """Let the engine try formations.
+    """Let the engine try layouts.
 
     Args:
         loader: Of the auto engine, with two workers.
-        formations: What is tried, after threads.
+        layouts: What is tried, after threads.
         prefers: What is kept; None the last one.
         settings: Of the calibration.
     """
-    best = prefers or formations[-1]
+    best = prefers or layouts[-1]
     now = [0]
 
     def clock() -> float:
-        now[0] += 1 if calibration.formation == best else 100
+        now[0] += 1 if calibration.layout == best else 100
         return now[0]
 
-    settings = {"depth": 1, "window_s": 0.0, "least": 3, **settings}
+    settings = {"depth": 1, "window_s": 0.0, "least": 3, "most_runs": 10**9, **settings}
     calibration = Calibration(
-        THREADS, lambda look: (list(formations), "told to"), clock=clock, **settings
+        THREADS, lambda look: (list(layouts), "told to"), clock=clock, **settings
     )
     loader._engine.calibration = calibration  # type: ignore[attr-defined]
     return calibration

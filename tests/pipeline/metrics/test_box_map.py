@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pipeline.metrics.box_map import BoxMap
+from penstock.pipeline.learning.metrics import BoxMap
 
 
 def boxes(*rows, scores=None):

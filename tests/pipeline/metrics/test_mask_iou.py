@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.metrics.mask_iou import MaskIou
+from penstock.pipeline.learning.metrics import MaskIou
 
 
 @given(st.integers(0, 99), st.integers(2, 5))

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.metrics.retrieval import Retrieval
+from penstock.pipeline.learning.metrics import Retrieval
 
 
 def drawn(seed, n=24, roles=True):

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline.models.module import module
-from pipeline.models.small_cnn import small_cnn
+from penstock.pipeline.models.reference import module, small_cnn
 
 
 @pytest.mark.parametrize("size", [(64, 64), (33, 90), (5, 5), (1, 1)])

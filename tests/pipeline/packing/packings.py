@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from datasets.sample import BadRecord, Record
-from datasets.writers.lmdb import LmdbWriter
-from pipeline.packing.run import Packing
+from penstock.core.sample import BadRecord, Record
+from penstock.datasets.storages.lmdb import LmdbWriter
+from penstock.pipeline.packing.run import Packing
 from tests.contracts.killing import packing_of
 from tests.contracts.writer import ListedRecords, records_of
 

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pipeline.class_batches import Members, batches_without_repeats, epoch_of_classes
-from pipeline.loader.plan import BatchPlan
-from pipeline.samplers.balanced_batch import BalancedBatchSampler
-from pipeline.samplers.identity import IdentitySampler
-from pipeline.samplers.inference import InferenceSampler
-from pipeline.samplers.infinite import InfiniteSampler
-from pipeline.samplers.random import RandomSampler
+from penstock.core.contracts import SamplerCapabilities
+from penstock.pipeline.class_batches import Members, batches_without_repeats, epoch_of_classes
+from penstock.pipeline.loader.plan import BatchPlan
+from penstock.pipeline.samplers.balanced_batch import BalancedBatchSampler
+from penstock.pipeline.samplers.identity import IdentitySampler
+from penstock.pipeline.samplers.infinite import InfiniteSampler
+from penstock.pipeline.samplers.random import RandomSampler
+from penstock.pipeline.samplers.sequential import make_inference_sampler
 from tests.contracts.sampler import check_sampler
 from tests.pipeline.loader.fakes import FakeIndex
 from tests.pipeline.samplers.test_samplers import fits
@@ -56,8 +57,8 @@ def test_they_are_pure(make):
 
 
 def test_inference_is_all_of_it_in_order():
-    check_sampler(InferenceSampler(53), n=53, shuffles=False, exactly_once=True)
-    assert InferenceSampler(53).indices(3, 10, 14).tolist() == [10, 11, 12, 13]
+    check_sampler(make_inference_sampler(53), n=53, shuffles=False, exactly_once=True)
+    assert make_inference_sampler(53).indices(3, 10, 14).tolist() == [10, 11, 12, 13]
 
 
 @QUICK
@@ -84,7 +85,7 @@ def test_every_batch_has_different_identities_with_their_images(sizes, per_batch
             assert len(counts) == size and counts.max() - counts.min() <= 1
         else:
             assert (counts <= 1).all() or size < together
-    assert sampler.group == together and sampler.same == "label"
+    assert sampler.capabilities == SamplerCapabilities(group=together, same=("label",))
 
 
 @QUICK
@@ -96,7 +97,9 @@ def test_ranks_share_out_whole_identities(sizes, per_batch, together, world_size
     joined = [[] for _ in alone]
     column = index_of(sizes).column("label")
     for rank in range(world_size):
-        plan = BatchPlan(len(sampler), per_batch * together, world_size, rank, group=sampler.group)
+        plan = BatchPlan(
+            len(sampler), per_batch * together, world_size, rank, group=sampler.capabilities.group
+        )
         for number in range(len(plan)):
             positions, valid = plan.batch(number)
             mine = column[[sampler.indices(0, p, p + 1)[0] for p in positions[valid].tolist()]]
@@ -131,7 +134,7 @@ def test_another_column_may_say_the_identity():
     )
     cameras = index.column("camera")[sampler.indices(0, 0, len(sampler))].reshape(-1, 3, 2)
     assert all(set(batch) == {0, 1, 2} for batch in cameras[:, :, 0].tolist())
-    assert sampler.same == "camera"
+    assert sampler.capabilities.same == ("camera",)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +210,7 @@ def test_balanced_batches_are_exact(sizes, classes, together, num_batches, epoch
     sampler = BalancedBatchSampler(
         len(index), index, batch_size=batch_size, classes=classes, num_batches=num_batches
     )
-    assert len(sampler) == num_batches * batch_size and sampler.group == classes
+    assert len(sampler) == num_batches * batch_size and sampler.capabilities.group == classes
     records = sampler.indices(epoch, 0, len(sampler)).reshape(num_batches, together, classes)
     labels = index.column("label")[records]
     assert all(len(set(turn)) == classes for turn in labels[:, 0].tolist())
@@ -225,7 +228,7 @@ def test_every_rank_is_balanced(world_size):
     index = index_of([9, 2, 9, 1, 4])
     sampler = BalancedBatchSampler(25, index, batch_size=20)
     for rank in range(world_size):
-        plan = BatchPlan(len(sampler), 20, world_size, rank, group=sampler.group)
+        plan = BatchPlan(len(sampler), 20, world_size, rank, group=sampler.capabilities.group)
         for number in range(len(plan)):
             positions, valid = plan.batch(number)
             records = [sampler.indices(0, p, p + 1)[0] for p in positions[valid].tolist()]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from datasets.memory_index import MemoryIndex
-from pipeline.loader.padding import expected_padding
-from pipeline.loader.plan import rank_slice
-from pipeline.samplers.length_bucket import LengthBucketSampler
+from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.pipeline.loader.plan import rank_slice
+from penstock.pipeline.samplers.length_bucket import LengthBucketSampler
 from tests.contracts.sampler import check_sampler
 
 
@@ -78,8 +77,11 @@ def test_the_tail_is_of_all_lengths():
 
 
 def test_longer_ones_count_as_the_longest():
-    lengths = make(100, max_length=30).lengths
-    assert lengths.max() == 30 and np.array_equal(lengths, np.minimum(lengths_of(100), 30))
+    lengths = np.minimum(lengths_of(100), 30)
+    index = MemoryIndex([f"{i}" for i in range(100)], {"length": lengths})
+    cut, short = make(100, max_length=30), LengthBucketSampler(100, index, 3, 16)
+    assert cut.indices(0, 0, 100).tolist() == short.indices(0, 0, 100).tolist()
+    assert lengths_of(100).max() > 30
 
 
 @pytest.mark.parametrize(
@@ -93,15 +95,3 @@ def test_longer_ones_count_as_the_longest():
 def test_what_are_no_lengths(columns, message):
     with pytest.raises(ValueError, match=message):
         LengthBucketSampler(2, MemoryIndex(["a", "b"], columns), 0, 2)
-
-
-def test_expected_padding_of_a_small_set_is_that_of_all_its_batches():
-    from itertools import combinations
-
-    lengths = np.array([7, 1, 3, 3, 9, 12])
-    rounded = lambda values: -(-values // 4) * 4  # noqa: E731
-    for rows in range(1, 7):
-        longest = [max(chosen) for chosen in combinations(lengths.tolist(), rows)]
-        mean = rounded(np.array(longest)).mean()
-        assert expected_padding(lengths, rows, rounded) == pytest.approx(1 - lengths.mean() / mean)
-    assert expected_padding(np.zeros(3, np.int64), 2, rounded) == 0

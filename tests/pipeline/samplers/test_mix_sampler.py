@@ -10,10 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.samplers.mix import BLOCK, MixedSource, MixSampler, Mixture
-from pipeline.samplers.random import RandomSampler
-from pipeline.samplers.sequential import SequentialSampler
-from pipeline.samplers.weighted import WeightedSampler
+from penstock.core.contracts import SamplerCapabilities
+from penstock.pipeline.samplers.mix import BLOCK, MixedSource, MixSampler, Mixture
+from penstock.pipeline.samplers.random import RandomSampler
+from penstock.pipeline.samplers.sequential import SequentialSampler
+from penstock.pipeline.samplers.weighted import WeightedSampler
 from tests.contracts.sampler import check_sampler
 from tests.pipeline.loader.fakes import FakeIndex
 
@@ -85,8 +86,8 @@ def test_samplers_without_at_and_with_an_epoch_of_their_own():
     assert np.array_equal(records[sources == 0], np.arange(40) % 7)
     weighted = np.concatenate([own[1].indices(e, 0, 11) for e in range(4)])
     assert np.array_equal(records[sources == 1], weighted[:40])
-    assert sampler.same == ("source", "label")
-    assert mix((7, 25), (1, 1)).same == ("source",)
+    assert sampler.capabilities.same == ("source", "label")
+    assert mix((7, 25), (1, 1)).capabilities.same == ("source",)
 
 
 def test_blocks_are_permuted_by_seed_epoch_and_block():
@@ -156,7 +157,7 @@ def test_weights_within_a_source_are_part_of_the_fingerprint():
 
 def test_groups_and_a_mix_of_nothing_are_refused():
     class Pairs(SequentialSampler):
-        group = 2
+        capabilities = SamplerCapabilities(group=2)
 
     with pytest.raises(ValueError, match="sampler of 's1' keeps 2 positions together"):
         mix((4, 4), (1, 1), samplers=[SequentialSampler(4), Pairs(4)])

@@ -11,11 +11,11 @@ import pytest
 import torch
 from scipy.stats import chi2
 
-from pipeline import permutation
-from pipeline.samplers.random import RandomSampler
-from pipeline.samplers.sequential import SequentialSampler
-from pipeline.samplers.torch import TorchSampler
-from pipeline.samplers.weighted import WeightedSampler
+from penstock.core import permutation
+from penstock.pipeline.samplers.random import RandomSampler
+from penstock.pipeline.samplers.sequential import SequentialSampler
+from penstock.pipeline.samplers.torch import TorchSampler
+from penstock.pipeline.samplers.weighted import WeightedSampler
 from tests.contracts.sampler import check_sampler
 from tests.pipeline.loader.fakes import FakeIndex
 
@@ -32,12 +32,6 @@ def fits(counts: np.ndarray, expected: np.ndarray) -> bool:
 @pytest.mark.parametrize("n", [1, 53, 65_536, 65_537, 100_003])
 def test_random_is_a_permutation(n):
     check_sampler(RandomSampler(n, seed=3), n=n, shuffles=n > 1, exactly_once=True)
-
-
-@pytest.mark.parametrize("distinct", [1, 40, 1 << 60])
-def test_an_order_by_words_is_the_same_whichever_way_they_are_sorted(distinct):
-    words = np.random.default_rng(5).integers(0, distinct, (4000, 4)).astype(np.uint64)[:, 0]
-    assert np.array_equal(permutation._sorting(words), np.argsort(words, kind="stable"))
 
 
 def test_sequential():

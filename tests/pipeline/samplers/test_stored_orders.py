@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from datasets.memory_index import MemoryIndex
-from pipeline.samplers.balanced_batch import BalancedBatchSampler
-from pipeline.samplers.identity import IdentitySampler
-from pipeline.samplers.length_bucket import LengthBucketSampler
-from pipeline.samplers.torch import TorchSampler
-from pipeline.samplers.weighted import WeightedSampler
+from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.pipeline.samplers.balanced_batch import BalancedBatchSampler
+from penstock.pipeline.samplers.identity import IdentitySampler
+from penstock.pipeline.samplers.length_bucket import LengthBucketSampler
+from penstock.pipeline.samplers.torch import TorchSampler
+from penstock.pipeline.samplers.weighted import WeightedSampler
 
 N = 96
 INDEX = MemoryIndex(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from torch.utils.data import Sampler
 
-from pipeline.samplers.torch import TorchSampler
+from penstock.pipeline.samplers.torch import TorchSampler
 from tests.pipeline.loader.fakes import FakeIndex
 
 

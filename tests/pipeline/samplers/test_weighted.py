@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipeline.samplers import weighted
-from pipeline.samplers.weighted import WeightedSampler
+from penstock.pipeline.samplers import weighted
+from penstock.pipeline.samplers.weighted import WeightedSampler
 from tests.pipeline.loader.fakes import FakeIndex
 
 

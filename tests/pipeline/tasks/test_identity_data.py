@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline import build_loader, compose
-from pipeline.build_training import build_model, build_task
-from pipeline.build_transforms import build_device_transforms
-from pipeline.config.task_fields import task_field
+from penstock import build_loader, compose
+from penstock.pipeline.build import build_device_transforms, build_model, build_task
+from penstock.pipeline.config.combinations import task_field
 
 
 @pytest.fixture

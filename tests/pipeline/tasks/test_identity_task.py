@@ -7,10 +7,10 @@ import math
 import pytest
 import torch
 
-from pipeline.models.embedder import embedder
-from pipeline.tasks.identity import Identity
-from pipeline.training.losses import total_loss
-from pipeline.triplets import batch_hard
+from penstock.pipeline.learning.losses import batch_hard, total_loss
+from penstock.pipeline.models.reference import embedder
+from penstock.pipeline.tasks.identity import Identity
+from tests.contracts.task import check_task, rows_of
 
 PEOPLE = torch.tensor([3, 3, 3, 7, 7, 5, 5, -1])
 
@@ -23,12 +23,6 @@ def batch_of(n: int = 8) -> dict:
         "position": torch.arange(n),
         "valid": torch.ones(n, dtype=torch.bool),
         "key": [f"k{i}" for i in range(n)],
-    }
-
-
-def rows_of(batch: dict, rows: list[int]) -> dict:
-    return {
-        name: [v[i] for i in rows] if isinstance(v, list) else v[rows] for name, v in batch.items()
     }
 
 
@@ -92,12 +86,8 @@ def test_rows_that_are_not_valid_change_nothing(model, task):
     assert not gradient[[2, 5, 7]].any() and gradient[rows].isfinite().all()
 
 
-def test_without_valid_rows_the_gradient_is_zero(model, task):
-    batch = {**batch_of(), "valid": torch.zeros(8, dtype=torch.bool)}
-    loss = total_loss(task, model(batch), batch)
-    loss.backward()
-    assert loss.item() == 0
-    assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
+def test_it_keeps_the_contract(model, task):
+    check_task(task, model.eval(), batch_of(7))
 
 
 @pytest.mark.parametrize("rows", [[0], [0, 1, 2], [0, 3, 5], [7, 7, 0]])

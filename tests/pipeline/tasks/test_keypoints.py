@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pipeline.models.keypoint_net import keypoint_net
-from pipeline.tasks.keypoints import Keypoints
-from pipeline.training.losses import total_loss
+from penstock.pipeline.learning.losses import total_loss
+from penstock.pipeline.models.reference import keypoint_net
+from penstock.pipeline.tasks.keypoints import Keypoints
+from tests.contracts.task import check_task, rows_of
 
 
 def batch_of(n: int = 4) -> dict:
@@ -20,12 +21,6 @@ def batch_of(n: int = 4) -> dict:
         "keypoints": points,
         "valid": torch.ones(n, dtype=torch.bool),
         "key": [f"k{i}" for i in range(n)],
-    }
-
-
-def rows_of(batch: dict, rows: list[int]) -> dict:
-    return {
-        name: [v[i] for i in rows] if isinstance(v, list) else v[rows] for name, v in batch.items()
     }
 
 
@@ -59,12 +54,8 @@ def test_a_loss_is_the_mean_over_its_rows_however_they_are_batched(model):
         assert torch.allclose(total_loss(task, model(batch), batch), wanted, rtol=1e-4)
 
 
-def test_without_valid_rows_the_gradient_is_zero(model):
-    batch = {**batch_of(), "valid": torch.zeros(4, dtype=torch.bool)}
-    loss = total_loss(Keypoints(num_classes=3), model(batch), batch)
-    loss.backward()
-    assert loss.item() == 0
-    assert all(not p.grad.any() for p in model.parameters() if p.grad is not None)
+def test_rows_that_are_not_valid_change_nothing(model):
+    check_task(Keypoints(num_classes=3), model, batch_of())
 
 
 def test_hidden_points_change_nothing(model):

@@ -7,16 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.build import build_loader
-from pipeline.build_training import build_model, build_task
-from pipeline.build_transforms import build_device_transforms
-from pipeline.config.compose import compose
-from pipeline.config.errors import ConfigError
-from pipeline.models.multi_net import multi_net
-from pipeline.tasks.classification import Classification
-from pipeline.tasks.multi import Multi
-from pipeline.training.job import train
-from pipeline.training.losses import total_loss
+from penstock.pipeline.build import build_device_transforms, build_loader, build_model, build_task
+from penstock.pipeline.config.composition import compose
+from penstock.pipeline.config.errors import ConfigError
+from penstock.pipeline.learning.losses import total_loss
+from penstock.pipeline.models.reference import multi_net
+from penstock.pipeline.tasks.classification import Classification
+from penstock.pipeline.tasks.multi import Multi
+from penstock.pipeline.training.job import train
 
 SMALL = ["task=multi", "loader=inline", "loader.batch_size=4"]
 

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pipeline.tasks.regression import Regression
-from transforms.table_columns import NumericColumn
+from penstock.pipeline.tasks.regression import Regression
+from penstock.transforms.table_statistics import NumericColumn
+from tests.contracts.task import Linear, check_task
 
 TABLE = SimpleNamespace(
     statistics=SimpleNamespace(target=NumericColumn("t", 9, 0, 100.0, 10.0, 0, 200, (90, 100, 110)))
@@ -34,16 +35,9 @@ def test_the_loss_is_the_mean_of_scaled_squares_over_valid_rows():
     )
 
 
-def test_a_rank_without_rows_has_a_loss_of_zero():
-    outputs = torch.ones(3, requires_grad=True)
-    batch = batch_of((False, False, False))
-    task = Regression(table=TABLE)
-    loss = task.losses(outputs, batch)["mse"]
-    loss.backward()
-    assert loss.item() == 0 and outputs.grad is not None and not outputs.grad.any()
-    metrics = task.metrics()
-    task.update(metrics, outputs, batch)
-    assert not metrics["mae"].update_called
+def test_rows_that_are_not_valid_change_nothing():
+    batch = {**batch_of(), "x": torch.randn(3, 5)}
+    check_task(Regression(table=TABLE), Linear(5, 1), batch)
 
 
 def test_metrics_have_the_units_of_the_target():

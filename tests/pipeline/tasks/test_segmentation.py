@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pipeline.models.segmenter import segmenter
-from pipeline.tasks.segmentation import Segmentation
-from pipeline.training.losses import total_loss
+from penstock.pipeline.learning.losses import total_loss
+from penstock.pipeline.models.reference import segmenter
+from penstock.pipeline.tasks.segmentation import Segmentation
+from tests.contracts.task import check_task, rows_of
 
 
 def batch_of(n: int = 4) -> dict:
@@ -17,12 +18,6 @@ def batch_of(n: int = 4) -> dict:
         "mask": torch.randint(0, 3, (n, 21, 37), dtype=torch.uint8),
         "valid": torch.ones(n, dtype=torch.bool),
         "key": [f"k{i}" for i in range(n)],
-    }
-
-
-def rows_of(batch: dict, rows: list[int]) -> dict:
-    return {
-        name: [v[i] for i in rows] if isinstance(v, list) else v[rows] for name, v in batch.items()
     }
 
 
@@ -53,12 +48,8 @@ def test_a_loss_is_the_mean_over_its_rows_however_they_are_batched(model):
         )
 
 
-def test_without_valid_rows_the_gradient_is_zero(model):
-    batch = {**batch_of(), "valid": torch.zeros(4, dtype=torch.bool)}
-    loss = total_loss(Segmentation(num_classes=3), model(batch), batch)
-    loss.backward()
-    assert loss.item() == 0
-    assert all(not p.grad.any() for p in model.parameters() if p.grad is not None)
+def test_rows_that_are_not_valid_change_nothing(model):
+    check_task(Segmentation(num_classes=3), model, batch_of())
 
 
 def test_ignored_pixels_change_neither_loss_nor_figures(model):

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from pipeline.training.checkpoint import CheckpointFolder
+from penstock.pipeline.training.checkpoint import CheckpointFolder
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_job import config_of
-from tiny_runs import checkpoint, rows
 from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import (
     CosineAnnealingLR,
@@ -19,8 +17,10 @@ from torch.optim.lr_scheduler import (
     StepLR,
 )
 
-from pipeline.training import job
-from pipeline.training.given_values import given_values, load_with_given, values_of
+from penstock.pipeline.training import job, parts
+from penstock.pipeline.training.given_values import given_values, load_with_given, values_of
+from tests.pipeline.training.tiny_job import config_of
+from tests.pipeline.training.tiny_runs import checkpoint, rows
 
 
 def built(make_optimizer, make_scheduler=None, schedule=()):
@@ -200,6 +200,6 @@ def test_another_model_is_one_whole_line(tmp_path, monkeypatch):
         (torch.nn.ModuleDict({"head": torch.nn.Linear(8, 3)}),
          r"there is a body\.0\.weight in it, which the model has not"),
     ):  # fmt: skip
-        monkeypatch.setattr(job, "build_model", lambda *_, model=model, **__: model)
+        monkeypatch.setattr(parts, "build_model", lambda *_, model=model, **__: model)
         with pytest.raises(ValueError, match=rf"^checkpoint: .*: {said}; give the .*=null$"):
             job.train(config_of(tmp_path, {"resume": str(run)}))

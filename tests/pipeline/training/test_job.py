@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from tiny_job import config_of
-from tiny_runs import (
+
+from penstock.pipeline.training import job
+from tests.pipeline.training.tiny_job import config_of
+from tests.pipeline.training.tiny_runs import (
     assert_equal_weights,
     assert_near,
     checkpoint,
@@ -15,8 +17,6 @@ from tiny_runs import (
     the_folder,
     weights,
 )
-
-from pipeline.training import job
 
 pytestmark = pytest.mark.usefixtures("tiny_parts")
 
@@ -93,7 +93,7 @@ def test_no_batches_is_an_error_that_says_what_to_do(tmp_path):
 
 
 def test_a_step_whose_loss_is_not_finite_can_be_skipped(tmp_path, monkeypatch):
-    from tiny_job import TinyLoader
+    from tests.pipeline.training.tiny_job import TinyLoader
 
     row = TinyLoader.row
 

@@ -7,8 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
-from tiny_job import config_of
-from tiny_runs import (
+
+from penstock.pipeline.training import job
+from tests.pipeline.training.tiny_job import config_of
+from tests.pipeline.training.tiny_runs import (
     SLOW_2,
     assert_equal_weights,
     assert_near,
@@ -17,8 +19,6 @@ from tiny_runs import (
     the_folder,
     weights,
 )
-
-from pipeline.training import job
 
 pytestmark = pytest.mark.usefixtures("tiny_parts")
 

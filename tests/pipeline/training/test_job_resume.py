@@ -7,8 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
-from tiny_job import config_of
-from tiny_runs import (
+
+from penstock.pipeline.training import job
+from penstock.pipeline.training.checkpoint import read_checkpoint
+from tests.pipeline.training.tiny_job import config_of
+from tests.pipeline.training.tiny_runs import (
     assert_equal_weights,
     checkpoint,
     rows,
@@ -16,9 +19,6 @@ from tiny_runs import (
     the_folder,
     weights,
 )
-
-from pipeline.training import job
-from pipeline.training.checkpoint import read_checkpoint
 
 pytestmark = pytest.mark.usefixtures("tiny_parts")
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline.config.compose import compose
-from pipeline.registry import register
-from pipeline.training.job import train
+from penstock.core.registry import register
+from penstock.pipeline.config.composition import compose
+from penstock.pipeline.training.job import train
 
 
 class OwnDetector(nn.Module):

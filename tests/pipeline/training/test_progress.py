@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.training.progress import Bar
-from pipeline.training.state import RunState
+from penstock.pipeline.training.checkpoint import RunState
+from penstock.pipeline.training.report import Bar
 
 
 @pytest.mark.parametrize(

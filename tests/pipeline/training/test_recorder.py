@@ -8,16 +8,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from tiny_job import TinyLoader, config_of, settings_of
 
-from pipeline.device import DevicePrefetcher
-from pipeline.training import recorder as recorder_module
-from pipeline.training.distributed import World
-from pipeline.training.given_values import given_values, values_of
-from pipeline.training.parts import Parts
-from pipeline.training.random_states import random_states, restore_random_states
-from pipeline.training.recorder import Recorder
-from pipeline.training.state import RunState
+from penstock.pipeline.device import DevicePrefetcher
+from penstock.pipeline.training import recorder as recorder_module
+from penstock.pipeline.training.checkpoint import RunState, random_states, restore_random_states
+from penstock.pipeline.training.distributed import World
+from penstock.pipeline.training.given_values import given_values, values_of
+from penstock.pipeline.training.parts import Parts
+from penstock.pipeline.training.recorder import Recorder
+from tests.pipeline.training.tiny_job import TinyLoader, config_of, settings_of
 
 
 def recorder_of(folder, trainer=(), *, rank=0, scheduler=None):
@@ -29,6 +28,7 @@ def recorder_of(folder, trainer=(), *, rank=0, scheduler=None):
         task=None,
         optimizer=optimizer,
         scheduler=scheduler,
+        interval="step",
         given=given_values(values_of(optimizer), scheduler, {}),
         scaler=torch.amp.GradScaler("cpu", enabled=False),
         train=DevicePrefetcher(TinyLoader(config, "train", 0, 1), "cpu"),

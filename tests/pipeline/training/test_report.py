@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.training.report import _size
+from penstock.pipeline.loader.stats import LoaderStats
+from penstock.pipeline.training.report import _size
 
 
 @pytest.mark.parametrize(
@@ -14,6 +15,7 @@ from pipeline.training.report import _size
 def test_one_is_no_plural(samples, batches, text):
     class Loader:
         dataset = range(samples)
+        stats = LoaderStats()
 
         def __len__(self):
             return batches

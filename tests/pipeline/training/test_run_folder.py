@@ -6,8 +6,8 @@ from dataclasses import fields
 
 import pytest
 
-from pipeline.loader.settings import LoaderSettings
-from pipeline.training.run_folder import comparable
+from penstock.pipeline.loader.settings import LoaderSettings
+from penstock.pipeline.training.run_folder import comparable
 
 # Of the loader, what decides which samples are in a batch, of training or of evaluation.
 DECIDING = {

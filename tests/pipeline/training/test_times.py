@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import compose
-from pipeline.training.job import train
+from penstock import compose
+from penstock.pipeline.training.job import train
 
 STAGES = ("read", "decode", "transform", "collate")
 LAPS = {f"time/{name}_us" for name in (*STAGES, "copy")} | {

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,11 +17,12 @@ ROOT = Path(__file__).resolve().parents[3]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from pipeline.process_exit import exit_with  # noqa: E402
-from pipeline.tasks.classification import Classification  # noqa: E402
-from pipeline.training import job  # noqa: E402
-from pipeline.training.loggers.csv import CsvLogger  # noqa: E402
-from pipeline.training.settings import TrainerSettings  # noqa: E402
+from penstock.pipeline.loader.stats import LoaderStats  # noqa: E402
+from penstock.pipeline.program import exit_with  # noqa: E402
+from penstock.pipeline.tasks.classification import Classification  # noqa: E402
+from penstock.pipeline.training import job, parts  # noqa: E402
+from penstock.pipeline.training.loggers.csv import CsvLogger  # noqa: E402
+from penstock.pipeline.training.settings import TrainerSettings  # noqa: E402
 
 CLASSES = ("a", "b", "c")
 DEFAULTS: dict[str, Any] = {
@@ -75,7 +75,8 @@ class TinyLoader:
         self.fails = tiny["fails"] if self.training else {}
         self.drops = tiny["drop_last"] and self.training
         self.epoch, self.next_batch, self.placed, self.finished = 0, 0, False, False
-        self.stats = SimpleNamespace(bad_samples=0)
+        self.stats = LoaderStats()
+        self.dataset = None
         self.closed = False
 
     def __len__(self) -> int:
@@ -154,8 +155,10 @@ def settings_of(config: Mapping[str, Any]) -> TrainerSettings:
     return TrainerSettings(**{k: v for k, v in config["trainer"].items() if k != "_target_"})
 
 
-def _scheduler(config: Mapping[str, Any], optimizer: Any, total_steps: int | None) -> Any:
-    from pipeline.schedulers.cosine import cosine
+def _scheduler(
+    config: Mapping[str, Any], optimizer: Any, total_steps: int | None, *, better: str
+) -> Any:
+    from penstock.pipeline.schedulers.cosine import cosine
 
     return cosine(optimizer=optimizer, total_steps=total_steps)
 
@@ -166,7 +169,7 @@ def _optimizer(config: Mapping[str, Any], params: Any) -> torch.optim.Optimizer:
 
 
 def _loader(
-    config: Any, split: str, *, rank: int, world_size: int, run_dir: Path, device: Any
+    config: Any, split: str, *, rank: int, world_size: int, run_dir: Path, device: Any, limit: Any
 ) -> TinyLoader:
     return TinyLoader(config, split, rank, world_size)
 
@@ -197,7 +200,7 @@ def config_of(outputs: Path, trainer: Any = (), **tiny: Any) -> dict[str, Any]:
 
 def main() -> int:
     for name, fake in FAKES.items():
-        setattr(job, name, fake)
+        setattr(job if hasattr(job, name) else parts, name, fake)
     given = json.loads(sys.argv[1])
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_job import ROOT
+
+from tests.pipeline.training.tiny_job import ROOT
 
 SCRIPT = str(Path(__file__).with_name("tiny_job.py"))
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import cv2
 import numpy as np
 
-from datasets.demo import draw_scene
-from pipeline.rng import KeyedRng
+from penstock.core.rng import KeyedRng
+from penstock.datasets.demo.shapes import draw_scene
 
 
 def scene(number: int, *, split: int = 0, mask: bool = True) -> dict:

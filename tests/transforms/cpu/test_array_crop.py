@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from pipeline.rng import KeyedRng, Stream
+from penstock.core.rng import KeyedRng, Stream
+from penstock.transforms.cpu.array_crop import ArrayCrop
 from tests.contracts.equality import assert_same
 from tests.contracts.transform import check_transform
-from transforms.cpu.array_crop import ArrayCrop
 
 VOLUME = np.arange(4 * 5 * 6).reshape(4, 5, 6).astype(np.int16)
 

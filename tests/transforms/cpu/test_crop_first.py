@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets.pending_image import DamagedImageError, PendingImage
-from datasets.sample import Record, Sample
-from pipeline.rng import KeyedRng
+from penstock.core.rng import KeyedRng
+from penstock.core.sample import DamagedImageError, PendingImage, Record, Sample
+from penstock.transforms.cpu.stack import Stack, build_stack
+from penstock.transforms.decode.image import ImageDecoder
+from penstock.transforms.decode.image.jpeg_tiles import write_tiled
 from tests.building import build_step
 from tests.contracts.equality import assert_same, untouched_global_states
 from tests.photographs import photograph, scene
-from transforms.cpu.stack import Stack, build_stack
-from transforms.decode.image import ImageDecoder
-from transforms.formats.jpeg_tiles import write_tiled
 
 RESIZED = {"_target_": "albumentations.RandomResizedCrop", "size": [40, 56]}
 FLIP = {"_target_": "albumentations.HorizontalFlip", "p": 0.5}

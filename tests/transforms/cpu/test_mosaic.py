@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from penstock.transforms.cpu.mosaic import Mosaic
+from penstock.transforms.cpu.targets import BoxSettings
 from tests.contracts.transform import check_transform
 from tests.transforms.cpu.numbered_scenes import Alone, bounds, rng, scene
-from transforms.cpu.mosaic import Mosaic
-from transforms.target_settings import BoxSettings
 
 DRAWS = 250
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipeline.config.objects import build
-from pipeline.rng import KeyedRng, Stream
-from transforms.cpu.stack import build_stack
-from transforms.target_settings import BoxSettings, KeypointSettings
+from penstock.core.rng import KeyedRng, Stream
+from penstock.pipeline.build import build
+from penstock.transforms.cpu.stack import build_stack
+from penstock.transforms.cpu.targets import BoxSettings, KeypointSettings
 
 FLIP = {"_target_": "albumentations.HorizontalFlip", "p": 0.5}
 CROP = {"_target_": "albumentations.Crop", "x_min": 10, "y_min": 0, "x_max": 60, "y_max": 40}

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from transforms.cpu.token_crop import token_crop
-from transforms.cpu.token_mask import token_dropout, token_mask
+from penstock.transforms.cpu.tokens import token_crop, token_dropout, token_mask
 
 
 def rng(seed: int = 0) -> np.random.Generator:

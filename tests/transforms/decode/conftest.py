@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from transforms.formats import jpeg_pixels
-from transforms.formats.turbojpeg import region_decoder
+from penstock.transforms.decode.image import jpeg
+from penstock.transforms.decode.image.turbojpeg import region_decoder
 
 
 @pytest.fixture(params=["regions", "smaller files"])
 def part_of_a_jpeg(request, monkeypatch) -> str:
     """By the decoder of regions, and without one."""
     if request.param == "smaller files":
-        monkeypatch.setattr(jpeg_pixels, "region_decoder", lambda: None)
+        monkeypatch.setattr(jpeg, "region_decoder", lambda: None)
     elif region_decoder() is None:
         pytest.skip("no TurboJPEG 3 on this machine: pip install turbojpeg")
     return request.param

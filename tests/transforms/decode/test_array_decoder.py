@@ -5,10 +5,10 @@ import io
 import numpy as np
 import pytest
 
-from datasets.sample import Record
+from penstock.core.sample import Record
+from penstock.transforms.decode.array import ArrayDecoder
 from tests.contracts.decoder import check_decoder
 from tests.contracts.equality import assert_same
-from transforms.decode.array import ArrayDecoder
 
 rng = np.random.default_rng(0)
 VOLUME = rng.integers(-1000, 1000, (4, 3, 5)).astype(np.int16)

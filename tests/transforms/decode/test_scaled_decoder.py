@@ -7,16 +7,15 @@ import numpy as np
 import pytest
 import simplejpeg
 
-from datasets.pending_image import DamagedImageError, PendingImage, smaller_box
-from datasets.sample import Record
+from penstock.core.sample import DamagedImageError, PendingImage, Record, smaller_box
+from penstock.transforms.decode.image import ImageDecoder
+from penstock.transforms.decode.image.files import read_header
+from penstock.transforms.decode.image.jpeg_tiles import write_tiled
+from penstock.transforms.decode.scaled import ScaledDecoder
 from tests.contracts.decoder import check_decoder
 from tests.encoded_images import JPEGS, OTHERS
 from tests.photographs import photograph, scene, turned
 from tests.transforms.decode.test_region import boxes
-from transforms.decode.image import ImageDecoder
-from transforms.decode.scaled import ScaledDecoder
-from transforms.formats.jpeg_tiles import write_tiled
-from transforms.formats.sniff import read_header
 
 pytestmark = pytest.mark.usefixtures("part_of_a_jpeg")
 EXACT = ImageDecoder()
@@ -64,7 +63,7 @@ def test_a_crop_has_the_pixels_of_the_whole_image_at_that_scale(factor, sampling
         least = max(1, (box[3] - box[1]) // factor), max(1, (box[2] - box[0]) // factor)
         if min((box[3] - box[1]) // least[0], (box[2] - box[0]) // least[1]) != factor:
             continue  # another scale fits
-        pixels, inside = pending.prepare(box, least)()
+        pixels, inside = pending.crop(box, least)
         near = smaller_box(box, factor)
         part = pixels[inside[1] : inside[3], inside[0] : inside[2]]
         assert np.array_equal(part, expected[near[1] : near[3], near[0] : near[2]]), box
@@ -79,11 +78,11 @@ def test_the_scale_is_the_smallest_with_enough_pixels():
     factors = {(640, 800): 1, (321, 400): 1, (320, 400): 2, (161, 100): 2, (160, 200): 4,
                (80, 100): 8, (10, 10): 8, (1000, 1000): 1}  # fmt: skip
     for size, factor in factors.items():
-        pixels, box = pending.prepare((0, 0, 800, 640), size)()
+        pixels, box = pending.crop((0, 0, 800, 640), size)
         assert pixels.shape == (640 // factor, 800 // factor, 3)
         assert box == (0, 0, 800 // factor, 640 // factor)
     exact = EXACT.defer(Record(0, "a", {"image": data}))["image"]
-    pixels, (x_min, y_min, x_max, y_max) = exact.prepare((100, 200, 500, 600), (10, 10))()
+    pixels, (x_min, y_min, x_max, y_max) = exact.crop((100, 200, 500, 600), (10, 10))
     assert np.array_equal(pixels[y_min:y_max, x_min:x_max], EXACT.decode(data)[200:600, 100:500])
 
 
@@ -98,7 +97,7 @@ def test_a_box_never_shrinks_below_what_is_needed():
         x = sorted(rng.choice(1202, 2, replace=False).tolist())
         y = sorted(rng.choice(1000, 2, replace=False).tolist())
         size = (int(rng.integers(1, 300)), int(rng.integers(1, 300)))
-        pixels, box = pending.prepare((x[0], y[0], x[1], y[1]), size)()
+        pixels, box = pending.crop((x[0], y[0], x[1], y[1]), size)
         assert 0 <= box[0] < box[2] <= pixels.shape[1]
         assert 0 <= box[1] < box[3] <= pixels.shape[0]
         assert box[3] - box[1] >= min(size[0], y[1] - y[0])
@@ -111,7 +110,7 @@ def test_orientations_are_applied_to_the_smaller_image():
         pending = defer(data)
         whole = EXACT.decode(data)
         assert pending.shape == whole.shape
-        pixels, _ = pending.prepare((0, 0, *whole.shape[1::-1]), (40, 40))()
+        pixels, _ = pending.crop((0, 0, *whole.shape[1::-1]), (40, 40))
         shrunk = cv2.resize(whole, pixels.shape[1::-1], interpolation=cv2.INTER_AREA)
         assert pixels.shape == (whole.shape[0] // 4, whole.shape[1] // 4, 3)
         assert np.abs(pixels.astype(int) - shrunk).mean() < 4
@@ -139,7 +138,7 @@ def test_overviews_are_taken_where_there_are_some(mode):
             if min(box[2] - box[0], box[3] - box[1]) < 10 * factor:
                 continue
             least = (box[3] - box[1]) // factor, (box[2] - box[0]) // factor
-            pixels, inside = pending.prepare(box, least)()
+            pixels, inside = pending.crop(box, least)
             near = smaller_box(box, factor)
             part = pixels[inside[1] : inside[3], inside[0] : inside[2]]
             assert np.array_equal(part, overview[near[1] : near[3], near[0] : near[2]])
@@ -163,7 +162,7 @@ def test_every_truncated_file_raises():
     start = read_header(plain).scan.data_at
     for length in np.linspace(start + 1, len(plain) - 2, 30).astype(int).tolist():
         with pytest.raises(DamagedImageError):
-            defer(plain[:length]).prepare((0, 0, 130, 110), (20, 20))()
+            defer(plain[:length]).crop((0, 0, 130, 110), (20, 20))
 
 
 def test_damage_that_the_whole_image_shows_is_damage_at_a_scale():
@@ -179,7 +178,7 @@ def test_damage_that_the_whole_image_shows_is_damage_at_a_scale():
             except ValueError:
                 found += 1
                 with pytest.raises(DamagedImageError):
-                    defer(damaged).prepare((0, 0, 192, 160), (40, 48))()
+                    defer(damaged).crop((0, 0, 192, 160), (40, 48))
     assert found > 20
 
 
@@ -190,11 +189,3 @@ def test_a_damaged_table_of_overviews_is_damage():
         damaged[at] ^= 16
         with pytest.raises(ValueError, match="table of overviews"):
             EXACT.decode(bytes(damaged))
-
-
-@pytest.mark.parametrize(
-    ("options", "wrong"), [({"mode": "CMYK"}, "mode 'CMYK'"), ({"orientation": "up"}, "'up'")]
-)
-def test_wrong_arguments_are_named(options, wrong):
-    with pytest.raises(ValueError, match=wrong):
-        ScaledDecoder(**options)

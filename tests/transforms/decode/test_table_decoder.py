@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datasets.sample import Record
-from transforms.decode.table import TableDecoder
-from transforms.table_columns import TableStatistics
-from transforms.table_fit import fit_table
+from penstock.core.sample import Record
+from penstock.transforms.decode.table import TableDecoder
+from penstock.transforms.table_statistics import TableStatistics, fit_table
 
 NAN = math.nan
 ROWS = [
@@ -24,9 +23,15 @@ ROWS = [
 ]
 
 
+def columns_of(rows):
+    return {
+        name: [row.get(name) for row in rows] for name in dict.fromkeys(n for r in rows for n in r)
+    }
+
+
 def fitted(rows=ROWS, *, chunk: int = 2, **arguments) -> TableDecoder:
     decoder = TableDecoder(**arguments)
-    chunks = [rows[n : n + chunk] for n in range(0, len(rows), chunk)]
+    chunks = [columns_of(rows[n : n + chunk]) for n in range(0, len(rows), chunk)]
     decoder.learn(decoder.fit(chunks, where="table"))
     return decoder
 
@@ -123,7 +128,7 @@ def test_plain_values_give_the_figures_that_they_give_one_by_one():
 
 
 def test_quartiles_of_long_columns_come_from_a_sample(monkeypatch):
-    monkeypatch.setattr("transforms.table_fit._KEPT_VALUES", 2000)
+    monkeypatch.setattr("penstock.transforms.table_statistics._KEPT_VALUES", 2000)
     statistics = fitted([{"x": n % 100} for n in range(20_000)], chunk=500).statistics
     assert statistics is not None and statistics.numeric[0].count == 20_000
     assert np.allclose(statistics.numeric[0].quartiles, [24.75, 49.5, 74.25], atol=5)
@@ -208,9 +213,9 @@ def test_a_column_named_twice_is_refused():
 
 
 def test_words_without_end_are_no_categories(monkeypatch):
-    monkeypatch.setattr("transforms.table_fit._MOST_DISTINCT", 3)
+    monkeypatch.setattr("penstock.transforms.table_statistics._MOST_DISTINCT", 3)
     with pytest.raises(ValueError, match="column 'x' has more than 3 different values"):
         fit_table(
-            [[{"x": text} for text in "abcde"]], numeric=(), categorical=(), target=None,
+            [{"x": [*"abcde"]}], numeric=(), categorical=(), target=None,
             min_count=1, max_categories=10, where="table",
         )  # fmt: skip

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from transforms.device.color_jitter import ColorJitter
-from transforms.device.cutmix import CutMix
-from transforms.device.grayscale import Grayscale
-from transforms.device.mixup import Mixup
-from transforms.device.random_erasing import RandomErasing
-from transforms.device.random_resized_crop import RandomResizedCrop
+from penstock.transforms.device.color_jitter import ColorJitter
+from penstock.transforms.device.cutmix import CutMix
+from penstock.transforms.device.grayscale import Grayscale
+from penstock.transforms.device.mixup import Mixup
+from penstock.transforms.device.random_erasing import RandomErasing
+from penstock.transforms.device.random_resized_crop import RandomResizedCrop
 
 STEPS = {
     "color_jitter": (ColorJitter, {}),

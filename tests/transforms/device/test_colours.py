@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from penstock.transforms.device.color_jitter import brightened, contrasted, saturated, turned
 from tests.transforms.device.drawn_rows import as_floats, batch, step
-from transforms.device.color_jitter import brightened, contrasted, saturated, turned
 
 LUMA = np.array([0.299, 0.587, 0.114])
 CORNERS = np.array([[r, g, b] for r in (0, 0.5, 1) for g in (0, 0.5, 1) for b in (0, 0.5, 1)])

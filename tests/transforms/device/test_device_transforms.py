@@ -5,8 +5,8 @@ import pickle
 import pytest
 import torch
 
-from transforms.device.normalize import IMAGENET_MEAN, IMAGENET_STD, Normalize
-from transforms.device.to_float import to_float
+from penstock.transforms.device.normalize import IMAGENET_MEAN, IMAGENET_STD, Normalize
+from penstock.transforms.device.to_float import to_float
 
 
 def batch() -> dict:
@@ -43,7 +43,10 @@ def test_lists_of_images_stay_lists(transform):
 
 
 def test_other_numbers_of_channels_are_refused_with_the_remedy():
-    with pytest.raises(ValueError, match=r"1 channels, mean and std have 3; set augment\.device"):
+    with pytest.raises(
+        ValueError,
+        match=r"4, 1\], expected \[B, H, W, 3\].*; set augment\.device",
+    ):
         Normalize()({"image": torch.zeros(2, 4, 4, 1, dtype=torch.uint8)})
     grey = Normalize(mean=[0.5], std=[0.5])({"image": torch.zeros(2, 4, 4, 1, dtype=torch.uint8)})
     assert torch.equal(grey["image"], torch.full((2, 1, 4, 4), -1.0))

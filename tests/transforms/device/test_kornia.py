@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.build_transforms import build_device_transforms
-from pipeline.config.compose import compose
-from pipeline.config.errors import ConfigError
+from penstock.pipeline.build import build_device_transforms
+from penstock.pipeline.config.composition import compose
+from penstock.pipeline.config.errors import ConfigError
 from tests.transforms.device.drawn_rows import as_floats, batch, part, same
 
 augmentation = pytest.importorskip("kornia.augmentation")
 
-from transforms.device.kornia import Kornia  # noqa: E402
+from penstock.transforms.device.kornia import Kornia  # noqa: E402
 
 STACK = (
     "augment.device.k={_target_: batch_transform/kornia, augmentations: {"

@@ -5,10 +5,10 @@ import torch
 from scipy import stats
 from torch.nn import functional
 
-from pipeline.collates.pad import PaddedCollate
-from pipeline.models.box_detector import box_detector
-from pipeline.tasks.classification import Classification
-from pipeline.tasks.detection import Detection, true_boxes
+from penstock.pipeline.collates.pad import PaddedCollate
+from penstock.pipeline.models.reference import box_detector
+from penstock.pipeline.tasks.classification import Classification
+from penstock.pipeline.tasks.detection import Detection, true_boxes
 from tests.transforms.device.drawn_rows import PAIRS, as_floats, batch, part, step
 
 FIELDS = ("boxes", "box_labels", "box_id")
@@ -149,7 +149,8 @@ def test_a_class_of_no_weight_cannot_spoil_the_loss():
 
 @BOTH
 def test_groups_are_declared_for_training_alone(name):
-    assert step(name).group == 2 and step(name, "val").group == 1
+    assert step(name).capabilities.group == 2
+    assert step(name, "val").capabilities.group == 1
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from transforms import batch_rows
-from transforms.device import random_crop
-from transforms.device.random_crop import RandomCrop
+from penstock.transforms.device import random_crop
+from penstock.transforms.device.random_crop import RandomCrop
+from penstock.transforms.device.rows import changes as batch_rows
 
 
 def batch(count=64, height=12, width=10, channels=3, *, epoch=2, start=100):

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from penstock.transforms.device.random_flip import RandomFlip
+from penstock.transforms.device.rows import changes as batch_rows
 from tests.transforms.device.test_random_crop import batch
-from transforms import batch_rows
-from transforms.device.random_flip import RandomFlip
 
 
 def flip(split="train", step="flip", seed=7, **options):

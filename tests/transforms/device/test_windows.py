@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 
+from penstock.transforms.device.rows.draws import uniforms
+from penstock.transforms.device.rows.windows import DRAWS, drawn_windows
 from tests.transforms.device.drawn_rows import batch, step
-from transforms.row_draws import uniforms
-from transforms.row_windows import DRAWS, drawn_windows
 
 
 def windows(count, height, width, scale, ratio):

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
-from pipeline.commands import main
+from penstock.pipeline.commands import main
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
@@ -69,7 +69,7 @@ def test_everything_is_shown_and_nothing_is_loaded(page, width):
     copy.write_text(allowed.replace("<title>", PROBE + "<title>", 1), encoding="utf-8")
     dom = browse(copy, "--dump-dom", f"--window-size={width},900").stdout
     found = json.loads(html.unescape(re.search(r'data-found="([^"]*)"', dom).group(1)))
-    assert found["images"] == found["loaded"] == 3 * 3
+    assert found["images"] == found["loaded"] > 3 * 3
     assert found["errors"] == [] and found["others"] == []
     assert found["overflow"] <= 0
     assert found["title"].startswith("demo, train: 3 samples")

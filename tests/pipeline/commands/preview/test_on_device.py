@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from datasets.sample import BadSample
-from pipeline.collates.list import ListCollate
-from pipeline.collates.pad import PaddedCollate
-from pipeline.collates.stack import stack
-from pipeline.commands.preview.on_device import DeviceSteps, rows_of
-from transforms.device.normalize import Normalize
-from transforms.device.random_flip import RandomFlip
-from transforms.device.to_float import to_float
+from penstock.core.sample import BadSample
+from penstock.pipeline.collates.list import ListCollate
+from penstock.pipeline.collates.pad import PaddedCollate
+from penstock.pipeline.collates.stack import stack
+from penstock.pipeline.commands.preview.looks import DeviceSteps, rows_of
+from penstock.transforms.device.normalize import Normalize
+from penstock.transforms.device.random_flip import RandomFlip
+from penstock.transforms.device.to_float import to_float
 
 
 def samples(count=4, height=6):

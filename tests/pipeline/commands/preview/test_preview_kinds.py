@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import cv2
 import numpy as np
 import pytest
 
-from datasets.demo_tables import draw_table
-from datasets.sample import BadSample
-from pipeline.build import build_dataset, build_loader, open_storage
-from pipeline.commands.preview.cells import Cell, Entry
-from pipeline.commands.preview.choice import equal, look
-from pipeline.commands.preview.excerpts import lines_of
-from pipeline.commands.preview.overlays import Classes
-from pipeline.commands.preview.page import _cell
-from pipeline.commands.preview.sheet import _lines
-from pipeline.commands.preview.show import _sampler as sampler_of
-from pipeline.commands.preview.survey import survey_storage
-from pipeline.commands.preview.tables import table_rows
-from pipeline.config.command_line import configure
+from penstock.core.sample import BadSample
+from penstock.datasets.demo.tables import draw_table
+from penstock.pipeline.build import build_dataset, build_loader, open_storage
+from penstock.pipeline.commands.preview.charts import Survey
+from penstock.pipeline.commands.preview.fields import Classes, lines_of, table_rows
+from penstock.pipeline.commands.preview.looks import _titled, look
+from penstock.pipeline.commands.preview.page import cell_html, draw_sheet
+from penstock.pipeline.commands.preview.picture import Cell, Row
+from penstock.pipeline.commands.preview.show import sampler_of
+from penstock.pipeline.config.command_line import configure
 from tests.nested_samples import RULES, fields_of
 from tests.photographs import scene
 
@@ -76,13 +74,14 @@ def test_nested_fields_are_those_of_the_batch_and_their_excerpts_are_told():
         pairs = [f"{start}–{end}" for start, end in drawn["edges"].T.tolist()]
         assert edges.partition(": ")[2].split() == pairs
         assert f"deep.er.size: {original['index']}" in lines
-    survey = survey_storage(open_storage(config, "train"), 41)
+    survey = Survey()
+    survey.add_storage(open_storage(config, "train"), 41)
     assert survey.records == 41
 
 
 def test_a_nested_field_that_a_step_has_changed_is_not_shown_as_it_was():
-    from pipeline.collates.nested import NestedCollate
-    from pipeline.commands.preview.on_device import DeviceSteps
+    from penstock.pipeline.collates.nested import NestedCollate
+    from penstock.pipeline.commands.preview.looks import DeviceSteps
 
     def doubled(batch):
         return {**batch, "deep": {"x": batch["deep"]["x"] * 2}}
@@ -97,8 +96,9 @@ def table_of(data_dir, split, *more, task="table", samples=600):
     config = configure([f"task={task}", f"data_dir={data_dir}", *more], command="preview")
     dataset, looks = looks_of(config, split, samples=samples)
     storage = open_storage(config, split)
-    rows = table_rows(dataset.table, storage, looks.originals, config["dataset"]["keys"])
-    return looks, rows, dataset.table.statistics
+    table = dataset.capabilities.table
+    rows = table_rows(table, storage, looks.originals, config["dataset"]["keys"])
+    return looks, rows, table.statistics
 
 
 @pytest.mark.parametrize("task", ["table", "regression"])
@@ -109,52 +109,51 @@ def test_rows_of_a_table_are_told_by_their_columns(data_dir, task):
     numeric = {column.name: column for column in statistics.numeric}
     gaps = 0
     for number, (original, sample) in enumerate(zip(looks.originals, given, strict=True)):
-        before = {e.name: e for e in rows.entries(original, is_original=True)}
-        after = {e.name: e for e in rows.entries(sample, is_original=False)}
+        before = rows.entries(original, is_original=True)
+        after = rows.entries(sample, is_original=False)
         assert set(before) <= set(after) and ("price" in before) == (task == "regression")
         for name, column in numeric.items():
             value = columns[name][number]
             gaps += value is None
-            assert before[name].is_gap == after[name].is_gap == (value is None)
             shown = column.quartiles[1] if value is None else float(value)
             scaled = (shown - column.mean) / column.std
             end = " filled in" if value is None else ""
-            assert after[name].value == f"{scaled:+.3f}{end}"
-            assert before[name].value == ("missing" if value is None else f"{value:.6g}")
+            assert after[name] == f"{scaled:+.3f}{end}"
+            assert before[name] == ("missing" if value is None else f"{value:.6g}")
             if f"{name} is missing" in after:
-                assert after[f"{name} is missing"].value == str(int(value is None))
+                assert after[f"{name} is missing"] == str(int(value is None))
         city = columns["city"][number]
-        assert before["city"].value == city
+        assert before["city"] == city
         known = statistics.categorical[0].values
         said = f"{city}, id {known.index(city) + 1}" if city in known else "unknown, id 0"
-        assert after["city"].value == said
-        assert after["city"].is_gap == (city not in known)
+        assert after["city"] == said
     assert gaps > 10
 
 
 def test_a_wide_table_is_cut_and_a_bad_row_has_no_columns(data_dir):
     looks, rows, statistics = table_of(data_dir, "val", samples=2)
-    assert rows.entries(BadSample(0, "k", 0, "gone", "csv"), is_original=True) == ()
+    assert rows.entries(BadSample(0, "k", 0, "gone", "csv"), is_original=True) == {}
     wide = type(statistics)(
         rows=1,
-        numeric=statistics.numeric[:1] * 40,
+        numeric=tuple(replace(statistics.numeric[0], name=f"n{i}") for i in range(40)),
         categorical=statistics.categorical,
         target=None,
     )
     entries = type(rows)(wide, (), rows.records).entries(looks.originals[0], is_original=True)
-    assert len(entries) == 25 and entries[-1].name == "… and 18 more columns"
+    assert len(entries) == 25 and list(entries)[-1] == "… and 18 more columns"
 
 
 def test_columns_stand_in_the_page_and_in_the_picture():
-    entries = (Entry("<age>", "missing", is_gap=True), Entry("n" * 99, "v" * 99), Entry("c", "7"))
+    entries = {"<age>": "missing", "n" * 99: "v" * 99, "c": "7"}
     cell = Cell("original", lines=("home",), entries=entries)
-    page = _cell(cell, lambda picture: b"")
-    assert '<th>&lt;age&gt;</th><td class="gap">missing</td>' in page
+    page = cell_html(cell)
+    assert "<th>&lt;age&gt;</th><td>missing</td>" in page
     assert "<th>c</th><td>7</td>" in page
-    lines = _lines(cell, 256)
-    assert [piece.text for line in lines[2:3] for piece in line] == ["<age>", "missing"]
-    assert all(piece.text.endswith("…") for piece in lines[3])
-    assert [piece.x for piece in lines[4]] == [0, 108]
+    with_table, without = (
+        draw_sheet("h", [], [Row("k", (one,))], {})
+        for one in (cell, Cell("original", lines=("home",)))
+    )
+    assert (with_table < 128).any(2).sum() > 2 * (without < 128).any(2).sum()
 
 
 def test_evaluation_is_the_same_in_every_epoch_and_shown_once(photographs):
@@ -180,7 +179,8 @@ def test_evaluation_is_the_same_in_every_epoch_and_shown_once(photographs):
     ],
 )
 def test_epochs_are_alike_if_every_bit_is(one, other, same):
-    assert equal(one, other) == same
+    titles = ["epochs 0 to 1, all alike"] if same else ["epoch 0", "epoch 1"]
+    assert list(_titled([[one], [other]], "train")) == titles
 
 
 @pytest.mark.parametrize(

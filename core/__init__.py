@@ -1,0 +1,1 @@
+"""The ground that everything stands on; imports nothing of ours but itself."""

@@ -1,0 +1,198 @@
+"""Arrays: as `.npy` files (NumPy's NEP 1, nothing is ever unpickled), by field, and by row."""
+
+from __future__ import annotations
+
+import functools
+import io
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# What NumPy reads of a header at most, and what stands before it.
+_HEADER_BYTES = 10_012
+_FIELDS = {"images": "image", "labels": "label", "masks": "mask", "keys": "key"}
+_RESERVED = ("index", "key", "position", "epoch", "valid")
+_FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def read_npy(data: bytes) -> NDArray[Any]:
+    """The array in a `.npy` file's bytes, as a copy that may be written to.
+
+    Raises:
+        ValueError: It is damaged, or holds Python objects.
+    """
+    array = view_npy(data)
+    return array.copy("F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C")
+
+
+def view_npy(data: bytes) -> NDArray[Any]:
+    """The array in a `.npy` file's bytes, in their memory.
+
+    Raises:
+        ValueError: It is damaged, or holds Python objects.
+    """
+    # A header ends in a line feed; before it stand ten bytes that may hold one too.
+    end = data.find(b"\n", 10, _HEADER_BYTES) + 1
+    try:
+        shape, fortran, dtype = _header(data[:end])
+    except Exception as error:  # of many kinds: NumPy lets Python's own parser read it
+        said = " ".join(str(error).split())
+        raise ValueError(f"is no .npy file, or a damaged one ({said})") from None
+    if dtype.hasobject:
+        raise ValueError("holds Python objects (pickled), which are never loaded")
+    # Compared before anything is allocated: a damaged header may say any shape.
+    wanted, found = math.prod(shape) * dtype.itemsize, len(data) - end
+    if found != wanted:
+        raise ValueError(f"has {found:,} bytes of {dtype} {list(shape)}, expected {wanted:,}")
+    content = memoryview(data)[end:]
+    order: Any = "F" if fortran else "C"
+    return np.ndarray(shape, dtype, content, order=order)
+
+
+@functools.lru_cache(maxsize=128)
+def _header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Parse a header; kept, since many files begin alike and NumPy takes 15 us for each."""
+    file = io.BytesIO(head)
+    found = _read_header(file)
+    if file.tell() != len(head):
+        raise ValueError("its header ends elsewhere")
+    return found
+
+
+def _read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, order and type."""
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        found = np.lib.format.read_array_header_1_0(file)
+    elif version == (2, 0):
+        found = np.lib.format.read_array_header_2_0(file)
+    else:
+        raise ValueError(f"format version {version[0]}.{version[1]}")
+    if any(length < 0 for length in found[0]):
+        raise ValueError(f"shape {found[0]}, expected lengths from 0 on")
+    return found
+
+
+def write_npy(array: NDArray[Any]) -> bytes:
+    """The bytes of a `.npy` file that holds `array`, which has no Python objects."""
+    file = io.BytesIO()
+    np.lib.format.write_array(file, np.asarray(array, order="C"), allow_pickle=False)
+    return file.getvalue()
+
+
+def taken_rows(
+    array: NDArray[Any], rows: NDArray[np.int64], allocate: Callable[[int], Any] | None
+) -> NDArray[Any]:
+    """The rows of an array, [n, ...].
+
+    Args:
+        array: [N, ...].
+        rows: int64 [n], within 0 .. N - 1.
+        allocate: Gives writable memory of so many bytes; None: NumPy's own.
+    """
+    out = None
+    if allocate is not None:
+        count = rows.size * array[:1].size
+        memory = allocate(rows.size * array[:1].nbytes)
+        out = np.frombuffer(memory, array.dtype, count).reshape(rows.size, *array.shape[1:])
+    # With the default mode NumPy would take into a buffer and copy that.
+    return np.take(array, rows, axis=0, out=out, mode="clip")
+
+
+def look_at_header(
+    file: IO[bytes],
+    size_bytes: int,
+    where: str,
+    *,
+    remedy: str = "copy it again",
+    kinds: str = "biufc",
+    rows: bool = True,
+) -> tuple[tuple[int, ...], str, int]:
+    """Shape, type and place of the array in a `.npy` file (NumPy's NEP 1). Nothing is unpickled.
+
+    Args:
+        file: Stands at the file's start; at the array's when this returns.
+        size_bytes: Size of the whole file.
+        where: What messages call it.
+        remedy: What else than writing it with NumPy may help where it is no such file.
+        kinds: Kinds of types that are taken, as NumPy names them.
+        rows: Whether it must have an axis of samples, none of whose samples is scattered.
+
+    Returns:
+        The shape, the type as NumPy writes it, and the first byte of the array.
+
+    Raises:
+        ValueError: It is damaged, cut short, or holds what cannot be mapped.
+    """
+    try:
+        shape, fortran, dtype = _read_header(file)
+    except Exception as error:  # of many kinds: NumPy lets Python's own parser read it
+        raise ValueError(
+            f"{where} is no .npy file, or a damaged one ({' '.join(str(error).split())}); write it "
+            f"with np.save, or {remedy}"
+        ) from None
+    offset = file.tell()
+    if dtype.hasobject:
+        raise ValueError(
+            f"{where} holds Python objects (pickled), which are never loaded; save one "
+            f"array of numbers per field"
+        )
+    if dtype.kind not in kinds or (dtype.kind == "u" and dtype.itemsize == 8 and len(shape) == 1):
+        raise ValueError(
+            f"{where} holds {dtype}, expected numbers that a tensor can hold; save it "
+            f"with another type, such as int64"
+        )
+    if rows and not shape:
+        raise ValueError(f"{where} holds one number, expected an axis of samples first")
+    if fortran and len(shape) > 1:
+        raise ValueError(
+            f"{where} is in Fortran order, in which a sample is scattered over the file; "
+            f"save np.ascontiguousarray(array)"
+        )
+    missing = offset + math.prod(shape) * dtype.itemsize - size_bytes
+    if missing > 0:
+        raise ValueError(
+            f"{where} is cut short: {missing:,} bytes of {dtype} {list(shape)} are "
+            f"missing; copy it again"
+        )
+    return shape, dtype.str, offset
+
+
+def field_name(stem: str) -> str:
+    """The field of a file or an array: these are named for many, such as ``images``."""
+    return _FIELDS.get(stem, stem)
+
+
+def check_field(field: str, named: str, *, where: str, taken: Sequence[str] = ()) -> None:
+    """Raise ValueError for a name that no field may have; `named` is what would give it.
+
+    `taken` are names of the framework's own that the storage knows what to do with.
+    """
+    reserved = [name for name in _RESERVED if name not in taken]
+    if field in reserved or not _FIELD.fullmatch(field):
+        raise ValueError(
+            f"{where}: {named} would be a field {field!r}, expected a name of "
+            f"letters, digits and _ that is none of {', '.join(reserved)}; rename it"
+        )
+
+
+def field_place(field: str) -> tuple[int, str]:
+    """Sort key of a field among others: ``image``, ``label``, then by name."""
+    order = ("image", "label")
+    return (order.index(field) if field in order else len(order)), field
+
+
+def same_count(counts: Mapping[str, int], *, where: str) -> int:
+    """The number of rows of all fields; ValueError if they differ."""
+    first = next(iter(counts))
+    for field, count in counts.items():
+        if count != counts[first]:
+            raise ValueError(
+                f"{where}: {first} has {counts[first]:,} rows and {field} has {count:,}, "
+                f"expected the same number"
+            )
+    return counts[first]

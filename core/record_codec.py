@@ -1,0 +1,274 @@
+"""A record's fields as bytes and back, for caches and packed files; nothing of it can execute code.
+
+The layout: the buffers of byte strings and arrays one behind the other, then a header (JSON), and
+the header's length in the last four bytes. What a packed file holds of a record begins with its
+image, and a record that is no more than an image *is* these bytes, so that other programs can read
+them. In caches every buffer begins at a multiple of 16 bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Buffer = bytes | memoryview
+_LENGTH = struct.Struct("<I")
+_ALIGNMENT = 16
+_PLAIN = frozenset((type(None), bool, int, float, str))
+_BYTES = (bytes, bytearray, memoryview)
+_NUMBERS = "biufc"
+_KINDS = _NUMBERS + "SUMm"
+
+
+class UncacheableError(Exception):
+    """A record holds what has no bytes; the message says what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A packed record: `parts` one behind the other, `size_bytes` in all."""
+
+    parts: list[Buffer]
+    size_bytes: int
+
+
+def pack_record(key: str, fields: Mapping[str, Any]) -> Entry:
+    """Pack a record for a cache, so that every value comes back in its type.
+
+    Array views stay views until they are written.
+
+    Raises:
+        UncacheableError: A field is neither a number, text, bytes, an array of numbers, nor a
+            list, tuple or dict of these.
+    """
+    parts = _packed(fields, 0, align=_ALIGNMENT, keep_flags=True, key=key)
+    return Entry(parts, sum(memoryview(part).nbytes for part in parts))
+
+
+def unpack_record(payload: Any) -> tuple[str, dict[str, Any]]:
+    """Key and fields of a record, as they were packed.
+
+    Arrays that could be written to are copied, the others are read-only views of the payload.
+
+    Args:
+        payload: What `pack_record` gave, as bytes or uint8 [size_bytes]; begins at a multiple of
+            16 bytes.
+    """
+    header, fields = _unpacked(memoryview(payload).toreadonly(), 0)
+    return header["key"], fields
+
+
+def pack_fields(fields: Mapping[str, Any], *, key: str) -> tuple[bytes, int]:
+    """Pack a record's fields for a file, all but the label.
+
+    Returns:
+        The value, and how many bytes at its start are the image: a file, or the pixels of a
+        decoded one row by row, whose shape is to be kept elsewhere.
+
+    Raises:
+        ValueError: A field is of a type that cannot be packed.
+    """
+    image: Any = fields.get("image", b"")
+    if isinstance(image, np.ndarray):
+        if image.dtype != np.uint8 or image.ndim != 3:
+            raise ValueError(
+                f"pack: {key!r}: its image is {image.dtype} {list(image.shape)}, expected a file "
+                f"or uint8 [H, W, C]; convert it, or rename it with dataset.keys"
+            )
+        image = image.tobytes()
+    rest = {
+        name: _storable(value, name, key)
+        for name, value in fields.items()
+        if name not in ("image", "label")
+    }
+    if not rest and "image" in fields:
+        return image, len(image)
+    parts = _packed(rest, len(image), align=1, keep_flags=False, image="image" in fields)
+    return b"".join([image, *parts]), len(image)
+
+
+def unpack_fields(
+    value: Any, image_bytes: int | None, shape: tuple[int, ...] | None = None
+) -> dict[str, Any]:
+    """The fields of a packed value.
+
+    Args:
+        value: What `pack_fields` gave, whole and checked, as bytes or uint8 [N].
+        image_bytes: How many bytes at its start are the image; None: all.
+        shape: Height, width and channels, if the image is decoded. It then is a view of `value`.
+    """
+    image = value if image_bytes is None else value[:image_bytes]
+    if shape is not None:
+        image = np.frombuffer(image, np.uint8).reshape(shape)
+    if image_bytes is None or image_bytes == len(value):
+        return {"image": image}
+    header, fields = _unpacked(memoryview(value).toreadonly(), image_bytes)
+    return {"image": image, **fields} if header["image"] else fields
+
+
+def record_checksum(fields: dict[str, Any], *, key: str) -> tuple[int, int]:
+    """CRC-32 of a record's fields, and how many bytes they are without its label.
+
+    It is the same in whatever form a record is stored: fields count by name and not by their
+    order, byte strings by their bytes, arrays by type, shape and values, whatever their byte
+    order, and everything else as JSON.
+
+    Args:
+        fields: The fields.
+        key: The record's key, for messages.
+
+    Raises:
+        ValueError: A field is of a type that no form can hold.
+    """
+    crc, size = 0, 0
+    for name in sorted(fields):
+        value = fields[name]
+        content: Any
+        if isinstance(value, _BYTES):
+            content, kind = value, "bytes"
+        elif isinstance(value, np.ndarray) and value.dtype.kind in _NUMBERS:
+            native = value.astype(value.dtype.newbyteorder("<"), copy=False)
+            content = np.ascontiguousarray(native).reshape(-1).view(np.uint8)
+            kind = f"{native.dtype.str}{value.shape}"
+        else:
+            content, kind = _as_json(value, name, key), "json"
+        if name != "label":  # a class id, which is no part of the data
+            size += len(content)
+        crc = zlib.crc32(f"{name}\0{kind}\0{len(content)}\0".encode(), crc)
+        crc = zlib.crc32(content, crc)
+    return crc, size
+
+
+def _as_json(value: Any, name: str, key: str) -> bytes:
+    if type(value) is int:
+        return b"%d" % value
+    value = value.item() if isinstance(value, np.generic) else value
+    try:
+        return json.dumps(value, sort_keys=True).encode()
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"pack: {key!r}: field {name!r} is a {type(value).__name__}, expected bytes, "
+            f"numbers, text, lists or arrays of numbers; convert or drop it"
+        ) from error
+
+
+def _storable(value: Any, name: str, key: str) -> Any:
+    """A value as files hold it: bytes, an array of numbers, or what JSON makes of it."""
+    if isinstance(value, _BYTES):
+        return bytes(value)
+    if isinstance(value, np.ndarray) and value.dtype.kind in _NUMBERS:
+        return value
+    return value if _is_json(value) else json.loads(_as_json(value, name, key))
+
+
+def _is_json(value: Any) -> bool:
+    """Whether JSON gives a value back as it is."""
+    kind = type(value)
+    if kind is list:
+        return all(map(_is_json, value))
+    if kind is dict:
+        return all(type(key) is str and _is_json(item) for key, item in value.items())
+    return kind in _PLAIN
+
+
+def _packed(
+    fields: Mapping[str, Any], start: int, *, align: int, keep_flags: bool, **about: Any
+) -> list[Buffer]:
+    """Pack buffers behind `start` bytes, then the header with what else it is `about`, its length.
+
+    `keep_flags`: an array that cannot be written to shall be so again.
+    """
+    buffers: list[Buffer] = []
+    header = about if align == 1 else {**about, "align": align}
+    header["fields"] = {
+        name: ["json", value] if type(value) in _PLAIN else _spec(value, buffers, name, keep_flags)
+        for name, value in fields.items()
+    }
+    parts: list[Buffer] = []
+    for buffer in buffers:
+        if gap := -start % align:
+            parts.append(bytes(gap))
+        parts.append(buffer)
+        start += gap + memoryview(buffer).nbytes
+    text = json.dumps(header).encode()
+    return [*parts, text, _LENGTH.pack(len(text))]
+
+
+def _spec(value: Any, buffers: list[Buffer], name: str, keep_flags: bool) -> list[Any]:
+    """Describe a value for the header, and add its bytes to the buffers."""
+    kind = type(value)
+    if _is_json(value):
+        return ["json", value]
+    if kind in _BYTES:
+        buffers.append(memoryview(value).cast("B"))
+        return ["bytearray" if kind is bytearray else "bytes", len(buffers[-1])]
+    if kind is np.ndarray or isinstance(value, np.generic):
+        array = np.asarray(value)
+        if array.dtype.kind not in _KINDS:
+            raise UncacheableError(f"its field {name!r} is an array of {array.dtype}")
+        array = np.ascontiguousarray(array) if not array.flags.c_contiguous else array
+        buffers.append(array.reshape(-1).view(np.uint8).data)
+        if kind is not np.ndarray:
+            return ["number", array.nbytes, array.dtype.str]
+        spec = ["array", array.nbytes, array.dtype.str, list(array.shape)]
+        return [*spec, False] if keep_flags and not value.flags.writeable else spec
+    if kind is list or kind is tuple:
+        return [kind.__name__, [_spec(item, buffers, name, keep_flags) for item in value]]
+    if kind is dict and all(type(key) is str for key in value):
+        return ["dict", {k: _spec(item, buffers, name, keep_flags) for k, item in value.items()}]
+    raise UncacheableError(f"its field {name!r} is or holds a {kind.__name__}")
+
+
+def _unpacked(view: memoryview, at: int) -> tuple[dict[str, Any], Any]:
+    """The header, and the fields whose buffers begin at `at`."""
+    end = len(view) - _LENGTH.size
+    (length,) = _LENGTH.unpack_from(view, end)
+    header = json.loads(bytes(view[end - length : end]))
+    align = header.get("align", 1)
+
+    def take(size_bytes: int) -> memoryview:
+        nonlocal at
+        at += -at % align
+        part = view[at : at + size_bytes]
+        at += size_bytes
+        return part
+
+    fields = {
+        name: spec[1] if spec[0] == "json" else _value(spec, take)
+        for name, spec in header["fields"].items()
+    }
+    return header, fields
+
+
+def _value(spec: list[Any], take: Callable[[int], memoryview]) -> Any:
+    kind, about, *rest = spec
+    if kind == "json":
+        return about
+    if kind == "bytes":
+        return bytes(take(about))
+    if kind == "array":
+        dtype, shape, *flags = rest
+        array = _array(dtype, shape, take(about))
+        return array if flags else array.copy()
+    if kind == "number":
+        return _array(rest[0], [], take(about))[()]
+    if kind == "dict":
+        return {name: _value(item, take) for name, item in about.items()}
+    if kind == "bytearray":
+        return bytearray(take(about))
+    items = [_value(item, take) for item in about]
+    return items if kind == "list" else tuple(items)
+
+
+def _array(dtype: str, shape: list[int], content: memoryview) -> NDArray[Any]:
+    kind = np.dtype(dtype)
+    if kind.kind not in _KINDS or min(shape, default=0) < 0:  # NumPy takes Python objects for bytes
+        raise ValueError(f"an array of {dtype} {shape} is none that was packed")
+    return np.ndarray(shape, kind, buffer=content)

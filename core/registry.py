@@ -1,0 +1,214 @@
+"""The registry: names for components, and the config option that a signature gives.
+
+``@register("sampler", "identity")`` above a class or function is all it takes to add a
+component. In a config it is named by ``_target_: sampler/identity``; its arguments are the
+option's keys, and what the framework knows at run time (`n`, `seed`, `rng`, ...) is injected
+by name and never configured.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import PurePath
+from typing import Any, TypeVar
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A kind of component.
+
+    Attributes:
+        name: The name given to `register` and standing before the slash in a ``_target_``.
+        option_group: The Hydra group in which its components are options; None for no options.
+        injected: Arguments that are given at run time and may not stand in a config.
+        partial: A registered *function* is the component itself and is called later with the
+            injected arguments; in other groups it is a factory, called once.
+        what: One line for ``--help``.
+    """
+
+    name: str
+    option_group: str | None
+    injected: frozenset[str]
+    partial: bool
+    what: str
+
+
+def _group(
+    name: str, what: str, injected: str = "", *, option: str | None = "", partial: bool = False
+) -> Group:
+    return Group(name, option if option != "" else name, frozenset(injected.split()), partial, what)
+
+
+GROUPS: dict[str, Group] = {
+    group.name: group
+    for group in (
+        _group("dataset", "how samples are held", "storage source transform seed split",
+               option=None),
+        _group("storage", "where records lie", option="dataset/storage"),
+        _group("source", "where a stream comes from", "shard num_shards epoch",
+               option="dataset/source", partial=True),
+        _group("decode", "bytes to arrays", option="dataset/decode"),
+        _group("cache", "keeps what was read", "storage decode keys",
+               option="dataset/cache", partial=True),
+        _group("annotations", "label files beside the data", option="dataset/annotations"),
+        _group("writer", "the form that packing writes"),
+        _group("task", "losses and metrics", "num_classes class_names table"),
+        _group("sampler", "which record stands at a position",
+               "n index seed batch_size mixed"),
+        _group("collate", "samples to a batch", "samples", partial=True),
+        _group("transform", "changes one sample", "sample rng partners box_limits", partial=True),
+        _group("batch_transform", "changes a batch on the device",
+               "batch seed split step", partial=True),
+        _group("engine", "who computes batches", "compute", option=None),
+        _group("model", "what is trained", "num_classes table task_fields"),
+        _group("optimizer", "how weights are updated", "params"),
+        _group("scheduler", "how the learning rate moves", "optimizer total_steps total_epochs"),
+        _group("logger", "where figures go", "run_dir config"),
+        _group("settings", "typed settings", option=None),
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A registered class or function."""
+
+    group: str
+    name: str
+    target: Callable[..., Any]
+    global_random: bool
+
+    @property
+    def origin(self) -> str:
+        """Tell where it is defined: file, line and qualified name."""
+        try:
+            file = inspect.getsourcefile(self.target) or "?"
+            line = inspect.getsourcelines(self.target)[1]
+        except (OSError, TypeError):  # defined at a prompt or in a notebook
+            return f"{self.target.__module__}.{self.target.__qualname__}"
+        return f"{file}:{line} ({self.target.__qualname__})"
+
+    @property
+    def target_name(self) -> str:
+        """Name it as a config's ``_target_`` does."""
+        return f"{self.group}/{self.name}"
+
+    @property
+    def summary(self) -> str:
+        """Read the first line of the docstring, for ``--help``."""
+        return (inspect.getdoc(self.target) or "").split("\n", 1)[0].strip()
+
+
+_components: dict[str, Component] = {}
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def register(group: str, name: str, *, global_random: bool = False) -> Callable[[T], T]:
+    """Make a class or function available to configs as option `name` of `group`.
+
+    Args:
+        group: One of `GROUPS`.
+        name: The option's name, an identifier, unique in its group.
+        global_random: The component draws from the global random state of Python, NumPy or
+            torch. It then runs only where a worker owns its process, with these states
+            seeded for every position.
+
+    Raises:
+        ValueError: The group is unknown, the name is no identifier, a default cannot stand in
+            a config, or the name is taken; the message names both places.
+    """
+    if group not in GROUPS:
+        raise ValueError(f"register: no group named {group!r}; groups: {', '.join(sorted(GROUPS))}")
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"register: {name!r} is no name: letters, digits and _, no digit first")
+
+    def add(target: T) -> T:
+        component = Component(group, name, target, global_random)
+        if GROUPS[group].option_group is not None:
+            option_node(component)  # refused here, where its own line is in the traceback
+        known = _components.get(component.target_name)
+        # A module that is loaded again (a reload, a notebook cell run twice) registers the same
+        # thing: that replaces it. Anything else is two things of one name.
+        if known is not None and _identity(known.target) != _identity(target):
+            raise ValueError(
+                f"register: {component.target_name} is taken: {known.origin} and "
+                f"{component.origin}; rename one of them"
+            )
+        _components[component.target_name] = component
+        return target
+
+    return add
+
+
+def _identity(target: Callable[..., Any]) -> tuple[str, str]:
+    return target.__module__.replace("__mp_main__", "__main__"), target.__qualname__
+
+
+def find(target_name: str) -> Component | None:
+    """Find the component that a ``_target_`` of the form ``group/name`` names, or None."""
+    return _components.get(target_name)
+
+
+def components(group: str | None = None) -> Iterator[Component]:
+    """Yield registered components, of one group or of all, by name."""
+    for name in sorted(_components):
+        if group is None or _components[name].group == group:
+            yield _components[name]
+
+
+def name_of(made: Any) -> str:
+    """Write ``group/name (Class)`` for what a component made, or its class or function alone."""
+    target = made.func if isinstance(made, functools.partial) else made
+    own = target if inspect.isroutine(target) else type(target)
+    names = [c.target_name for c in components() if c.target is own]
+    return f"{names[0]} ({own.__qualname__})" if names else own.__qualname__
+
+
+def parameters(target: Callable[..., Any], injected: frozenset[str]) -> list[inspect.Parameter]:
+    """List the parameters that a config may give: named ones that are not injected."""
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    signature = inspect.signature(target)
+    return [p for p in signature.parameters.values() if p.kind in named and p.name not in injected]
+
+
+def option_node(component: Component) -> dict[str, Any]:
+    """Make the config option that a component's signature gives.
+
+    Defaults become plain values, required arguments become ``???``.
+
+    Raises:
+        ValueError: A default cannot stand in a config.
+    """
+    node: dict[str, Any] = {"_target_": component.target_name}
+    for parameter in parameters(component.target, GROUPS[component.group].injected):
+        if parameter.default is inspect.Parameter.empty:
+            node[parameter.name] = "???"
+        else:
+            where = f"{component.target_name}: default of {parameter.name}"
+            node[parameter.name] = _plain(parameter.default, where)
+    return node
+
+
+def _plain(value: Any, where: str) -> Any:
+    """Write a default as YAML would write it."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value.name if isinstance(value, Enum) else value
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, where) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(item, where) for key, item in value.items()}
+    raise ValueError(
+        f"{where} is a {type(value).__name__}, which no config can hold; use None, a number, "
+        f"a string, a list or a dict"
+    )

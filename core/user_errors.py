@@ -1,0 +1,48 @@
+"""Errors of users: which of them a line explains, and the program that advice names."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[1]
+_OURS = tuple(f"{_ROOT / room}/" for room in ("core", "datasets", "transforms", "pipeline"))
+
+
+def is_explained(error: BaseException) -> bool:
+    """Tell whether the message of an exception says all that its reader needs.
+
+    So it is where our own code raised ``ValueError`` (by convention a mistake in what was given:
+    what, got, expected, remedy) and where the system refused a file. An exception out of a
+    library, a user's component or a mistake of ours needs its traceback.
+    """
+    if error.__cause__ is not None and getattr(error.__cause__, "from_worker", False):
+        return False
+    if isinstance(error, OSError):
+        return error.filename is not None
+    trace = error.__traceback__
+    if not isinstance(error, ValueError) or trace is None:
+        return False
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace.tb_frame.f_code.co_filename.startswith(_OURS)
+
+
+def program_of(command: str) -> str:
+    """Name the program to type for a command, the way in which the user has started this one.
+
+    ``penstock <command>`` works wherever the package is installed; who has started a ``train.py``
+    or, in the checkout, ``python -m pipeline`` is told to type that again.
+
+    Args:
+        command: ``train`` or one of `pipeline.commands.COMMANDS`.
+    """
+    started = Path(sys.argv[0])
+    if command == "train" and started.name == "train.py":
+        return f"python {shlex.quote(sys.argv[0])}"
+    checkout = _ROOT.resolve()
+    ours = (checkout / "train.py", checkout / "pipeline" / "__main__.py")
+    if Path.cwd() == checkout and started.resolve() in ours:
+        return "python train.py" if command == "train" else f"python -m pipeline {command}"
+    return f"penstock {command}"

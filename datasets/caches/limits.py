@@ -1,0 +1,98 @@
+"""Limits of a cache: amounts as people write them, and the memory that there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_UNITS = {"B": 0, "KB": 1, "MB": 2, "GB": 3, "TB": 4}
+_AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]i?B|B|%)\s*", re.IGNORECASE)
+
+
+def parse_bytes(given: int | str, *, whole: int | None = None) -> int:
+    """Read a number of bytes: ``4GB``, ``500 MB``, ``40%``, a number.
+
+    Args:
+        given: Bytes, or a number with B, KB, MB, GB or TB (powers of 1,000), KiB to TiB (of
+            1,024), or, where there is a whole, %.
+        whole: What a share is of.
+
+    Raises:
+        ValueError: It is none of these, or nothing.
+    """
+    size_bytes = 0.0
+    if isinstance(given, int) and not isinstance(given, bool):
+        size_bytes = given
+    elif isinstance(given, str) and given.strip().isdigit():
+        size_bytes = int(given)
+    elif isinstance(given, str) and (found := _AMOUNT.fullmatch(given)):
+        number, unit = float(found[1]), found[2].upper()
+        if unit != "%":
+            size_bytes = number * (1024 if "I" in unit else 1000) ** _UNITS[unit.replace("I", "")]
+        elif whole is not None and number <= 100:
+            size_bytes = max(number / 100 * whole, 1 if number else 0)
+    if size_bytes < 1:
+        share = ", or a share of the available memory such as 40%" if whole is not None else ""
+        raise ValueError(
+            f"dataset.cache.max_bytes: {given!r} given, expected an amount such as 4GB or "
+            f"500MB{share}"
+        )
+    return int(size_bytes)
+
+
+def available_bytes(root: Path = Path("/")) -> int | None:
+    """Memory that can be taken without swapping or being killed.
+
+    Args:
+        root: Where ``proc`` and ``sys`` are; another one in tests.
+
+    Returns:
+        Bytes; None where the system does not say (it is no Linux).
+    """
+    limits = []
+    for line in _lines(root / "proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            limits.append(int(line.split()[1]) * 1024)
+    for line in _lines(root / "proc/self/cgroup"):
+        number, controllers, path = line.split(":", 2)
+        if number == "0":
+            limits += _group_limits(root / "sys/fs/cgroup", path, "memory.max", "memory.current")
+        elif "memory" in controllers.split(","):
+            limits += _group_limits(
+                root / "sys/fs/cgroup/memory",
+                path,
+                "memory.limit_in_bytes",
+                "memory.usage_in_bytes",
+            )
+    return max(0, min(limits)) if limits else None
+
+
+def _group_limits(mount: Path, path: str, limit_name: str, usage_name: str) -> list[int]:
+    """Memory that each control group, from the process's own to the root, has left."""
+    left = []
+    group = mount / path.lstrip("/")
+    for folder in (group, *group.parents):
+        limit = _number(folder / limit_name)
+        usage = _number(folder / usage_name)
+        if limit is not None and usage is not None:
+            # Files in the page cache count as used and are given back when memory is short.
+            cached = 0
+            for line in _lines(folder / "memory.stat"):
+                if line.startswith("inactive_file "):
+                    cached = int(line.split()[1])
+            left.append(limit - (usage - cached))
+        if folder == mount:
+            break
+    return left
+
+
+def _number(file: Path) -> int | None:
+    lines = _lines(file)
+    return int(lines[0]) if lines and lines[0].isdigit() else None
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text().splitlines()
+    except OSError:  # no such file: another version of control groups, or no Linux
+        return []

@@ -1,0 +1,194 @@
+"""Records as the columns of a table: what each field becomes, so that it comes back as it was.
+
+The columns follow from some sample records, so that parts that know nothing of each other have
+the same. What does not fit them in a record (a field that the samples lack, another type, another
+shape) goes into one more column, of bytes; an empty value is a field that the record lacks.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from penstock.core.arrays import read_npy, write_npy
+from penstock.core.record_codec import pack_fields, unpack_fields
+from penstock.core.sample import Record
+
+Kind = Literal["file", "bytes", "text", "bool", "int", "float", "array", "npy", "json", "rest"]
+
+REST = "penstock_rest"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_RESERVED = ("key", "label", "index", "position", REST)
+_INT64 = range(-(1 << 63), 1 << 63)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldColumn:
+    """A field that has a column of its own.
+
+    Attributes:
+        name: Its name.
+        kind: ``file`` (an image as it was), ``bytes``, ``text``, ``bool``, ``int`` (of 64 bits),
+            ``float``, ``array`` (one type; only the length of the first axis differs), ``npy``
+            (any array, as the bytes of a .npy file) or ``json``.
+        dtype: The type of an ``array``, as NumPy writes it.
+        inner: Lengths of all its axes but the first.
+        nan: Whether a ``float`` may be no number.
+    """
+
+    name: str
+    kind: Kind
+    dtype: str = ""
+    inner: tuple[int, ...] = ()
+    nan: bool = True
+
+    def fits(self, value: Any) -> bool:
+        """Whether a value can stand in this column."""
+        if self.kind != "json":
+            kind = _kind_of(self.name, value)
+            if self.kind == "array":
+                return kind == "npy" and _array_type(value) == (self.dtype, self.inner)
+            if kind == "float" and not self.nan and value != value:
+                return False
+            return kind == self.kind and (kind != "int" or value in _INT64)
+        return not isinstance(value, np.ndarray | bytes | bytearray | memoryview)
+
+    def encode(self, value: Any) -> Any:
+        """A value as a table holds it; arrays stay arrays."""
+        if self.kind == "json":
+            return json.dumps(value)
+        return write_npy(value) if self.kind == "npy" else value
+
+
+def plan_columns(
+    samples: Sequence[Record], *, arrays: bool, nan: bool = True
+) -> tuple[FieldColumn, ...]:
+    """Columns for the fields that the samples have, but for keys and labels.
+
+    Args:
+        samples: Some records.
+        arrays: Whether the table has a type for arrays of numbers.
+        nan: Whether it tells a float that is no number from a missing one.
+    """
+    values: dict[str, list[Any]] = {}
+    for record in samples:
+        for name, value in record.fields.items():
+            values.setdefault(name, []).append(_plain(value))
+    taken: set[str] = set(_RESERVED)
+    columns = []
+    for name, found in values.items():
+        # Some tables do not tell names apart by their case.
+        if name.lower() in taken or not _NAME.fullmatch(name):
+            continue
+        taken.add(name.lower())
+        columns.append(replace(_column(name, found, arrays), nan=nan))
+    return tuple(columns)
+
+
+def split_fields(
+    fields: Mapping[str, Any], columns: Sequence[FieldColumn], *, key: str
+) -> dict[str, Any]:
+    """The values of a record by column, as far as there are any; what does not fit as `REST`.
+
+    Raises:
+        ValueError: A field is of a type that cannot be stored.
+    """
+    rest = {name: _plain(value) for name, value in fields.items() if name != "label"}
+    values: dict[str, Any] = {}
+    for column in columns:
+        if column.name in rest and column.fits(rest[column.name]):
+            try:
+                values[column.name] = column.encode(rest[column.name])
+                del rest[column.name]
+            except (TypeError, ValueError):  # what is no JSON is said below
+                continue
+    if rest:
+        # Under names that none of the packed fields has a meaning of its own by.
+        values[REST] = pack_fields({f"/{n}": value for n, value in rest.items()}, key=key)[0]
+    return values
+
+
+def restore(value: Any, kind: Kind) -> Any:
+    """A value as it was, of what a column of a kind other than `REST` holds.
+
+    Raises:
+        ValueError: It is damaged.
+    """
+    if kind == "npy":
+        return read_npy(bytes(value))
+    if kind == "bool":
+        return bool(value)
+    if kind != "json":
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, TypeError, RecursionError):
+        raise ValueError("is no JSON") from None
+
+
+def restore_rest(value: Any, wanted: Collection[str] | None) -> dict[str, Any]:
+    """Fields that have no column.
+
+    Args:
+        value: What stands in the column `REST`.
+        wanted: Names of the fields to give; None: all.
+
+    Raises:
+        ValueError: It is damaged.
+    """
+    try:
+        packed = unpack_fields(bytes(value), 0)
+        if not all(name.startswith("/") for name in packed):
+            raise KeyError("image")
+        fields = {name[1:]: field for name, field in packed.items()}
+    except Exception as error:  # of many kinds: it is a header, numbers and bytes
+        raise ValueError(f"is damaged ({type(error).__name__})") from None
+    return {name: field for name, field in fields.items() if wanted is None or name in wanted}
+
+
+def _column(name: str, values: Sequence[Any], arrays: bool) -> FieldColumn:
+    kinds = {_kind_of(name, value) for value in values}
+    if len(kinds) > 1:
+        return FieldColumn(name, "file" if "file" in kinds else "json")
+    kind = kinds.pop()
+    if kind == "npy" and arrays:
+        types = {_array_type(value) for value in values}
+        if len(types) == 1 and None not in types:
+            dtype, inner = types.pop()  # type: ignore[misc]
+            return FieldColumn(name, "array", dtype, inner)
+    return FieldColumn(name, kind)
+
+
+def _kind_of(name: str, value: Any) -> Kind:
+    if isinstance(value, bytes):
+        return "file" if name == "image" else "bytes"
+    if isinstance(value, np.ndarray):
+        return "npy"
+    if isinstance(value, str):
+        # A lone surrogate, which stands for a byte that is no UTF-8, is none either.
+        return "text" if value.isascii() or not re.search("[\ud800-\udfff]", value) else "json"
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int):
+        return "int"
+    return "float" if isinstance(value, float) else "json"
+
+
+def _array_type(array: Any) -> tuple[str, tuple[int, ...]] | None:
+    """Type and inner axes of an array that lists of numbers can stand for, or None."""
+    if array.dtype.kind not in "biuf" or array.ndim == 0 or 0 in array.shape[1:]:
+        return None
+    if array.dtype.itemsize > 8:
+        return None
+    return array.dtype.newbyteorder("<").str, array.shape[1:]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    return bytes(value) if isinstance(value, bytearray | memoryview) else value

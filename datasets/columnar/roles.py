@@ -1,0 +1,235 @@
+"""Find the image, the label and the key of a table by its schema.
+
+The public hubs write image columns as structs of ``bytes`` and ``path``, and what their columns
+mean as JSON under the schema's key ``huggingface``; tables of others have columns with names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+PACKED = b"penstock"
+"""The key of the metadata that says what the columns of a packed table hold."""
+
+_RESERVED = ("index", "key", "position")
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """The roles of a table's columns.
+
+    Attributes:
+        fields: Field name by column, for the columns that are read with a record.
+        images: Those of them that are image structs, of which only the bytes are read.
+        label: The column of labels, or None.
+        class_names: Class names by number, where the schema says them.
+        key: The column of keys, or None.
+        kinds: What the columns of a packed table hold, by name; empty for a table of others.
+    """
+
+    fields: dict[str, str]
+    images: frozenset[str]
+    label: str | None
+    class_names: tuple[str, ...] | None
+    key: str | None
+    kinds: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def leaves(self) -> list[str]:
+        """The columns as a reader of single leaves wants them named."""
+        return [f"{name}.bytes" if name in self.images else name for name in self.fields]
+
+
+def find_roles(
+    schema: Any,
+    *,
+    image_column: str | None,
+    label_column: str | None,
+    key_column: str | None,
+    columns: Sequence[str] | None,
+    where: str,
+) -> Roles:
+    """Find the roles of a schema's columns.
+
+    Args:
+        schema: A ``pyarrow.Schema``.
+        image_column: The image; None: ``image``, or the only column of images.
+        label_column: The labels; None: ``label``, or the only one that the hub's metadata calls
+            class labels, if these are whole numbers or text.
+        key_column: The keys; None: ``key``, if there is one.
+        columns: The columns that are read at all; None: all.
+        where: The storage, for messages.
+
+    Raises:
+        ValueError: A column that is not there, or cannot be what it is said to be.
+    """
+    if key_column is None and "key" in schema.names:
+        key_column = "key"
+    asked = [c for c in (image_column, label_column, key_column) if c is not None]
+    for name in (*asked, *(columns or ())):
+        if name not in schema.names:
+            raise ValueError(
+                f"{where}: no column {name!r}; columns: {', '.join(schema.names) or 'none'}"
+            )
+    features = hub_features(schema)
+    kinds = packed_kinds(schema)
+    always = [name for name, kind in kinds.items() if kind == "rest"]
+    taken = set(schema.names if columns is None else [*columns, *asked, *always])
+    names = [name for name in schema.names if name in taken]
+    for name in names:
+        if schema.get_field_index(name) < 0:  # so the library says it of both
+            raise ValueError(
+                f"{where}: column {name!r} stands twice, or its name is damaged; rename one"
+            )
+    images = frozenset(name for name in names if _is_image(schema.field(name).type))
+    image = image_column or _only(names, images, preferred="image")
+    if image is not None and not _holds_bytes(schema.field(image).type, image in images):
+        raise ValueError(
+            f"{where}: column {image!r} is {schema.field(image).type}, expected an image's bytes "
+            f"or pixels; name another image_column, or leave it out of columns"
+        )
+    marked = {name for name in names if features.get(name, {}).get("_type") == "ClassLabel"}
+    label = label_column or _only(names, marked, preferred="label")
+    if label is not None and not _is_label(schema.field(label).type):
+        if label_column is not None:
+            raise ValueError(
+                f"{where}: label_column {label!r} is {schema.field(label).type}, expected whole "
+                f"numbers or text"
+            )
+        label = None
+    fields = {name: name for name in names if name not in (label, key_column)}
+    if image is not None and image != "image":
+        if "image" in fields:
+            raise ValueError(
+                f"{where}: image_column {image!r} becomes the field 'image', and there is a "
+                f"column of that name; leave that out by columns"
+            )
+        fields[image] = "image"
+    for name in fields:
+        if name in _RESERVED:
+            raise ValueError(
+                f"{where}: column {name!r} has a name that samples use for something else; leave "
+                f"it out by columns, or take it as key_column"
+            )
+    class_names = features.get(label, {}).get("names") if label in marked else None
+    return Roles(fields, images, label, None if class_names is None else tuple(class_names),
+                 key_column, kinds)  # fmt: skip
+
+
+def packed_kinds(schema: Any) -> dict[str, str]:
+    """Read the kinds of a packed table's columns, by name; empty for a table of others."""
+    try:
+        kinds = json.loads((schema.metadata or {})[PACKED])["kinds"]
+        return {str(name): str(kinds[name]) for name in schema.names}
+    except (KeyError, ValueError, TypeError, RecursionError):
+        return {}
+
+
+def hub_features(schema: Any) -> dict[str, dict[str, Any]]:
+    """Read the public hubs' metadata of each column; empty where there is none."""
+    try:
+        about = json.loads((schema.metadata or {})[b"huggingface"])
+        features = about["info"]["features"]
+        return {name: value for name, value in features.items() if isinstance(value, dict)}
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _only(names: Sequence[str], candidates: frozenset[str] | set[str], preferred: str) -> Any:
+    if preferred in names:
+        return preferred
+    return next(iter(candidates)) if len(candidates) == 1 else None
+
+
+def _is_image(kind: Any) -> bool:
+    import pyarrow as pa
+
+    if not pa.types.is_struct(kind) or kind.get_field_index("bytes") < 0:
+        return False
+    names = {kind.field(i).name for i in range(kind.num_fields)}
+    return names <= {"bytes", "path"} and is_bytes(kind.field("bytes").type)
+
+
+def is_bytes(kind: Any) -> bool:
+    """Whether values of an Arrow type are bytes."""
+    import pyarrow as pa
+
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def is_text(kind: Any) -> bool:
+    """Whether values of an Arrow type are texts."""
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _holds_bytes(kind: Any, is_struct: bool) -> bool:
+    import pyarrow as pa
+
+    return is_struct or is_bytes(kind) or pa.types.is_nested(kind) or hasattr(kind, "storage_type")
+
+
+def _is_label(kind: Any) -> bool:
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(types.is_integer(kind) or types.is_boolean(kind) or is_text(kind))
+
+
+def find_lengths(schema: Any, roles: Roles, asked: str | None, *, where: str) -> str | None:
+    """The column that says how long records are.
+
+    Args:
+        schema: A ``pyarrow.Schema``.
+        roles: What its columns become.
+        asked: Its name; None: the column of the field ``tokens``, if that holds lists.
+        where: The storage, for messages.
+
+    Raises:
+        ValueError: The column asked for is not there, or cannot say so.
+    """
+    if asked is None:
+        named = (column for column, field in roles.fields.items() if field == "tokens")
+        column = next(named, None)
+        return column if column is not None and is_list(schema.field(column).type) else None
+    if asked not in schema.names:
+        raise ValueError(
+            f"{where}: no column {asked!r} for length_column; columns: {', '.join(schema.names)}"
+        )
+    kind = schema.field(asked).type
+    import pyarrow as pa
+
+    if not (is_list(kind) or pa.types.is_integer(kind)):
+        raise ValueError(
+            f"{where}: length_column {asked!r} is {kind}, expected lists or whole numbers"
+        )
+    return asked
+
+
+def row_lengths(column: Any) -> NDArray[np.int64]:
+    """Length of each row of a validated column, int64 [n]; 0 where there is none."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values = column if pa.types.is_integer(column.type) else pc.list_value_length(column)
+    return np.asarray(pc.fill_null(values.cast(pa.int64()), 0), np.int64)
+
+
+def is_list(kind: Any) -> bool:
+    """Whether values of an Arrow type are lists."""
+    import pyarrow as pa
+
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))

@@ -1,0 +1,193 @@
+"""Rows of Arrow data as the fields of records: numbers, text, bytes, and arrays of numbers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.datasets.columnar.record_columns import restore, restore_rest
+from penstock.datasets.columnar.roles import Roles, is_bytes, is_list, is_text
+from penstock.datasets.records.labels import column_ids, refuse_twice
+
+Row = dict[str, Any] | str
+"""The fields of a record, or why it has none."""
+
+
+def read_rows(
+    batch: Any, rows: Sequence[int], roles: Roles, wanted: Collection[str] | None = None
+) -> list[Row]:
+    """The fields of some rows.
+
+    Args:
+        batch: A ``pyarrow.RecordBatch`` whose arrays have been validated.
+        rows: Row numbers, [n].
+        roles: What the columns become.
+        wanted: Names of the fields that are given, of those without a column; None: all.
+
+    Returns:
+        The fields of each row, copied out of the batch; or the cause, where it has no image.
+    """
+    found: list[Row] = [{} for _ in rows]
+    for column, name in roles.fields.items():
+        array = batch.column(batch.schema.get_field_index(column))
+        value_of = _reader(array, is_image=column in roles.images)
+        kind: Any = roles.kinds.get(column)
+        for n, row in enumerate(rows):
+            fields = found[n]
+            if isinstance(fields, str) or (kind is not None and not array[row].is_valid):
+                continue  # in a packed table, what is null is a field that the record lacks
+            try:
+                value = value_of(row)
+                if kind == "rest":
+                    fields.update(restore_rest(value, wanted))
+                else:
+                    fields[name] = value if kind is None else restore(value, kind)
+            except ValueError as error:
+                found[n] = f"column {column!r}: {error}"
+    return found
+
+
+def _reader(array: Any, *, is_image: bool) -> Callable[[int], Any]:
+    """Choose a reader of the values of `array`; it raises ValueError where one cannot be had."""
+    import pyarrow as pa
+
+    if isinstance(array.type, pa.FixedShapeTensorType):
+        shape, storage = array.type.shape, array.storage
+        return lambda row: _list_value(storage[row]).reshape(shape)
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if is_image:
+        return lambda row: _image_bytes(array, row)
+    if pa.types.is_temporal(array.type):
+        # A number in the column's own unit: collates make a tensor of it.
+        width = pa.int64() if array.type.bit_width == 64 else pa.int32()
+        array = array.view(width)
+    elif pa.types.is_decimal(array.type):
+        array = array.cast(pa.float64())
+    if is_list(array.type):
+        return lambda row: _list_value(array[row])
+    return lambda row: array[row].as_py()
+
+
+def _image_bytes(array: Any, row: int) -> bytes:
+    if array[row].is_valid:
+        value = array.field("bytes")[row].as_py()
+        if value is not None:
+            return bytes(value)
+    raise ValueError(
+        "has no image in it, at most the path of a file elsewhere; write the images' bytes"
+    )
+
+
+def _list_value(scalar: Any) -> Any:
+    """A list as an array of as many axes as its lists are nested, where it is one of numbers."""
+    import pyarrow as pa
+
+    values = scalar.values
+    if values is None:
+        return None
+    kind, shape = values.type, [len(values)]
+    while pa.types.is_fixed_size_list(kind):
+        if values.null_count:
+            return scalar.as_py()
+        shape.append(kind.list_size)
+        values, kind = values.flatten(), kind.value_type
+    if is_list(kind):
+        parts = [_list_value(value) for value in values]
+        if not all(isinstance(part, np.ndarray) for part in parts):
+            return scalar.as_py()
+        if len({part.shape for part in parts}) > 1:
+            return parts if len(shape) == 1 else scalar.as_py()
+        if parts:
+            return np.stack(parts).reshape(*shape, *parts[0].shape)
+        return np.zeros((*shape, 0), _number_type(kind))
+    numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    if not numbers or values.null_count:
+        return scalar.as_py()
+    return np.array(values.to_numpy(zero_copy_only=False)).reshape(shape)
+
+
+def _number_type(kind: Any) -> np.dtype[Any]:
+    while hasattr(kind, "value_type"):
+        kind = kind.value_type
+    return np.dtype(kind.to_pandas_dtype())
+
+
+def label_ids(
+    column: Any, roles: Roles, classes: Sequence[str] | None, *, where: str
+) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+    """Class ids of a column of labels, a ``pyarrow.ChunkedArray``.
+
+    Raises:
+        ValueError: A record has none, or one that cannot be; see `column_ids`.
+    """
+    import pyarrow as pa
+
+    where = f"{where}: column {roles.label!r}"
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    _refuse_nulls(column, "label", where=where)
+    if is_text(column.type):
+        return column_ids(column.to_pylist(), classes=classes, where=where)
+    values = column.cast(pa.int64()).to_numpy()
+    return column_ids(values, names=roles.class_names, classes=classes, where=where)
+
+
+def key_texts(column: Any, *, where: str) -> list[bytes]:
+    """Keys of a column of text, bytes or whole numbers, a ``pyarrow.ChunkedArray``.
+
+    Raises:
+        ValueError: One is missing or stands twice, or the column is of another type.
+    """
+    import pyarrow as pa
+
+    _refuse_nulls(column, "key", where=where)
+    if pa.types.is_integer(column.type):
+        keys = [b"%d" % value for value in column.to_pylist()]
+    elif is_text(column.type):
+        keys = [value.encode() for value in column.to_pylist()]
+    elif is_bytes(column.type):
+        keys = column.to_pylist()
+    else:
+        raise ValueError(f"{where} is {column.type}, expected text, bytes or whole numbers")
+    refuse_twice(keys, where=where)
+    return keys
+
+
+def _refuse_nulls(column: Any, what: str, *, where: str) -> None:
+    if column.null_count:
+        row = next(i for i, value in enumerate(column) if not value.is_valid)
+        raise ValueError(
+            f"{where}: record {row} has no {what} ({column.null_count:,} in all); fill it in, or "
+            f"leave the column out by columns"
+        )
+
+
+class DamagedFile(Exception):
+    """A file, or a group of its rows, that cannot be read; the message is the cause."""
+
+
+@contextlib.contextmanager
+def damage() -> Iterator[None]:
+    """Raise `DamagedFile` for whatever the library finds wrong with the data.
+
+    It raises OSError for damage too, then without an error number; one of the disk passes.
+    """
+    import pyarrow as pa
+
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise DamagedFile(_one_line(error)) from error
+    except (pa.ArrowException, ValueError, KeyError, IndexError, OverflowError) as error:
+        raise DamagedFile(_one_line(error)) from error
+
+
+def _one_line(error: Exception) -> str:
+    return f"cannot be read ({' '.join(str(error).split())[:300]})"

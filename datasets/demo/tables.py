@@ -1,0 +1,107 @@
+"""Generated tables whose labels and prices follow from their columns, to try tables with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.files import write_whole
+from penstock.datasets.demo.folder import make_folder
+
+TABLES = {"demo_table": "label", "demo_prices": "price"}
+"""The column to be predicted, by the name that stands in place of a path."""
+
+COUNTS = {"train": 3000, "val": 600}
+CLASSES = ("away", "home", "shop")
+STORAGES = ("csv", "parquet")
+_VERSION = "v1"
+_SEED = 0x7AB1E
+_CITIES = ("Berlin", "Lagos", "Lima", "Oslo", "Pune", "Quito", "Riga", "Seoul")
+
+
+def table_path(name: str, storage_name: str, data_dir: str | Path) -> Path:
+    """The folder of a generated table with ``train`` and ``val``; written if it is not there.
+
+    Args:
+        name: One of `TABLES`.
+        storage_name: ``csv`` or ``parquet``.
+        data_dir: Where generated data lies.
+
+    Raises:
+        ValueError: The storage has no generated table, or its folder cannot be made.
+    """
+    if storage_name not in STORAGES:
+        raise ValueError(
+            f"path={name}: there is no such table for the storage {storage_name!r}, only for "
+            f"{', '.join(STORAGES)}; set dataset.storage.path to your data"
+        )
+    folder = Path(os.path.abspath(data_dir)) / name / _VERSION / storage_name
+    make_folder(folder)
+    for split in COUNTS:
+        path = folder / f"{split}.{storage_name}"
+        if not path.exists():
+            _write(path, _named(draw_table(split), TABLES[name]), storage_name)
+    return folder
+
+
+def draw_table(split: str) -> dict[str, Sequence[Any]]:
+    """Columns of a split, with None where a value is missing; a function of its argument alone.
+
+    Cities are of skewed frequency, and ``Atlantis`` is in validation alone. The label follows
+    from a score of distance, age and city, the price from area, age, city and grade; both have a
+    little noise.
+    """
+    count = COUNTS[split]
+    rng = np.random.Generator(np.random.Philox(key=_SEED, counter=[0, sorted(COUNTS).index(split),
+                                                                   0, 0]))  # fmt: skip
+    shares = 1 / np.arange(1, len(_CITIES) + 1) ** 1.3
+    city = rng.choice(len(_CITIES), count, p=shares / shares.sum())
+    grade = rng.choice(4, count, p=[0.55, 0.3, 0.1, 0.05])
+    age = rng.uniform(18, 80, count)
+    area = rng.lognormal(4.2, 0.5, count)
+    distance = rng.exponential(8.0, count)
+    rooms = 1 + rng.poisson(area / 30)
+    worth = np.array([1.6, 0.7, 0.9, 2.0, 0.6, 0.8, 1.1, 1.9])[city]
+    score = np.sin(age / 9) + 0.25 * (distance - 8) * np.where(city % 2, 1, -1) + 0.6 * (grade - 1)
+    score += rng.normal(0, 0.1, count)
+    label = np.digitize(score, [-0.8, 0.8])
+    price = area * worth * (1 + 0.25 * grade) * (1.3 - age / 200) * rng.normal(1, 0.03, count)
+    names: list[Any] = [_CITIES[n] for n in city]
+    if split == "val":
+        names[:: count // 6] = ["Atlantis"] * len(names[:: count // 6])
+    return {
+        "age": _with_gaps(rng, age.round(1), 0.05),
+        "area": _with_gaps(rng, area.round(2), 0.03),
+        "distance": distance.round(3).tolist(),
+        "rooms": rooms.tolist(),
+        "city": names,
+        "grade": _with_gaps(rng, np.array(list("abcd"))[grade], 0.04),
+        "label": [CLASSES[n] for n in label],
+        "price": price.round(2).tolist(),
+    }
+
+
+def _with_gaps(rng: np.random.Generator, values: NDArray[Any], share: float) -> list[Any]:
+    gone = rng.random(len(values)) < share
+    return [None if g else value for value, g in zip(values.tolist(), gone, strict=True)]
+
+
+def _named(columns: Mapping[str, Sequence[Any]], target: str) -> dict[str, Sequence[Any]]:
+    others = set(TABLES.values()) - {target}
+    return {name: values for name, values in columns.items() if name not in others}
+
+
+def _write(path: Path, columns: Mapping[str, Sequence[Any]], storage_name: str) -> None:
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+
+    table = pa.table({name: list(values) for name, values in columns.items()})
+    if storage_name == "parquet":
+        write_whole(path, lambda file: parquet.write_table(table, file, row_group_size=1000))
+    else:
+        write_whole(path, lambda file: csv.write_csv(table, file))

@@ -1,0 +1,147 @@
+"""Everything in memory that workers share, decoded once: a map dataset over a full cache."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from annotated_types import Ge, Le
+
+from penstock.core.contracts import (
+    Annotations,
+    Decoder,
+    Storage,
+    StorageCapabilities,
+    Transform,
+    capabilities_of,
+)
+from penstock.core.cores import usable_cores
+from penstock.core.registry import register
+from penstock.datasets.caches.cached_storage import CachedStorage, WholeImages, gives_exact_pixels
+from penstock.datasets.caches.ram import KeepStore, memory_limit
+from penstock.datasets.map_dataset import MapDataset, open_map
+
+if TYPE_CHECKING:
+    from penstock.datasets.records.splits import StorageRecipe
+
+_log = logging.getLogger(__name__)
+
+_SHARE = "90%"
+_CHUNK = 32
+_PROBES = 32
+
+
+@register("dataset", "eager")
+def open_eager(
+    storage: StorageRecipe,
+    *,
+    decode: Decoder,
+    cache: Callable[..., Storage] | None = None,
+    annotations: Annotations | None = None,
+    val_fraction: Annotated[float, Ge(0), Le(1)] = 0.2,
+    val_path: str | None = None,
+    keys: Mapping[str, str | None] | None = None,
+    transform: Transform,
+    seed: int,
+    split: Literal["train", "val"],
+) -> MapDataset:
+    """Everything decoded once, in memory that workers share.
+
+    Args:
+        storage: How to open the storage.
+        decode: Record to sample.
+        cache: Wraps the storage, if given; is told `decode` and `keys`.
+        annotations: Label files beside the data: boxes, masks, keypoints.
+        val_fraction: Share of the records that validate, where the data has no split.
+        val_path: Where the validation part lies, if not beside or inside of the training part.
+        keys: New field names by field name; null drops, ``"*": null`` drops all others.
+        transform: The augmentation of this split.
+        seed: The run's seed.
+        split: ``train`` or ``val``.
+
+    Raises:
+        ValueError: The storage cannot be opened or split, or memory does not suffice.
+    """
+
+    def held(**made: Any) -> Storage:
+        return held_in_memory(**made if cache is None else {**made, "storage": cache(**made)})
+
+    return open_map(
+        storage,
+        decode=decode,
+        cache=held,
+        annotations=annotations,
+        val_fraction=val_fraction,
+        val_path=val_path,
+        keys=keys,
+        transform=transform,
+        seed=seed,
+        split=split,
+    )
+
+
+def held_in_memory(
+    storage: Storage, *, decode: Decoder, keys: Mapping[str, str | None] | None = None
+) -> Storage:
+    """All records of a storage in the RAM cache, their images decoded where pixels stay the same.
+
+    What has its columns mapped or in memory already is given back as it is.
+
+    Args:
+        storage: The records; bad ones are read again whenever they are asked for.
+        decode: The data set's decoder.
+        keys: The data set's renaming of fields.
+
+    Raises:
+        ValueError: They would not fit, as far as some of them tell.
+    """
+    columns = capabilities_of(storage, StorageCapabilities).columns
+    if (columns and columns.fields) or not len(storage):
+        return storage
+    prepare = WholeImages(decode, keys) if gives_exact_pixels(decode) else None
+    store = KeepStore(len(storage), memory_limit(_SHARE))
+    held = CachedStorage(storage, store, prepare=prepare)
+    _check_fits(held, store)
+    _fill(held, store)
+    return held
+
+
+def _check_fits(held: Storage, store: KeepStore) -> None:
+    """Read a few records, evenly spaced, before hours are spent on all of them."""
+    count, before = len(held), store.used_bytes
+    rows = np.unique(np.linspace(0, count - 1, _PROBES).astype(np.int64))
+    held.read(rows)
+    needed = (store.used_bytes - before) / len(rows) * count
+    limit = memory_limit(_SHARE)
+    if needed > limit:
+        raise ValueError(
+            f"dataset eager: {count:,} records of {held} need about {needed / 1e9:,.1f} GB "
+            f"decoded, {limit / 1e9:,.1f} GB of memory are available; use a dataset of type map "
+            f"(dataset=image_folder or dataset=lmdb), or fewer or smaller records"
+        )
+
+
+def _fill(held: Storage, store: KeepStore) -> None:
+    """Read all records, with as many threads as there are cores; a terminal shows how far it is."""
+    from rich.console import Console
+    from rich.progress import track
+
+    count, began = len(held), time.monotonic()
+    chunks = [np.arange(at, min(at + _CHUNK, count)) for at in range(0, count, _CHUNK)]
+    shown = Console(stderr=True)
+    _log.info("decoding %s records of %s, to be held in memory", f"{count:,}", held)
+    with ThreadPoolExecutor(usable_cores(), "penstock-decode") as pool:
+        reads = pool.map(lambda rows: len(held.read(rows)), chunks)
+        for _ in track(
+            reads, f"decoding {held}", len(chunks), console=shown, transient=True,
+            disable=not shown.is_terminal,
+        ):  # fmt: skip
+            pass
+    _log.info(
+        "decoded %s in %.1f s, %.0f MB in memory",
+        held, time.monotonic() - began, store.used_bytes / 1e6,
+    )  # fmt: skip

@@ -1,0 +1,275 @@
+"""Read files whole or at places, from many threads; retry what may pass, join what lies together.
+
+A place is read with `pread`, so there is no position to share, and a forked process may go on with
+what its parent opened. No more files are open than a process may have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import mmap
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+T = TypeVar("T")
+
+_PASSING = frozenset(
+    getattr(errno, name)
+    for name in (
+        "EIO EAGAIN ESTALE ETIMEDOUT EREMOTEIO EHOSTDOWN EHOSTUNREACH ENETDOWN ENETUNREACH "
+        "ENETRESET ECONNRESET ECONNREFUSED ECONNABORTED ENOTCONN EPIPE EBUSY ENOMEM EMFILE ENFILE"
+    ).split()
+)
+_PAUSES_S = (0.1, 0.5, 2.0)
+# Linux reads at most 2,147,479,552 bytes in a call.
+_MOST_BYTES = 1 << 30
+_OPEN_FILES = 128
+# A gap costs less than another read; and what is read at once stays in the cache of the core.
+_GAP_BYTES = 1 << 14
+_RUN_BYTES = 1 << 22
+
+
+class MissingFile(ValueError):
+    """A file that will not be there on another try either: its records are bad, as damaged ones."""
+
+
+def read_file(path: str | bytes, *, root: str) -> bytes:
+    """Read a whole file; passing trouble is retried.
+
+    Args:
+        path: The file.
+        root: The folder of the data set. If it is gone too, the disk is gone and not the file.
+
+    Raises:
+        MissingFile: The file is not there or may not be read; the message is the cause.
+        OSError: Trouble that four attempts, over some seconds, did not get past.
+    """
+    return retried(lambda: _read(path), path=path, root=root)
+
+
+def _read(path: str | bytes) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
+
+
+def retried(read: Callable[[], T], *, path: str | bytes, root: str) -> T:
+    """Call `read`, and again if the storage has trouble that may pass; see `read_file`."""
+    pauses_s = iter(_PAUSES_S)
+    while True:
+        try:
+            return read()
+        except OSError as error:
+            disk_is_gone = error.errno == errno.ENOENT and not os.path.isdir(root)
+            if error.errno not in _PASSING and not disk_is_gone:
+                raise MissingFile(f"cannot be read: {error.strerror}") from error
+            pause_s = next(pauses_s, None)
+            if pause_s is None:
+                raise OSError(
+                    error.errno,
+                    f"{error.strerror}, after {len(_PAUSES_S) + 1} attempts; the storage has "
+                    f"trouble, resume when it is back",
+                    os.fsdecode(path),
+                ) from error
+            time.sleep(pause_s)
+
+
+class EndOfFile(ValueError):
+    """A place lies behind the end of its file; the message is the cause."""
+
+
+class SharedFile:
+    """A file, opened on its first read.
+
+    Args:
+        path: The file.
+        root: The folder of the data set; see `read_file`.
+    """
+
+    def __init__(self, path: str, *, root: str) -> None:
+        self.path = path
+        self.root = root
+        self._file: Any = None
+        self._memory: mmap.mmap | None = None
+
+    def read(self, offset: int, size_bytes: int) -> bytes:
+        """Read the bytes at a place.
+
+        Raises:
+            EndOfFile: There are fewer.
+            penstock.datasets.files.access.MissingFile: The file is gone, or may not be read.
+            OSError: Trouble that did not pass.
+        """
+        value = self.read_upto(offset, size_bytes)
+        _check_length(len(value), size_bytes)
+        return value
+
+    def view(self, offset: int, size_bytes: int) -> NDArray[np.uint8]:
+        """Map the bytes at a place, uint8 [size_bytes], read-only.
+
+        Raises:
+            EndOfFile: There are fewer.
+            OSError: It cannot be opened.
+        """
+        file = self._open()
+        # Pages behind the end of a file that became shorter must not be touched.
+        left = os.fstat(file.fileno()).st_size - offset
+        _check_length(min(left, size_bytes), size_bytes)
+        if self._memory is None:
+            self._memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return np.frombuffer(self._memory, np.uint8, size_bytes, offset)
+
+    def read_upto(self, offset: int, size_bytes: int) -> bytes:
+        """Read the bytes at a place, as many of them as there are."""
+
+        def read() -> bytes:
+            file = self._open()  # held, so that no other thread's reopening closes it meanwhile
+            try:
+                parts, left = [], size_bytes
+                while left > 0:
+                    at = offset + size_bytes - left
+                    part = os.pread(file.fileno(), min(left, _MOST_BYTES), at)
+                    if not part:
+                        break
+                    parts.append(part)
+                    left -= len(part)
+                return b"".join(parts)  # a single one is not copied
+            except OSError:
+                # A stale handle stays stale: the next attempt has a new one.
+                self._file = None
+                raise
+
+        return retried(read, path=self.path, root=self.root)
+
+    def _open(self) -> Any:
+        file = self._file
+        if file is None:
+            file = self._file = open(self.path, "rb", buffering=0)
+        return file
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(SharedFile, root=self.root), (self.path,)
+
+
+def _check_length(found: int, size_bytes: int) -> None:
+    if found != size_bytes:
+        raise EndOfFile(f"the file ends {size_bytes - found:,} bytes too early")
+
+
+class OpenFiles:
+    """The files of a data set by name; those not used for longest are closed.
+
+    Args:
+        root: The folder that the names are relative to.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._files: OrderedDict[str, SharedFile] = OrderedDict()
+
+    def __getitem__(self, name: str) -> SharedFile:
+        # Each step is atomic by itself; two threads that meet open a file twice, and lose nothing.
+        file = self._files.pop(name, None)
+        if file is None:
+            file = SharedFile(os.path.join(self.root, name), root=self.root)
+        self._files[name] = file
+        if len(self._files) > _OPEN_FILES:
+            with contextlib.suppress(KeyError):
+                self._files.popitem(last=False)
+        return file
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OpenFiles, (self.root,)
+
+
+class FileView(io.RawIOBase):
+    """A shared file as a file object with a position of its own, for libraries that want one.
+
+    Args:
+        file: The file.
+        size_bytes: Its size.
+    """
+
+    def __init__(self, file: SharedFile, size_bytes: int) -> None:
+        self._shared = file
+        self._size = size_bytes
+        self._at = 0
+
+    def readable(self) -> bool:
+        """It can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """It can be read anywhere."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move the position."""
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        if start + offset < 0:
+            raise OSError(errno.EINVAL, "a place before the start of the file", self._shared.path)
+        self._at = start + offset
+        return self._at
+
+    def tell(self) -> int:
+        """The position."""
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        """The next `size` bytes; fewer at the end."""
+        left = max(self._size - self._at, 0)
+        value = self._shared.read(self._at, left if size is None or size < 0 else min(size, left))
+        self._at += len(value)
+        return value
+
+
+class Run(NamedTuple):
+    """Bytes of one file, and the places in them.
+
+    Attributes:
+        file: The file, by number.
+        offset: Where the run begins.
+        size_bytes: How long it is.
+        parts: Of each place: its number in the request, start and stop within the run.
+    """
+
+    file: int
+    offset: int
+    size_bytes: int
+    parts: list[tuple[int, int, int]]
+
+
+def find_runs(files: NDArray[Any], offsets: NDArray[Any], sizes: NDArray[Any]) -> Iterator[Run]:
+    """Sort places by where they lie, and put those together that are near each other.
+
+    Args:
+        files: The file of each place, integer [n].
+        offsets: Where it begins, integer [n].
+        sizes: Its length, integer [n].
+
+    Yields:
+        Runs, in the order of the files; every place is in one.
+    """
+    order = np.lexsort((offsets, files))
+    file, offset, end = -1, 0, 0
+    parts: list[tuple[int, int, int]] = []
+    rows = (column[order].tolist() for column in (files, offsets, sizes))
+    for n, next_file, start, size in zip(order.tolist(), *rows, strict=True):
+        stop = start + size
+        near = start - end <= _GAP_BYTES and stop - offset <= _RUN_BYTES
+        if next_file != file or not near:
+            if parts:
+                yield Run(file, offset, end - offset, parts)
+            file, offset, end, parts = next_file, start, start, []
+        end = max(end, stop)
+        parts.append((n, start - offset, stop - offset))
+    if parts:
+        yield Run(file, offset, end - offset, parts)

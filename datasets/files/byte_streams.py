@@ -1,0 +1,405 @@
+"""Read bytes from start to end: of a file, a command, a socket or the standard input.
+
+Whatever may stall is waited for with a deadline. A command that fails, or that ends early, is an
+error and never an end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import glob
+import gzip
+import hashlib
+import io
+import os
+import select
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from penstock.core.contracts import SourceCapabilities
+from penstock.datasets.files.data_files import expand_braces, find_data_files
+from penstock.datasets.files.reading_thread import still_wanted
+from penstock.datasets.records.labels import StreamLabels
+
+STDIN = "-"
+_SOCKETS = ("tcp://", "unix:")
+_BUFFER_BYTES = 1 << 18
+_TICK_S = 0.2
+_GZIP = b"\x1f\x8b"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+PIPE = "pipe:"
+PIPE_BYTES = 1 << 20
+"""Size of a pipe, where the system allows it."""
+_SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ of Linux
+_END_S = 2.0
+
+# Executed in place of itself by the command, which so dies with the thread that started it: also
+# where that was killed and could end nothing. prctl(1, 9): PR_SET_PDEATHSIG, SIGKILL.
+_LEASH = (
+    "import ctypes, os, sys\n"
+    "ctypes.CDLL(None).prctl(1, 9)\n"
+    "if os.getppid() != int(sys.argv[1]): sys.exit(1)\n"
+    "try: os.execvp(sys.argv[2], sys.argv[2:])\n"
+    "except OSError as error: sys.exit(f'{sys.argv[2]}: {error.strerror}')\n"
+)
+
+# A worker that is forked while a command is being started would keep the command's ends of its
+# pipes open, and so its output would never end: forks wait until it is started.
+_starting = threading.Lock()
+os.register_at_fork(
+    before=_starting.acquire, after_in_parent=_starting.release, after_in_child=_starting.release
+)
+
+
+class StreamError(RuntimeError):
+    """A stream that broke off, stalled or cannot be opened; no damage of the data."""
+
+
+class DamagedBytes(ValueError):
+    """Compressed bytes that cannot be unpacked; the message is one line."""
+
+
+def is_file(name: str) -> bool:
+    """Whether a name is that of a file, rather than of a command, a socket or the input."""
+    return name != STDIN and not name.startswith((PIPE, *_SOCKETS))
+
+
+def is_read_once(name: str) -> bool:
+    """Whether what a name stands for can be opened one time only."""
+    return name == STDIN or name.startswith(_SOCKETS)
+
+
+def missing_path(path: str) -> bool:
+    """Whether a path plainly names a file or folder, and that is not there."""
+    plain = is_file(path) and not glob.has_magic(path) and expand_braces(path) == [path]
+    return plain and not os.path.exists(os.path.expanduser(path))
+
+
+class ByteSource:
+    """A source whose shards are streams of bytes, named by a path: the base of such.
+
+    Attributes:
+        root: The folder of the files; empty where they are none.
+        reopens: The shards can be read again: files and commands can.
+        labels: What gives labels their class ids.
+
+    Args:
+        path: A file, a folder, or a pattern with ``*`` or ``{000..099}``; ``pipe:command``,
+            ``tcp://host:port`` or ``unix:/path``, also with braces; or ``-``.
+        endings: Endings of the files that are looked for in a folder.
+        classes: Class names by id, or how many there are; None: the lines of ``classes.txt`` in
+            the folder.
+        timeout_s: Seconds that may pass without a byte.
+
+    Raises:
+        ValueError: Nothing is there.
+    """
+
+    name: str
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        endings: Sequence[str],
+        classes: Sequence[str] | int | None,
+        timeout_s: float,
+    ) -> None:
+        self.path = path
+        self.root = ""
+        self._timeout_s = timeout_s
+        self._sizes: list[int] = []
+        names = [path] if path == STDIN else expand_braces(path)
+        for name in names:
+            if name.startswith(PIPE):
+                command_of(name)
+            elif name.startswith("tcp://"):
+                _socket_address(name)
+        if all(map(is_file, names)):
+            files = find_data_files(os.path.abspath(path), endings=endings, where=str(self))
+            names, self.root = files.paths, files.root
+            self._sizes = [size for size, _ in files.marks]
+        self._names = tuple(names)
+        self.reopens = not any(map(is_read_once, names))
+        self.labels = StreamLabels(classes, folder=self.root)
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.path}"
+
+    @property
+    def capabilities(self) -> SourceCapabilities:
+        """Declare the names of the classes."""
+        return SourceCapabilities(class_names=self.labels.names)
+
+    def shards(self, epoch: int) -> Sequence[str]:
+        """List the files, commands or addresses."""
+        return self._names
+
+    def fingerprint(self) -> str:
+        """Hash names and sizes, of files without their folder."""
+        digest = hashlib.blake2b(digest_size=16)
+        for number, name in enumerate(self._names):
+            known = name
+            if self._sizes:
+                known = f"{os.path.relpath(name, self.root)} {self._sizes[number]}"
+            digest.update(known.encode("utf-8", "surrogateescape") + b"\0")
+        return digest.hexdigest()
+
+    def _stream(self, shard: str) -> ByteStream:
+        """Open a shard."""
+        return ByteStream(shard, timeout_s=self._timeout_s)
+
+
+class ByteStream:
+    """A stream and how far it was read.
+
+    Args:
+        name: A path, ``pipe:command``, ``tcp://host:port``, ``unix:/path``, or ``-``. A command
+            is split as a shell would, and run without one.
+        timeout_s: Seconds without a byte after which waiting is given up.
+
+    Attributes:
+        offset: Bytes that were read or passed over.
+        size: Size of a plain file; None where it is not known, or bytes are unpacked.
+        may_break_off: It comes from elsewhere: an end may be that of the connection.
+
+    Raises:
+        StreamError: It cannot be opened.
+    """
+
+    def __init__(self, name: str, *, timeout_s: float) -> None:
+        self.name = name
+        self.offset = 0
+        self.size: int | None = None
+        self.may_break_off = not is_file(name)
+        self._raw: _WaitedBytes | None = None
+        self._file: Any
+        if self.may_break_off:
+            self._raw = _WaitedBytes(name, _connect(name, timeout_s), timeout_s)
+            self._file = io.BufferedReader(self._raw, _BUFFER_BYTES)
+        else:
+            self._file = self._open_file()
+
+    def _open_file(self) -> Any:
+        try:
+            file = io.BufferedReader(io.FileIO(self.name), _BUFFER_BYTES)
+        except OSError as error:
+            raise StreamError(f"{self.name}: cannot be opened: {error.strerror}") from error
+        start = file.peek(4)[:4]
+        if start[:2] == _GZIP:
+            return io.BufferedReader(gzip.GzipFile(fileobj=file), _BUFFER_BYTES)
+        if start == _ZSTD:
+            file.close()
+            raise StreamError(
+                f"{self.name}: is packed by zstd; have it unpacked by a command: "
+                f"path='pipe:zstd -dc {self.name}'"
+            )
+        self.size = os.fstat(file.fileno()).st_size
+        return file
+
+    def read(self, size_bytes: int) -> bytes:
+        """Read the next bytes, fewer of them only at the end.
+
+        Raises:
+            StreamError: It stalls, broke off, or its command failed.
+            DamagedBytes: They cannot be unpacked.
+        """
+        return self._taken(self._file.read, size_bytes)
+
+    def readline(self, most_bytes: int) -> bytes:
+        """Read the next line with its end, or as much of it as is allowed; empty at the end.
+
+        Raises: as `read`.
+        """
+        return self._taken(self._file.readline, most_bytes)
+
+    def _taken(self, take: Callable[[int], bytes], size_bytes: int) -> bytes:
+        try:
+            found = take(size_bytes)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise DamagedBytes(f"its compression is damaged or cut off: {error}") from error
+        except OSError as error:
+            raise StreamError(f"{self.name}: cannot be read: {error.strerror}") from error
+        self.offset += len(found)
+        return found
+
+    def skip(self, size_bytes: int) -> int:
+        """Pass over bytes; how many there were. Raises as `read`."""
+        if self.size is not None:
+            found = min(size_bytes, self.size - self.offset)
+            self._file.seek(self.offset + found)
+            self.offset += found
+            return found
+        left = size_bytes
+        while left:
+            found = len(self.read(min(left, PIPE_BYTES)))
+            if not found:
+                break
+            left -= found
+        return size_bytes - left
+
+    def close(self) -> None:
+        """Close it; a command that still runs is ended."""
+        if self._raw is not None:
+            self._raw.end()
+        self._file.close()
+
+
+class _WaitedBytes(io.RawIOBase):
+    """Read a descriptor, with a deadline for every wait.
+
+    Args:
+        name: For messages.
+        opened: Descriptor, and the process or socket that it belongs to.
+        timeout_s: Seconds without a byte.
+    """
+
+    def __init__(self, name: str, opened: tuple[int, Any], timeout_s: float) -> None:
+        self._name = name
+        self._fd, self._owner = opened
+        self._timeout_s = timeout_s
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLIN)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        deadline = time.monotonic() + self._timeout_s
+        while not self._poll.poll(_TICK_S * 1000):
+            still_wanted()
+            if time.monotonic() > deadline:
+                raise StreamError(
+                    f"{self._name}: gave no byte within timeout_s={self._timeout_s:g} s; see what "
+                    f"it waits for, or raise dataset.source.timeout_s"
+                )
+        try:
+            found = os.readv(self._fd, [buffer])
+        except OSError as error:
+            raise StreamError(f"{self._name}: broke off: {error.strerror}") from error
+        if not found and isinstance(self._owner, subprocess.Popen):
+            self._check_exit(self._owner)
+        return found
+
+    def _check_exit(self, process: subprocess.Popen[bytes]) -> None:
+        """Check that a command that closed its output ends well."""
+        try:
+            code = process.wait(self._timeout_s)
+        except subprocess.TimeoutExpired:
+            raise StreamError(
+                f"{self._name}: closed its output and did not end within timeout_s="
+                f"{self._timeout_s:g} s"
+            ) from None
+        if code:
+            how = f"exit code {code}" if code > 0 else f"signal {-code}"
+            raise StreamError(f"{self._name}: the command failed with {how}; run it by itself")
+
+    def end(self) -> None:
+        """Close the descriptor and end what stands behind it."""
+        owner, self._owner = self._owner, None
+        if isinstance(owner, subprocess.Popen):
+            assert owner.stdout is not None
+            owner.stdout.close()
+            end_command(owner)
+        elif owner is not None:
+            owner.close()
+
+
+def _connect(name: str, timeout_s: float) -> tuple[int, Any]:
+    """Open a command's output, a socket, or the standard input: its descriptor and its owner."""
+    if name == STDIN:
+        return sys.__stdin__.fileno() if sys.__stdin__ else 0, None
+    if name.startswith(PIPE):
+        process = start_command(name)
+        assert process.stdout is not None
+        return process.stdout.fileno(), process
+    try:
+        connection = _connected(name, timeout_s)
+    except OSError as error:
+        said = error.strerror or "no answer"
+        raise StreamError(f"{name}: cannot be connected to: {said}") from error
+    connection.settimeout(None)
+    return connection.fileno(), connection
+
+
+def _connected(name: str, timeout_s: float) -> socket.socket:
+    if name.startswith("unix:"):
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(timeout_s)
+        try:
+            connection.connect(name.removeprefix("unix:"))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+    host, port = _socket_address(name)
+    return socket.create_connection((host, port), timeout=timeout_s)
+
+
+def _socket_address(name: str) -> tuple[str, int]:
+    """Split ``tcp://host:port`` into host and port.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        parts = urlsplit(name)
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    if not parts.hostname or port is None or parts.path not in ("", "/"):
+        raise ValueError(f"{name!r} is no address; expected tcp://host:port")
+    return parts.hostname, port
+
+
+def command_of(name: str) -> list[str]:
+    """Split ``pipe:command`` into words.
+
+    Raises:
+        ValueError: There are none, or a quote is open.
+    """
+    try:
+        words = shlex.split(name.removeprefix(PIPE))
+    except ValueError as error:
+        raise ValueError(f"{name!r}: {error}") from None
+    if not words:
+        raise ValueError(f"{name!r} has no command; expected pipe:command arguments")
+    return words
+
+
+def start_command(name: str) -> subprocess.Popen[bytes]:
+    """Run a command, in a session of its own: Ctrl-C is for us, and we end it."""
+    leash = [sys.executable, "-I", "-S", "-c", _LEASH, str(os.getpid())]
+    with _starting:
+        process = subprocess.Popen(
+            [*leash, *command_of(name)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, bufsize=0, start_new_session=True,
+        )  # fmt: skip
+    assert process.stdout is not None
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(process.stdout.fileno(), _SET_PIPE_SIZE, PIPE_BYTES)
+    return process
+
+
+def end_command(process: subprocess.Popen[bytes]) -> None:
+    """End a command that still runs, and all that it started."""
+    if process.poll() is not None:
+        return
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        try:
+            process.wait(_END_S)
+            break
+        except subprocess.TimeoutExpired:
+            continue

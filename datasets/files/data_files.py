@@ -1,0 +1,316 @@
+"""Find the files of a data set: below a folder, by patterns, by the paths that data names."""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import logging
+import math
+import os
+import re
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.datasets.records.index import Index
+
+log = logging.getLogger(__name__)
+
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".dib", ".tif", ".tiff",
+                 ".pgm", ".ppm", ".pnm", ".gif", ".avif", ".jp2", ".j2k", ".j2c", ".jpc", ".jpf",
+                 ".jpx")  # fmt: skip
+_IMAGE_MARKS = {b"\xff\xd8": ".jpg", b"\x89PNG": ".png", b"RIFF": ".webp", b"BM": ".bmp",
+                b"II*\0": ".tif", b"MM\0*": ".tif", b"GIF8": ".gif",
+                b"\0\0\0\x0cjP  ": ".jp2", b"\xff\x4f\xff\x51": ".j2k"}  # fmt: skip
+
+# Two changes of a folder within one tick of the kernel's clock leave the same time behind.
+_CLOCK_TICK_S = 0.02
+_SPOT_CHECKS = 64
+_INNERMOST = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+_MOST = 1_000_000  # names that braces stand for
+
+
+def image_ending(content: bytes) -> str | None:
+    """Tell an image's usual ending, such as ``.jpg``, from its first bytes; None where unknown."""
+    if content[4:8] == b"ftyp" and content[8:12] in (b"avif", b"avis"):
+        return ".avif"
+    return next((end for mark, end in _IMAGE_MARKS.items() if content.startswith(mark)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Files below a folder.
+
+    Attributes:
+        keys: Paths relative to the folder, with ``/``, as the bytes on disk, in byte order.
+        size_bytes: int64 [n]; 0 for a link that leads nowhere.
+        folders: Every folder scanned and its mtime in ns before it was read.
+        others: A few names of files with other endings.
+    """
+
+    keys: list[bytes]
+    size_bytes: NDArray[np.int64]
+    folders: list[tuple[str, int]]
+    others: list[bytes]
+
+
+def scan_files(
+    root: str, *, endings: Collection[str], follow_symlinks: bool = True, hidden: bool = False
+) -> Scan:
+    """Find all files below `root` that end in one of `endings`, upper or lower case.
+
+    Args:
+        root: The folder.
+        endings: Such as ``.jpg``.
+        follow_symlinks: Enter linked folders and take linked files. A link to a folder that it
+            lies in itself is left out, with a warning.
+        hidden: Take files and enter folders whose names begin with a dot.
+
+    Raises:
+        OSError: A folder cannot be read.
+    """
+    wanted = frozenset(ending.lower().lstrip(".").encode() for ending in endings)
+    top = os.fsencode(root)
+    found: list[tuple[bytes, int]] = []
+    folders: list[tuple[str, int]] = []
+    others: list[bytes] = []
+    pending: list[tuple[bytes, tuple[tuple[int, int], ...]]] = [(b"", ())]
+    while pending:
+        prefix, above = pending.pop()
+        status = os.stat(os.path.join(top, prefix))
+        identity = (status.st_dev, status.st_ino)
+        if identity in above:
+            log.warning("%s leads back to a folder above it: not entered", os.fsdecode(prefix))
+            continue
+        if 0 <= time.time() - status.st_mtime < _CLOCK_TICK_S:
+            time.sleep(_CLOCK_TICK_S)
+        folders.append((os.fsdecode(prefix), status.st_mtime_ns))
+        with os.scandir(os.path.join(top, prefix)) as entries:
+            for entry in entries:
+                name = entry.name
+                if name.startswith(b".") and not hidden:
+                    continue
+                if entry.is_dir(follow_symlinks=follow_symlinks):
+                    pending.append((prefix + name + b"/", (*above, identity)))
+                elif not _ends_in(name, wanted):
+                    if len(others) < 3:
+                        others.append(prefix + name)
+                elif _is_record(entry, follow_symlinks):
+                    found.append((prefix + name, _size_bytes(entry)))
+    # One global order, whatever order the file system lists in and whatever it was copied from.
+    found.sort()
+    return Scan(
+        keys=[key for key, _ in found],
+        size_bytes=np.array([size for _, size in found], np.int64),
+        folders=folders,
+        others=sorted(others),
+    )
+
+
+def _ends_in(name: bytes, wanted: frozenset[bytes]) -> bool:
+    stem, _, ending = name.rpartition(b".")
+    return ending.lower() in wanted and bool(stem)
+
+
+def _is_record(entry: os.DirEntry[bytes], follow_symlinks: bool) -> bool:
+    """Whether an entry is a file; reading a pipe or a device would never end."""
+    if entry.is_file(follow_symlinks=False):
+        return True
+    if not (follow_symlinks and entry.is_symlink()):
+        return False
+    # A link that leads nowhere stays a record: it becomes a bad sample and is not lost silently.
+    return entry.is_file() or not os.path.exists(entry.path)
+
+
+def _size_bytes(entry: os.DirEntry[bytes]) -> int:
+    try:
+        return entry.stat().st_size
+    except OSError:
+        return 0
+
+
+def is_unchanged(root: str, folders: Sequence[tuple[str, int]], index: Index) -> bool:
+    """Tell whether the scan that gave `index` would find the same again.
+
+    Every folder's time is compared (files that came or went), and the sizes of a few files
+    spread over the index (files written over).
+    """
+    try:
+        for folder, mtime_ns in folders:
+            if os.stat(os.path.join(root, folder)).st_mtime_ns != mtime_ns:
+                return False
+    except OSError:
+        return False
+    rows = np.unique(np.linspace(0, len(index) - 1, min(_SPOT_CHECKS, len(index))).astype(np.int64))
+    sizes = index.values("size_bytes", rows).tolist()
+    for key, size in zip(index.raw_keys(rows), sizes, strict=True):
+        try:
+            found = os.stat(os.path.join(os.fsencode(root), key)).st_size
+        except OSError:
+            found = 0
+        if found != size:
+            return False
+    return True
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """Expand braces as shells do, ``{000..099}`` and ``{a,b}``: every text, in order.
+
+    Braces that hold neither a range of numbers nor a comma stand for themselves. Numbers of a
+    range are as wide as its wider end where one of them begins with a zero.
+
+    Raises:
+        ValueError: There are more than a million.
+    """
+    parts = _INNERMOST.split(pattern)
+    choices = [_choices(part) if n % 2 else [part] for n, part in enumerate(parts)]
+    if math.prod(map(len, choices)) > _MOST:
+        raise ValueError(f"{pattern!r} stands for more than {_MOST:,} names; give fewer")
+    return list(map("".join, itertools.product(*choices)))
+
+
+def _choices(inner: str) -> list[str]:
+    found = _RANGE.fullmatch(inner)
+    if found is None:
+        return inner.split(",") if "," in inner else [f"{{{inner}}}"]
+    first, last = map(int, found.groups())
+    if abs(last - first) >= _MOST:
+        raise ValueError(f"{{{inner}}} stands for more than {_MOST:,} names; give fewer")
+    padded = any(re.match(r"-*0\d", text) for text in found.groups())
+    width = max(map(len, found.groups())) if padded else 0
+    step = 1 if last >= first else -1
+    return [f"{number:0{width}d}" for number in range(first, last + step, step)]
+
+
+@dataclass(frozen=True, slots=True)
+class DataFiles:
+    """Files in the order of their names.
+
+    Attributes:
+        root: The folder that the names are relative to.
+        names: Paths below it.
+        marks: Size and mtime in ns of each: whether a file is the one that was looked at.
+    """
+
+    root: str
+    names: tuple[str, ...]
+    marks: tuple[tuple[int, int], ...]
+
+    @property
+    def paths(self) -> list[str]:
+        """Absolute paths."""
+        return [os.path.join(self.root, name) for name in self.names]
+
+    @property
+    def recipe(self) -> list[list[str | int]]:
+        """Names and marks as JSON holds them."""
+        return [[name, *mark] for name, mark in zip(self.names, self.marks, strict=True)]
+
+
+def find_data_files(path: str | Sequence[str], *, endings: Sequence[str], where: str) -> DataFiles:
+    """Find the files that `path` names.
+
+    Args:
+        path: A file, whatever its name; a folder, in which files with `endings` are looked for
+            at any depth, hidden ones left out; or a pattern with ``*``, ``?``, ``[]``, ``**``, or
+            with ``{000..099}`` or ``{a,b}``, which stands for files that must all be there; or
+            several of these.
+        endings: Such as ``.parquet``.
+        where: The storage, for messages.
+
+    Raises:
+        ValueError: There is none, one is missing, or is named twice.
+    """
+    found: dict[str, None] = {}
+    roots = []
+    for pattern in [path] if isinstance(path, str) else path:
+        for named in _all_named(pattern, where):
+            root, names = _files_at(named, endings, where)
+            roots.append(root)
+            for file in (os.path.join(root, name) for name in names):
+                if file in found:
+                    raise ValueError(f"{where}: {file} is named twice; name every file once")
+                found[file] = None
+    if not found:
+        raise ValueError(
+            f"{where}: no file found; expected a file, a folder of {' or '.join(endings)} files, "
+            f"or a pattern such as train-*{endings[0]}; set dataset.storage.path"
+        )
+    root = roots[0] if len(roots) == 1 else os.path.commonpath(roots)
+    names = sorted(os.path.relpath(file, root) for file in found)
+    try:
+        status = [os.stat(os.path.join(root, name)) for name in names]
+    except OSError as error:
+        raise ValueError(f"{where}: {error.filename}: {error.strerror}") from error
+    return DataFiles(root, tuple(names), tuple((s.st_size, s.st_mtime_ns) for s in status))
+
+
+def _all_named(pattern: str, where: str) -> list[str]:
+    """Expand the braces of a pattern, and check that the files are there.
+
+    Raises:
+        ValueError: Some of the files are missing.
+    """
+    if os.path.lexists(pattern):
+        return [pattern]
+    named = expand_braces(pattern)
+    if len(named) > 1:
+        missing = [name for name in named if not glob.has_magic(name) and not os.path.exists(name)]
+        if missing:
+            raise ValueError(
+                f"{where}: {len(missing):,} of {len(named):,} files are missing, the first is "
+                f"{missing[0]}; copy them there, or set dataset.storage.path to those you have"
+            )
+    return named
+
+
+def _files_at(path: str, endings: Sequence[str], where: str) -> tuple[str, list[str]]:
+    """Find the files that `path`, without braces, names: a folder, and names below it."""
+    if os.path.isdir(path):
+        return path, [os.fsdecode(key) for key in scan_files(path, endings=endings).keys]
+    if os.path.exists(path):
+        root, name = os.path.split(path)
+        return root, [name]
+    if not glob.has_magic(path):
+        raise ValueError(f"{where}: nothing there; set dataset.storage.path to your data")
+    root = _fixed_part(path)
+    found = glob.glob(path, recursive=True)
+    return root, [os.path.relpath(file, root) for file in found if os.path.isfile(file)]
+
+
+def _fixed_part(pattern: str) -> str:
+    """Cut a pattern off at its first part that is not fixed."""
+    folder = os.path.dirname(pattern)
+    while glob.has_magic(folder):
+        folder = os.path.dirname(folder)
+    return folder
+
+
+def safe_path(root: str, name: str, *, follow_symlinks: bool) -> str:
+    """Give the path of the file `name` below the folder `root`, which data must not lead out of.
+
+    Args:
+        root: An absolute path.
+        name: A relative path, as it stands in the data.
+        follow_symlinks: Whether a link on the way may lead out of the folder.
+
+    Raises:
+        ValueError: It leads elsewhere.
+    """
+    refuse_escape(name)
+    path = os.path.join(root, name)
+    if not follow_symlinks:
+        top = os.path.realpath(root)
+        if os.path.commonpath((top, os.path.realpath(path))) != top:
+            raise ValueError(f"{name!r} leads out of its folder by a link")
+    return path
+
+
+def refuse_escape(name: str) -> None:
+    """Raise ValueError for a path that is absolute or climbs out of the folder it is meant for."""
+    if os.path.isabs(name) or "\0" in name or os.path.normpath(name).split(os.sep)[0] == os.pardir:
+        raise ValueError(f"{name!r} leads out of its folder")

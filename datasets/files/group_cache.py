@@ -1,0 +1,74 @@
+"""Cache groups of records that can only be read whole: the least recently used are evicted."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any
+
+
+class GroupCache:
+    """Loaded groups up to a number of bytes, those used last; threads share it.
+
+    Threads that want the same group wait for one of them to load it. The group used last is kept
+    whatever its size, so that reading in order loads each group once.
+
+    Args:
+        limit_bytes: How much is kept.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self._lock = threading.Lock()
+        self._groups: OrderedDict[Hashable, _Group] = OrderedDict()
+        self._size_bytes = 0
+
+    def get(self, key: Hashable, load: Callable[[], tuple[Any, int]]) -> Any:
+        """Get the group `key`, loading it where it is not cached.
+
+        Args:
+            key: The group.
+            load: Gives the group and its size in bytes; what it raises is raised here.
+        """
+        with self._lock:
+            group = self._groups.get(key)
+            if group is None:
+                group = self._groups[key] = _Group()
+            self._groups.move_to_end(key)
+        with group.lock:
+            if not group.is_loaded:
+                try:
+                    group.value, group.size_bytes = load()
+                except BaseException:
+                    with self._lock:
+                        if self._groups.get(key) is group:
+                            del self._groups[key]
+                    raise
+                group.is_loaded = True
+                self._admit(key, group)
+        return group.value
+
+    def _admit(self, key: Hashable, group: _Group) -> None:
+        with self._lock:
+            if self._groups.get(key) is not group:
+                return
+            self._size_bytes += group.size_bytes
+            for other in list(self._groups):
+                if self._size_bytes <= self.limit_bytes:
+                    break
+                # One that is still being loaded counts when it is there.
+                if other != key and self._groups[other].is_loaded:
+                    self._size_bytes -= self._groups.pop(other).size_bytes
+
+
+class _Group:
+    """A group that one thread loads while others wait."""
+
+    __slots__ = ("is_loaded", "lock", "size_bytes", "value")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.is_loaded = False
+        self.value: Any = None
+        self.size_bytes = 0

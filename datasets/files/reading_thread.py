@@ -1,0 +1,109 @@
+"""Prefetch a stream in a thread: the consumer's own work does not wait for it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+_CHUNK_ITEMS = 16
+_CHUNKS = 4
+_TICK_S = 0.2
+_JOIN_S = 2.0
+
+
+class NoLongerWanted(Exception):
+    """Whoever consumed what this thread reads has gone."""
+
+
+class _End:
+    """The last item of a thread: nothing more comes, or why."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error
+
+
+class ReadingThread(threading.Thread):
+    """Reads items into a queue, until they end or nobody wants them.
+
+    Args:
+        read: Begins to read; called in the thread.
+    """
+
+    def __init__(self, read: Callable[[], Iterator[Any]]) -> None:
+        super().__init__(name="penstock-stream", daemon=True)
+        self.ready: queue.Queue[list[Any] | _End] = queue.Queue(_CHUNKS)
+        self._begin = read
+        self._stop_asked = threading.Event()
+
+    def run(self) -> None:
+        """Fill the queue; what was read before an error comes before the error."""
+        chunk: list[Any] = []
+        try:
+            items = self._begin()
+            try:
+                for item in items:
+                    chunk.append(item)
+                    # One that the consumer waits for is handed over at once.
+                    if len(chunk) >= _CHUNK_ITEMS or self.ready.empty():
+                        self._put(chunk)
+                        chunk = []
+            finally:
+                items.close()  # type: ignore[attr-defined]
+            self._put(chunk)
+            self._put(_End())
+        except NoLongerWanted:
+            return
+        except BaseException as error:
+            if not self._stop_asked.is_set():
+                self._put(chunk)
+                self._put(_End(error))
+
+    def end(self) -> None:
+        """Have it end, and wait for that a little: what it reads may not answer."""
+        self._stop_asked.set()
+        self.join(_JOIN_S)
+
+    def check(self) -> None:
+        """Raise `NoLongerWanted` if the thread was asked to end."""
+        if self._stop_asked.is_set():
+            raise NoLongerWanted
+
+    def _put(self, item: list[Any] | _End) -> None:
+        while True:
+            self.check()
+            try:
+                return self.ready.put(item, timeout=_TICK_S)
+            except queue.Full:
+                continue
+
+
+def read_ahead(read: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    """Read ahead, in a thread of its own, some 64 items of what `read` gives.
+
+    The thread begins when the first item is asked for, and ends when this iterator is closed.
+    Waiting for it can be interrupted.
+
+    Args:
+        read: Begins to read: a generator function.
+
+    Raises:
+        Exception: What `read` or its iterator raises, after all items that came before.
+    """
+    thread = ReadingThread(read)
+    thread.start()
+    try:
+        while not isinstance(chunk := thread.ready.get(), _End):
+            yield from chunk
+        if chunk.error is not None:
+            raise chunk.error
+    finally:
+        thread.end()
+
+
+def still_wanted() -> None:
+    """Raise `NoLongerWanted` in a reading thread whose consumer has gone; to be called in waits."""
+    thread = threading.current_thread()
+    if isinstance(thread, ReadingThread):
+        thread.check()

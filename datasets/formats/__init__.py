@@ -1,1 +1,0 @@
-"""Layouts of files: how records lie in them, without being a storage."""

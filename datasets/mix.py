@@ -1,0 +1,590 @@
+"""Several data sets as one: each keeps its own storage, decoding, annotations and cache."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from annotated_types import Ge
+from numpy.typing import NDArray
+
+from penstock.core.contracts import (
+    Dataset,
+    DatasetCapabilities,
+    FullIndex,
+    Index,
+    Sampler,
+    SamplerCapabilities,
+    StreamDataset,
+    capabilities_of,
+)
+from penstock.core.registry import register
+from penstock.core.sample import BadSample, Keys, Sample
+from penstock.core.stage_times import CountedRecords, StageTimes
+from penstock.datasets.records.memory_index import full_index
+
+SOURCE = "source"
+"""The column, and the field of a sample, that says which source a record is of."""
+
+
+@register("settings", "source")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSettings:
+    """A source of a mix.
+
+    Args:
+        dataset: Any data set but a stream or another mix.
+        sampler: The order in which its records are drawn; null: random.
+        weight: How often it is drawn beside the others, of any scale; 0: never.
+    """
+
+    dataset: dict[str, Any]
+    sampler: dict[str, Any] | None = None
+    weight: Annotated[float, Ge(0)] = 1.0
+
+
+@register("dataset", "mix")
+def open_mix(
+    *,
+    sources: dict[str, Any],
+    length: Annotated[int, Ge(1)] | None = None,
+    transform: Any = None,
+    seed: int = 0,
+    split: str = "train",
+) -> MixDataset:
+    """Several data sets at once, each drawn by its weight.
+
+    Args:
+        sources: By name, see `SourceSettings`; one that is null is left out. Evaluation takes all
+            of each once, in order, whatever the weights.
+        length: Positions in an epoch; null: as many as the samplers of the sources that are drawn
+            have together.
+        transform: The augmentation, not used: the sources have it.
+        seed: The run's seed, not used either.
+        split: ``train`` or ``val``, not used either.
+
+    Raises:
+        ValueError: A source cannot be mixed; the message says why.
+    """
+    return MixDataset(sources)
+
+
+class MixDataset:
+    """The records of several datasets, one behind the other.
+
+    Samples are those of their dataset, with ``source``, int, the number of it, and ``index``
+    counted over all. Class ids become those of the classes united by name, see `MixIndex`.
+
+    Args:
+        sources: Datasets by name, in the order in which their records are numbered.
+
+    Attributes:
+        sources: The datasets by name.
+        index: The metadata of all records.
+
+    Raises:
+        ValueError: A source cannot be mixed; the message says why.
+    """
+
+    def __init__(self, sources: Mapping[str, Dataset]) -> None:
+        if not sources:
+            raise ValueError(
+                "dataset mix: there are no sources; give some: dataset.sources.<name>.dataset=..."
+            )
+        for name, source in sources.items():
+            check_source(name, source)
+        self.sources = dict(sources)
+        self.index = MixIndex({name: source.index for name, source in sources.items()})
+        self._firsts = self.index.firsts.tolist()
+        self._hold(tuple(sources.values()))
+
+    def _hold(self, sources: tuple[Dataset, ...]) -> None:
+        self._by_number = sources
+        self._can = tuple(capabilities_of(source, DatasetCapabilities) for source in sources)
+        self._staged = tuple(can.staged for can in self._can)
+
+    @property
+    def capabilities(self) -> DatasetCapabilities:
+        """It reads apart, and what all, or any, of its sources can do."""
+        return DatasetCapabilities(
+            staged=self,
+            columns=self if all(can.columns for can in self._can) else None,
+            drawing_from=(
+                self.drawing_from if any(can.drawing_from for can in self._can) else None
+            ),
+            held_bytes=self._held_bytes,
+            global_random=any(can.global_random for can in self._can),
+        )
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def fetch(
+        self, indices: NDArray[np.int64], positions: NDArray[np.int64], epoch: int
+    ) -> list[Sample | BadSample]:
+        """Samples of the records `indices`, int64 [n], drawn at `positions`, int64 [n]."""
+        return self.finish(self.read(indices, positions, epoch), positions, epoch)
+
+    def drawing_from(self, sampler: Sampler) -> MixDataset:
+        """The same data, whose transforms get other samples as `sampler` places them.
+
+        Those of a sample are of its own source.
+        """
+        bound = copy.copy(self)
+        of_source = capabilities_of(sampler, SamplerCapabilities).of_source
+        bound._hold(
+            tuple(
+                source
+                if can.drawing_from is None
+                else can.drawing_from(SourceDraws(len(sampler), of_source, number, len(source)))
+                for number, (source, can) in enumerate(zip(self._by_number, self._can, strict=True))
+            )
+        )
+        return bound
+
+    @property
+    def row_shape(self) -> tuple[int, int, int] | None:
+        """The shape of the images where the sources know one and the same; else None."""
+        shapes = {staged.row_shape if staged is not None else None for staged in self._staged}
+        return shapes.pop() if len(shapes) == 1 else None
+
+    def read(
+        self,
+        indices: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        epoch: int,
+    ) -> Sequence[Any]:
+        """Read what lies at `indices`, int64 [n], in one batched read of each source."""
+        held: list[Any] = [None] * len(indices)
+        read = []
+        for number, rows, own in self.index.by_source(indices):
+            staged = self._staged[number]
+            records: Sequence[Any] = own.tolist()
+            if staged is not None:
+                records = staged.read(own, positions[rows], epoch)
+            read.append(records)
+            for row, record in zip(rows.tolist(), records, strict=True):
+                held[row] = Held(number, record)
+        return CountedRecords.of(held, read)
+
+    def _held_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Memory that `read` takes for each of `indices`, int64 [n], as far as it is known."""
+        sizes = np.zeros(len(indices), np.int64)
+        for number, rows, own in self.index.by_source(indices):
+            known = self._can[number].held_bytes
+            found = known(own) if known is not None else None
+            if found is not None:
+                sizes[rows] = found
+        return sizes
+
+    def finish(
+        self,
+        records: Sequence[Held],
+        positions: NDArray[np.int64],
+        epoch: int,
+        *,
+        rows: NDArray[np.uint8] | None = None,
+        times: StageTimes | None = None,
+    ) -> list[Sample | BadSample]:
+        """Samples of what `read` gave; see `core.contracts.StagedDataset`.
+
+        Raises:
+            ValueError: A sample has a field ``source``, or class ids without names that others
+                have.
+        """
+        samples: list[Sample | BadSample] = []
+        for run in _runs(records):
+            number = records[run.start].source
+            staged, content = self._staged[number], [held.record for held in records[run]]
+            if staged is not None:
+                into = None if rows is None else rows[run]
+                found = staged.finish(content, positions[run], epoch, rows=into, times=times)
+            else:
+                own = np.array(content, np.int64)
+                found = self._by_number[number].fetch(own, positions[run], epoch)
+            samples += [self._of_mix(sample, number) for sample in found]
+        return samples
+
+    def fetch_columns(
+        self,
+        indices: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        epoch: int,
+        *,
+        allocate: Callable[[int], Any] | None = None,
+        gather: Callable[..., NDArray[Any]] | None = None,
+    ) -> dict[str, Any] | None:
+        """Take a batch, in one take per field and source; see `core.contracts.ColumnDataset`."""
+        parts = []
+        for number, rows, own in self.index.by_source(indices):
+            memory = allocate if rows.size == indices.size else None
+            source = self._can[number].columns
+            assert source is not None and gather is None
+            columns = source.fetch_columns(own, positions[rows], epoch, allocate=memory)
+            columns = columns and in_the_mix(columns, self.index.class_ids[number])
+            if columns is None:
+                return None
+            columns |= {"index": self._firsts[number] + own, SOURCE: np.full(own.size, number)}
+            parts.append(Part(rows, columns))
+        return parts[0].columns if len(parts) == 1 else joined(parts, allocate=allocate)
+
+    def _of_mix(self, sample: Sample | BadSample, number: int) -> Sample | BadSample:
+        """A source's sample as one of the mix."""
+        first, name = self._firsts[number], self.index.names[number]
+        if isinstance(sample, BadSample):
+            cause = with_keys_of_source(sample.cause, name)
+            return replace(sample, index=first + sample.index, cause=cause)
+        if SOURCE in sample:
+            raise ValueError(
+                f"dataset mix: samples of {name!r} have a field 'source', which is the mix's own; "
+                f"rename it: dataset.sources.{name}.dataset.keys={{source: origin}}"
+            )
+        mixed = {**sample, "index": first + sample["index"], SOURCE: number}
+        for field, ids in self.index.class_ids[number].items():
+            if field not in sample:
+                continue
+            if ids is None:
+                raise ValueError(
+                    f"dataset mix: {field!r} of {name!r} has class ids without names, and another "
+                    f"source has names for them, by which classes are united; name them where "
+                    f"{name!r} is read, or drop them: "
+                    f"dataset.sources.{name}.dataset.keys={{{field}: null}}"
+                )
+            mixed[field] = united(sample[field], ids)
+        return mixed
+
+    def fingerprint(self) -> str:
+        """Hash of the sources' names, data and order."""
+        prints = [(name, source.fingerprint()) for name, source in self.sources.items()]
+        return hashlib.blake2b(repr(prints).encode(), digest_size=16).hexdigest()
+
+
+class Held(NamedTuple):
+    """A record that a source read, and which one it was.
+
+    Attributes:
+        source: The source's number.
+        record: What its ``read`` gave; the record's own index where it has no such method.
+    """
+
+    source: int
+    record: Any
+
+
+def _runs(records: Sequence[Held]) -> Iterator[slice]:
+    """Neighbours of one source, whose rows in the batch are neighbours too."""
+    sources = [held.source for held in records]
+    cuts = [i for i in range(1, len(sources)) if sources[i] != sources[i - 1]]
+    for start, stop in pairwise([0, *cuts, len(sources)]):
+        if start < stop:
+            yield slice(start, stop)
+
+
+class SourceDraws:
+    """A sampler as one source of a mix has to see it: with records of that source alone.
+
+    Args:
+        length: Positions of the mix.
+        of_source: Gives the mix's records of a source; see `SamplerCapabilities`.
+        number: The source's number.
+        size: How many records the source has.
+    """
+
+    def __init__(
+        self,
+        length: int,
+        of_source: Callable[[int, int, NDArray[np.int64]], NDArray[np.int64]] | None,
+        number: int,
+        size: int,
+    ) -> None:
+        self._length = length
+        self._of_source = of_source
+        self._number = number
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def capabilities(self) -> SamplerCapabilities:
+        """Any positions at once."""
+        return SamplerCapabilities(at=self.at)
+
+    def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
+        """Records of the source at positions ``start .. stop - 1``, int64 [stop - start]."""
+        return self.at(epoch, np.arange(start, stop, dtype=np.int64))
+
+    def at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Records of the source at any positions, int64 [n]."""
+        if self._of_source is None:  # all records in order: as good as any of the source's own
+            return positions % self._size
+        return self._of_source(self._number, epoch, positions)
+
+
+class MixIndex:
+    """Indexes one behind the other: record i of a source is record ``firsts[source] + i`` here.
+
+    Classes are united by name: those of the first source, then what the next ones add, each in
+    their order. Columns are those that every source has, and ``source``.
+
+    Args:
+        indexes: By the names of the sources.
+
+    Attributes:
+        names: The names of the sources, by number.
+        firsts: The first record of each source, and behind them the number of all, int64 [S + 1].
+        class_names: Names of the classes by label, or None where there are no labels.
+        field_classes: Names of the classes by field; those of ``source`` are the sources' names.
+        class_ids: For each source, by field whose ids are others here: the id of each of its
+            own, int64 [C]; None where they have no names, and in another source they have.
+    """
+
+    def __init__(self, indexes: Mapping[str, Index]) -> None:
+        self.names = tuple(indexes)
+        self.firsts = np.cumsum([0, *map(len, indexes.values())])
+        self._indexes = tuple(map(full_index, indexes.values()))
+        classes = [_classes(index) for index in self._indexes]
+        united: dict[str, tuple[str, ...]] = {}
+        for field in sorted({name for known in classes for name in known}):
+            united[field] = tuple(dict.fromkeys(n for c in classes for n in c.get(field, ())))
+        self.class_ids = tuple(
+            {
+                f: _ids(known.get(f), names)
+                for f, names in united.items()
+                if _differ(known, f, names)
+            }
+            for known in classes
+        )
+        self.class_names = united.pop("label", None)
+        self.field_classes = {**united, SOURCE: self.names}
+        self._columns: dict[str, NDArray[Any]] = {}
+
+    def __len__(self) -> int:
+        return int(self.firsts[-1])
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns beside the key."""
+        first, *rest = (index.columns for index in self._indexes)
+        common = (name for name in first if all(name in columns for columns in rest))
+        return (*(name for name in common if name != SOURCE), SOURCE)
+
+    def column(self, name: str) -> NDArray[Any]:
+        """One column, [len(self)]; KeyError names the columns there are."""
+        if name not in self._columns:
+            if name not in self.columns:
+                known = ", ".join(self.columns)
+                raise KeyError(f"index of a mix: no column {name!r}; of all sources: {known}")
+            if name == SOURCE:
+                column = np.repeat(np.arange(len(self.names)), np.diff(self.firsts))
+            else:
+                parts = zip(self._indexes, self.class_ids, strict=True)
+                column = np.concatenate([united(i.column(name), ids.get(name)) for i, ids in parts])
+            self._columns[name] = column
+        return self._columns[name]
+
+    def values(self, name: str, indices: NDArray[np.int64]) -> NDArray[Any]:
+        """Values of one column at the given indices, [n]."""
+        return self.column(name)[indices]
+
+    def keys(self, indices: NDArray[np.int64]) -> list[str]:
+        """Keys of the given indices, int64 [n], as they are in their sources."""
+        keys = [""] * len(indices)
+        for number, rows, own in self.by_source(indices):
+            for row, key in zip(rows.tolist(), self._indexes[number].keys(own), strict=True):
+                keys[row] = key
+        return keys
+
+    def key_column(self, indices: NDArray[np.int64]) -> list[str]:
+        """The same as `keys`."""
+        return self.keys(indices)
+
+    def by_source(
+        self, indices: NDArray[np.int64]
+    ) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
+        """For each source among the records `indices`, int64 [n]: which rows, and its own indices.
+
+        Yields:
+            The source's number, int64 [m] rows of `indices`, and int64 [m] records of the source.
+        """
+        sources = np.searchsorted(self.firsts[1:], indices, side="right")
+        for number in np.unique(sources).tolist():
+            rows = np.flatnonzero(sources == number)
+            yield number, rows, indices[rows] - self.firsts[number]
+
+    def fingerprint(self) -> str:
+        """Hash of the sources' names and data, in their order."""
+        digest = hashlib.blake2b(digest_size=16)
+        for name, index in zip(self.names, self._indexes, strict=True):
+            digest.update(f"{name}\0{index.fingerprint()}\0".encode())
+        return digest.hexdigest()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_columns": {}}  # columns are put together again where needed
+
+
+def united(values: Any, ids: NDArray[np.int64] | None) -> Any:
+    """Class ids of a source as those of the mix; what is no class of the source stays as it is.
+
+    Args:
+        values: An integer, or an array of them, such as a mask with ids to be ignored.
+        ids: The id in the mix of each of the source's, int64 [C]; None: they are the same.
+    """
+    if ids is None:
+        return values
+    array = np.asarray(values)
+    known = (array >= 0) & (array < len(ids))
+    found = np.where(known, ids[np.where(known, array, 0)], array)
+    if not array.ndim:
+        return int(found)
+    fits = ids.max() <= np.iinfo(array.dtype).max
+    return found.astype(array.dtype) if fits else found
+
+
+def _classes(index: FullIndex) -> dict[str, tuple[str, ...]]:
+    """Names of the classes by field, of those that have some."""
+    named = {"label": index.class_names, **index.field_classes}
+    return {field: tuple(names) for field, names in named.items() if names}
+
+
+def _differ(known: Mapping[str, tuple[str, ...]], field: str, names: tuple[str, ...]) -> bool:
+    """Whether ids of a field, as a source has them, are not those of the same names here."""
+    return field not in known or names[: len(known[field])] != known[field]
+
+
+def _ids(names: Sequence[str] | None, all_names: Sequence[str]) -> NDArray[np.int64] | None:
+    """Find each name's place among all."""
+    if names is None:
+        return None
+    places = {name: place for place, name in enumerate(all_names)}
+    return np.array([places[name] for name in names], np.int64)
+
+
+class Part(NamedTuple):
+    """Columns that one source gives of a batch.
+
+    Attributes:
+        rows: Which rows of the batch, int64 [m].
+        columns: Arrays [m, ...] and lists of m by field.
+    """
+
+    rows: NDArray[np.int64]
+    columns: dict[str, Any]
+
+
+def in_the_mix(
+    columns: dict[str, Any], class_ids: Mapping[str, NDArray[np.int64] | None]
+) -> dict[str, Any] | None:
+    """A source's columns with class ids of the mix; None where a sample says what is wrong.
+
+    Args:
+        columns: Arrays [m, ...] and lists of m by field.
+        class_ids: See `MixIndex.class_ids`.
+    """
+    changed = {field: ids for field, ids in class_ids.items() if field in columns}
+    numbers = all(isinstance(columns[field], np.ndarray) for field in changed)
+    if SOURCE in columns or not numbers or any(ids is None for ids in changed.values()):
+        return None
+    return {**columns, **{field: united(columns[field], ids) for field, ids in changed.items()}}
+
+
+def joined(
+    parts: Sequence[Part], *, allocate: Callable[[int], Any] | None = None
+) -> dict[str, Any] | None:
+    """The columns of a batch.
+
+    Args:
+        parts: Of every row once; no part is empty.
+        allocate: Gives writable memory of so many bytes, for the largest array of more axes.
+
+    Returns:
+        Fields in the order of the first row's source; None where they are not the same in all,
+        or differ in shape or kind of value: what is to become of them, samples say one by one.
+    """
+    fields = next(part.columns for part in parts if 0 in part.rows)
+    if any(part.columns.keys() != fields.keys() for part in parts):
+        return None
+    count = sum(part.rows.size for part in parts)
+    columns = {name: [part.columns[name] for part in parts] for name in fields}
+    arrays = {}
+    for name, values in columns.items():
+        if all(isinstance(each, np.ndarray) for each in values):
+            dtype = _common_type(values)
+            if dtype is None or len({each.shape[1:] for each in values}) > 1:
+                return None
+            arrays[name] = (dtype, (count, *values[0].shape[1:]))
+        elif not all(isinstance(each, list | Keys) for each in values):
+            return None
+    sizes = {n: dtype.itemsize * int(np.prod(s)) for n, (dtype, s) in arrays.items() if s[1:]}
+    largest = max(sizes, key=sizes.__getitem__, default=None)
+    whole: dict[str, Any] = {}
+    for name, values in columns.items():
+        if name not in arrays:
+            whole[name] = [None] * count
+            for part, each in zip(parts, values, strict=True):
+                for row, value in zip(part.rows.tolist(), each, strict=True):
+                    whole[name][row] = value
+            continue
+        dtype, shape = arrays[name]
+        if allocate is not None and name == largest:
+            given = np.frombuffer(allocate(sizes[name]), dtype, int(np.prod(shape)))
+            whole[name] = given.reshape(shape)
+        else:
+            whole[name] = np.empty(shape, dtype)
+        for part, each in zip(parts, values, strict=True):
+            whole[name][part.rows] = each
+    return whole
+
+
+def _common_type(arrays: Sequence[NDArray[Any]]) -> np.dtype[Any] | None:
+    """One type for all of them, or None.
+
+    Arrays of more axes keep their type in a batch. Numbers become bool, int64 or float32, and
+    what several types have in common becomes the same, unless it is floats for integers alone.
+    """
+    types = {array.dtype for array in arrays}
+    if len(types) == 1:
+        return types.pop()
+    if arrays[0].ndim > 1:
+        return None
+    common = np.result_type(*types)
+    return common if common.kind in {t.kind for t in types} else None
+
+
+def check_source(name: str, source: Any) -> None:
+    """Refuse what has no place in a mix.
+
+    Raises:
+        ValueError: It has none; the message says why.
+    """
+    key = f"dataset.sources.{name}"
+    if isinstance(source, StreamDataset):
+        raise ValueError(
+            f"dataset mix: {name!r} is a stream, which is read in its own order, and a mix draws "
+            f"by index; give {key}.dataset records that can be indexed, such as webdataset for "
+            f"shards"
+        )
+    can = capabilities_of(source, DatasetCapabilities)
+    if can.collate is not None:
+        raise ValueError(
+            f"dataset mix: {name!r} puts its batches together by a collate_fn of its own, and "
+            f"these are of several sources; set {key}.dataset.collate_fn=null, and collate=..."
+        )
+    if can.table is not None:
+        raise ValueError(
+            f"dataset mix: {name!r} decodes a table by figures of its own training part, and the "
+            f"sources' columns would not be comparable; put the rows into one table"
+        )
+
+
+def with_keys_of_source(text: str, name: str) -> str:
+    """A message about a data set alone, with the keys that it has as a source of a mix."""
+    at = f"dataset.sources.{name}"
+    text = re.sub(r"(?<![\w./-])dataset/(?=\w+=)", f"{at}.dataset.", text)
+    return re.sub(r"(?<![\w./-])(dataset|sampler)(?=\.(?!sources\.)\w|=)", rf"{at}.\1", text)

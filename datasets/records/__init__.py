@@ -1,0 +1,1 @@
+"""What records of every storage have: an index, labels, splits."""

@@ -1,0 +1,100 @@
+"""Add annotations from elsewhere to the records of a storage: boxes, keypoints, masks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.contracts import RecordAnnotations, Storage, StorageCapabilities, capabilities_of
+from penstock.core.parts import raw_keys
+from penstock.core.sample import BadRecord, Record
+from penstock.datasets.records.index import Index, cached_index, write_index
+from penstock.datasets.records.memory_index import MemoryIndex
+
+
+class AnnotatedStorage:
+    """A storage and what is known of its records; a storage itself.
+
+    Args:
+        base: The storage.
+        annotations: What is known, from one or more sources.
+    """
+
+    def __init__(self, base: Storage, annotations: Sequence[RecordAnnotations]) -> None:
+        self.base = base
+        self._annotations = tuple(annotations)
+        index = base.index if isinstance(base.index, Index) else MemoryIndex.of(base.index)
+        self._index = self._joined(index)
+
+    def __str__(self) -> str:
+        return str(self.base)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def index(self) -> Index:
+        """The storage's index, with the columns of the annotations."""
+        return self._index
+
+    @property
+    def field_classes(self) -> dict[str, tuple[str, ...]]:
+        """Names of the classes by annotated field: ``box_labels``, ``mask``."""
+        return {field: names for a in self._annotations for field, names in a.classes.items()}
+
+    def fingerprint(self) -> str:
+        """Hash of the records' identity and of everything that is annotated."""
+        return self._index.fingerprint()
+
+    def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
+        """Read records; one whose annotations are wrong is bad.
+
+        Raises:
+            IndexError: An index is outside 0 .. len - 1.
+        """
+        indices = np.asarray(indices, np.int64)
+        records = self.base.read(indices)
+        for source in self._annotations:
+            fields = source.fields(indices)
+            records = [_with(record, more) for record, more in zip(records, fields, strict=True)]
+        return records
+
+    @property
+    def capabilities(self) -> StorageCapabilities:
+        """It knows the memory of its records where the storage does; it gives no columns."""
+        held_bytes = capabilities_of(self.base, StorageCapabilities).held_bytes
+        return StorageCapabilities(held_bytes=held_bytes, wraps=self.base)
+
+    def _joined(self, index: Index | MemoryIndex) -> Index:
+        digest = hashlib.blake2b(index.fingerprint().encode(), digest_size=16)
+        for source in self._annotations:
+            digest.update(source.fingerprint().encode())
+        content = digest.hexdigest()
+
+        def build(path: Any) -> None:
+            columns = {name: index.column(name) for name in index.columns}
+            for source in self._annotations:
+                columns |= source.columns
+            write_index(
+                path,
+                keys=raw_keys(index, np.arange(len(index))),
+                columns=columns,
+                class_names=index.class_names,
+                metadata={"field_classes": self.field_classes},
+                content=content,
+            )
+
+        recipe = {"storage": "annotated", "content": content, "classes": self.field_classes}
+        return cached_index(recipe, build=build, is_current=lambda _: True)
+
+
+def _with(record: Record | BadRecord, more: Mapping[str, Any] | str) -> Record | BadRecord:
+    if isinstance(record, BadRecord):
+        return record
+    if isinstance(more, str):
+        return BadRecord(record.index, record.key, more)
+    return Record(record.index, record.key, {**record.fields, **more})

@@ -1,0 +1,509 @@
+"""The index: metadata of every record, memory-mapped and never loaded; kept by this machine.
+
+Its file is an ``.npz`` as NumPy has it, uncompressed: an array for each column, and
+``index.json``. The place of every array is noted when the file is opened, from there on it is
+mapped, and a worker receives only these places.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Required, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.files import whole_file, write_whole
+from penstock.core.machine_cache import computed_once, signature_of
+from penstock.core.sample import Keys
+
+_HEADER = "index.json"
+_CHUNK_ROWS = 1 << 18
+_ALIGNMENT = 64
+_PADDING = struct.Struct("<HH")  # an extra field of a zip file: whose it is, and its length
+_PADDING_ID = 0x7070
+_ZIP64_BYTES, _LOCAL_BYTES, _END_BYTES = 20, 30, 22
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The place of an array in the file."""
+
+    offset: int
+    dtype: str
+    count: int
+
+    def view(self, memory: mmap.mmap) -> NDArray[Any]:
+        """The array [count], read-only, without a copy."""
+        return np.frombuffer(memory, self.dtype, self.count, self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """All that another process needs to map the index."""
+
+    path: str
+    size_bytes: int
+    count: int
+    columns: dict[str, _Place]
+    strings: dict[str, tuple[_Place, _Place]]
+    key_pattern: str | None
+    key_start: int
+    class_names: tuple[str, ...] | None
+    fingerprint: str
+
+
+class IndexContent(TypedDict, total=False):
+    """The arguments of `write_index`, as a scan gives them."""
+
+    keys: Sequence[str | bytes] | None
+    key_pattern: str | None
+    key_start: int
+    count: int | None
+    columns: Required[Mapping[str, NDArray[Any]]]
+    class_names: Sequence[str] | None
+    texts: Sequence[str]
+    metadata: Mapping[str, Any]
+    content: str
+
+
+def write_index(
+    path: str | Path,
+    *,
+    keys: Sequence[str | bytes] | None = None,
+    key_pattern: str | None = None,
+    key_start: int = 0,
+    count: int | None = None,
+    columns: Mapping[str, NDArray[Any]],
+    class_names: Sequence[str] | None = None,
+    texts: Sequence[str] = (),
+    metadata: Mapping[str, Any] | None = None,
+    content: str = "",
+) -> None:
+    """Write an index file; it appears under its name only when it is whole.
+
+    Args:
+        path: The file to write.
+        keys: The key of every record; bytes may be anything, text is written as UTF-8.
+        key_pattern: In place of `keys`: a format such as ``img_{:07d}.jpg``; no key is stored.
+        key_start: The number of the first generated key.
+        count: The number of generated keys.
+        columns: Numbers by column name, each [n]; `label` and `size_bytes` are part of the
+            fingerprint, other columns are not.
+        class_names: Names of the classes by label.
+        texts: Texts that columns name by their numbers, as many as there are different ones.
+        metadata: What JSON can hold.
+        content: What tells this data from other where keys, sizes and labels do not: part of the
+            fingerprint.
+    """
+    assert (keys is None) == (key_pattern is not None) == (count is not None)
+    arrays: dict[str, NDArray[Any]] = {}
+    if keys is not None:
+        count = len(keys)
+        arrays |= _string_arrays("key", keys)
+    if texts:
+        arrays |= _string_arrays("text", texts)
+    assert count is not None
+    for number, (name, values) in enumerate(columns.items()):
+        assert values.shape == (count,), (name, values.shape, count)
+        dtype = np.dtype(np.uint8) if values.dtype == bool else values.dtype.newbyteorder("<")
+        arrays[f"{number}"] = np.ascontiguousarray(values, dtype)
+    names = None if class_names is None else tuple(class_names)
+    identity = [count, [key_pattern, key_start], names]
+    header = {
+        "count": count,
+        "columns": list(columns),
+        "key_pattern": key_pattern,
+        "key_start": key_start,
+        "class_names": names,
+        "fingerprint": _fingerprint(arrays, columns, identity, content),
+        "metadata": dict(metadata or {}),
+    }
+    with whole_file(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        archive.writestr(zipfile.ZipInfo(_HEADER), json.dumps(header))
+        for name, array in arrays.items():
+            member = zipfile.ZipInfo(f"{name}.npy")
+            # Padded, so that the numbers begin at a multiple of their size.
+            start = archive.fp.tell() + _LOCAL_BYTES + len(member.filename)  # type: ignore[union-attr]
+            gap = -(start + _PADDING.size + _ZIP64_BYTES) % _ALIGNMENT
+            member.extra = _PADDING.pack(_PADDING_ID, gap) + bytes(gap)
+            with archive.open(member, "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
+
+
+def _string_arrays(name: str, strings: Sequence[str | bytes]) -> dict[str, NDArray[Any]]:
+    """Join strings end to end, with the offsets at which each begins and the last ends."""
+    raw = [text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
+           for text in strings]  # fmt: skip
+    joined = b"".join(raw)
+    offsets = np.zeros(len(raw) + 1, np.int64 if len(joined) >= 1 << 31 else np.int32)
+    offsets[1:] = np.cumsum(np.fromiter(map(len, raw), np.int64, len(raw)))
+    return {f"{name}_offsets": offsets, f"{name}_text": np.frombuffer(joined, np.uint8)}
+
+
+def _fingerprint(
+    arrays: Mapping[str, NDArray[Any]],
+    columns: Mapping[str, NDArray[Any]],
+    about: list[Any],
+    content: str,
+) -> str:
+    """Hash of keys, sizes and labels, whatever integer types they are stored in."""
+    digest = hashlib.blake2b(content.encode(), digest_size=16)
+    digest.update(json.dumps(about).encode())
+    if "key_text" in arrays:
+        digest.update(arrays["key_text"].data)
+    for name, values in (
+        ("key_offsets", arrays.get("key_offsets")),
+        ("label", columns.get("label")),
+        ("size_bytes", columns.get("size_bytes")),
+    ):
+        if values is not None:
+            digest.update(name.encode())
+            _hash_array(digest, values)
+    return digest.hexdigest()
+
+
+def _hash_array(digest: Any, values: NDArray[Any]) -> None:
+    """Add numbers to a digest, whatever integer type they are stored in."""
+    dtype = "<f8" if values.dtype.kind == "f" else "<i8"
+    for start in range(0, len(values), _CHUNK_ROWS):
+        digest.update(np.ascontiguousarray(values[start : start + _CHUNK_ROWS], dtype))
+
+
+def _read_layout(path: str, *, verify: bool) -> tuple[_Layout, dict[str, Any]]:
+    """Read the places of all arrays in an index file, and the metadata written with them."""
+    places: dict[str, _Place] = {}
+    with open(path, "rb") as file:
+        if file.read(6) == b"ARROW1":
+            return _read_arrow_layout(path)
+        with zipfile.ZipFile(file) as archive:
+            header = json.loads(archive.read(_HEADER))
+            if verify and (damaged := archive.testzip()):
+                raise ValueError(f"{damaged} is not what was written")
+            for member in archive.infolist():
+                if member.filename != _HEADER:
+                    places[member.filename.removesuffix(".npy")] = _place(file, member)
+        file.seek(-_END_BYTES, os.SEEK_END)
+        if not file.read(_END_BYTES).startswith(b"PK\x05\x06"):
+            raise ValueError("something follows its end")
+        size = file.tell()
+    columns = {name: places[f"{number}"] for number, name in enumerate(header["columns"])}
+    return _layout(path, size, header, columns, places), header["metadata"]
+
+
+def _place(file: Any, member: zipfile.ZipInfo) -> _Place:
+    # The two lengths at the end of the local header (APPNOTE, 4.3.7).
+    file.seek(member.header_offset + _LOCAL_BYTES - 4)
+    file.seek(sum(struct.unpack("<HH", file.read(4))), os.SEEK_CUR)
+    assert np.lib.format.read_magic(file) == (1, 0)
+    (count,), _, dtype = np.lib.format.read_array_header_1_0(file)
+    return _Place(file.tell() if count else 0, dtype.str, count)
+
+
+def _layout(
+    path: str,
+    size_bytes: int,
+    header: dict[str, Any],
+    columns: dict[str, _Place],
+    places: dict[str, _Place],
+) -> _Layout:
+    names = header["class_names"]
+    return _Layout(
+        path=os.path.abspath(path),
+        size_bytes=size_bytes,
+        count=header["count"],
+        columns=columns,
+        strings={
+            name: (places[f"{name}_offsets"], places[f"{name}_text"])
+            for name in ("key", "text")
+            if f"{name}_text" in places
+        },
+        key_pattern=header["key_pattern"],
+        key_start=header["key_start"],
+        class_names=None if names is None else tuple(names),
+        fingerprint=header["fingerprint"],
+    )
+
+
+def _read_arrow_layout(path: str) -> tuple[_Layout, dict[str, Any]]:
+    """The same of what the first version wrote beside packed data: an Arrow file of one batch."""
+    import pyarrow as pa
+
+    with pa.memory_map(path) as source:
+        start, size = source.read_buffer(1).address, source.size()
+        source.seek(0)
+        reader = pa.ipc.open_file(source)
+        checksum, _, text = reader.schema.metadata[b"penstock"].partition(b" ")
+        if int(checksum) != zlib.crc32(text):
+            raise ValueError("its header is damaged")
+        header = json.loads(text)
+        places: dict[str, _Place] = {}
+        batch = reader.get_batch(0)
+        for (name, kind), column in zip(header["schema"], batch.columns, strict=True):
+            buffers = column.buffers()[1:]
+            if name == "key":
+                offsets = "<i8" if kind == "large_binary" else "<i4"
+                found = {
+                    "key_offsets": (offsets, header["count"] + 1),
+                    "key_text": ("|u1", header["key_bytes"]),
+                }
+            else:
+                found = {name: (column.type.to_pandas_dtype(), header["count"])}
+            for (item, (dtype, count)), buffer in zip(found.items(), buffers, strict=True):
+                values = np.frombuffer(buffer or b"", dtype, count) if count else np.empty(0, dtype)
+                crc = header["checksums"].get(item.replace("_", " ") if name == "key" else item)
+                if zlib.crc32(values.data) != crc:
+                    raise ValueError(f"{item} is not what was written")
+                offset = buffer.address - start if count else 0
+                places[item] = _Place(offset, values.dtype.str, count)
+        columns = {name: places[name] for name, _ in header["schema"] if name != "key"}
+    return _layout(path, size, header, columns, places), header["metadata"]
+
+
+class Index:
+    """Metadata of every record; satisfies `core.contracts.Index`.
+
+    It pickles as the place of its file and a selection of rows, maps the file on first use, and
+    shares the mapped pages with every other process on the machine.
+
+    Args:
+        layout: What `Index.open` found in the file.
+        selection: Rows of the file, integer [n]; None for all. One that is mapped from a file
+            (`np.memmap`) pickles as that file's path.
+        metadata: The metadata that was written with the index; None: read when it is asked for.
+    """
+
+    def __init__(
+        self,
+        layout: _Layout,
+        selection: NDArray[Any] | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> None:
+        self._layout = layout
+        self._selection = selection
+        self._metadata = metadata
+        self._memory: mmap.mmap | None = None
+        self._fingerprint: str | None = None
+
+    @classmethod
+    def open(cls, path: str | Path, *, verify: bool = False) -> Index:
+        """Open the index in the file `path`.
+
+        Args:
+            path: A file that `write_index` wrote.
+            verify: Read all of it and compare it with its checksums.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            ValueError: The file is damaged, or no index.
+        """
+        try:
+            layout, metadata = _read_layout(os.fspath(path), verify=verify)
+        except FileNotFoundError:
+            raise
+        except Exception as error:  # of many kinds: damage may be anywhere in it
+            raise ValueError(f"{os.fspath(path)}: damaged or no index file ({error})") from error
+        return cls(layout, metadata=metadata)
+
+    @property
+    def path(self) -> str:
+        """The file of this index."""
+        return self._layout.path
+
+    def __len__(self) -> int:
+        return self._layout.count if self._selection is None else len(self._selection)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns beside the key."""
+        return tuple(self._layout.columns)
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """Names of the classes by label, or None where there are no labels."""
+        return self._layout.class_names
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What was written beside the columns; another process reads it when it is asked for."""
+        if self._metadata is None:
+            _, self._metadata = _read_layout(self._layout.path, verify=False)
+        return self._metadata
+
+    @property
+    def field_classes(self) -> dict[str, tuple[str, ...]]:
+        """Names of the classes by annotated field, such as ``box_labels``."""
+        return {k: tuple(v) for k, v in self.metadata.get("field_classes", {}).items()}
+
+    def column(self, name: str) -> NDArray[Any]:
+        """One column, [len(self)], read-only; without a selection it is the mapped file itself.
+
+        Raises:
+            KeyError: There is no such column; the message names those there are.
+        """
+        place = self._layout.columns.get(name)
+        if place is None:
+            known = ", ".join(self.columns) or "none"
+            raise KeyError(f"index: no column {name!r}; columns: {known}")
+        values = place.view(self._map())
+        return values if self._selection is None else values[self._selection]
+
+    def values(self, name: str, indices: NDArray[np.int64]) -> NDArray[Any]:
+        """Values of one column at the given indices, [n], reading only these rows."""
+        return self._layout.columns[name].view(self._map())[self.rows(indices)]
+
+    def rows(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rows in the file of the given indices, int64 [n].
+
+        Raises:
+            IndexError: An index is outside 0 .. len - 1.
+        """
+        indices = np.asarray(indices, np.int64)
+        if indices.size and not (0 <= indices.min() and indices.max() < len(self)):
+            wrong = next(int(i) for i in indices if not 0 <= i < len(self))
+            raise IndexError(f"index {wrong} is outside 0 .. {len(self) - 1}")
+        return indices if self._selection is None else self._selection[indices].astype(np.int64)
+
+    def raw_keys(self, indices: NDArray[np.int64]) -> list[bytes]:
+        """Keys of the given indices as the bytes they were written with."""
+        layout, rows = self._layout, self.rows(indices)
+        if layout.key_pattern is not None:
+            pattern, start = layout.key_pattern, layout.key_start
+            return [pattern.format(start + row).encode() for row in rows.tolist()]
+        return self._strings("key", rows)
+
+    def keys(self, indices: NDArray[np.int64]) -> list[str]:
+        r"""Keys of the given indices. Bytes that are not UTF-8 show as ``\xff``."""
+        return list(self.key_column(indices))
+
+    def key_column(self, indices: NDArray[np.int64]) -> list[str] | Keys:
+        """The same; those of numbered records are made when they are looked at."""
+        pattern = self._layout.key_pattern
+        if pattern is not None:
+            return Keys(self.rows(indices) + self._layout.key_start, pattern)
+        return [key.decode("utf-8", "backslashreplace") for key in self.raw_keys(indices)]
+
+    def texts(self, numbers: NDArray[np.int64]) -> list[str]:
+        """Some of the texts that were written beside the rows, by their numbers, int64 [n]."""
+        return [text.decode() for text in self._strings("text", numbers)]
+
+    def iter_raw_keys(self) -> Iterator[bytes]:
+        """All keys in order, a bounded number of them in memory at a time."""
+        for start in range(0, len(self), _CHUNK_ROWS):
+            yield from self.raw_keys(np.arange(start, min(start + _CHUNK_ROWS, len(self))))
+
+    def take(self, indices: NDArray[Any]) -> Index:
+        """The index of a selection of rows, integer [n]; nothing is copied but the selection."""
+        if self._selection is not None:
+            indices = self.rows(indices)
+        elif len(indices) and not (0 <= indices.min() and indices.max() < len(self)):
+            raise IndexError(f"take: indices must lie in 0 .. {len(self) - 1}")
+        return Index(self._layout, indices, self._metadata)
+
+    def fingerprint(self) -> str:
+        """Hash of keys, sizes and labels; not of paths or times."""
+        if self._selection is None:
+            return self._layout.fingerprint
+        if self._fingerprint is None:
+            digest = hashlib.blake2b(self._layout.fingerprint.encode(), digest_size=16)
+            _hash_array(digest, self._selection)
+            self._fingerprint = digest.hexdigest()
+        return self._fingerprint
+
+    def _strings(self, name: str, numbers: NDArray[np.int64]) -> list[bytes]:
+        memory, (offsets, text) = self._map(), self._layout.strings[name]
+        ends, start = offsets.view(memory), text.offset
+        return [
+            memory[start + a : start + b]
+            for a, b in zip(ends[numbers].tolist(), ends[numbers + 1].tolist(), strict=True)
+        ]
+
+    def _map(self) -> mmap.mmap:
+        if self._memory is None:
+            with open(self._layout.path, "rb") as file:
+                memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            if len(memory) != self._layout.size_bytes:
+                raise RuntimeError(
+                    f"index {self._layout.path}: it was written anew while it was in use; "
+                    f"start the program again"
+                )
+            self._memory = memory
+        return self._memory
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        selection: Any = self._selection
+        if isinstance(selection, np.memmap) and selection.filename is not None:
+            selection = (os.fspath(selection.filename), selection.shape)
+        return self._layout, selection, self._fingerprint
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        layout, selection, fingerprint = state
+        if isinstance(selection, tuple):
+            selection = np.load(selection[0], mmap_mode="r")
+        self.__init__(layout, selection)  # type: ignore[misc]
+        self._fingerprint = fingerprint
+
+
+def cached_index(
+    recipe: dict[str, Any],
+    *,
+    build: Callable[[Path], None],
+    is_current: Callable[[Index], bool],
+) -> Index:
+    """The index that `recipe` names, from the cache if it still describes the data.
+
+    Args:
+        recipe: What the index is made from (kind, absolute path, arguments); JSON.
+        build: Writes the index to the path it is given.
+        is_current: Whether the data is still as the index says.
+    """
+
+    def load(path: Path) -> Index | None:
+        index = Index.open(path, verify=True)
+        return index if is_current(index) else None
+
+    name = f"index-{signature_of(recipe=recipe)}"
+    what = f"index of {recipe.get('path', recipe.get('storage', 'the data'))}"
+    return computed_once(name, ".npz", make=build, load=load, what=what)[1]
+
+
+def cached_selection(name: str, compute: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+    """An array of rows that is computed once and mapped from the cache from then on.
+
+    Args:
+        name: Names everything the selection depends on.
+        compute: Gives the rows, integer [n].
+    """
+
+    def make(path: Path) -> None:
+        rows = compute()
+        write_whole(path, lambda file: np.save(file, rows))
+
+    return computed_once(
+        f"rows-{signature_of(name=name)}", ".npy", make=make,
+        load=lambda path: np.load(path, mmap_mode="r"), what="rows of a split",
+    )[1]  # fmt: skip
+
+
+def cached_json(name: str, compute: Callable[[], Any]) -> Any:
+    """Plain values that are computed once and read from the cache from then on.
+
+    Args:
+        name: Names everything that they depend on.
+        compute: Gives them.
+    """
+    _, (values,) = computed_once(
+        f"json-{signature_of(name=name)}", ".json",
+        make=lambda path: path.write_text(json.dumps([compute()])),
+        load=lambda path: json.loads(path.read_bytes()), what="statistics of the training part",
+    )  # fmt: skip
+    return values

@@ -1,0 +1,178 @@
+"""Give a storage at one path its index, laziness, pickling, and keys and labels."""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.sample import BadRecord, Record
+from penstock.datasets.records.index import Index, IndexContent, cached_index, write_index
+
+
+class IndexedStorage(ABC):
+    """A storage at one path; a new one writes `scan` and `read`, and gets all else from here.
+
+    The path is scanned when something is first asked for, once for all runs of this machine, and
+    again when its `mark` or an argument has changed. A storage pickles as its arguments and the
+    place of its index; what `open` opens belongs to the process that uses it, also after a fork.
+    Arguments are the attributes whose names do not begin with ``_``. A complete storage, which
+    ``@register("storage", "lines")`` above it makes an option::
+
+        class LineStorage(IndexedStorage):
+            name = "lines"
+
+            def __init__(self, path: str) -> None:
+                self.path = os.path.abspath(path)
+
+            def scan(self) -> IndexContent:
+                with open(self.path, "rb") as file:
+                    sizes = np.array([len(line) for line in file], np.int64)
+                columns = {"offset": np.cumsum(sizes) - sizes, "size_bytes": sizes}
+                return {"key_pattern": "{:08d}", "count": len(sizes), "columns": columns}
+
+            def open(self) -> SharedFile:
+                return SharedFile(self.path, root=os.path.dirname(self.path))
+
+            def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
+                offsets = self.index.values("offset", indices).tolist()
+                sizes = self.index.values("size_bytes", indices).tolist()
+                return self.records(indices, map(self._line, offsets, sizes))
+
+            def _line(self, offset: int, size_bytes: int) -> dict[str, Any] | str:
+                try:
+                    return {"text": self.opened.read(offset, size_bytes).decode().rstrip()}
+                except ValueError as error:
+                    return str(error)
+
+    Attributes:
+        name: The name that it is registered by.
+        path: Where its data lies, absolute.
+        reading_arguments: Arguments that only say how records are read: no index depends on them.
+        index_version: To be raised where `scan` finds something else in the same data.
+    """
+
+    name: str
+    path: str
+    reading_arguments: ClassVar[tuple[str, ...]] = ()
+    index_version: ClassVar[int] = 1
+    _index: Index | None = None
+    _handles: tuple[int, Any] | None = None
+
+    def scan(self) -> IndexContent:
+        """Look through the data: keys, columns and class names of all records.
+
+        Raises:
+            ValueError: The data is damaged, or is none of this kind.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.scan")
+
+    @abstractmethod
+    def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
+        """Read the records at `indices`, int64 [n]; see `core.contracts.Storage`."""
+
+    def mark(self) -> Any:
+        """Tell this state of the data from others, in plain values: its size and time.
+
+        Called before `scan`, and before an index of the cache is used.
+
+        Raises:
+            ValueError: There is no data.
+        """
+        try:
+            return file_mark(self.path)
+        except OSError as error:
+            raise ValueError(f"{self}: {error.strerror}; set dataset.storage.path") from error
+
+    def is_current(self, index: Index, mark: Any) -> bool:
+        """Whether an index of the cache still describes the data, whose `mark` is this."""
+        return bool(index.metadata.get("mark") == mark)
+
+    def learn(self, metadata: dict[str, Any]) -> None:  # noqa: B027 - there may be nothing
+        """Keep what reading needs of the metadata that `scan` gave: processes get attributes."""
+
+    def open(self) -> Any:  # noqa: B027
+        """Open what `read` reads from; called in each process when `opened` is first asked for."""
+
+    @property
+    def index(self) -> Index:
+        """Key and label of every record, and what else is known of it."""
+        if self._index is None:
+            mark = json.loads(json.dumps(self.mark()))
+
+            def build(path: Path) -> None:
+                content = self.scan()
+                content["metadata"] = {**content.get("metadata", {}), "mark": mark}
+                write_index(path, **content)
+
+            index = cached_index(
+                self._recipe(*self.reading_arguments),
+                build=build,
+                is_current=partial(self.is_current, mark=mark),
+            )
+            self.learn(index.metadata)
+            self._index = index
+        return self._index
+
+    @property
+    def opened(self) -> Any:
+        """The result of `open` in this process."""
+        handles = self._handles
+        if handles is None or handles[0] != os.getpid():
+            len(self.index)  # what is opened may be known from it
+            handles = self._handles = os.getpid(), self.open()
+        return handles[1]
+
+    def records(
+        self, indices: NDArray[np.int64], found: Iterable[dict[str, Any] | str]
+    ) -> list[Record | BadRecord]:
+        """Make records of what was read at `indices`, int64 [n]: fields, or why there are none.
+
+        They get their keys and their labels from the index.
+        """
+        labels = None
+        if "label" in self.index.columns:
+            labels = self.index.values("label", indices).tolist()
+        records: list[Record | BadRecord] = []
+        rows = zip(indices.tolist(), self.index.keys(indices), found, strict=True)
+        for n, (i, key, fields) in enumerate(rows):
+            if isinstance(fields, str):
+                records.append(BadRecord(i, key, fields))
+                continue
+            if labels is not None:
+                fields["label"] = labels[n]
+            records.append(Record(i, key, fields))
+        return records
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.path}"
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def fingerprint(self) -> str:
+        """Hash of keys and labels, and of the data's sizes or content."""
+        return self.index.fingerprint()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # With the index opened here, no worker looks through the data again.
+        index = self.index
+        return {**vars(self), "_index": index, "_handles": None}
+
+    def _recipe(self, *without: str) -> dict[str, Any]:
+        """Name what an index is made from: the arguments, but for those that are named."""
+        arguments = {n: v for n, v in vars(self).items() if n[0] != "_" and n not in without}
+        return {"storage": self.name, "version": self.index_version, **arguments}
+
+
+def file_mark(path: str | Path) -> list[int]:
+    """Size and time of a file: what changes when it is written anew."""
+    found = os.stat(path)
+    return [found.st_size, found.st_mtime_ns]

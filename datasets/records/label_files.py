@@ -1,0 +1,419 @@
+"""Read label files: where they lie, which records they speak of; boxes and keypoints as rows.
+
+Rows are kept in indexes of their own, which hold as long as the label files are as they were.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import stat
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.contracts import RecordsToLabel
+from penstock.datasets.records.index import Index, cached_index, write_index
+from penstock.datasets.records.labels import class_ids
+
+log = logging.getLogger(__name__)
+
+BadBoxes = Literal["drop", "record"]
+NORMALIZED = "boxes_normalized"
+_BOX = ("x0", "y0", "x1", "y1")
+_POINT = ("x", "y", "visibility")
+
+Names = Mapping[str, Sequence[str]]
+"""Names of annotated numbers by field."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelFile:
+    """A label file, and its mark."""
+
+    path: str
+    size_bytes: int
+    mtime_ns: int
+
+    @classmethod
+    def at(cls, path: str) -> LabelFile | None:
+        """Stat the file at `path`; None if there is none."""
+        try:
+            status = os.stat(path)
+        except (OSError, ValueError):
+            return None
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        return cls(path, status.st_size, status.st_mtime_ns)
+
+    @classmethod
+    def of(cls, key: str, folder: str, ending: str) -> LabelFile | None:
+        """Find the label file of a key: in the same folders below `folder`, or without them."""
+        stem = os.path.splitext(key)[0]
+        for name in (stem, os.path.basename(stem)):
+            if file := cls.at(os.path.join(folder, f"{name}{ending}")):
+                return file
+        return None
+
+
+def find_labels(
+    name: str, kind: Literal["file", "folder"], path: str, records: RecordsToLabel
+) -> tuple[str, str]:
+    """Find the labels of a storage.
+
+    Args:
+        name: Of the component.
+        kind: What is expected there.
+        path: As configured: relative to the data's folder, to what that lies in, or to the working
+            folder, whichever is there first; ``{part}`` is ``train`` or ``val``.
+        records: What they are of.
+
+    Returns:
+        The absolute path; the storage and that path, for messages.
+
+    Raises:
+        ValueError: There is nothing of that kind.
+    """
+    if "{part}" in path and not records.part:
+        raise ValueError(
+            f"dataset.annotations.path: {path!r} names the part, but the data at {records.root} "
+            f"has no folders train and val; name the file itself"
+        )
+    folder = records.root if os.path.isdir(records.root) else os.path.dirname(records.root)
+    path = path.replace("{part}", records.part)
+    places = [os.path.abspath(os.path.join(base, path)) for base in (folder, f"{folder}/..", ".")]
+    found = next(filter(os.path.exists, places), places[0])
+    where = f"{records.storage}, annotations {name} {found}"
+    there = os.path.isdir(found) if kind == "folder" else LabelFile.at(found)
+    if not there:
+        raise ValueError(
+            f"{where}: no such {kind}; set dataset.annotations.path (looked for "
+            f"{' and '.join(dict.fromkeys(places[1:]))} too)"
+        )
+    return found, where
+
+
+def stem_of(name: str) -> str:
+    """Cut the folders and the ending off a file's name."""
+    return os.path.splitext(_file_name(name))[0]
+
+
+def entries_of(keys: Sequence[str], names: Sequence[str], *, where: str) -> list[str | None]:
+    """Match records with the names under which one label file for all images speaks of them.
+
+    It is the key itself; else the same path but for the ending; else the same file name, or the
+    same but for the ending, if no other name in the file is alike.
+
+    Args:
+        keys: Keys of the records.
+        names: The names in the label file, each once.
+        where: The storage and the label file, for messages.
+
+    Returns:
+        A name, or None where there is none, for each key.
+
+    Raises:
+        ValueError: A name fits two records equally well.
+    """
+    entries: list[str | None] = [None] * len(keys)
+    taken: dict[str, str] = {}
+    alike: tuple[Callable[[str], str], ...] = (
+        str, lambda name: os.path.splitext(name)[0], _file_name, stem_of,
+    )  # fmt: skip
+    for short in alike:
+        by_short: dict[str, str | None] = {}
+        for name in names:
+            by_short[short(name)] = None if short(name) in by_short else name
+        here: dict[str, str] = {}
+        for row, key in enumerate(keys):
+            name_or_none = by_short.get(short(key)) if entries[row] is None else None
+            if name_or_none is None or name_or_none in taken:
+                continue
+            if (other := here.setdefault(name_or_none, key)) != key:
+                raise ValueError(
+                    f"{where}: {name_or_none!r} may be {other!r} or {key!r}; name the images "
+                    f"there by their paths in the data"
+                )
+            entries[row] = name_or_none
+        taken |= here
+    return entries
+
+
+def _file_name(name: str) -> str:
+    return name.replace("\\", "/").rpartition("/")[2]
+
+
+def marks_of(files: Iterable[LabelFile | None]) -> str:
+    """Hash the sizes and times of files: a mark that changes with them."""
+    digest = hashlib.blake2b(digest_size=16)
+    for file in files:
+        mark = "-" if file is None else f"{file.path} {file.size_bytes} {file.mtime_ns}"
+        digest.update(mark.encode("utf-8", "surrogateescape") + b"\n")
+    return digest.hexdigest()
+
+
+def refuse_unlabelled(
+    keys: Sequence[str], found: Sequence[object | None], where: str, what: str
+) -> None:
+    """Refuse records of which labels say nothing.
+
+    Args:
+        keys: Keys of the records, [n].
+        found: What there is of each record, [n]; None: nothing.
+        where: The storage and the labels, for messages.
+        what: What a record lacks then.
+
+    Raises:
+        ValueError: There are some.
+    """
+    missing = [key for key, one in zip(keys, found, strict=True) if one is None]
+    if missing:
+        raise ValueError(
+            f"{where}: {len(missing):,} of {len(keys):,} images have no {what}, such as "
+            f"{missing[0]!r}; add it, or say that they are empty: "
+            f"dataset.annotations.missing=empty"
+        )
+
+
+@dataclass(slots=True)
+class Objects:
+    """The content of a label file about one record.
+
+    Attributes:
+        boxes: Left, top, right and bottom edge, in pixels, [N, 4].
+        names: The class of each box, [N].
+        extras: More about each box by name, integers [N], such as ``difficult``.
+        keypoints: x, y, in pixels, and visibility 0, 1 or 2, [K, 3].
+        size: Width and height of the image, if the file says them.
+    """
+
+    boxes: list[Sequence[float]] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    extras: dict[str, list[int]] = field(default_factory=dict)
+    keypoints: list[Sequence[float]] = field(default_factory=list)
+    size: tuple[int, int] | None = None
+
+
+class ObjectRows:
+    """The boxes, or keypoints, of every record; satisfies `RecordAnnotations`.
+
+    Args:
+        index: A row for each object, sorted by its column ``record``.
+        count: The number of records.
+        normalized: Boxes are shares of their image, which its decoder knows the size of: they
+            are ``boxes_normalized`` until then.
+    """
+
+    def __init__(self, index: Index, count: int, *, normalized: bool = False) -> None:
+        self._index = index
+        self._count = count
+        self._boxes = NORMALIZED if normalized else "boxes"
+        self._bad = {int(record): cause for record, cause in index.metadata["bad"].items()}
+        field = "box_labels" if _BOX[0] in index.columns else "keypoints"
+        names = index.class_names
+        self.classes = {field: names} if names else {}
+        self._starts: NDArray[np.int64] | None = None
+        self._arrays: dict[str, NDArray[Any]] = {}
+
+    @property
+    def columns(self) -> dict[str, NDArray[np.int32]]:
+        """Number of objects of each record, int32 [n]: ``boxes`` or ``keypoints``."""
+        kind = "boxes" if _BOX[0] in self._index.columns else "keypoints"
+        return {kind: np.diff(self._row_starts()).astype(np.int32)}
+
+    def fields(self, indices: NDArray[np.int64]) -> list[dict[str, Any] | str]:
+        """Fields of the records at `indices`, int64 [n], or why a record has none that hold."""
+        starts = self._row_starts()
+        if not self._arrays:
+            self._arrays = {name: self._index.column(name) for name in self._index.columns}
+        return [
+            self._bad.get(i) or self._one(slice(starts[i], starts[i + 1])) for i in indices.tolist()
+        ]
+
+    def fingerprint(self) -> str:
+        """Hash of all objects."""
+        return self._index.fingerprint()
+
+    def _one(self, rows: slice) -> dict[str, Any]:
+        arrays = self._arrays
+        if _BOX[0] not in arrays:
+            return {"keypoints": np.stack([arrays[name][rows] for name in _POINT], 1)}
+        fields: dict[str, Any] = {
+            self._boxes: np.stack([arrays[name][rows] for name in _BOX], 1),
+            "box_labels": arrays["label"][rows].astype(np.int64),
+        }
+        for name in arrays:
+            if name.startswith("box_"):
+                fields[name] = arrays[name][rows].astype(np.int64)
+        return fields
+
+    def _row_starts(self) -> NDArray[np.int64]:
+        if self._starts is None:
+            records = self._index.column("record")
+            self._starts = np.searchsorted(records, np.arange(self._count + 1))
+        return self._starts
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_starts": None, "_arrays": {}}
+
+
+def cached_objects(
+    name: str,
+    settings: Mapping[str, Any],
+    records: RecordsToLabel,
+    *,
+    marks: Any,
+    read: Callable[[], tuple[list[Objects | str], Names]],
+    where: str,
+    normalized: bool = False,
+) -> list[ObjectRows]:
+    """Take the objects of every record from the cache of indexes, or read the label files.
+
+    Args:
+        name: Of the component.
+        settings: What the config says of it: JSON. ``bad_boxes`` says whether a box without area
+            in its image is left out, or makes its record bad; ``classes`` are names by id, unless
+            the training part has settled them; else those found, sorted (numbers by their value).
+        records: What they are of.
+        marks: State of the label files (sizes, times): JSON.
+        read: Reads them: the objects of each record, or what is wrong with it; and what the
+            files name by number: ``box_labels``, ``keypoints``.
+        where: The storage and the label files, for messages.
+        normalized: See `ObjectRows`.
+
+    Returns:
+        Boxes, then keypoints if there are any.
+
+    Raises:
+        ValueError: All records are bad, or a class is not among `classes`.
+    """
+    keys = records.keys
+    classes = records.classes.get("box_labels") or settings.get("classes")
+    recipe = {"annotations": name, **settings, "classes": classes, "where": where}
+    recipe["data"] = records.storage.fingerprint()
+
+    @cache
+    def objects() -> tuple[list[Objects | str], Names]:
+        found, names = read()
+        return _checked(found, keys, settings["bad_boxes"], where), names
+
+    def opened(kind: Literal["boxes", "keypoints"]) -> Index:
+        def write(path: Path) -> None:
+            found, names = objects()
+            class_names: Sequence[str] | None
+            if kind == "boxes":
+                called = classes or names.get("box_labels")
+                columns, class_names = _box_columns(found, called, where)
+            else:
+                points = [one.keypoints if isinstance(one, Objects) else None for one in found]
+                columns, class_names = _columns(points, _POINT), names.get("keypoints")
+            digest = hashlib.blake2b(digest_size=16)
+            for name in sorted(columns):
+                digest.update(name.encode() + np.ascontiguousarray(columns[name]).tobytes())
+            bad = {str(i): one for i, one in enumerate(found) if not isinstance(one, Objects)}
+            write_index(
+                path,
+                key_pattern="{}",
+                count=len(columns["record"]),
+                columns=columns,
+                class_names=class_names,
+                metadata={"marks": marks, "bad": bad},
+                content=digest.hexdigest(),
+            )
+
+        return cached_index(
+            {**recipe, "kind": kind},
+            build=write,
+            is_current=lambda index: index.metadata["marks"] == marks,
+        )
+
+    boxes, points = opened("boxes"), opened("keypoints")
+    return [
+        ObjectRows(index, len(keys), normalized=normalized)
+        for index in (boxes, *([points] if len(points) else []))
+    ]
+
+
+def _checked(
+    objects: list[Objects | str], keys: Sequence[str], bad_boxes: BadBoxes, where: str
+) -> list[Objects | str]:
+    """Clip boxes to their images; leave out those without area, or make their records bad."""
+    checked: list[Objects | str] = []
+    bad: list[tuple[str, Any]] = []
+    for key, one in zip(keys, objects, strict=True):
+        if not isinstance(one, Objects):
+            checked.append(one)
+            continue
+        kept, wrong = _clipped(one)
+        bad += [(key, box) for box in wrong]
+        if wrong and bad_boxes == "record":
+            checked.append(f"box {_text(wrong[0])} has no area in its image; correct or remove it")
+        else:
+            checked.append(kept)
+    broken = [(k, c) for k, c in zip(keys, checked, strict=True) if not isinstance(c, Objects)]
+    if broken and len(broken) == len(keys):
+        raise ValueError(
+            f"{where}: no record has annotations that can be used; {broken[0][0]!r}: {broken[0][1]}"
+        )
+    if bad and bad_boxes == "drop":
+        log.warning(
+            "%s: %s boxes have no area in their image and are left out, such as %s of %r; "
+            "dataset.annotations.bad_boxes=record makes their records bad instead",
+            where, f"{len(bad):,}", _text(bad[0][1]), bad[0][0],
+        )  # fmt: skip
+    return checked
+
+
+def _clipped(one: Objects) -> tuple[Objects, list[Sequence[float]]]:
+    """Clip boxes to the image; gives the objects, and the boxes of which nothing is left."""
+    boxes = np.asarray(one.boxes, np.float64).reshape(-1, 4)
+    width, height = one.size or (np.inf, np.inf)
+    inside = np.clip(boxes, 0, (width, height, width, height))
+    good = (inside[:, 2] > inside[:, 0]) & (inside[:, 3] > inside[:, 1])  # False for NaN
+    good &= np.isfinite(inside).all(1)  # which they are not if the file knows no size
+    rows = np.flatnonzero(good).tolist()
+    kept = Objects(
+        boxes=inside[good].tolist(),
+        names=[one.names[i] for i in rows],
+        extras={name: [values[i] for i in rows] for name, values in one.extras.items()},
+        keypoints=one.keypoints,
+        size=one.size,
+    )
+    return kept, [one.boxes[i] for i in np.flatnonzero(~good)]
+
+
+def _text(box: Sequence[float]) -> str:
+    return "[" + ", ".join(f"{edge:g}" for edge in box) + "]"
+
+
+def _box_columns(
+    objects: list[Objects | str], classes: Sequence[str] | None, where: str
+) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
+    known = [one for one in objects if isinstance(one, Objects)]
+    columns = _columns([one.boxes if isinstance(one, Objects) else None for one in objects], _BOX)
+    names = [name for one in known for name in one.names]
+    columns["label"], class_names = class_ids(names, classes, where=where)
+    for name in sorted({name for one in known for name in one.extras}):
+        values = [v for one in known for v in one.extras.get(name, [0] * len(one.boxes))]
+        columns[f"box_{name}"] = np.array(values, np.int32)
+    return columns, class_names
+
+
+def _columns(
+    rows: Sequence[Sequence[Sequence[float]] | None], names: Sequence[str]
+) -> dict[str, NDArray[Any]]:
+    """Make columns with a row for each object, and the number of its record; None: a bad one."""
+    known = [(record, one) for record, one in enumerate(rows) if one is not None]
+    values = np.array([row for _, one in known for row in one], np.float32)
+    values = values.reshape(-1, len(names))
+    records = np.array([record for record, _ in known], np.int32)
+    return {
+        "record": np.repeat(records, [len(one) for _, one in known]),
+        **{name: values[:, k] for k, name in enumerate(names)},
+    }

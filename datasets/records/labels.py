@@ -1,0 +1,458 @@
+"""Read class labels from folders, file names, CSVs, columns and streams; give them class ids."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+CLASSES_NAME = "classes.txt"
+_MOST_CLASSES = 1 << 24
+# Above this, a number that is larger than the records are many is taken for no class id.
+_MANY_CLASSES = 1 << 20
+
+
+LabelIds = tuple[NDArray[np.int32], tuple[str, ...]]
+"""Class ids, int32 [n], and the names of the classes by id."""
+
+
+def names_from_folders(keys: Sequence[str], *, where: str) -> list[str]:
+    """Take the first folder of each key as its label.
+
+    Raises:
+        ValueError: A file lies in no folder.
+    """
+    names = [key.partition("/")[0] if "/" in key else "" for key in keys]
+    if "" in names:
+        loose = [key for key, name in zip(keys, names, strict=True) if not name]
+        raise ValueError(
+            f"{where}: labels=folder: {len(loose):,} of {len(keys):,} files lie in no class "
+            f"folder, such as {loose[0]!r}; move them, or use labels=filename with a "
+            f"label_pattern, labels=<a CSV's path>, or labels=null for none"
+        )
+    return names
+
+
+def names_from_pattern(texts: Sequence[str], pattern: str | None, *, where: str) -> list[str]:
+    """Find a label in each text, a file's name or a key, by the group of `pattern`.
+
+    Raises:
+        ValueError: No pattern, one that is wrong, or a name that it does not fit.
+    """
+    example = r"label_pattern='^([^_]+)_' takes what stands before the first _"
+    if pattern is None:
+        raise ValueError(f"{where}: labels=filename needs a label_pattern; for example {example}")
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise ValueError(
+            f"{where}: label_pattern {pattern!r} is no regular expression ({error}); {example}"
+        ) from error
+    group: str | int = "label" if "label" in compiled.groupindex else 1
+    if not compiled.groups:
+        raise ValueError(f"{where}: label_pattern {pattern!r} has no group ( ); {example}")
+    names = []
+    for text in texts:
+        match = compiled.search(text)
+        if match is None or not match.group(group):
+            raise ValueError(
+                f"{where}: label_pattern {pattern!r} finds no label in {text!r}; change it, "
+                f"{example}"
+            )
+        names.append(match.group(group))
+    return names
+
+
+def names_from_csv(keys: Sequence[str], path: str, *, where: str) -> list[str]:
+    """Look up the labels of keys in a CSV with the columns `key` and `label`.
+
+    A key stands there as the path in the data set, with or without its ending. Rows of files
+    that are not there are not looked at: one CSV may serve several folders.
+
+    Raises:
+        ValueError: The file is no such CSV (the message names the line), or files are missing.
+    """
+    labels = read_label_csv(path, where=where)
+    names, missing = [], []
+    for key in keys:
+        name = labels.get(key)
+        if name is None:
+            name = labels.get(os.path.splitext(key)[0])
+        if name is None:
+            missing.append(key)
+        names.append(name or "")
+    if missing:
+        raise ValueError(
+            f"{where}: labels={path}: {len(missing):,} of {len(keys):,} files have no row, such "
+            f"as key {missing[0]!r}; add them (a key is the path below the storage's folder)"
+        )
+    return names
+
+
+def read_label_csv(path: str, *, where: str) -> dict[str, str]:
+    """Read labels by key from a CSV; see `names_from_csv`."""
+    place = f"{where}: labels={path}"
+    if not os.path.exists(path):
+        raise ValueError(
+            f"{where}: labels={path!r}: no such file; expected 'folder', 'filename', null or the "
+            f"path of a CSV with the columns key,label"
+        )
+    labels: dict[str, str] = {}
+    rows = iter_csv(path, where=place)
+    header = [name.strip() for name in next(rows, (1, []))[1]]
+    if not {"key", "label"} <= set(header):
+        raise ValueError(
+            f"{place}: line 1: got the columns {header}, expected key and label; write "
+            f"a first line with these names"
+        )
+    key_at, label_at = header.index("key"), header.index("label")
+    for line, row in rows:
+        key, label = row[key_at].strip(), row[label_at].strip()
+        if not key or not label:
+            raise ValueError(
+                f"{place}: line {line}: the {'label' if key else 'key'} is empty; fill "
+                f"it in or take the line out"
+            )
+        if labels.setdefault(key, label) != label:
+            raise ValueError(
+                f"{place}: line {line}: {key!r} is {label!r} here and {labels[key]!r} "
+                f"above; keep one of the lines"
+            )
+    return labels
+
+
+def iter_csv(path: str, *, delimiter: str = ",", where: str) -> Iterator[tuple[int, list[str]]]:
+    """Read the rows of a CSV, the header first; empty lines are left out.
+
+    Yields:
+        The line that a row begins in, from 1, and its values, of which all rows have equally many.
+
+    Raises:
+        ValueError: It is no CSV in UTF-8, or a row has another number of values than the header.
+    """
+    width, line = 0, 1
+    try:
+        with open(path, "rb") as file:
+            texts = (raw.decode("utf-8" if n else "utf-8-sig") for n, raw in enumerate(file))
+            reader = csv.reader(texts, delimiter=delimiter, strict=True)
+            for values in reader:
+                width = width or len(values)
+                if values and len(values) != width:
+                    raise ValueError(
+                        f"{where}: line {line}: got {len(values)} values, expected {width}; put "
+                        f'values that contain the delimiter {delimiter!r} in "quotes"'
+                    )
+                if values:
+                    yield line, values
+                line = reader.line_num + 1
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(
+            f"{where}: line {line}: cannot be read as a CSV in UTF-8 ({error}); save it as such"
+        ) from error
+
+
+def class_ids(names: Sequence[str], classes: Sequence[str] | None, *, where: str) -> LabelIds:
+    """Number label names: class ids, and the class names by id.
+
+    Args:
+        names: The label of each record, [n].
+        classes: The class names by id; None: those that occur, in order (numbers by value).
+        where: The storage, for messages.
+
+    Returns:
+        int32 [n], and the class names.
+
+    Raises:
+        ValueError: A label that is not among `classes`, or one of these twice.
+    """
+    found = set(names)
+    if classes is None:
+        numbers = all(name.isdecimal() for name in found)
+        classes = sorted(found, key=lambda name: (int(name), name) if numbers else (0, name))
+    ids = {name: i for i, name in enumerate(classes)}
+    if len(ids) < len(classes):
+        twice = next(name for i, name in enumerate(classes) if ids[name] != i)
+        raise ValueError(f"{where}: class {twice!r} stands twice in classes; name every class once")
+    if unknown := sorted(found - ids.keys()):
+        raise ValueError(
+            f"{where}: class {unknown[0]!r} is not among the {len(ids)} classes "
+            f"({_shortened(classes)}); remove its files, or add it to "
+            f"the training data (or to classes, if those are given)"
+        )
+    return np.fromiter((ids[name] for name in names), np.int32, len(names)), tuple(classes)
+
+
+def _shortened(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+
+
+def column_ids(
+    values: NDArray[Any] | Sequence[str],
+    *,
+    names: Sequence[str] | None = None,
+    classes: Sequence[str] | None = None,
+    where: str,
+) -> LabelIds:
+    """Number a column of labels.
+
+    Numbers stay the ids that they are, with `names` or, without these, their digits as names;
+    `classes` changes ids so that equal names have equal ids in every part of a data set.
+
+    Args:
+        values: Integers or bools [n], or n names.
+        names: Class names by number, where the data says them.
+        classes: Class names by id to be used; None: those found.
+        where: The storage and the column, for messages.
+
+    Returns:
+        int32 [n], and the class names by id.
+
+    Raises:
+        ValueError: A number below 0 or without a name, or a name that is not among `classes`.
+    """
+    if not isinstance(values, np.ndarray):
+        return class_ids(values, classes, where=where)
+    numbers = values.astype(np.int64)
+    if (negative := np.flatnonzero(numbers < 0)).size:
+        raise ValueError(
+            f"{where}: label {numbers[negative[0]]} in record {negative[0]}, expected 0 or more; "
+            f"give every record a label, or leave the column out"
+        )
+    highest = int(numbers.max(initial=-1))
+    if names is None:
+        if highest >= max(_MANY_CLASSES, len(numbers)):
+            raise ValueError(
+                f"{where}: label {highest} in {len(numbers):,} records is no class id; "
+                f"name the column that holds the labels"
+            )
+        names = [str(i) for i in range(highest + 1)]
+    elif highest >= len(names):
+        raise ValueError(f"{where}: label {highest}, but the data names {len(names)} classes")
+    if classes is None or tuple(classes) == tuple(names):
+        return numbers.astype(np.int32), tuple(names)
+    used = np.unique(numbers)
+    ids = np.zeros(len(names), np.int32)
+    ids[used], found = class_ids([names[i] for i in used.tolist()], classes, where=where)
+    return ids[numbers], found
+
+
+def check_labels(labels: NDArray[Any], names: tuple[str, ...] | None, *, where: str) -> LabelIds:
+    """Check that labels are class ids.
+
+    Args:
+        labels: Integers [N].
+        names: Class names by id; None: the ids are their names.
+        where: The storage, for messages.
+
+    Returns:
+        int32 [N], and the names of the classes.
+
+    Raises:
+        ValueError: They are no class ids, or one has no class.
+    """
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise ValueError(
+            f"{where}: label is {labels.dtype} {list(labels.shape)}, expected integers [N], "
+            f"class ids from 0 on; save it so, or give the file another name"
+        )
+    most = _MOST_CLASSES if names is None else len(names)
+    wrong = np.flatnonzero((labels < 0) | (labels >= most))
+    if wrong.size:
+        known = "" if names is None else f": there are {most} classes"
+        raise ValueError(
+            f"{where}: label {labels[wrong[0]]} in row {wrong[0]}, expected 0 to {most - 1}"
+            f"{known}; correct it, or leave such rows out"
+        )
+    names = names or tuple(str(i) for i in range(int(labels.max()) + 1))
+    return labels.astype(np.int32), names
+
+
+def read_class_names(folder: str, *, where: str) -> tuple[str, ...] | None:
+    """Read the class names in a folder's ``classes.txt``, a line each, if there is one.
+
+    Raises:
+        ValueError: It cannot be read.
+    """
+    try:
+        text = Path(folder, CLASSES_NAME).read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{where}: {CLASSES_NAME} cannot be read ({error})") from error
+    return tuple(text.removesuffix("\n").split("\n")) if text else ()
+
+
+def class_names(
+    folder: str | None, classes: Sequence[str] | None, *, where: str
+) -> tuple[str, ...] | None:
+    """Choose the class names that are given, or those beside the arrays; both must be the same.
+
+    Args:
+        folder: Where ``classes.txt`` may lie, a name per line.
+        classes: The names that are given, by id.
+        where: The storage, for messages.
+
+    Raises:
+        ValueError: They are not.
+    """
+    given = None if classes is None else tuple(classes)
+    names = None if folder is None else read_class_names(folder, where=where)
+    if names is None:
+        return given
+    if given is not None and names != given:
+        raise ValueError(
+            f"{where}: {CLASSES_NAME} has other classes than dataset.storage.classes or the "
+            f"training data; give both the same names in the same order"
+        )
+    return names
+
+
+def check_images(shape: Sequence[int], dtype: str, *, where: str) -> None:
+    """Raise ValueError for arrays that are no decoded images, uint8 [N, H, W, C]."""
+    if fault := images_fault(shape, dtype, remedy="save them so, or call the field array"):
+        raise ValueError(f"{where}: {fault}")
+
+
+def images_fault(shape: Sequence[int], dtype: str, *, remedy: str) -> str | None:
+    """Tell why arrays are no decoded images, and the remedy; None where they are."""
+    if dtype == "|u1" and len(shape) == 4 and shape[-1] in (1, 3, 4):
+        return None
+    if dtype == "|u1" and len(shape) == 4 and shape[1] in (1, 3, 4):
+        remedy = "put the channels last: images.transpose(0, 2, 3, 1)"
+    elif dtype == "|u1" and len(shape) == 3:
+        remedy = "give them an axis of channels: images[..., None]"
+    return (
+        f"images are {np.dtype(dtype)} {list(shape)}, expected uint8 [N, H, W, C] with 1, 3 or 4 "
+        f"channels; {remedy}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FileLabels:
+    """Label files by their folder, their name, or a CSV.
+
+    Attributes:
+        source: ``folder``, ``filename``, ``file`` (their own), the absolute path of a CSV, or
+            None for no labels.
+        pattern: For ``filename``: a regular expression whose group is the label.
+    """
+
+    source: str | None
+    pattern: str | None
+
+    @classmethod
+    def of(
+        cls, labels: str | None, pattern: str | None, *, folder: str, own: bool = False
+    ) -> FileLabels:
+        """Read what a config says; a CSV's relative path may also lie in the data's `folder`.
+
+        Args:
+            labels: What the config says.
+            pattern: See `FileLabels`.
+            folder: The data's folder.
+            own: Whether the files can hold labels themselves.
+        """
+        if labels not in (None, "folder", "filename") and not (own and labels == "file"):
+            inside = os.path.join(folder, labels)
+            labels = os.path.abspath(labels if os.path.exists(labels) else inside)
+        return cls(labels, pattern)
+
+    def names(self, keys: Sequence[str], *, where: str) -> list[str]:
+        """Label each key, a path below the data's folder.
+
+        Raises:
+            ValueError: A key has none.
+        """
+        assert self.source is not None
+        if self.source == "folder":
+            return names_from_folders(keys, where=where)
+        if self.source == "filename":
+            names = [key.rpartition("/")[2] for key in keys]
+            return names_from_pattern(names, self.pattern, where=where)
+        return names_from_csv(keys, self.source, where=where)
+
+    def csv_version(self) -> list[int] | None:
+        """Stat the CSV, if there is one: size and mtime in ns, to tell whether it has changed."""
+        if self.source in (None, "folder", "filename", "file"):
+            return None
+        try:
+            status = os.stat(self.source)
+        except OSError:
+            return None
+        return [status.st_size, status.st_mtime_ns]
+
+
+def refuse_twice(
+    keys: Sequence[bytes], *, where: str, remedy: str = "take a column whose values differ"
+) -> None:
+    """Raise ValueError if a key stands twice."""
+    if rows := find_twice(keys):
+        raise ValueError(
+            f"{where}: key {keys[rows[0]].decode(errors='backslashreplace')!r} stands twice, in "
+            f"the records {rows[0]} and {rows[1]}; {remedy}"
+        )
+
+
+def find_twice(keys: Sequence[bytes]) -> tuple[int, int] | None:
+    """Find two rows of one key."""
+    if len(set(keys)) == len(keys):
+        return None
+    seen: dict[bytes, int] = {}
+    return next(
+        (seen[key], row) for row, key in enumerate(keys) if seen.setdefault(key, row) != row
+    )
+
+
+class StreamLabels:
+    """Number labels that come one by one: nobody has seen all of their classes before.
+
+    Args:
+        classes: Class names by id, or how many there are; None: the lines of ``classes.txt`` in
+            `folder`, if it is there, and else labels have to be ids.
+        folder: Where the data lies; empty if it lies in no folder.
+
+    Attributes:
+        names: Class names by id, or None.
+
+    Raises:
+        ValueError: A name stands twice.
+    """
+
+    def __init__(self, classes: Sequence[str] | int | None, *, folder: str = "") -> None:
+        if classes is None and folder:
+            classes = read_class_names(folder, where="dataset.source.classes")
+        if isinstance(classes, int):
+            classes = tuple(map(str, range(classes)))
+        self.names = None if classes is None else tuple(classes)
+        self._ids = {name: number for number, name in enumerate(self.names or ())}
+        if self.names is not None and len(self._ids) < len(self.names):
+            twice = next(name for n, name in enumerate(self.names) if self._ids[name] != n)
+            raise ValueError(f"dataset.source.classes: {twice!r} stands twice; name it once")
+
+    def id_of(self, label: Any) -> int:
+        """Give the class id of a label, which is an id or the name of a class.
+
+        Raises:
+            ValueError: It is none.
+        """
+        if isinstance(label, str) and label in self._ids:
+            return self._ids[label]
+        if isinstance(label, int) and not isinstance(label, bool):
+            if label >= 0 and (self.names is None or label < len(self.names)):
+                return label
+        if self.names is None:
+            raise ValueError(
+                f"label {label!r} is no class id; give the class names by id: "
+                f"dataset.source.classes=[...]"
+            )
+        raise ValueError(
+            f"label {label!r} is not among the {len(self.names)} classes; correct it, or "
+            f"dataset.source.classes"
+        )

@@ -1,0 +1,319 @@
+"""Split training and validation data: by folders or files where they exist, else by key."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import inspect
+import logging
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.contracts import Annotations, PartedStorage, RecordsToLabel, Storage
+from penstock.datasets.records.annotated_storage import AnnotatedStorage
+from penstock.datasets.records.index import Index, cached_selection
+from penstock.datasets.records.subset import Subset
+
+log = logging.getLogger(__name__)
+
+Split = Literal["train", "val"]
+
+# Selections longer than this are mapped from a file rather than sent to every worker.
+_MAPPED_ROWS = 1 << 16
+_CONTRACT = ("__len__", "read", "index", "fingerprint")
+# Of shards, by part and ending.
+_SHARD_NAMES = ("{}-*-of-*{}", "*{}[-_][0-9]*.tar")
+_SPLIT_OF = {
+    "train": "train", "training": "train", "trn": "train",
+    "val": "val", "valid": "val", "validation": "val", "dev": "val",
+    "test": "test", "testing": "test",
+}  # fmt: skip
+_WORD = re.compile(rf"(?<![A-Za-z])({'|'.join(_SPLIT_OF)})(?![A-Za-z])", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class StorageRecipe:
+    """Makes a storage as a config says, once it is known which split is wanted.
+
+    Attributes:
+        make: Makes it.
+        arguments: Of the whole, or of the training part where `val_path` is given.
+        val_path: Where the validation part lies; None: it is found, or a share of the whole.
+    """
+
+    make: Callable[..., Storage]
+    arguments: dict[str, Any]
+    val_path: str | None = None
+
+    def open(self, **changes: Any) -> Storage:
+        """Make the storage, with some arguments changed."""
+        return self.make(**{**self.arguments, **changes})
+
+    def parts(self) -> Mapping[str, str] | None:
+        """The paths of ``train`` and ``val``, as they are given or found; None: it is not split.
+
+        Raises:
+            ValueError: See `find_parts`.
+        """
+        path = self.arguments.get("path")
+        if self.val_path is not None:
+            return {"train": str(path), "val": self.val_path}
+        return find_parts(path)
+
+
+def open_split(
+    recipe: StorageRecipe,
+    *,
+    split: Split,
+    val_fraction: float,
+    annotations: Annotations | None = None,
+) -> Storage:
+    """Open the training or the validation part of a data set.
+
+    The parts are what `find_parts` finds in `path`, or what `val_path` names. Otherwise a record
+    belongs to validation if the hash of its key says so: adding a record moves no other.
+
+    Args:
+        recipe: The storage of the whole.
+        split: ``train`` or ``val``.
+        val_fraction: Share of the records that validate, where no folders decide it; 0: none.
+        annotations: What else is known of the records.
+
+    Raises:
+        ValueError: The fraction is none, a path is missing, or the parts' classes disagree.
+    """
+    if isinstance(val_fraction, bool) or not 0 <= val_fraction <= 1:
+        raise ValueError(
+            f"val_fraction: got {val_fraction!r}, expected a number from 0 to 1; for example 0.2"
+        )
+    if split not in ("train", "val"):
+        raise ValueError(f"split: got {split!r}, expected 'train' or 'val'")
+    parts = recipe.parts() or _parts_inside(recipe)
+    if parts is None:
+        opened = _opened(recipe)
+        _refuse_splits(opened, recipe)
+        whole = _annotated(opened, recipe, annotations)
+        if val_fraction == 0 and split == "train":
+            return whole
+        return Subset(whole, _hash_rows(whole, split, val_fraction))
+    opened = _opened(recipe, path=parts["train"])
+    _refuse_splits(opened, recipe)
+    train = _annotated(opened, recipe, annotations, part="train")
+    if split == "train":
+        return train
+    val = _open_val(recipe, parts["val"], train)
+    classes = train.field_classes if isinstance(train, AnnotatedStorage) else {}
+    return _annotated(val, recipe, annotations, part="val", classes=classes)
+
+
+def find_parts(path: Any) -> dict[str, str] | None:
+    """Find the parts ``train`` and ``val`` in the folder `path`; None if it is not split.
+
+    They are folders, files such as ``train.lmdb`` and ``val.lmdb``, or shards as the public hubs
+    have them, under any of the usual words and in any case: ``Training`` and ``Testing``,
+    ``seg_train`` and ``seg_test``, ``train2017`` and ``val2017``. Where nothing is named for
+    validation, the test part is taken for it, and that is said.
+
+    Raises:
+        ValueError: There is a ``train`` alone, or two parts for one split.
+    """
+    if not isinstance(path, str | os.PathLike) or not os.path.isdir(path):
+        return None
+    folder = Path(path)
+    for found in (_hub_parts(folder), *_sub_folders(folder), *_sub_files(folder)):
+        if "train" in found and len(found) > 1:
+            return _chosen(folder, found)
+    if [entry.name for entry in folder.iterdir() if entry.is_dir()] == ["train"]:
+        raise ValueError(
+            f"{folder}: holds train and no val; set dataset.storage.path={folder / 'train'} "
+            f"to split that by dataset.val_fraction; where the other lies elsewhere, name that "
+            f"with dataset.val_path too"
+        )
+    return None
+
+
+def split_named(name: str) -> tuple[str, str] | None:
+    """Tell which split a name is of, by one word in it, and the name without that word."""
+    found = list(_WORD.finditer(name))
+    if len(found) != 1:
+        return None
+    [word] = found
+    return _SPLIT_OF[word[0].lower()], f"{name[: word.start()]}{{}}{name[word.end() :]}"
+
+
+def _alike(names: Iterable[str]) -> Iterator[dict[str, list[str]]]:
+    """Group names that differ in the word for their split alone: names by split."""
+    groups: dict[str, dict[str, list[str]]] = {}
+    for name in sorted(names):
+        if (found := split_named(name)) is not None:
+            groups.setdefault(found[1].lower(), {}).setdefault(found[0], []).append(name)
+    yield from (groups[template] for template in sorted(groups, key=len))  # the word alone first
+
+
+def _sub_folders(folder: Path) -> Iterator[dict[str, list[str]]]:
+    return _alike(entry.name for entry in folder.iterdir() if entry.is_dir())
+
+
+def _sub_files(folder: Path) -> Iterator[dict[str, list[str]]]:
+    """Group files such as ``train.lmdb``; one of tests, which may lack labels, does not count."""
+    files = (entry.name for entry in folder.iterdir() if entry.is_file())
+    for found in _alike(name for name in files if _WORD.fullmatch(name.partition(".")[0])):
+        yield {split: names for split, names in found.items() if split != "test"}
+
+
+def _chosen(folder: Path, found: Mapping[str, list[str]]) -> dict[str, str]:
+    """Take one part to train on and one to validate on."""
+    for names in found.values():
+        if len(names) > 1:
+            raise ValueError(
+                f"{folder}: holds {' and '.join(names)}, expected one of them; name the parts with "
+                f"dataset.storage.path={folder / names[0]} and dataset.val_path"
+            )
+    [train], [val] = found["train"], found.get("val") or found["test"]
+    if "val" not in found:
+        _say_once(
+            f"{folder}: {val} validates, as there is no val beside {train}; to split {train} "
+            f"instead, set dataset.storage.path={folder / train}"
+        )
+    return {"train": str(folder / train), "val": str(folder / val)}
+
+
+@cache
+def _say_once(text: str) -> None:
+    log.warning("%s", text)
+
+
+def _refuse_splits(storage: Storage, recipe: StorageRecipe) -> None:
+    """Refuse classes whose names look like the parts of data that is split already."""
+    for found in _alike(storage.index.class_names or ()):
+        if "train" in found and len(found) > 1 and recipe.arguments.get("classes") is None:
+            train, other = found["train"][0], (found.get("val") or found["test"])[0]
+            raise ValueError(
+                f"{storage}: its classes {train!r} and {other!r} look like parts of one data set; "
+                f"name these with dataset.storage.path=<{train}> dataset.val_path=<{other}>, or, "
+                f"if they are classes, all of them with dataset.storage.classes=[...]"
+            )
+
+
+def _parts_inside(recipe: StorageRecipe) -> Mapping[str, str] | None:
+    """Find the parts in a file, if the storage looks for them."""
+    path = recipe.arguments.get("path")
+    if isinstance(recipe.make, PartedStorage) and isinstance(path, str):
+        return recipe.make.parts_inside(path)
+    return None
+
+
+def _hub_parts(folder: Path) -> dict[str, list[str]]:
+    """Find the parts of a folder laid out as the public hubs do: shards, or folders of their own.
+
+    Shards are named ``train-00000-of-00004.parquet`` or ``imagenet-train-000000.tar``; in a folder
+    with a ``dataset_dict.json``, every part is a folder.
+    """
+    if (folder / "dataset_dict.json").is_file():
+        return next(_sub_folders(folder), {})
+    for pattern in _SHARD_NAMES:
+        for top in (folder, folder / "data"):
+            shard = next(top.glob(pattern.format("train", "")), None)
+            suffix = shard.suffix if shard else ""
+            found: dict[str, list[str]] = {}
+            for word, split in _SPLIT_OF.items() if shard else ():
+                names = pattern.format(word, suffix)
+                if next(top.glob(names), None):
+                    shards = Path(glob.escape(str(top)), names)
+                    found.setdefault(split, []).append(str(shards))
+            if found:
+                return found
+    return {}
+
+
+def _opened(recipe: StorageRecipe, **changes: Any) -> Storage:
+    """Open a storage and its index, so that a wrong path or class is said here."""
+    storage = recipe.open(**changes)
+    # Looked for in the class first: a property may take a scan.
+    lacking = [n for n in _CONTRACT if not hasattr(type(storage), n) and not hasattr(storage, n)]
+    if lacking:
+        raise ValueError(
+            f"storage {type(storage).__qualname__} has no {', '.join(lacking)}; a storage has "
+            f"{', '.join(_CONTRACT)}: see Storage in core/contracts.py"
+        )
+    len(storage.index)
+    return storage
+
+
+def _annotated(
+    storage: Storage,
+    recipe: StorageRecipe,
+    annotations: Annotations | None,
+    *,
+    part: str = "",
+    classes: Mapping[str, tuple[str, ...]] | None = None,
+) -> Storage:
+    """Add annotations to a storage, if any are asked for."""
+    if annotations is None:
+        return storage
+    path = recipe.arguments.get("path")
+    if not isinstance(path, str):
+        raise ValueError(
+            f"{storage}: annotations lie beside the data, and its path is {path!r}; give one path"
+        )
+    keys = storage.index.keys(np.arange(len(storage)))
+    records = RecordsToLabel(
+        storage=storage, keys=keys, root=os.path.abspath(path), part=part, classes=classes or {}
+    )
+    return AnnotatedStorage(storage, annotations.of(records))
+
+
+def _open_val(recipe: StorageRecipe, path: str, train: Storage) -> Storage:
+    """Open the validation part with the class ids of the training part."""
+    names = train.index.class_names
+    if names is not None and "classes" in inspect.signature(recipe.make).parameters:
+        return _opened(recipe, path=path, classes=list(names))
+    val = _opened(recipe, path=path)
+    found = val.index.class_names
+    if names is not None and found is not None and found != names:
+        extra = [name for name in found if name not in names]
+        what = (
+            f"class {extra[0]!r} is in val alone" if extra else "val has other classes than train"
+        )
+        raise ValueError(
+            f"{val}: {what}, and this storage has no argument `classes` by which the class ids "
+            f"could be made equal; give both parts the same classes"
+        )
+    return val
+
+
+def _hash_rows(storage: Storage, split: Split, val_fraction: float) -> NDArray[Any]:
+    """Select rows of one part, int32 or int64 [n]; a long selection is mapped from the cache."""
+    index = storage.index
+    dtype = np.int32 if len(index) < 1 << 31 else np.int64
+
+    def compute() -> NDArray[Any]:
+        if isinstance(index, Index):
+            keys: Iterable[bytes] = index.iter_raw_keys()
+        else:
+            keys = (key.encode() for key in index.keys(np.arange(len(index))))
+        in_val = np.fromiter(is_val(keys, val_fraction), np.bool_, len(index))
+        return np.flatnonzero(in_val if split == "val" else ~in_val).astype(dtype)
+
+    if val_fraction == 0 or val_fraction == 1:
+        whole = (split == "val") == (val_fraction == 1)
+        return np.arange(len(index) if whole else 0, dtype=dtype)
+    if len(index) < _MAPPED_ROWS:
+        return compute()
+    return cached_selection(f"{storage.fingerprint()} {val_fraction!r} {split}", compute)
+
+
+def is_val(keys: Iterable[bytes], val_fraction: float) -> Iterable[bool]:
+    """Tell whether each key belongs to validation: its 64-bit hash is below that share of 2^64."""
+    threshold = round(val_fraction * 2**64)
+    blake2b, from_bytes = hashlib.blake2b, int.from_bytes
+    for key in keys:
+        yield from_bytes(blake2b(key, digest_size=8).digest(), "little") < threshold

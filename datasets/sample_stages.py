@@ -1,0 +1,370 @@
+"""Record to sample in two stages: decode with renamed fields, then transform at a position."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from penstock.core.contracts import TransformCapabilities, capabilities_of
+from penstock.core.rng import KeyedRng, Stream
+from penstock.core.sample import (
+    BadRecord,
+    BadSample,
+    DamagedImageError,
+    DrawnImage,
+    PendingImage,
+    Record,
+    Sample,
+)
+from penstock.core.user_errors import is_explained
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from penstock.core.contracts import Decoder, Transform
+    from penstock.core.stage_times import StageTimes
+
+
+_RESERVED = ("index", "key", "position")
+_REST = "*"
+RUN = 16
+"""Samples whose draws are made before the pixels of the first one.
+
+What the decoder needs of them is held meanwhile, so it is few.
+"""
+
+
+class DecodeStage:
+    """Record to sample, with fields renamed, picked and dropped before anything is decoded.
+
+    Args:
+        decode: The decoder; None where a storage gives samples already.
+        keys: New names by field name: ``{jpg: image}`` renames, ``{mask: null}`` drops,
+            ``{"*": null, image: image, label: label}`` keeps only what it names.
+        storage: What messages call the storage.
+
+    Raises:
+        ValueError: Two fields get one name, or a reserved name is given or taken away.
+    """
+
+    def __init__(
+        self, decode: Decoder, *, keys: Mapping[str, str | None] | None, storage: str
+    ) -> None:
+        self.decode = decode
+        self.keys = dict(keys or {})
+        self.storage = storage
+        names = [name for name in self.keys.values() if name is not None]
+        for name in (*self.keys, *names):
+            if name in _RESERVED:
+                raise ValueError(f"dataset.keys: {name!r} is the framework's own; leave it out")
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"dataset.keys: two fields are renamed to {name!r}; keep one")
+        if self.keys.get(_REST, None) is not None:
+            raise ValueError(
+                f"dataset.keys: '*' stands for all other fields and can only be null, "
+                f"got {self.keys[_REST]!r}"
+            )
+
+    def __call__(self, record: Record | BadRecord) -> Sample | BadRecord:
+        """Decode one record.
+
+        Returns:
+            The sample without a position, or why there is none.
+
+        Raises:
+            ValueError: A field to be renamed is not there, or two fields get one name.
+            RuntimeError: The decoder failed in a way that is no damage; the cause is chained.
+        """
+        if isinstance(record, BadRecord):
+            return record
+        if self.keys:
+            record = replace(record, fields=self.renamed(record))
+        try:
+            return self.decode(record)
+        except ValueError as error:
+            return BadRecord(record.index, record.key, str(error))
+        except Exception as error:
+            raise RuntimeError(
+                f"{self.storage}: {record.key!r} (record {record.index}): decoding failed: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def each(
+        self, records: Iterable[Record | BadRecord], times: StageTimes
+    ) -> Iterator[Sample | BadRecord]:
+        """Decode records, each when it is asked for; `times` is added to."""
+        for record in records:
+            start = time.perf_counter()
+            sample = self(record)
+            times.decode += time.perf_counter() - start
+            yield sample
+
+    def renamed(self, record: Record) -> Sample:
+        """The fields of a record under their new names.
+
+        Raises:
+            ValueError: A field to be renamed is not there, or two fields get one name.
+        """
+        if not self.keys:
+            return record.fields
+        fields: Sample = {}
+        if _REST not in self.keys:
+            fields = {name: v for name, v in record.fields.items() if name not in self.keys}
+        for name, new_name in self.keys.items():
+            if new_name is None:
+                continue
+            if name not in record.fields:
+                raise ValueError(
+                    f"dataset.keys: no field {name!r} in {record.key!r} of {self.storage}; "
+                    f"fields: {', '.join(record.fields)}"
+                )
+            if new_name in fields:
+                raise ValueError(
+                    f"dataset.keys: {name!r} is renamed to {new_name!r}, which is there already; "
+                    f"drop it with {{{new_name}: null}} or choose another name"
+                )
+            fields[new_name] = record.fields[name]
+        return fields
+
+
+class TransformStage:
+    """Sample to sample at a position, with draws that only (seed, epoch, position) decide.
+
+    Args:
+        transform: The transform.
+        seed: The run's seed.
+        storage: What messages call the storage.
+
+    Attributes:
+        row_shape: Height, width and channels of the last uint8 image that came out, which is
+            the likely shape of the next ones; None before there was one.
+    """
+
+    row_shape: tuple[int, int, int] | None
+
+    def __init__(self, transform: Transform, *, seed: int, storage: str) -> None:
+        self.transform: Any = transform
+        self.seed = seed
+        self.storage = storage
+        self.row_shape = None
+        self._can = capabilities_of(transform, TransformCapabilities)
+        self._rngs = threading.local()
+
+    def __call__(
+        self,
+        sample: Sample | BadRecord,
+        position: int,
+        epoch: int,
+        *,
+        into: NDArray[np.uint8] | None = None,
+        times: StageTimes | None = None,
+        partners: Sequence[list[Sample]] | BadRecord | None = None,
+    ) -> Sample | BadSample:
+        """Transform one sample.
+
+        Args:
+            sample: The decoded sample, or why there is none.
+            position: Its position in the epoch.
+            epoch: The epoch.
+            into: uint8 [*row_shape], where the image is put if it is of that shape.
+            times: Its `transform` and `decode` are added to.
+            partners: The samples for each step that needs others, or why there are none; None
+                where no step does.
+
+        Returns:
+            The sample with its ``position``; bad stays bad, and becomes so where a pending
+            image turns out to be damaged.
+
+        Raises:
+            RuntimeError: The transform failed. That is a mistake in it or its arguments, not
+                in the data, so it is no bad sample: it stops the run and the cause is chained.
+            ValueError: The same, where the cause's message says all.
+        """
+        if isinstance(sample, BadRecord):
+            return BadSample(sample.index, sample.key, position, sample.cause, self.storage)
+        if isinstance(partners, BadRecord):
+            cause = f"no partner could be read, the last was {partners.key!r}: {partners.cause}"
+            key = str(sample.get("key"))
+            return BadSample(int(sample["index"]), key, position, cause, self.storage)
+        sample["position"] = position
+        image = sample.get("image")
+        with _Clock(times, image):
+            rng = self._keyed_rng().at(self.seed, epoch, position, Stream.AUGMENT)
+            try:
+                return self._put(self._transformed(sample, rng, into, partners), into)
+            except Exception as error:
+                return self._failed(error, sample)
+
+    def each(
+        self,
+        samples: Iterable[Sample | BadRecord],
+        positions: NDArray[np.int64],
+        epoch: int,
+        *,
+        rows: NDArray[np.uint8] | None = None,
+        times: StageTimes | None = None,
+    ) -> list[Sample | BadSample]:
+        """Transform samples, the draws of several before the pixels of the first where that can be.
+
+        Between two photographs a decoder leaves none of the interpreter's code and data in a core's
+        caches. Apart from one another, both are faster.
+
+        Args:
+            samples: Decoded samples, or why there is none.
+            positions: int64 [n], where they stand.
+            epoch: The epoch.
+            rows: uint8 [n, *row_shape], where images are put that are of that shape.
+            times: Its `transform` and `decode` are added to.
+
+        Returns:
+            As of a call, for each.
+
+        Raises:
+            RuntimeError: The transform failed, as in a call.
+        """
+        draws_first = self._can.draw is not None
+        done: list[Sample | BadSample] = []
+        first = 0
+        for row, (sample, position) in enumerate(zip(samples, positions.tolist(), strict=True)):
+            if draws_first and isinstance(sample, dict) and _is_pending(sample):
+                done.append(self._draw(sample, position, epoch, times))
+            else:
+                into = None if rows is None else rows[row]
+                done.append(self(sample, position, epoch, into=into, times=times))
+            if len(done) - first == RUN:
+                self._fill(done, first, rows, times)
+                first = len(done)
+        self._fill(done, first, rows, times)
+        return done
+
+    def _draw(
+        self, sample: Sample, position: int, epoch: int, times: StageTimes | None
+    ) -> Sample | BadSample:
+        sample["position"] = position
+        with _Clock(times, sample["image"]):
+            rng = self._keyed_rng().at(self.seed, epoch, position, Stream.AUGMENT)
+            try:
+                assert self._can.draw is not None
+                return self._can.draw(sample, rng)
+            except Exception as error:
+                return self._failed(error, sample)
+
+    def _fill(
+        self,
+        done: list[Sample | BadSample],
+        first: int,
+        rows: NDArray[np.uint8] | None,
+        times: StageTimes | None,
+    ) -> None:
+        """Make the pixels of ``done[first:]``."""
+        start, decoding_s = time.perf_counter(), 0.0
+        for row in range(first, len(done)):
+            sample = done[row]
+            if isinstance(sample, BadSample):
+                continue
+            image = sample.get("image")
+            into = None if rows is None else rows[row]
+            if isinstance(image, DrawnImage):
+                decoding_s -= image.source.seconds
+                try:
+                    sample["image"] = image.fill(into)
+                except Exception as error:
+                    done[row] = self._failed(error, sample)
+                    continue
+                finally:
+                    decoding_s += image.source.seconds
+            if sample.get("image") is not into:
+                done[row] = self._put(sample, into)
+        if times is not None:
+            times.decode += decoding_s
+            times.transform += time.perf_counter() - start - decoding_s
+
+    def _failed(self, error: Exception, sample: Sample) -> BadSample:
+        """A damaged image is a bad sample; anything else is raised."""
+        if isinstance(error, DamagedImageError):
+            key, position = str(sample.get("key")), int(sample["position"])
+            return BadSample(int(sample["index"]), key, position, str(error), self.storage)
+        where = "; ".join(vars(error).get("__notes__", ())) or "in the transform"
+        what = f"{self.storage}: {sample.get('key')!r} at position {sample['position']}: {where}: "
+        if is_explained(error):
+            raise ValueError(f"{what}{error}") from error
+        raise RuntimeError(f"{what}{type(error).__name__}: {error}") from error
+
+    def _transformed(
+        self,
+        sample: Sample,
+        rng: np.random.Generator,
+        into: NDArray[np.uint8] | None,
+        partners: Sequence[list[Sample]] | None,
+    ) -> Sample:
+        more: dict[str, Any] = {}
+        if into is not None and self._can.fills_rows:
+            more["into"] = into
+        if partners is not None:
+            more["partners"] = partners
+        changed = self.transform(sample, rng, **more)
+        if not isinstance(changed, dict):
+            raise TypeError(f"gave {type(changed).__name__}, expected the sample, a dict")
+        return changed
+
+    def _put(self, sample: Sample, into: NDArray[np.uint8] | None) -> Sample:
+        """The sample with its image in the row that is meant for it, if it fits."""
+        image: Any = sample.get("image")
+        if image is into or not _is_uint8_image(image):
+            return sample
+        self.row_shape = image.shape
+        if into is None or into.shape != image.shape:
+            return sample
+        into[...] = image
+        # A new dict: a transform may have kept the one it gave, and a row is not to be kept.
+        return {**sample, "image": into}
+
+    def _keyed_rng(self) -> KeyedRng:
+        """This thread's generator."""
+        try:
+            rng: KeyedRng = self._rngs.mine
+        except AttributeError:
+            rng = self._rngs.mine = KeyedRng()
+        return rng
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "row_shape": None, "_rngs": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _rngs=threading.local())
+
+
+class _Clock:
+    """Adds what a block takes to the times: to ``decode`` where a pending image was decoded."""
+
+    __slots__ = ("_decoded_s", "_image", "_start", "_times")
+
+    def __init__(self, times: StageTimes | None, image: Any) -> None:
+        self._times = times
+        self._image = image if isinstance(image, PendingImage) else None
+
+    def __enter__(self) -> None:
+        self._decoded_s = 0.0 if self._image is None else self._image.seconds
+        self._start = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        if self._times is not None:
+            passed_s = time.perf_counter() - self._start
+            decoding_s = 0.0 if self._image is None else self._image.seconds - self._decoded_s
+            self._times.decode += decoding_s
+            self._times.transform += passed_s - decoding_s
+
+
+def _is_pending(sample: Sample) -> bool:
+    return isinstance(sample.get("image"), PendingImage)
+
+
+def _is_uint8_image(image: Any) -> bool:
+    import numpy as np
+
+    return isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3

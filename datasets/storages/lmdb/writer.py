@@ -1,0 +1,209 @@
+"""Write records into an LMDB file with an index beside it."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.parts import (
+    PackPlan,
+    Part,
+    PartSummary,
+    Written,
+    written_column,
+    written_keys,
+    written_labels,
+    written_rows,
+)
+from penstock.core.record_codec import pack_fields
+from penstock.core.registry import register
+from penstock.core.sample import Record
+from penstock.datasets.records.index import write_index
+from penstock.datasets.storages.lmdb.pages import scan_lmdb
+
+INDEX_NAME = "index.npz"
+FIRST_INDEX_NAME = "index.arrow"
+"""Its name in files of the first version."""
+DATA_NAME = "data.mdb"
+# What one transaction writes; its pages are held in memory until then.
+_TRANSACTION_BYTES = 1 << 25
+_FIRST_MAP_BYTES = 1 << 28
+# Columns of an LMDB source that speak of its file.
+_PLACES = frozenset(
+    "offset crc32 image_bytes text_offset text_bytes metadata_offset metadata_bytes "
+    "raw_height raw_width raw_channels".split()
+)
+_SIZES = frozenset(("height", "width"))  # of images that may have become others
+_BUFFER_BYTES = 1 << 20
+_SHAPE = ("height", "width", "channels")
+Buffer = bytes | memoryview
+
+
+@register("writer", "lmdb")
+class LmdbWriter:
+    """A folder with data.mdb and index.npz.
+
+    Values are stored under the keys ``0000000000``, ``0000000001``, ...; that of a record with
+    an image and a label alone is the image file as it was, or the pixels of a decoded image.
+    Labels, keys, checksums and the shapes of decoded images (``raw_height``, ``raw_width``,
+    ``raw_channels``; 0 for a file) are in the index, with the columns of the source's index.
+    """
+
+    version = 1
+    part_records = 4096
+    part_bytes = 1 << 25
+    cannot_hold: frozenset[str] = frozenset()
+    storage_arguments: dict[str, Any] = {}  # noqa: RUF012
+
+    def begin(self, folder: Path, plan: PackPlan) -> None:
+        """Check that the samples can be held."""
+        for record in plan.samples:
+            pack_fields(record.fields, key=record.key)
+
+    def write_part(
+        self, folder: Path, plan: PackPlan, part: Part, records: Iterator[Record]
+    ) -> Written:
+        """Write the values one behind the other."""
+        name = f"spool-{part.number:06d}"
+        sizes: list[int] = []
+        images, checksums = [], []
+        shapes = np.zeros((len(part), len(_SHAPE)), np.uint32)
+        held: list[bytes] = []
+        held_bytes, spool = 0, None
+        with ExitStack() as stack:
+            for record in records:
+                value, image_bytes = pack_fields(record.fields, key=record.key)
+                held.append(value)
+                held_bytes += len(value)
+                if isinstance(image := record.fields.get("image"), np.ndarray):
+                    shapes[len(sizes)] = image.shape
+                sizes.append(len(value))
+                images.append(image_bytes)
+                checksums.append(zlib.crc32(value))
+                if held_bytes > (self.part_bytes if plan.held else _BUFFER_BYTES):
+                    spool = spool or stack.enter_context(open(folder / name, "wb"))
+                    spool.write(b"".join(held))
+                    held, held_bytes = [], 0
+            if spool or not plan.held:
+                spool = spool or stack.enter_context(open(folder / name, "wb"))
+                spool.write(b"".join(held))
+        columns = {
+            "size_bytes": np.array(sizes, np.uint32),
+            "image_bytes": np.array(images, np.uint32),
+            "crc32": np.array(checksums, np.uint32),
+            "shapes": shapes[: len(sizes)],
+        }
+        if spool:
+            return Written(columns=columns, spooled=(name,))
+        return Written(columns=columns, held=held)
+
+    def join_part(self, folder: Path, plan: PackPlan, summary: PartSummary) -> None:
+        """Append a part's values to data.mdb."""
+        sizes = summary.written.columns["size_bytes"]
+        values = summary.written.held
+        if values is None:
+            values = _spooled(folder / summary.written.spooled[0], sizes)
+        append_values(folder, summary.first, values)
+
+    def finish(self, folder: Path, plan: PackPlan, summaries: Sequence[PartSummary]) -> None:
+        """Write the index."""
+        data = folder / DATA_NAME
+        rows = written_rows(summaries)
+        names = ("size_bytes", "crc32")
+        columns: dict[str, Any] = {name: written_column(summaries, name) for name in names}
+        entries = list(scan_lmdb(str(data)))
+        assert [entry.size_bytes for entry in entries] == columns["size_bytes"].tolist()
+        columns["offset"] = np.array([entry.offset for entry in entries], np.int64)
+        labels = written_labels(summaries)
+        if labels is not None:
+            columns["label"] = labels
+        images = written_column(summaries, "image_bytes")
+        if (images != columns["size_bytes"]).any():
+            columns["image_bytes"] = images
+        shapes = written_column(summaries, "shapes")
+        if shapes.any():
+            columns |= {f"raw_{name}": shapes[:, k] for k, name in enumerate(_SHAPE)}
+        gone = _PLACES | _SIZES if plan.recoded else _PLACES
+        for name in plan.index.columns:
+            if name not in gone:
+                columns.setdefault(name, plan.index.column(name)[rows])
+        write_index(
+            folder / INDEX_NAME,
+            keys=written_keys(plan, summaries),
+            columns=columns,
+            class_names=plan.class_names,
+            metadata={"layout": "lmdb", "version": 1, "data_bytes": data.stat().st_size},
+        )
+
+
+def _spooled(path: Path, sizes: NDArray[np.uint32]) -> list[memoryview]:
+    """Map values that lie in a file one behind the other."""
+    content = memoryview(b"")
+    if sizes.any():
+        with open(path, "rb") as file:
+            content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    ends = np.cumsum(sizes, dtype=np.int64).tolist()
+    return [content[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+
+
+def append_values(folder: Path, first: int, values: Sequence[Buffer]) -> None:
+    """Append values under the keys ``0000000000``, ``0000000001``, ...; those there are passed.
+
+    Every transaction has an environment of its own: the library fills the unused ends of pages
+    with whatever it wrote before, and so the file is the same byte for byte wherever a process
+    was killed and another went on.
+
+    Args:
+        folder: Of data.mdb.
+        first: Number of the first value.
+        values: All values.
+    """
+    start, taken = 0, 0
+    for stop, value in enumerate(values):
+        if stop > start and taken + len(value) > _TRANSACTION_BYTES:
+            _append(folder, first + start, values[start:stop])
+            start, taken = stop, 0
+        taken += len(value)
+    if values:
+        _append(folder, first + start, values[start:])
+
+
+def _append(folder: Path, first: int, values: Sequence[Buffer]) -> None:
+    """Write some values in one transaction, in a larger map if they do not fit."""
+    import lmdb
+
+    exists = (folder / DATA_NAME).exists()
+    # One writer in a folder of its own: no lock file. 0: as large a map as the file's own.
+    env = lmdb.open(str(folder), map_size=0 if exists else _FIRST_MAP_BYTES, lock=False, max_dbs=0)
+    try:
+        while True:
+            try:
+                with env.begin(write=True) as transaction:
+                    cursor = transaction.cursor()
+                    if cursor.last() and int(cursor.key()) >= first:
+                        return
+                    _, added = cursor.putmulti(_items(first, values), append=True)
+                    assert added == len(values), "the library passes over keys that are there"
+                return
+            except lmdb.MapFullError:
+                env.set_mapsize(env.info()["map_size"] * 2)
+            except lmdb.DiskError as error:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)) from error
+            except lmdb.Error as error:  # half a write, too, where the disk becomes full
+                cause = f"{error}: the disk is full, or fails"
+                raise OSError(errno.EIO, cause, str(folder)) from error
+    finally:
+        env.close()
+
+
+def _items(first: int, values: Sequence[Buffer]) -> Iterator[tuple[bytes, Buffer]]:
+    return ((b"%010d" % number, value) for number, value in enumerate(values, first))

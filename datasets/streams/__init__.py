@@ -1,0 +1,1 @@
+"""Data that cannot be indexed: read in lanes, in order."""

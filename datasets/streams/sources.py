@@ -1,0 +1,197 @@
+"""Open the source of a stream, or of its training and validation part; generators as sources."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import itertools
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from penstock.core.contracts import SourceCapabilities, capabilities_of
+from penstock.core.sample import BadRecord, Record
+from penstock.datasets.records.splits import StorageRecipe, is_val
+from penstock.datasets.streams.lanes import ShardItems
+
+if TYPE_CHECKING:
+    from penstock.core.contracts import Source
+    from penstock.datasets.streams.lanes import Keep
+
+log = logging.getLogger(__name__)
+
+_CONTRACT = ("reopens", "shards", "open", "load", "fingerprint")
+_RESERVED = ("index", "position")
+
+
+def open_split(
+    recipe: StorageRecipe, *, split: Literal["train", "val"], val_fraction: float, lanes: int
+) -> tuple[Source, Keep | None]:
+    """Open a part of a source, and say which of its keys belong to that part.
+
+    Where `path` is a folder that holds both ``train`` and ``val``, see `find_parts`, these are
+    the parts. Otherwise the hash of its key says for each record which part it is in, and both
+    are read from the whole.
+
+    Args:
+        recipe: How the source is made; a function is a generator, see `GeneratorSource`.
+        split: ``train`` or ``val``.
+        val_fraction: Share of the records that validate, where no folders decide it.
+        lanes: Shards that are read side by side.
+
+    Returns:
+        The source, and None where all of it belongs to the part.
+
+    Raises:
+        ValueError: The source cannot be opened.
+    """
+    parts = recipe.parts()
+    if parts is not None:
+        return _opened(recipe, lanes, path=parts[split]), None
+    source = _opened(recipe, lanes)
+    if not source.reopens:
+        if split == "train":
+            return source, None
+        log.info("%s: is read once, to train on: nothing validates", source)
+        nothing: Any = _NoShards(source)
+        return nothing, None
+    if val_fraction == 0 and split == "train":
+        return source, None
+    return source, KeptByHash(split, val_fraction)
+
+
+def _opened(recipe: StorageRecipe, lanes: int, **changes: Any) -> Source:
+    arguments = {**recipe.arguments, **changes}
+    if not inspect.isclass(recipe.make):
+        return GeneratorSource(recipe.make, arguments, num_shards=lanes)
+    source: Any = recipe.make(**arguments)
+    lacking = [name for name in _CONTRACT if not hasattr(source, name)]
+    if lacking:
+        raise ValueError(
+            f"source {recipe.make.__qualname__} has no {', '.join(lacking)}; a source has "
+            f"{', '.join(_CONTRACT)}: see Source in core/contracts.py"
+        )
+    return source
+
+
+@dataclass(frozen=True, slots=True)
+class KeptByHash:
+    """Whether a key belongs to a split, as `datasets.records.splits.is_val` says."""
+
+    split: Literal["train", "val"]
+    val_fraction: float
+
+    def __call__(self, key: str) -> bool:
+        """Whether it does."""
+        raw = key.encode("utf-8", "surrogateescape")
+        return next(iter(is_val([raw], self.val_fraction))) == (self.split == "val")
+
+
+class _NoShards:
+    """The validation part of a source that is read once: none, so that nothing is opened."""
+
+    reopens = True
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        known = capabilities_of(source, SourceCapabilities)
+        self.capabilities = SourceCapabilities(class_names=known.class_names)
+
+    def __str__(self) -> str:
+        return str(self._source)
+
+    def shards(self, epoch: int) -> Sequence[Any]:
+        return ()
+
+    def fingerprint(self) -> str:
+        return ""
+
+
+class GeneratorSource:
+    """Make a source of a generator function: as many shards as it can tell apart.
+
+    One that takes ``shard`` and ``num_shards`` is called for each shard, and gives what belongs
+    to it: a range of its data, every num_shards-th item, or files of its own. Any other is one
+    shard. ``epoch`` is given to one that takes it.
+
+    It yields records, or dicts of fields. A dict's ``key`` names it; without one the key is made
+    of shard and number. None is an item that could not be had.
+
+    Args:
+        function: The generator function.
+        arguments: What the config gives to it.
+        num_shards: Number of shards, if it takes them.
+    """
+
+    reopens = True
+
+    def __init__(
+        self, function: Callable[..., Any], arguments: Mapping[str, Any], *, num_shards: int
+    ) -> None:
+        self._function = function
+        self._arguments = dict(arguments)
+        self._takes = set(inspect.signature(function).parameters)
+        self._num_shards = num_shards if {"shard", "num_shards"} <= self._takes else 1
+        self.capabilities = capabilities_of(function, SourceCapabilities)
+
+    def __str__(self) -> str:
+        return f"generator {self._name}"
+
+    @property
+    def _name(self) -> str:
+        return f"{self._function.__module__}.{self._function.__qualname__}"
+
+    def shards(self, epoch: int) -> Sequence[tuple[int, int | None]]:
+        """Number of each shard, and the epoch if that changes what it holds."""
+        seen = epoch if "epoch" in self._takes else None
+        return [(number, seen) for number in range(self._num_shards)]
+
+    def open(self, shard: tuple[int, int | None]) -> ShardItems:
+        """Call the function for a shard."""
+        number, epoch = shard
+        given = {"shard": number, "num_shards": self._num_shards, "epoch": epoch}
+        known = {name: value for name, value in given.items() if name in self._takes}
+        items = iter(self._function(**self._arguments, **known))
+        close = getattr(items, "close", lambda: None)  # any iterable may be given
+        return ShardItems(_records(items, number, where=str(self)), close=close)
+
+    def load(self, item: Record) -> Record:
+        """The item, which is a record."""
+        return item
+
+    def fingerprint(self) -> str:
+        """Hash of the function's name, its arguments and the number of shards."""
+        text = json.dumps([self._name, self._arguments, self._num_shards], default=repr)
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _records(items: Iterator[Any], shard: int, *, where: str) -> Iterator[Record | BadRecord]:
+    """Give what a generator yields as records; keys name the shard and the number."""
+    for number in itertools.count():
+        name = f"{shard}:{number}"
+        try:
+            item = next(items)
+        except StopIteration:
+            return
+        except Exception as error:
+            error.add_note(f"while {where} made item {name}")
+            raise
+        if item is None:
+            item = BadRecord(-1, name, "the generator gave None")
+        elif not isinstance(item, (Record, BadRecord)):
+            if not isinstance(item, Mapping):
+                raise TypeError(
+                    f"{where}: item {name} is {type(item).__name__}, expected a dict of fields, "
+                    f"a Record or None"
+                )
+            fields = dict(item)
+            for reserved in _RESERVED:
+                if reserved in fields:
+                    raise ValueError(
+                        f"{where}: item {name} has a field {reserved!r}, which is the "
+                        f"framework's own; give it another name"
+                    )
+            item = Record(-1, str(fields.pop("key", name)), fields)
+        yield item

@@ -1,0 +1,318 @@
+"""Turn samples into columns and columns into tensors: what all collates share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.sample import Sample
+
+if TYPE_CHECKING:
+    import torch
+
+
+def to_columns(
+    samples: Sequence[Sample], *, keys: Sequence[str] = (), path: str = ""
+) -> dict[str, list[Any]]:
+    """One list of values per field.
+
+    Args:
+        samples: At least one sample, or the dicts of one field of each.
+        keys: Keys of the samples, for the message, where they are not in these.
+        path: Where the dicts lie in the samples, for the message.
+
+    Raises:
+        ValueError: A field is there in some samples only.
+    """
+    assert samples, "a batch has at least one sample"
+    fields = samples[0].keys()
+    names: Sequence[Any] = keys or [sample.get("key") for sample in samples]
+    for sample, name in zip(samples, names, strict=True):
+        if sample.keys() != fields:
+            key = sorted(map(str, sample.keys() ^ fields))[0]
+            having, lacking = (name, names[0]) if key in sample else (names[0], name)
+            drop = "" if path else f"drop it with dataset.keys={{{key}: null}} or "
+            raise ValueError(
+                f"collate: field '{path}{key}' is in sample {having!r} but not in {lacking!r}; "
+                f"{drop}give it to every sample"
+            )
+    return {field: [sample[field] for sample in samples] for field in fields}
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is a NumPy array of numbers or a torch tensor, of one axis or more."""
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0 and value.dtype.kind in "biufc"
+    if isinstance(value, (int, str)):
+        return False
+    return type(value).__module__.startswith("torch") and getattr(value, "ndim", 0) > 0
+
+
+def to_array(value: Any) -> np.ndarray:
+    """An array of the value in the machine's byte order; a tensor's memory is shared."""
+    if not isinstance(value, np.ndarray):
+        return value.detach().numpy()
+    return value if value.dtype.isnative else value.astype(value.dtype.newbyteorder("="))
+
+
+def from_values(values: list[Any]) -> torch.Tensor | list[Any]:
+    """Make a tensor [B] of a column of numbers; another column stays the list that it is.
+
+    Returns:
+        bool, int64 or float32; arrays and tensors without axes count as numbers.
+    """
+    import torch
+
+    types = set(map(type, values))
+    if types == {int}:  # the usual column, without a look at each value
+        return torch.tensor(values, dtype=torch.int64)
+    if types == {str}:
+        return values
+    plain = [value.item() if getattr(value, "ndim", None) == 0 else value for value in values]
+    if all(isinstance(value, (bool, np.bool_)) for value in plain):
+        return torch.tensor(plain, dtype=torch.bool)
+    if all(isinstance(value, Integral) for value in plain):
+        return torch.tensor(plain, dtype=torch.int64)
+    if all(isinstance(value, Real) for value in plain):
+        return torch.tensor(plain, dtype=torch.float32)
+    return values
+
+
+def from_arrays(
+    field: str,
+    values: list[Any],
+    keys: Sequence[str],
+    *,
+    remedy: str = "an augmentation step such as a resize, or use collate=pad or collate=list",
+    allocate: Callable[[int], Any] | None = None,
+) -> torch.Tensor:
+    """Arrays of one shape and type in one tensor [B, ...], each copied once.
+
+    Args:
+        field: The field's name, for the message.
+        values: Arrays or tensors.
+        keys: Keys of the samples, for the message.
+        remedy: By what shapes that differ are made equal, for the message.
+        allocate: Gives writable memory of so many bytes for the tensor; None: its own.
+
+    Raises:
+        ValueError: Shapes or types differ.
+    """
+    arrays = [value if isinstance(value, np.ndarray) else to_array(value) for value in values]
+    refuse_unlike(f"collate: {field!r}", arrays, keys, remedy=f"make them equal with {remedy}")
+    stacked = empty((len(arrays), *arrays[0].shape), arrays[0].dtype, allocate=allocate)
+    rows = stacked.numpy()
+    for row, array in zip(rows, arrays, strict=True):
+        row[...] = array
+    return stacked
+
+
+def refuse_unlike(
+    field: str, arrays: Sequence[Any], keys: Sequence[str], *, free_axes: int = 0, remedy: str
+) -> None:
+    """Refuse arrays that differ in their type, or in other axes than the first `free_axes`.
+
+    Raises:
+        ValueError: They do; the message names two samples.
+    """
+    first = arrays[0]
+    for array, key in zip(arrays, keys, strict=True):
+        if array.ndim != first.ndim or array.shape[free_axes:] != first.shape[free_axes:]:
+            raise ValueError(
+                f"{field} is {list(first.shape)} in sample {keys[0]!r} and {list(array.shape)} in "
+                f"{key!r}; {remedy}"
+            )
+        if array.dtype != first.dtype:
+            raise ValueError(
+                f"{field} is {first.dtype} in sample {keys[0]!r} and {array.dtype} in {key!r}; "
+                f"let the storage or a transform give one type"
+            )
+
+
+def largest_arrays(columns: Mapping[str, list[Any]]) -> str | None:
+    """The field whose values are arrays and take the most memory, by its first; None: no field."""
+    sizes = {
+        field: math.prod(values[0].shape) * values[0].itemsize
+        for field, values in columns.items()
+        if all(is_array(value) for value in values)
+    }
+    return max(sizes, key=sizes.__getitem__, default=None)
+
+
+def from_rows(images: list[Any], rows: NDArray[np.uint8]) -> torch.Tensor | None:
+    """The memory that the images of a batch were written to, as a tensor.
+
+    Args:
+        images: The images. Those that are not in their row are copied there.
+        rows: uint8 [B, H, W, C].
+
+    Returns:
+        uint8 [B, H, W, C], in the memory of `rows`; None where that cannot be: an image is of
+        another shape or type, there are fewer images than rows, or one lies in another's row.
+    """
+    import torch
+
+    if len(images) != len(rows):
+        return None
+    shape, row_bytes = rows.shape[1:], rows.strides[0]
+    address = rows.__array_interface__["data"][0]
+    elsewhere = []
+    for row, image in enumerate(images):
+        if not isinstance(image, np.ndarray) or image.shape != shape or image.dtype != np.uint8:
+            return None
+        if image.__array_interface__["data"][0] != address + row * row_bytes:
+            if np.may_share_memory(image, rows):
+                return None
+            elsewhere.append(row)
+        elif not image.flags.c_contiguous:
+            return None
+    for row in elsewhere:
+        rows[row] = images[row]
+    return torch.from_numpy(rows)
+
+
+def from_column(values: np.ndarray) -> torch.Tensor:
+    """A column as the tensor that its values would make one by one.
+
+    Args:
+        values: Arrays [B, ...], whose memory the tensor takes over; or numbers [B], which are
+            copied.
+
+    Returns:
+        Arrays in their own type, numbers as bool, int64 or float32.
+
+    Raises:
+        ValueError: torch has no such type.
+    """
+    import torch
+
+    if values.ndim > 1:
+        native = values.astype(values.dtype.newbyteorder("="), copy=False)
+        try:
+            return torch.from_numpy(native)
+        except TypeError:
+            raise ValueError(_no_type(values.dtype)) from None
+    if values.dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            return torch.from_numpy(values.astype(np.float32))
+    return torch.from_numpy(values.astype(np.bool_ if values.dtype.kind == "b" else np.int64))
+
+
+def empty(
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    *,
+    allocate: Callable[[int], Any] | None = None,
+) -> torch.Tensor:
+    """An uninitialised tensor of a NumPy type; `allocate` gives its memory, if it needs any.
+
+    Raises:
+        ValueError: torch has no such type.
+    """
+    import torch
+
+    native, count = dtype.newbyteorder("="), math.prod(shape)
+    try:
+        if allocate is None or not count:
+            return torch.from_numpy(np.empty(shape, native))
+        torch.from_numpy(np.empty(0, native))  # before memory is asked for
+        memory = np.frombuffer(allocate(count * native.itemsize), native, count)
+        return torch.from_numpy(memory.reshape(shape))
+    except TypeError:
+        raise ValueError(_no_type(dtype)) from None
+
+
+def _no_type(dtype: np.dtype[Any]) -> str:
+    return f"collate: torch has no type for {dtype} arrays"
+
+
+def batch_keys(columns: dict[str, list[Any]], size: int) -> list[str]:
+    """Name the samples in a message: by their keys, or their rows where they have none."""
+    return columns.get("key") or [f"row {row}" for row in range(size)]
+
+
+MASK = "_mask"
+LENGTHS = "_lengths"
+
+
+def padded(
+    name: str,
+    field: str,
+    values: Sequence[Any],
+    keys: Sequence[str],
+    *,
+    axes: int,
+    size_of: Callable[[int], int],
+    fill: float,
+    remedy: str,
+) -> dict[str, torch.Tensor]:
+    """Arrays filled up to a common length, their lengths, and where there is data.
+
+    Args:
+        name: The collate, for messages.
+        field: What the arrays are called.
+        values: Arrays or tensors of one type.
+        keys: Keys of the samples, for messages.
+        axes: How many leading axes may differ.
+        size_of: The length to fill up to, by that of the longest.
+        fill: What is filled in.
+        remedy: What to do about other axes that differ, for messages.
+
+    Returns:
+        ``field`` [B, length, ...], ``field_lengths`` int64 [B] (or [B, axes]), and
+        ``field_mask``, bool, True where there is data.
+
+    Raises:
+        ValueError: Other axes differ, or the types do.
+    """
+    import torch
+
+    arrays = [to_array(value) for value in values]
+    first = arrays[0]
+    remedy = f"only the first {axes} axes may differ, {remedy}"
+    refuse_unlike(f"{name}: {field!r}", arrays, keys, free_axes=axes, remedy=remedy)
+    lengths = torch.tensor([array.shape[:axes] for array in arrays], dtype=torch.int64)
+    sizes = tuple(size_of(int(longest)) for longest in lengths.amax(0))
+    filled = empty((len(arrays), *sizes, *first.shape[axes:]), first.dtype)
+    filled.fill_(fill)
+    mask = torch.zeros((len(arrays), *sizes), dtype=torch.bool)
+    _copy_rows(filled.numpy(), mask.numpy(), arrays, axes)
+    return {
+        field: filled,
+        f"{field}{LENGTHS}": lengths[:, 0].clone() if axes == 1 else lengths,
+        f"{field}{MASK}": mask,
+    }
+
+
+def _copy_rows(
+    rows: NDArray[Any], marks: NDArray[np.bool_], arrays: Sequence[Any], axes: int
+) -> None:
+    for row, mark, array in zip(rows, marks, arrays, strict=True):
+        there = tuple(slice(0, length) for length in array.shape[:axes])
+        row[there] = array
+        mark[there] = True
+
+
+def count_padding(batch: dict[str, Any]) -> tuple[int, int]:
+    """Count how much of a batch is padding, in the dicts inside of it too.
+
+    Returns:
+        Positions of padded fields that hold data, and all of them.
+    """
+    real = total = 0
+    for name, value in batch.items():
+        if isinstance(value, dict):
+            inner_real, inner_total = count_padding(value)
+            real, total = real + inner_real, total + inner_total
+            continue
+        field = name.removesuffix(MASK)
+        if name != field and f"{field}{LENGTHS}" in batch:
+            lengths = batch[f"{field}{LENGTHS}"]
+            real += int((lengths.prod(1) if lengths.ndim > 1 else lengths).sum())
+            total += value.numel()
+    return real, total

@@ -1,0 +1,232 @@
+"""Tell a sample in words: its class, numbers, texts, the beginning of arrays, a table's columns."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from penstock.core.contracts import Storage
+from penstock.core.sample import BadRecord, BadSample, Record
+from penstock.transforms.decode.table import TableDecoder
+from penstock.transforms.table_statistics import TableStatistics
+
+OWN = frozenset({"index", "key", "position", "epoch", "valid", "num_valid"})
+OF_TABLES = frozenset({"features", "categories", "target"})
+_TOLD_FIRST = frozenset("image mask boxes keypoints label label_other label_weight".split())
+_MOST_FIELDS, _MOST_VALUES, _MOST_LETTERS, _MOST_COLUMNS = 14, 20, 160, 24
+_LEAST_SHARE = 0.005
+_BACKGROUND = ("background", "bg", "_background_")
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """Names of the classes of a field.
+
+    Attributes:
+        names: By id; None where they have none.
+        ignored: Ids that no loss counts.
+    """
+
+    names: Sequence[str] | None = None
+    ignored: Collection[int] = ()
+
+    def name(self, number: int) -> str:
+        """Name a class."""
+        if self.names is not None and 0 <= number < len(self.names):
+            return self.names[number]
+        return str(number)
+
+    def is_background(self, number: int) -> bool:
+        """Whether a class stands for nothing in particular."""
+        if self.names is None:
+            return number == 0
+        return self.name(number).lower() in _BACKGROUND
+
+
+def lines_of(sample: Mapping[str, Any], classes: Mapping[str, Classes]) -> tuple[str, ...]:
+    """Tell a sample: its class first, then its size, then every field of its own.
+
+    Args:
+        sample: A sample, or a row of a batch.
+        classes: Names by field.
+    """
+    lines = []
+    if "label" in sample:
+        lines.append(_class_text(sample, classes.get("label", Classes())))
+    image = sample.get("image")
+    if isinstance(image, np.ndarray | torch.Tensor) and image.ndim >= 2:
+        lines.append(f"{image.shape[1]} × {image.shape[0]} pixels")
+    if "boxes" in sample:
+        lines.append(f"boxes: {len(sample['boxes'])}")
+    if "keypoints" in sample:
+        visible = np.asarray(sample["keypoints"]).reshape(-1, 3)[:, 2] > 0
+        lines.append(f"keypoints: {visible.sum()} of {len(visible)} visible")
+    told = [
+        line
+        for name, value in sample.items()
+        if name not in OWN | _TOLD_FIRST and not name.startswith("box_")
+        for line in _field_lines(name, value, classes.get(name))
+    ]
+    lines += told[:_MOST_FIELDS]
+    if len(told) > _MOST_FIELDS:
+        lines.append(f"… and {len(told) - _MOST_FIELDS} more fields")
+    return tuple(lines)
+
+
+def _class_text(sample: Mapping[str, Any], classes: Classes) -> str:
+    """Name a sample's class; where it is mixed with another one, both with their shares."""
+    label, other = sample["label"], sample.get("label_other")
+    share = float(sample.get("label_weight", 1)) if np.ndim(label) == 0 else 1.0
+    if other is None or share == 1 or label == other:
+        return label_text(label, classes)
+    names = label_text(label, classes), label_text(other, classes)
+    return f"{share:.1%} {names[0]} + {1 - share:.1%} {names[1]}"
+
+
+def _field_lines(name: str, value: Any, classes: Classes | None = None) -> list[str]:
+    """Write a line about a field, or one about each of those that are nested in it."""
+    if classes is not None and classes.names:
+        return [f"{name}: {label_text(value, classes)}"]
+    if isinstance(value, Mapping):
+        return [line for key in value for line in _field_lines(f"{name}.{key}", value[key])]
+    return [field_text(name, value)]
+
+
+def label_text(label: Any, classes: Classes) -> str:
+    """Name a class; of several that are mixed, each with its share."""
+    values = np.asarray(label)
+    if values.size == 1:
+        value = values.item()
+        return classes.name(int(value)) if values.dtype.kind in "iub" else str(value)
+    if values.dtype.kind == "f" and values.ndim == 1:
+        order = np.argsort(-values, kind="stable").tolist()
+        shares = [(i, float(values[i])) for i in order if values[i] > _LEAST_SHARE]
+        if len(shares) == 1 and abs(shares[0][1] - 1) < _LEAST_SHARE:
+            return classes.name(shares[0][0])
+        return " + ".join(f"{share:.2f} {classes.name(i)}" for i, share in shares[:4])
+    if values.dtype.kind in "iub" and values.ndim == 1 and set(np.unique(values)) <= {0, 1}:
+        return ", ".join(classes.name(int(i)) for i in np.flatnonzero(values)) or "no class"
+    return field_text("label", label)
+
+
+def field_text(name: str, value: Any) -> str:
+    """Tell a field: its shape, and the beginning of what it holds."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return f"{name}: {len(value):,} bytes"
+    items: Any = value
+    if isinstance(value, (list, tuple)):
+        shape = str(len(value))
+    elif isinstance(value, np.ndarray) and value.ndim:
+        shape, items = " × ".join(map(str, value.shape)), value.reshape(-1)
+        if value.ndim == 2 and len(value) == 2 and value.dtype.kind in "iu":  # edges of a graph
+            items = [f"{start}–{end}" for start, end in value.T.tolist()]
+    else:
+        return f"{name}: {_short(_number(value))}".removesuffix(": ")
+    more = " …" if len(items) > _MOST_VALUES else ""
+    return _short(f"{name} [{shape}]: {' '.join(map(_number, items[:_MOST_VALUES]))}{more}")
+
+
+def _number(value: Any, digits: int = 4) -> str:
+    if isinstance(value, (float, np.floating)):
+        return f"{float(value):.{digits}g}"
+    return str(value)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MOST_LETTERS else text[: _MOST_LETTERS - 1] + "…"
+
+
+def renamed(record: Record, keys: Mapping[str, str | None] | None) -> dict[str, Any]:
+    """Give a record's fields the names that a data set gives them; None drops one."""
+    named = {(keys or {}).get(name, name): value for name, value in record.fields.items()}
+    return {name: value for name, value in named.items() if name is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """Rows of a table, which samples are told with the names of its columns.
+
+    Attributes:
+        statistics: What is known of the columns.
+        indicated: Columns whose indicators stand behind the numbers.
+        records: Fields of the records as they lie, by index.
+    """
+
+    statistics: TableStatistics
+    indicated: Sequence[str]
+    records: Mapping[int, Mapping[str, Any]]
+
+    def entries(self, sample: Any, *, is_original: bool) -> dict[str, str]:
+        """Tell the columns of one row, in the same order whichever way it is looked at.
+
+        Args:
+            sample: A sample, or a bad one, which has none.
+            is_original: As the record has them; else scaled, and categories with their ids.
+        """
+        if isinstance(sample, BadSample):
+            return {}
+        fields = self.records.get(int(sample["index"]), {})
+        told = self._as_they_lie(fields) if is_original else self._as_given(fields, sample)
+        if len(told) > _MOST_COLUMNS:
+            left = f"… and {len(told) - _MOST_COLUMNS} more columns"
+            return {**dict(list(told.items())[:_MOST_COLUMNS]), left: ""}
+        return told
+
+    def _as_they_lie(self, fields: Mapping[str, Any]) -> dict[str, str]:
+        told = {}
+        names = [column.name for column in self.statistics.numeric]
+        names += [column.name for column in self.statistics.categorical]
+        for name in names:
+            value = fields.get(name)
+            told[name] = "missing" if _is_gap(value) else _number(value, 6)
+        if (target := self.statistics.target) is not None:
+            told[target.name] = _number(fields.get(target.name), 6)
+        return told
+
+    def _as_given(self, fields: Mapping[str, Any], sample: Mapping[str, Any]) -> dict[str, str]:
+        table, told = self.statistics, {}
+        features = np.asarray(sample["features"]).tolist()
+        for column, value in zip(table.numeric, features, strict=False):
+            filled_in = " filled in" if _is_gap(fields.get(column.name)) else ""
+            told[column.name] = f"{value:+.3f}{filled_in}"
+        ids = np.asarray(sample["categories"]).tolist()
+        for known, number in zip(table.categorical, ids, strict=True):
+            gap = "missing" if _is_gap(fields.get(known.name)) else "unknown"
+            told[known.name] = f"{known.values[number - 1] if number else gap}, id {number}"
+        if table.target is not None and "target" in sample:
+            told[table.target.name] = _number(sample["target"], 6)
+        for name, value in zip(self.indicated, features[len(table.numeric) :], strict=True):
+            told[f"{name} is missing"] = f"{value:g}"
+        return told
+
+
+def table_rows(
+    table: Any, storage: Storage, samples: Sequence[Any], keys: Mapping[str, str | None] | None
+) -> TableRows | None:
+    """Read what tells samples of a table by its columns; None for other data.
+
+    Args:
+        table: The dataset's, a decoder that has learned, or None.
+        storage: Where the records lie.
+        samples: Those that are shown.
+        keys: New field names by field name.
+    """
+    if not isinstance(table, TableDecoder) or table.statistics is None:
+        return None
+    shown = [one for one in samples if not isinstance(one, BadSample) and "features" in one]
+    records = storage.read(np.array([one["index"] for one in shown], np.int64))
+    good = [record for record in records if not isinstance(record, BadRecord)]
+    fields = {record.index: renamed(record, keys) for record in good}
+    return TableRows(table.statistics, table.indicated, fields)
+
+
+def _is_gap(value: Any) -> bool:
+    return (
+        value is None or value == "" or (isinstance(value, float | np.floating) and value != value)
+    )

@@ -1,0 +1,301 @@
+"""Choose samples and read them: the originals, and as each epoch has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import islice
+from math import lcm
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from penstock.core.contracts import (
+    BatchTransform,
+    BatchTransformCapabilities,
+    DatasetCapabilities,
+    SamplerCapabilities,
+    StreamDataset,
+    capabilities_of,
+)
+from penstock.core.sample import BadSample, Batch, Sample
+from penstock.pipeline.build import build, build_dataset, build_device_transforms
+from penstock.pipeline.loader.digest import batch_digest
+
+Split = Literal["train", "val"]
+
+_LENGTHS, _MASK = "_lengths", "_mask"
+_OF_LOADER = ("epoch", "valid", "num_valid")
+
+
+class DeviceSteps:
+    """Collates samples, applies the device's steps on the CPU and takes the batch apart.
+
+    Args:
+        collate: The configured one.
+        transforms: The steps.
+        group: Positions that a step looks at together.
+
+    Attributes:
+        notes: What could not be done, and why.
+    """
+
+    def __init__(
+        self,
+        collate: Callable[[list[Sample]], Batch],
+        transforms: Sequence[BatchTransform],
+        *,
+        group: int = 1,
+    ) -> None:
+        self._collate = collate
+        self._transforms = tuple(transforms)
+        self._group = group
+        self.notes: list[str] = []
+
+    def __call__(self, samples: Sequence[Any], epoch: int) -> list[Any]:
+        """Change samples of one epoch.
+
+        Args:
+            samples: Samples and bad ones of whole groups, in the order of their positions.
+            epoch: Their epoch.
+
+        Returns:
+            Rows of the batch in place of the samples, images uint8 [H, W, C]. The samples as
+            they were where they make no batch, and so is a group with a bad sample.
+        """
+        shown = list(samples)
+        rows: list[int] = []
+        for start in range(0, len(shown), self._group):
+            block = range(start, min(start + self._group, len(shown)))
+            if not any(isinstance(shown[row], BadSample) for row in block):
+                rows += block
+        if not rows:
+            return shown
+        try:
+            batch, untouched = self._batch([shown[row] for row in rows], epoch)
+        except ValueError as error:
+            note = f"shown before the device's steps: {' '.join(str(error).split())}"
+            if note not in self.notes:
+                self.notes.append(note)
+            return shown
+        for row, sample in zip(rows, rows_of(batch, len(rows)), strict=True):
+            own = shown[row]
+            kept = {name: own[name] for name in ("key", "index", "position")}
+            # Joined or nested fields have no row of their own; as they were where no step has
+            # touched them.
+            whole = {name: own[name] for name in untouched if name in own and name not in sample}
+            merged = {**sample, **whole, **kept}
+            order = [*(name for name in own if name in merged), *merged]  # as in the original
+            shown[row] = {name: merged[name] for name in order}
+        return shown
+
+    def _batch(self, samples: list[Sample], epoch: int) -> tuple[Batch, list[str]]:
+        """The batch after all steps, and its fields that are as the collate made them."""
+        batch = self._collate(samples)
+        collated = dict(batch)
+        batch["epoch"] = torch.full((len(samples),), epoch)
+        batch["valid"] = torch.ones(len(samples), dtype=torch.bool)
+        if "position" not in batch:
+            batch["position"] = torch.tensor([sample["position"] for sample in samples])
+        ends: list[Any] = []  # what black and white become; empty where images came as floats
+        for transform in self._transforms:
+            before, batch = batch, transform(batch)
+            if _is_float(batch) and not _is_float(before):
+                levels = (_filled(before["image"], level) for level in (0, 255))
+                ends = [transform({**before, "image": level})["image"] for level in levels]
+            elif _is_float(batch) and type(transform).__name__.lower().startswith("normal"):
+                ends = [transform({**before, "image": end})["image"] for end in ends]
+        untouched = [name for name, value in batch.items() if value is collated.get(name)]
+        if ends and _is_float(batch):
+            batch = {**batch, "image": _as_bytes(batch["image"], *map(_level_of, ends))}
+        return batch, untouched
+
+
+def _is_float(batch: Batch) -> bool:
+    image: Any = batch.get("image")
+    image = image[0] if isinstance(image, list) and image else image
+    return isinstance(image, torch.Tensor) and image.is_floating_point()
+
+
+def _filled(image: Any, level: int) -> Any:
+    """Fill images with one level."""
+    if isinstance(image, list):
+        return [torch.full_like(one, level) for one in image]
+    return torch.full_like(image, level)
+
+
+def _level_of(image: Any) -> torch.Tensor | None:
+    """Read the level of each channel, float64 [C], of images that have one level each."""
+    first = image[0].double()
+    if first.ndim != 3 or float((first.amax((1, 2)) - first.amin((1, 2))).max()) > 1e-4:
+        return None
+    return first.mean((1, 2))
+
+
+def _as_bytes(image: Any, black: torch.Tensor | None, white: torch.Tensor | None) -> Any:
+    """Float images [C, H, W] as uint8 [H, W, C]; as they are where black or white is unknown."""
+    if black is None or white is None or bool((black == white).any()):
+        return image
+    if isinstance(image, list):
+        return [_as_bytes(one, black, white) for one in image]
+    shares = (image.movedim(-3, -1).double() - black) / (white - black)
+    return (shares * 255).round().clamp(0, 255).to(torch.uint8)
+
+
+def rows_of(batch: Batch, count: int) -> list[Sample]:
+    """Samples of a batch: each field's row, as NumPy, without padding.
+
+    Args:
+        batch: Tensors [B, ...] and lists of B; anything else is left out.
+        count: B.
+    """
+    names = [
+        name
+        for name, value in batch.items()
+        if name not in _OF_LOADER
+        and name.removesuffix(_LENGTHS).removesuffix(_MASK) not in batch.keys() - {name}
+        and _length(value) == count
+    ]
+    return [{name: _row(batch, name, number) for name in names} for number in range(count)]
+
+
+def _length(value: Any) -> int | None:
+    """Rows of a field; None where it has none."""
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return len(value) if value.ndim else None
+    return len(value) if isinstance(value, Sequence) and not isinstance(value, str) else None
+
+
+def _row(batch: Batch, name: str, number: int) -> Any:
+    value = batch[name][number]
+    if not isinstance(value, torch.Tensor):
+        return value
+    row = value.detach().cpu().numpy()
+    mask = batch.get(f"{'boxes' if name.startswith('box_') else name}{_MASK}")
+    if (
+        isinstance(mask, torch.Tensor)
+        and 1 < mask.ndim <= row.ndim + 1
+        and not mask.is_floating_point()
+    ):
+        kept = mask[number].detach().cpu().numpy().astype(bool)
+        if kept.shape == row.shape[: kept.ndim] and kept.any():
+            # Padding stands at the ends: what is left is a block.
+            row = row[tuple(slice(0, int(places.max()) + 1) for places in np.nonzero(kept))]
+        elif not kept.any():
+            row = row[:0]
+    return row.item() if row.ndim == 0 else row
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """The same records, looked at several times.
+
+    Attributes:
+        originals: A sample or a bad one for each record, not augmented.
+        epochs: The same by what they are called, as the model gets them; epochs that are alike
+            stand there once.
+        notes: What could not be shown as it is, and why.
+    """
+
+    originals: list[Any]
+    epochs: dict[str, list[Any]]
+    notes: tuple[str, ...]
+
+
+def look(config: dict[str, Any], split: Split, dataset: Any, sampler: Any, options: Any) -> Looks:
+    """Read some samples of a split.
+
+    Those of epoch 0 are exactly what its batches hold at these positions: positions spread over
+    the epoch, and the records that the sampler puts there. The other epochs show what they would
+    draw for the same records at the same positions. Evaluation is the same in every epoch. Of a
+    stream it is its first items.
+
+    Args:
+        config: The plain config.
+        split: The split.
+        dataset: Its dataset.
+        sampler: Which record stands at a position; None for a stream.
+        options: ``samples`` and ``epochs``, how many.
+
+    Raises:
+        ValueError: There are no samples.
+    """
+    transforms = build_device_transforms(config, split)
+    group = lcm(
+        capabilities_of(sampler, SamplerCapabilities).group,
+        *(capabilities_of(t, BatchTransformCapabilities).group for t in transforms),
+    )
+    can = capabilities_of(dataset, DatasetCapabilities)
+    steps = DeviceSteps(can.collate or build(config["collate"]), transforms, group=group)
+    if can.drawing_from is not None:
+        dataset = can.drawing_from(sampler)
+    read, positions = _reader(config, split, dataset, sampler, options.samples, group)
+    shown = slice(0, options.samples)
+    plain = _original(config, split)
+    originals = read(plain, positions, 0)
+    own = capabilities_of(plain, DatasetCapabilities).collate
+    if own is not None:  # items are nothing before they are a batch
+        originals = DeviceSteps(own, ())(originals, 0)
+    epochs = [
+        steps(read(dataset, positions, epoch), epoch)[shown]
+        for epoch in range(1 if split == "val" else options.epochs)
+    ]
+    return Looks(originals[shown], _titled(epochs, split), tuple(steps.notes))
+
+
+def _titled(epochs: list[list[Any]], split: Split) -> dict[str, list[Any]]:
+    if split == "val":
+        return {"every epoch": epochs[0]}
+    if len(epochs) > 1 and len({batch_digest({"": samples}) for samples in epochs}) == 1:
+        return {f"epochs 0 to {len(epochs) - 1}, all alike": epochs[0]}
+    return {f"epoch {number}": samples for number, samples in enumerate(epochs)}
+
+
+def _original(config: dict[str, Any], split: Split) -> Any:
+    """The same dataset without augmentation."""
+    plain = deepcopy(config)
+    plain["augment"] |= {"train": {}, "eval": {}}
+    return build_dataset(plain, split)
+
+
+def _reader(
+    config: dict[str, Any], split: Split, dataset: Any, sampler: Any, count: int, group: int
+) -> tuple[Any, NDArray[np.int64]]:
+    """Choose samples: gives their reader, for a dataset and an epoch, and positions, int64 [n]."""
+    if isinstance(dataset, StreamDataset):
+        with closing(dataset.open(0, 0)) as stream:  # type: ignore[type-var]
+            items = list(islice(stream, -(-count // group) * group))
+        _check_some(len(items), split)
+        positions = np.arange(len(items), dtype=np.int64)
+        return lambda source, places, epoch: source.fetch_items(items, places, epoch), positions
+    _check_some(len(dataset), split)
+    positions = spread(len(sampler), count, group)
+    indices = np.concatenate([sampler.indices(0, p, p + 1) for p in positions.tolist()])
+    return lambda source, places, epoch: source.fetch(indices, places, epoch), positions
+
+
+def spread(total: int, count: int, group: int = 1) -> NDArray[np.int64]:
+    """Positions spread evenly over an epoch, in whole groups, int64 [n]; n is at least `count`.
+
+    Args:
+        total: Positions in the epoch.
+        count: How many are wanted.
+        group: Positions that stay together, from a multiple of it on.
+    """
+    blocks = max(total // group, 1)
+    wanted = min(-(-count // group), blocks)
+    starts = np.linspace(0, blocks - 1, wanted).astype(np.int64) * group
+    positions = (starts[:, None] + np.arange(group)).reshape(-1)
+    return positions[positions < total]
+
+
+def _check_some(count: int, split: Split) -> None:
+    if not count:
+        raise ValueError(
+            f"preview: the split {split} has no samples; check dataset.val_fraction and what the "
+            f"data holds, or set preview.split"
+        )

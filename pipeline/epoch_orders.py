@@ -1,0 +1,175 @@
+"""Store epoch orders and tables that must be computed whole: once per machine, memory-mapped."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.files import whole_file
+from penstock.core.machine_cache import computed_once, files_of, remove_if_unused
+
+_KEEP_EPOCHS = 2
+_KEEP_SAMPLERS = 32
+
+
+def digest_of(array: NDArray[Any]) -> str:
+    """Hash of an array's content."""
+    view = np.ascontiguousarray(array).view(np.uint8).data
+    return hashlib.blake2b(view, digest_size=12).hexdigest()
+
+
+def epoch_order(
+    signature: str,
+    epoch: int,
+    length: int,
+    compute: Callable[[], NDArray[np.int64]],
+) -> NDArray[np.int64]:
+    """The order of one epoch: record indices by position.
+
+    Args:
+        signature: What decides the orders apart from the epoch (`core.machine_cache.signature_of`).
+        epoch: The epoch.
+        length: Number of positions.
+        compute: Gives the order, int64 [length]; called by one process of the machine.
+
+    Returns:
+        int64 [length], memory-mapped, read-only.
+    """
+    recent = _recent.get(signature, {}).get(epoch)
+    if recent is not None:
+        return recent
+
+    def fill(array: NDArray[Any]) -> None:
+        array[:] = compute()
+
+    name = f"order-{signature}-{epoch}"
+    _, order = _stored(name, np.int64, length, fill, what=f"order of epoch {epoch}")
+    _remember(signature, epoch, order)
+    for path in files_of(f"order-{signature}"):
+        past = path.name.removeprefix(f"order-{signature}-").partition("-")[0].partition(".")[0]
+        # Whoever needs a removed one again computes it again.
+        if int(past) <= epoch - _KEEP_EPOCHS:
+            remove_if_unused(path)
+    return order
+
+
+class StoredOrderSampler:
+    """A sampler whose epochs are computed whole: one at a time, once per machine.
+
+    Args:
+        signature: What decides the orders apart from the epoch.
+        length: Positions in an epoch.
+    """
+
+    def __init__(self, signature: str, length: int) -> None:
+        self._signature = signature
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
+        """Record indices at positions ``start .. stop - 1`` of `epoch`, int64 [stop - start]."""
+        order = epoch_order(self._signature, epoch, self._length, lambda: self._order(epoch))
+        return np.array(order[start:stop])
+
+    def _order(self, epoch: int) -> NDArray[np.int64]:
+        """Compute the record at each position of an epoch, int64 [length]."""
+        raise NotImplementedError
+
+
+_recent: dict[str, dict[int, NDArray[np.int64]]] = {}
+
+
+def _remember(signature: str, epoch: int, order: NDArray[np.int64]) -> None:
+    """Keep the newest orders of each of the samplers that were asked last."""
+    # What other threads read is never changed but replaced, so that no lock is needed, which a
+    # forked process could inherit held.
+    global _recent
+    others = {name: orders for name, orders in _recent.items() if name != signature}
+    epochs = {**_recent.get(signature, {}), epoch: order}
+    _recent = _newest({**others, signature: _newest(epochs, _KEEP_EPOCHS)}, _KEEP_SAMPLERS)
+
+
+def _newest(kept: dict[Any, Any], count: int) -> dict[Any, Any]:
+    return dict(list(kept.items())[-count:])
+
+
+class StoredTable:
+    """A table that all processes of the machine map from one file; it pickles as the file's path.
+
+    Args:
+        name: Names the content, ``table-...``.
+        dtype: Its dtype.
+        length: Its length.
+        fill: Writes it, if it is not there yet.
+        what: What messages call it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        dtype: type[np.generic],
+        length: int,
+        fill: Callable[[NDArray[Any]], None],
+        *,
+        what: str,
+    ) -> None:
+        self._what = what
+        self._opened: NDArray[Any] | None
+        self._path, self._opened = _stored(name, dtype, length, fill, what=what)
+
+    @property
+    def array(self) -> NDArray[Any]:
+        """The table, memory-mapped, read-only.
+
+        Raises:
+            ValueError: Its file was removed by hand.
+        """
+        if self._opened is None:
+            try:
+                self._opened = np.load(self._path, mmap_mode="r", allow_pickle=False)
+            except FileNotFoundError:
+                raise ValueError(
+                    f"{self._what}: {self._path} was removed while it was in use; start the "
+                    f"program again, and go on with trainer.resume=auto"
+                ) from None
+        return self._opened
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._opened is not None and not self._path.exists():
+            # Somebody has emptied the cache; without room for it, those who have it go on.
+            with contextlib.suppress(OSError):
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                with whole_file(self._path) as temporary, open(temporary, "wb") as file:
+                    np.save(file, self._opened)
+        return {**self.__dict__, "_opened": None}
+
+
+def _stored(
+    name: str,
+    dtype: type[np.generic],
+    length: int,
+    fill: Callable[[NDArray[Any]], None],
+    *,
+    what: str,
+) -> tuple[Path, NDArray[Any]]:
+    """A stored array [length], and its file; `fill` writes it if it is not there yet."""
+
+    def make(path: Path) -> None:
+        array = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=(length,))
+        fill(array)
+        array.flush()
+
+    def load(path: Path) -> NDArray[Any] | None:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        return array if array.shape == (length,) and array.dtype == np.dtype(dtype) else None
+
+    what = f"{what}: {length:,} entries"
+    return computed_once(name, ".npy", make=make, load=load, what=what)

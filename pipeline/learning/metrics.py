@@ -1,0 +1,324 @@
+"""Measure what torchmetrics lacks: box mAP, mask IoU, retrieval, metrics by name."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torchmetrics import Metric, MetricCollection, R2Score
+from torchmetrics.classification import MulticlassConfusionMatrix
+
+Boxes = dict[str, torch.Tensor]
+
+
+def collected(**metrics: Metric) -> MetricCollection:
+    """Put metrics together, each with a state of its own.
+
+    Groups of metrics that share their state differ by rank where a rank saw nothing.
+    """
+    named: Any = metrics
+    return MetricCollection(named, compute_groups=False)
+
+
+_FIGURES = {"map": 0, "map_50": 1, "map_75": 2, "map_small": 3, "map_medium": 4, "map_large": 5,
+            "mar_100": 8}  # fmt: skip
+
+
+class BoxMap(Metric):
+    """Mean average precision of boxes over IoU 0.50 to 0.95, and its parts.
+
+    Everything is kept until the end; ranks are put together by the images' numbers.
+
+    Args:
+        num_classes: Number of classes.
+        class_names: With them, a ``map_<name>`` for each class.
+    """
+
+    full_state_update = False
+    higher_is_better = True
+    images: list[torch.Tensor]
+    found: list[torch.Tensor]
+    truth: list[torch.Tensor]
+
+    def __init__(self, num_classes: int, *, class_names: Sequence[str] | None = None) -> None:
+        super().__init__()
+        self.num_classes = num_classes
+        self.class_names = class_names
+        # Flat and of one type, so that a rank that saw nothing can be joined to the others.
+        self.set_dtype(torch.float64)
+        for state in ("images", "found", "truth"):
+            self.add_state(state, default=[], dist_reduce_fx="cat")
+
+    def update(self, images: torch.Tensor, found: Sequence[Boxes], truth: Sequence[Boxes]) -> None:
+        """Add images.
+
+        Args:
+            images: A number for each image, unique over all ranks, int64 [B].
+            found: For each image ``boxes`` [N, 4], xyxy, ``scores`` [N] and ``labels`` [N].
+            truth: For each image ``boxes`` [M, 4] and ``labels`` [M]; ``crowd`` [M], where set,
+                marks boxes that need not be found.
+        """
+        self.images.append(images.double())
+        for number, boxes in zip(images.tolist(), found, strict=True):
+            columns = [boxes["boxes"], boxes["scores"][:, None], boxes["labels"][:, None]]
+            self.found.append(_rows(number, columns))
+        for number, boxes in zip(images.tolist(), truth, strict=True):
+            crowd = boxes.get("crowd", torch.zeros_like(boxes["labels"]))
+            self.truth.append(
+                _rows(number, [boxes["boxes"], boxes["labels"][:, None], crowd[:, None]])
+            )
+
+    def compute(self) -> dict[str, torch.Tensor]:
+        """Figures by name; -1 where nothing of that kind is in the data."""
+        images = torch.unique(_joined(self.images).long()).tolist()
+        truth, found = _joined(self.truth).double().cpu(), _joined(self.found).double().cpu()
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints tables
+            stats, precision = self._evaluated(images, truth.reshape(-1, 7), found.reshape(-1, 7))
+        figures = {name: torch.tensor(float(stats[row])) for name, row in _FIGURES.items()}
+        for number, name in enumerate(self.class_names or ()):
+            values = precision[:, :, number, 0, -1]  # all areas, at most 100 boxes
+            known = values[values > -1]
+            figures[f"map_{name}"] = torch.tensor(float(known.mean()) if known.size else -1.0)
+        return figures
+
+    def _evaluated(self, images: list[int], truth: Any, found: Any) -> tuple[Any, Any]:
+        try:
+            from pycocotools.coco import COCO
+            from pycocotools.cocoeval import COCOeval
+        except ImportError as error:
+            raise ValueError(
+                "task detection: mean average precision needs pycocotools; "
+                "pip install -c constraints.txt '.[detection]'"
+            ) from error
+
+        known = COCO()
+        known.dataset = {
+            "images": [{"id": number} for number in images],
+            "categories": [{"id": number} for number in range(self.num_classes)],
+            "annotations": [
+                _annotation(row, number, box, int(label), int(crowd))
+                for row, (number, *box, label, crowd) in enumerate(truth.tolist(), start=1)
+            ],
+        }
+        known.createIndex()
+        results = [
+            {**_annotation(row, number, box, int(label), 0), "score": score}
+            for row, (number, *box, score, label) in enumerate(found.tolist(), start=1)
+        ]
+        guessed = COCO()
+        guessed.dataset = {**known.dataset, "annotations": results}
+        guessed.createIndex()
+        evaluation = COCOeval(known, guessed, "bbox")
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+        return evaluation.stats, evaluation.eval["precision"]
+
+
+def _rows(number: int, columns: list[torch.Tensor]) -> torch.Tensor:
+    values = torch.cat([column.double() for column in columns], 1)
+    return torch.cat([values.new_full((len(values), 1), number), values], 1).flatten()
+
+
+def _joined(state: Any) -> torch.Tensor:
+    """A state as one tensor, before and after it was gathered."""
+    if isinstance(state, torch.Tensor):
+        return state
+    return torch.cat(list(state)) if len(state) else torch.zeros(0)
+
+
+def _annotation(
+    row: int, image: float, box: Sequence[float], label: int, crowd: int
+) -> dict[str, Any]:
+    left, top, right, bottom = box
+    width, height = right - left, bottom - top
+    return {
+        "id": row,
+        "image_id": int(image),
+        "category_id": label,
+        "bbox": [left, top, width, height],
+        "area": width * height,
+        "iscrowd": crowd,
+    }
+
+
+class MaskIou(Metric):
+    """Mean intersection over union and pixel accuracy, over all pixels of all images.
+
+    Args:
+        num_classes: Number of classes.
+        ignore: Classes that have no pixels that count, and are left out of the mean.
+        ignored_id: What stands in the truth where a pixel does not count.
+        class_names: With them, an ``iou_<name>`` for each class that counts.
+    """
+
+    full_state_update = False
+    higher_is_better = True
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        ignore: Sequence[int] = (),
+        ignored_id: int = -100,
+        class_names: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__()
+        self.ignore = tuple(ignore)
+        self.class_names = class_names
+        self.confusion = MulticlassConfusionMatrix(
+            num_classes, ignore_index=ignored_id, validate_args=False
+        )
+
+    def update(self, predicted: torch.Tensor, truth: torch.Tensor) -> None:
+        """Add images: class ids, int64 [B, H, W] each."""
+        self.confusion.update(predicted, truth)
+
+    def compute(self) -> dict[str, torch.Tensor]:
+        """``miou`` over the classes that occur in truth or prediction, ``pixel_accuracy``, ..."""
+        matrix = self.confusion.compute().double()
+        hits = matrix.diagonal()
+        union = matrix.sum(0) + matrix.sum(1) - hits
+        counts = union > 0
+        counts[[number for number in self.ignore if number < len(counts)]] = False
+        iou = hits / union.clamp(min=1)
+        figures = {
+            "miou": iou[counts].mean() if counts.any() else iou.new_zeros(()),
+            "pixel_accuracy": hits.sum() / matrix.sum().clamp(min=1),
+        }
+        for number, name in enumerate(self.class_names or ()):
+            if number not in self.ignore:
+                figures[f"iou_{name}"] = iou[number]
+        return figures
+
+    def reset(self) -> None:
+        """Forget everything."""
+        super().reset()
+        self.confusion.reset()
+
+
+class NamedMetrics(nn.ModuleDict):
+    """Collections of metrics by name; a figure is called ``<name>_<figure>``."""
+
+    def compute(self) -> dict[str, torch.Tensor]:
+        """All figures, over all ranks."""
+        metrics: dict[str, Any] = dict(self.items())
+        return {
+            f"{name}_{figure}": value
+            for name, collection in metrics.items()
+            for figure, value in collection.compute().items()
+        }
+
+    def reset(self) -> None:
+        """Forget everything."""
+        collections: Any = self.values()
+        for collection in collections:
+            collection.reset()
+
+
+class ExplainedVariance(R2Score):
+    """R2 as `torchmetrics.R2Score` has it; NaN over fewer than two samples."""
+
+    def compute(self) -> torch.Tensor:
+        """The score over all ranks."""
+        if self.total < 2:
+            return torch.full((), float("nan"), device=self.total.device)
+        return super().compute()
+
+
+RANKS = (1, 5, 10)
+_QUERIES_AT_ONCE = 256
+_BOTH, _QUERY, _GALLERY = 0, 1, 2
+
+
+class Retrieval(Metric):
+    """Cumulative matching characteristics (CMC) and mean average precision (mAP).
+
+    Each query ranks the gallery by the distance of the features. By the protocol of Zheng et al.,
+    "Scalable Person Re-identification: A Benchmark" (Market-1501), ICCV 2015: what the query's own
+    camera took of its identity, and what is nobody (an identity below 0), is left out of its
+    ranking; a query of which nothing is left to find does not count. The average precision of a
+    query is the mean over its finds of the precision there. Of equal distances, the lower
+    position comes first.
+
+    Without roles, each image is a query among all others.
+
+    Everything is kept until the end; ranks are put together by the images' positions.
+    """
+
+    full_state_update = False
+    higher_is_better = True
+    rows: list[torch.Tensor]
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Flat and of one type, so that a rank that saw nothing can be joined to the others.
+        self.set_dtype(torch.float64)
+        self.add_state("rows", default=[], dist_reduce_fx="cat")
+
+    def update(
+        self,
+        positions: torch.Tensor,
+        features: torch.Tensor,
+        identities: torch.Tensor,
+        cameras: torch.Tensor,
+        roles: torch.Tensor,
+    ) -> None:
+        """Add images.
+
+        Args:
+            positions: Unique over all ranks, int64 [B].
+            features: float [B, D].
+            identities: int64 [B]; below 0: nobody.
+            cameras: int64 [B]; below 0: not known.
+            roles: int64 [B]: 1 for a query, 2 for the gallery, 0 for both.
+        """
+        columns = [positions, identities, cameras, roles]
+        marks = torch.stack([column.double() for column in columns], 1)
+        size = marks.new_full((len(marks), 1), features.shape[1])
+        self.rows.append(torch.cat([size, marks, features.double()], 1).flatten())
+
+    def compute(self) -> dict[str, torch.Tensor]:
+        """``rank_1``, ``rank_5``, ``rank_10`` and ``map``, each 0 .. 1; 0 if no query counts."""
+        rows = _joined(self.rows)
+        found, precision = _searched(rows) if len(rows) else ([], [])
+        if not found:
+            return _figures(torch.zeros(0, max(RANKS)), torch.zeros(0))
+        return _figures(torch.stack(found).double(), torch.stack(precision))
+
+
+def _searched(rows: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Rank the gallery for each query: ranks by which something is found, and the precision."""
+    table = rows.double().reshape(-1, 5 + int(rows[0]))
+    table = table[table[:, 1].argsort(stable=True)]
+    _, positions, identities, cameras, roles = table[:, :5].long().unbind(1)
+    features = table[:, 5:].float()
+    gallery = ((roles != _QUERY) & (identities >= 0)).nonzero()[:, 0]
+    queries = ((roles != _GALLERY) & (identities >= 0)).nonzero()[:, 0]
+    found: list[torch.Tensor] = []
+    precision: list[torch.Tensor] = []
+    for some in queries.split(_QUERIES_AT_ONCE):
+        distances = torch.cdist(
+            features[some], features[gallery], compute_mode="donot_use_mm_for_euclid_dist"
+        )
+        alike = identities[some][:, None] == identities[gallery]
+        seen = (cameras[some][:, None] == cameras[gallery]) & (cameras[some][:, None] >= 0)
+        left_out = (alike & seen) | (positions[some][:, None] == positions[gallery])
+        for distance, hit, kept in zip(distances, alike, ~left_out, strict=True):
+            hits = hit[kept][distance[kept].argsort(stable=True)]
+            if hits.any():
+                ranks = hits.nonzero()[:, 0] + 1
+                counts = torch.arange(1, len(ranks) + 1, device=ranks.device)
+                precision.append((counts / ranks).double().mean())
+                found.append(torch.arange(1, max(RANKS) + 1, device=ranks.device) >= ranks[0])
+    return found, precision
+
+
+def _figures(found: torch.Tensor, precision: torch.Tensor) -> dict[str, torch.Tensor]:
+    count = max(len(precision), 1)
+    figures = {f"rank_{rank}": found[:, rank - 1].sum() / count for rank in RANKS}
+    return {**figures, "map": precision.sum() / count}

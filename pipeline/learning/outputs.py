@@ -1,0 +1,76 @@
+"""Read the outputs of a model row by row: take them, average them, tell them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from penstock.core.sample import Batch
+
+if TYPE_CHECKING:
+    import torch
+
+
+def output_of(outputs: Any, name: str, *, task: str, expected: str) -> Any:
+    """Take one of a model's outputs.
+
+    Raises:
+        ValueError: There is none of that name; the message says what is `expected`.
+    """
+    if not isinstance(outputs, Mapping) or name not in outputs:
+        given = ", ".join(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
+        raise ValueError(f"task {task}: the model gave {given}; expected {expected}")
+    return outputs[name]
+
+
+def logits_of(outputs: Any, *, task: str) -> torch.Tensor:
+    """Take the logits: all that a model gives, or what it calls so in a dict.
+
+    Raises:
+        ValueError: It gives a dict without them.
+    """
+    if not isinstance(outputs, Mapping):
+        return outputs
+    expected = "logits, or a dict that has them as 'logits'"
+    return output_of(outputs, "logits", task=task, expected=expected)
+
+
+def mean_over_valid(by_row: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
+    """Average [B, ...] over the rows that are valid; 0, with a gradient of 0, if none is.
+
+    Args:
+        by_row: float [B, ...].
+        valid: bool [B]; None: all rows are.
+    """
+    if valid is None:
+        return by_row.mean(0)
+    # `where` and not a product: an infinite loss in padding must not turn into a NaN.
+    kept = by_row.where(valid.reshape(-1, *[1] * (by_row.ndim - 1)), by_row.new_zeros(()))
+    return kept.sum(0) / valid.sum().clamp(min=1)
+
+
+def valid_rows(batch: Batch, *values: Any) -> tuple[Any, ...]:
+    """Take the valid rows of tensors [B, ...]; all of them where the batch does not say."""
+    valid = batch.get("valid")
+    return values if valid is None else tuple(value[valid] for value in values)
+
+
+def named(ids: Iterable[int], names: Sequence[str] | None) -> list[str | int]:
+    """The names of class ids; the ids themselves where classes have no names."""
+    return [number if names is None else names[number] for number in ids]
+
+
+def size_of(image: torch.Tensor) -> tuple[int, int]:
+    """Height and width of float images [..., C, H, W], or uint8 [..., H, W, C]."""
+    height, width = image.shape[-2:] if image.is_floating_point() else image.shape[-3:-1]
+    return height, width
+
+
+def image_sizes(batch: Batch) -> dict[str, list[int]]:
+    """``image_height`` and ``image_width`` of each image as the model got it, in pixels."""
+    images: Any = batch["image"]
+    sizes = [size_of(image) for image in images]
+    return {
+        "image_height": [height for height, _ in sizes],
+        "image_width": [width for _, width in sizes],
+    }

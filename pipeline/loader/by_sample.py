@@ -1,0 +1,175 @@
+"""A batch made sample by sample: records, or items of a stream, read, decoded and transformed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock.core.sample import BadSample, Sample
+from penstock.core.stage_times import StageTimes
+from penstock.pipeline.loader.contract import BatchTask
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from penstock.core.contracts import DatasetCapabilities, StagedDataset
+
+_PIECE_BYTES = 2 << 20
+_QUARANTINED = "quarantined: it killed the worker that computed it"
+
+
+@dataclass
+class Work:
+    """Records, times and memory that the samples of a batch are made with.
+
+    Attributes:
+        records: What was read ahead, a record for each row; None: nothing was.
+        times: Added to while the batch is computed.
+        allocate: Gives memory for the batch's images, uint8 [n, H, W, C], or None.
+    """
+
+    records: Sequence[Any] | None
+    times: StageTimes
+    allocate: Callable[[], NDArray[np.uint8] | None] = lambda: None
+
+    @cached_property
+    def images(self) -> NDArray[np.uint8] | None:
+        """Memory for the batch's images, asked for where it is first needed: not while reading."""
+        return self.allocate()
+
+
+class BySample:
+    """Has a dataset make the samples of a task.
+
+    Args:
+        dataset: Indexed data or a stream.
+        can: What it can do besides: read apart, and say how much memory records take.
+    """
+
+    def __init__(self, dataset: Any, can: DatasetCapabilities) -> None:
+        self._dataset = dataset  # of which kind, the task says
+        self._stages = can.staged
+        self._held_bytes = can.held_bytes
+
+    def __call__(self, task: BatchTask, work: Work) -> list[Sample | BadSample]:
+        """Make the sample of each row of a task, or say why there is none.
+
+        Raises:
+            Exception: Whatever a component raised, with a note that names key and position.
+        """
+        rows = np.arange(task.positions.size)
+        if not task.quarantined:
+            return self._noted(task, rows, work)
+        held = np.isin(task.positions, np.asarray(task.quarantined, np.int64))
+        made = iter(self._noted(task, rows[~held], work) if not held.all() else [])
+        return [self._quarantined(task, row) if held[row] else next(made) for row in rows.tolist()]
+
+    def read(self, task: BatchTask) -> Sequence[Any]:
+        """Read the records of a task, where reading is apart."""
+        assert self._stages is not None
+        return self._stages.read(task.indices, task.positions, task.epoch)
+
+    def _quarantined(self, task: BatchTask, row: int) -> BadSample:
+        index = int(task.indices[row]) if task.items is None else -1
+        position = int(task.positions[row])
+        return BadSample(index, self._key(task, row), position, _QUARANTINED, "loader")
+
+    def _noted(self, task: BatchTask, rows: Any, work: Work) -> list[Sample | BadSample]:
+        try:
+            return self._made(task, rows, work)
+        except Exception as error:
+            error.add_note(f"while computing {self._failing(task, rows)}")
+            raise
+
+    def _failing(self, task: BatchTask, rows: Any) -> str:
+        """Find the sample that raises: they are pure, so it does so alone."""
+        for row in rows.tolist():
+            try:
+                self._made(task, np.array([row]), Work(None, StageTimes()))
+            except Exception:
+                return (
+                    f"{self._key(task, row)!r} at position {task.positions[row]} of epoch "
+                    f"{task.epoch} (batch {task.number})"
+                )
+        return f"batch {task.number} of epoch {task.epoch}: each of its samples alone is fine"
+
+    def _key(self, task: BatchTask, row: int) -> str:
+        if task.items is not None:
+            return f"item {task.positions[row]}"
+        key: str = self._dataset.index.keys(task.indices[row : row + 1])[0]
+        return key
+
+    def _made(self, task: BatchTask, rows: Any, work: Work) -> list[Sample | BadSample]:
+        # Rows of the batch that are held back leave a gap, and then the images are collated.
+        whole = len(rows) == task.positions.size
+        positions = task.positions[rows]
+        made: list[Sample | BadSample]
+        if task.items is not None:
+            items = [task.items[row] for row in rows]
+            made = self._dataset.fetch_items(
+                items, positions, task.epoch, rows=work.images if whole else None, times=work.times
+            )
+        elif self._stages is None:
+            made = self._dataset.fetch(task.indices[rows], positions, task.epoch)
+        else:
+            made = self._in_stages(self._stages, task, rows, work)
+        return made
+
+    def _in_stages(
+        self, stages: StagedDataset, task: BatchTask, rows: Any, work: Work
+    ) -> list[Sample | BadSample]:
+        """Read and finish, in pieces so that large records are not all held at once."""
+        indices, positions = task.indices[rows], task.positions[rows]
+        whole = len(rows) == task.positions.size
+        pieces = [slice(0, len(rows))]
+        if work.records is None and self._held_bytes is not None:
+            pieces = pieces_of(self._held_bytes(indices), indices.size)
+        made: list[Sample | BadSample] = []
+        for piece in pieces:
+            records: Sequence[Any]
+            if work.records is None:
+                start = time.perf_counter()
+                records = stages.read(indices[piece], positions[piece], task.epoch)
+                work.times.read += time.perf_counter() - start
+                work.times.count(records)
+            else:
+                records = [work.records[row] for row in rows.tolist()]
+            images = work.images if whole else None  # memory is asked for after the first reading
+            into = None if images is None else images[piece]
+            made += stages.finish(
+                records, positions[piece], task.epoch, rows=into, times=work.times
+            )
+            del records  # let go before the next ones are read
+        return made
+
+
+def pieces_of(sizes: NDArray[Any] | None, count: int) -> list[slice]:
+    """Cut the records of a batch into runs of some 2 MB.
+
+    A batch of photographs holds its pixels, and beside them no more encoded files than these: of
+    128 photographs of 5 MB each, a worker would else hold 640 MB at a time.
+
+    Args:
+        sizes: Bytes of each, integers [n]; None: unknown, all is one run.
+        count: Number of records.
+
+    Returns:
+        Runs in order that together are the batch; each has at least one record, and a single
+        one may be larger.
+    """
+    whole = [slice(0, count)]
+    if sizes is None:
+        return whole
+    ends = np.cumsum(sizes, dtype=np.int64)
+    if not ends.size or ends[-1] <= _PIECE_BYTES:
+        return whole
+    # A record belongs to the piece in which its middle would lie if all were cut evenly.
+    middles = ends - np.diff(ends, prepend=0) // 2
+    cuts = np.flatnonzero(np.diff(middles // _PIECE_BYTES)) + 1
+    return [slice(start, stop) for start, stop in pairwise([0, *cuts.tolist(), count])]

@@ -1,0 +1,62 @@
+"""Hashes of batches, to compare what two runs were given: pixels, labels and order."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from penstock.core.sample import Batch, Keys
+
+
+def batch_digest(batch: Batch) -> str:
+    """Hash of everything in a batch: names, dtypes, shapes and every byte."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(batch):
+        digest.update(name.encode())
+        _add(digest, batch[name])
+    return digest.hexdigest()
+
+
+def row_digests(batch: Batch) -> list[str]:
+    """Hash of every valid row of a batch, whatever rows stand beside it.
+
+    What a collate filled a row up with, to the length of its batch, is left out.
+    """
+    rows = []
+    for row, valid in enumerate(batch["valid"].tolist()):
+        if valid:
+            digest = hashlib.blake2b(digest_size=16)
+            for name in sorted(batch):
+                if not (
+                    name.endswith("_mask") and f"{name.removesuffix('_mask')}_lengths" in batch
+                ):
+                    digest.update(name.encode())
+                    _add(digest, _unpadded(batch, name, row))
+            rows.append(digest.hexdigest())
+    return rows
+
+
+def _unpadded(batch: Batch, name: str, row: int) -> Any:
+    """The row's part of a field; of a padded one, with its own lengths."""
+    if f"{name}_lengths" not in batch:
+        return batch[name][row]
+    lengths = batch[f"{name}_lengths"][row].reshape(-1).tolist()
+    return batch[name][row][tuple(slice(length) for length in lengths)]
+
+
+def _add(digest: Any, value: Any) -> None:
+    if hasattr(value, "numpy"):
+        value = value.detach().cpu().contiguous().numpy()
+    if hasattr(value, "tobytes"):
+        digest.update(f"{value.dtype} {value.shape}".encode())
+        digest.update(value.tobytes())
+    elif isinstance(value, dict):
+        for key in sorted(value):
+            digest.update(str(key).encode())
+            _add(digest, value[key])
+    elif isinstance(value, (list, tuple, Keys)):
+        digest.update(f"list {len(value)}".encode())
+        for item in value:
+            _add(digest, item)
+    else:
+        digest.update(f"{type(value).__name__} {value!r}".encode())

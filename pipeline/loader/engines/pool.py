@@ -1,0 +1,268 @@
+"""Worker pools: what one does, and how its deliveries come in order."""
+
+from __future__ import annotations
+
+import logging
+import queue
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.core.cores import usable_cores
+from penstock.pipeline.loader.bundles import MOST_BATCHES, can_join
+from penstock.pipeline.loader.contract import BatchTask, Delivery
+
+if TYPE_CHECKING:
+    from penstock.pipeline.loader.compute import BatchComputer
+    from penstock.pipeline.loader.settings import LoaderSettings
+
+_logger = logging.getLogger(__name__)
+
+_said: set[str] = set()
+
+
+@dataclass(slots=True)
+class Usage:
+    """Times of computing.
+
+    Attributes:
+        batches: Batches computed.
+        wall_s: Seconds that threads were at them.
+        cpu_s: Seconds of processor time in that; the rest is waiting for the interpreter, for
+            a core or for data.
+    """
+
+    batches: int = 0
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.batches + other.batches, self.wall_s + other.wall_s, self.cpu_s + other.cpu_s
+        )
+
+    def __sub__(self, other: Usage) -> Usage:
+        return Usage(
+            self.batches - other.batches, self.wall_s - other.wall_s, self.cpu_s - other.cpu_s
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLayout:
+    """The threads that compute; with none of either kind, the consumer's own thread does.
+
+    Attributes:
+        threads: Threads of this process.
+        processes: Threads of each worker process.
+    """
+
+    threads: int = 0
+    processes: tuple[int, ...] = ()
+
+    @classmethod
+    def spread(cls, workers: int, processes: int) -> WorkerLayout:
+        """As many workers, spread evenly over worker processes; over none: of this process."""
+        if not processes or not workers:
+            return cls(threads=workers)
+        shares = (workers // processes + (n < workers % processes) for n in range(processes))
+        return cls(processes=tuple(shares))
+
+    def __str__(self) -> str:
+        if not self.processes:
+            many = _counted(self.threads, "thread")
+            return f"{many} of this process" if self.threads else "the consumer's own thread"
+        low, high = min(self.processes), max(self.processes)
+        threads = _counted(high, "thread") if low == high else f"{low} to {high} threads"
+        each = " each" if len(self.processes) > 1 else ""
+        return f"{_counted(len(self.processes), 'process', 'es')} of {threads}{each}"
+
+
+class Pending:
+    """A task that a pool was given, and what comes of it.
+
+    That crosses in a queue of the interpreter's own. A lock taken in Python code is left locked by
+    a Ctrl-C that comes right after it was taken, and whoever needs it next waits for ever.
+
+    Attributes:
+        task: The task.
+    """
+
+    __slots__ = ("_outcomes", "task")
+
+    def __init__(self, task: BatchTask) -> None:
+        self.task = task
+        self._outcomes: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def put(self, outcome: Any) -> None:
+        """Hand over what came of the task; nobody may be there any more who takes it."""
+        self._outcomes.put(outcome)
+
+    def take(self, timeout_s: float) -> Any:
+        """Wait for what came of the task; None if it does not come in time."""
+        try:
+            return self._outcomes.get(timeout=max(0.0, timeout_s))
+        except queue.Empty:
+            return None
+
+
+class WorkerPool(Protocol):
+    """Workers that compute tasks, in any order."""
+
+    @property
+    def depth(self) -> int:
+        """Tasks, or bundles of tasks, that it is given before the first of them is taken."""
+
+    @property
+    def rows_together(self) -> int:
+        """Rows of small batches that it is best given at once; 0: a batch at a time."""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether its workers are of this process, and not of one that this is a copy of."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it computes at once; raises why it never will."""
+
+    @property
+    def usage(self) -> Usage:
+        """Times that its threads of this process have spent on computing."""
+
+    def submit(self, tasks: Sequence[BatchTask]) -> list[Pending]:
+        """Give tasks, to be computed as one, to the next worker that is idle."""
+
+    def take(self, pending: Pending) -> Delivery:
+        """Wait for what comes of a task; raises what its computation raised."""
+
+    def drop(self) -> None:
+        """Forget all that was submitted: what is waiting, running or done."""
+
+    def close(self) -> None:
+        """End the workers."""
+
+
+def demanded_layout(compute: BatchComputer, settings: LoaderSettings) -> WorkerLayout | None:
+    """The layout that settings and components leave no choice of; None if they do.
+
+    Raises:
+        ValueError: A component needs a process of its own and may not have one.
+    """
+    workers, processes = settings.workers, settings.processes
+    if workers and compute.global_random:
+        if processes == 0:
+            raise ValueError(
+                "loader.processes is 0, and a component draws from global random states, which "
+                "threads share; set loader.processes=null for a process per worker, or "
+                "loader.num_workers=0"
+            )
+        return WorkerLayout.spread(workers, workers)
+    if not workers or processes is not None:
+        return WorkerLayout.spread(workers, processes or 0)
+    return None
+
+
+def warn_about_cores(settings: LoaderSettings) -> None:
+    """Say once that more workers were asked for than there are cores."""
+    workers, cores = settings.workers, usable_cores()
+    if settings.num_workers != "auto" and workers > cores and "cores" not in _said:
+        _said.add("cores")
+        _logger.warning(
+            "loader.num_workers=%d on %d CPU cores: it works, but more workers than cores "
+            "take memory and gain nothing unless they wait for a network",
+            workers, cores,
+        )  # fmt: skip
+
+
+def deliver(
+    tasks: Iterator[BatchTask], pool_of_next: Callable[[], WorkerPool]
+) -> Iterator[tuple[WorkerPool, Delivery]]:
+    """Let worker pools compute tasks, and hand their deliveries over in order.
+
+    Args:
+        tasks: What to compute; what they raise is raised after all that came before.
+        pool_of_next: Who computes the next task. Pools may change at any task: what was given
+            to the one before is taken from it when its turn comes.
+
+    Yields:
+        Each delivery, and the pool that computed it.
+
+    Raises:
+        Exception: What the pools or the tasks raise.
+    """
+    source = _UntilError(tasks)
+    ahead: deque[tuple[WorkerPool, list[Pending]]] = deque()
+    _submit(source, ahead, pool_of_next)
+    while ahead:
+        pool, bundle = ahead.popleft()
+        for number, pending in enumerate(bundle):
+            taken = [pool.take(pending)]
+            if number == 0:
+                _submit(source, ahead, pool_of_next)
+            yield pool, taken.pop()  # kept nowhere here: this may stand still for an evaluation
+    if source.error is not None:
+        raise source.error
+
+
+def _submit(
+    source: _UntilError,
+    ahead: deque[tuple[WorkerPool, list[Pending]]],
+    pool_of_next: Callable[[], WorkerPool],
+) -> None:
+    """Give tasks out until as many are ahead as the pool of the next one computes.
+
+    Tasks that go out together count as one.
+    """
+    while len(ahead) < (pool := pool_of_next()).depth:
+        tasks = source.bundle(pool.rows_together)
+        if not tasks:
+            return
+        ahead.append((pool, pool.submit(tasks)))
+
+
+class _UntilError:
+    """Tasks until they end or raise, so that what came before an error is delivered first."""
+
+    def __init__(self, tasks: Iterator[BatchTask]) -> None:
+        self._tasks = tasks
+        self._next: BatchTask | None = None
+        self._most = 1  # the first bundle is one batch, since somebody waits for that
+        self.error: Exception | None = None
+
+    def bundle(self, most_rows: int) -> list[BatchTask]:
+        """The next tasks, to be computed as one: up to twice as many each time; none at the end.
+
+        Args:
+            most_rows: Rows that they may have together; the first one may have more.
+        """
+        first = self._take()
+        if first is None:
+            return []
+        bundle, rows = [first], first.positions.size
+        if 2 * rows > most_rows:
+            return bundle
+        most, self._most = self._most, min(2 * self._most, MOST_BATCHES)
+        for _ in range(most - 1):
+            task = self._take()
+            if task is None:
+                break
+            rows += task.positions.size
+            if rows > most_rows or not can_join(first, task):
+                self._next = task
+                break
+            bundle.append(task)
+        return bundle
+
+    def _take(self) -> BatchTask | None:
+        task, self._next = self._next, None
+        if task is not None or self.error is not None:
+            return task
+        try:
+            return next(self._tasks, None)
+        except Exception as error:
+            self.error = error
+            return None
+
+
+def _counted(number: int, noun: str, plural: str = "s") -> str:
+    return f"{number} {noun}{'' if number == 1 else plural}"

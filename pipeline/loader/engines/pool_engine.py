@@ -1,0 +1,190 @@
+"""The engine of worker pools: of the one that is asked for, or of those that are tried."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from penstock.core.processes import end_unused_server, interrupts_held, start_server
+from penstock.pipeline.loader.contract import BatchTask, Delivery
+from penstock.pipeline.loader.engines.batch_memory import pins
+from penstock.pipeline.loader.engines.calibration import Calibration
+from penstock.pipeline.loader.engines.pool import (
+    WorkerLayout,
+    WorkerPool,
+    deliver,
+    warn_about_cores,
+)
+from penstock.pipeline.loader.engines.worker import PRELOADED
+from penstock.pipeline.loader.read_ahead import ReadAhead, reads_ahead
+from penstock.pipeline.loader.worker_errors import LoaderClosedError
+
+if TYPE_CHECKING:
+    from penstock.pipeline.loader.compute import BatchComputer
+    from penstock.pipeline.loader.settings import LoaderSettings
+
+_logger = logging.getLogger(__name__)
+
+
+class PoolEngine:
+    """An engine of worker pools, each started when it is first needed.
+
+    Args:
+        compute: A task to a delivery.
+        settings: How far workers compute ahead, and whether they stay from one run to the next.
+        calibration: Says which layout of workers is to compute.
+
+    Attributes:
+        calibration: The same.
+        pools: Those that run, by layout.
+        is_settled: Nothing is tried any more, and what was tried has ended.
+    """
+
+    def __init__(
+        self, compute: BatchComputer, settings: LoaderSettings, calibration: Calibration
+    ) -> None:
+        self.calibration = calibration
+        self._compute = compute
+        self._settings = settings
+        self._first = calibration.layout
+        self.pools: dict[WorkerLayout, WorkerPool] = {}
+        self._finalizers: dict[WorkerLayout, weakref.finalize[..., PoolEngine]] = {}
+        self._is_closed = True
+        self.is_settled = self._said = calibration.is_over
+        if self._first.processes:
+            start_server(settings.multiprocessing_context, PRELOADED)
+
+    @property
+    def choice(self) -> str:
+        """Say who computes, and why."""
+        layout, reason = self.calibration.layout, self.calibration.reason
+        return f"{layout} ({reason})" if reason else str(layout)
+
+    def run(self, tasks: Iterator[BatchTask]) -> Iterator[Delivery]:
+        """Deliver every task, in order.
+
+        Raises:
+            LoaderClosedError: Another thread closed the engine.
+            LoaderTimeoutError: No batch came within `timeout_s` from threads of this process.
+            WorkerError: Worker processes cannot be started, or a batch ends every one of them.
+            ValueError: The data set cannot be sent to worker processes.
+        """
+        self._is_closed = False
+        self.calibration.begin()
+        if not all(pool.is_own for pool in self.pools.values()):
+            # After a fork there are no workers here, whatever was copied.
+            self.pools, self._finalizers = {}, {}
+        intact = False
+        try:
+            for pool, delivery in deliver(tasks, self._pool_of_next):
+                looks = not self.is_settled
+                if looks:
+                    self._note(pool, delivery)
+                handed = [delivery]
+                del delivery  # kept nowhere here, however long the consumer takes
+                yield handed.pop()
+                if looks:
+                    self.calibration.asked()
+            intact = True
+        except GeneratorExit:
+            intact = True
+            raise
+        finally:
+            for pool in self.pools.values():
+                pool.drop()
+            if intact and not self.is_settled:
+                self.calibration.ended()
+                if self.calibration.is_over:
+                    self._settle()
+            # After an error nothing is known of the workers: threads may hang.
+            if not (intact and self._settings.persistent_workers):
+                self.close()
+
+    def close(self) -> None:
+        """End threads and processes; the next run starts new ones, of what was chosen."""
+        self._is_closed = True
+        for layout in list(self.pools):
+            self._close(layout)
+
+    def _pool_of_next(self) -> WorkerPool:
+        """The pool that should compute, or the first one while that is not ready yet."""
+        while True:
+            if self._is_closed:  # by another thread
+                raise LoaderClosedError
+            layout = self.calibration.layout
+            pool = self.pools.get(layout) or self._start(layout)
+            try:
+                if pool.is_ready or layout == self._first:
+                    return pool
+            except Exception as error:  # why it never will be ready
+                if self.calibration.is_over:  # it was chosen: it has computed before
+                    raise
+                self._close(layout)
+                self.calibration.failed(str(error))
+                continue
+            self.is_settled = False  # the first one is to be ended again
+            return self.pools.get(self._first) or self._start(self._first)
+
+    def _note(self, pool: WorkerPool, delivery: Delivery) -> None:
+        """Let the calibration know of a delivery, and end the pools that are not chosen."""
+        layout = next(key for key, value in self.pools.items() if value is pool)
+        calibration = self.calibration
+        if not calibration.is_over:
+            if delivery.number == 0:  # who knows what the consumer did between two epochs
+                calibration.begin()
+            calibration.delivered(layout, delivery.positions, pool.usage)
+        elif layout == calibration.layout:
+            self._settle()
+
+    def _settle(self) -> None:
+        """End the pools that were not chosen, and the server where no processes were."""
+        self.is_settled = True
+        if not self._said:
+            self._said = True
+            _logger.info("loader: computed by %s", self.choice)
+        layout = self.calibration.layout
+        for other in [other for other in self.pools if other != layout]:
+            self._close(other)
+        if not layout.processes:
+            end_unused_server()
+
+    def _start(self, layout: WorkerLayout) -> WorkerPool:
+        with interrupts_held():
+            pool = self.pools[layout] = start_pool(layout, self._compute, self._settings)
+            # For an engine that is forgotten; at exit the pool sees to it by itself.
+            finalizer = self._finalizers[layout] = weakref.finalize(self, pool.close)
+            finalizer.atexit = False
+        return pool
+
+    def _close(self, layout: WorkerLayout) -> None:
+        self._finalizers.pop(layout).detach()
+        self.pools.pop(layout).close()
+
+
+def start_pool(
+    layout: WorkerLayout, compute: BatchComputer, settings: LoaderSettings
+) -> WorkerPool:
+    """Start the workers of a layout."""
+    from penstock.pipeline.loader.engines.inline import ConsumerPool
+    from penstock.pipeline.loader.engines.processes import ProcessPool
+    from penstock.pipeline.loader.engines.threads import ThreadPool
+
+    if layout == WorkerLayout():
+        return ConsumerPool(compute, settings)
+    warn_about_cores(settings)
+    ahead = settings.read_ahead if reads_ahead(compute, settings.read_ahead) else 0
+    depth = settings.workers * settings.prefetch_factor + ahead
+    if layout.processes:
+        return ProcessPool(
+            compute, settings, threads=layout.processes, depth=depth, read_ahead=ahead
+        )
+    return ThreadPool(
+        compute,
+        layout.threads,
+        depth=depth,
+        timeout_s=settings.timeout_s,
+        pinned=pins(settings),
+        reader=ReadAhead(compute.read, ahead) if ahead else None,
+    )

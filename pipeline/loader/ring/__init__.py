@@ -1,1 +1,0 @@
-"""The ring engine from inside: threads, worker processes, slots of shared memory, and faults."""

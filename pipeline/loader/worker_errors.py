@@ -1,0 +1,108 @@
+"""Errors of workers on their way to the user: an exception, an end, silence."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from typing import NoReturn
+
+from penstock.core.processes import signal_name, why_no_processes
+from penstock.core.user_errors import is_explained
+
+
+class LoaderTimeoutError(RuntimeError):
+    """No batch came in time."""
+
+
+class LoaderClosedError(RuntimeError):
+    """The loader was closed while another thread waited for a batch."""
+
+    def __init__(self) -> None:
+        super().__init__("loader: it was closed while another thread waited for a batch")
+
+
+class WorkerError(RuntimeError):
+    """An exception of a worker that could not be sent as it was, or the worker's own end."""
+
+
+class WorkerTraceback(Exception):
+    """Carries the traceback of a worker as text; the cause of the exception raised here."""
+
+    from_worker = True
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exception on its way from a worker to the consumer."""
+
+    error: BaseException
+    text: str
+    explained: bool = False
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """The exception with its traceback as text, in a form that survives pickling."""
+        explained = is_explained(error)
+        lines = "".join(traceback.format_exception(error))
+        text = f'in worker process {os.getpid()}:\n"""\n{lines}"""'
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:
+            notes = "; ".join(getattr(error, "__notes__", []))
+            error = WorkerError(f"{type(error).__name__}: {error} ({notes})")
+        return cls(error, text, explained)
+
+    def raise_error(self) -> NoReturn:
+        """Raise the exception here, with the worker's traceback as its cause if it needs one."""
+        if self.explained:
+            raise self.error
+        raise self.error from WorkerTraceback(self.text)
+
+
+def describe_death(workers: Sequence[BaseProcess]) -> str | None:
+    """Say in one line how the first worker that died did; None if all are alive."""
+    for worker in workers:
+        worker.join(timeout=0)
+        if worker.is_alive():
+            continue
+        code = worker.exitcode
+        if code is not None and code < 0:
+            how = f"was killed by signal {-code} ({signal_name(-code)})"
+        else:
+            how = f"ended with exit code {code}"
+        return f"loader: worker process {worker.pid} {how}; {_cause(code)}"
+    return None
+
+
+def _cause(code: int | None) -> str:
+    if code == -signal.SIGKILL:
+        return (
+            "often the system ran out of memory: lower loader.num_workers, "
+            "loader.prefetch_factor or loader.batch_size"
+        )
+    if code == -signal.SIGBUS:
+        return (
+            "often /dev/shm is full: enlarge it (docker run --shm-size=8g) or lower "
+            "loader.prefetch_factor or loader.batch_size"
+        )
+    if code in (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGFPE, -signal.SIGILL):
+        return (
+            "a native library crashed, often over one damaged file: find it with "
+            "loader.engine=inline"
+        )
+    if code is not None and code > 0:
+        if (reason := why_no_processes("spawn")) is not None:
+            return f"its traceback stands above; {reason}"
+        return (
+            "its traceback stands above, if it had one; if it could not start, try "
+            "loader.engine=inline"
+        )
+    return "something outside of this program ended it"

@@ -1,1 +1,0 @@
-"""Metrics that torchmetrics has not, or not without more libraries."""

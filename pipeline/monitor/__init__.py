@@ -1,1 +1,0 @@
-"""Watching a running program: its memory."""

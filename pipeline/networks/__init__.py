@@ -1,1 +1,0 @@
-"""The torch modules behind the registered models."""

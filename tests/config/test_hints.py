@@ -1,0 +1,101 @@
+"""What a hint says to type works when it is typed."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from penstock.core import registry
+from penstock.pipeline.config.composition import ROOT, compose
+from penstock.pipeline.config.discovery import load_builtin
+from penstock.pipeline.config.errors import ConfigError
+
+CASES = [
+    ("image_size=32", "augment.image_size=32"),
+    ("img_size=32", "augment.image_size=32"),
+    ("dataset.image_size=32", "augment.image_size=32"),
+    ("batch_size=32", "loader.batch_size=32"),
+    ("lr=0.1", "optimizer.lr=0.1"),
+    ("epochs=3", "trainer.max_epochs=3"),
+    ("device=cpu", "trainer.device=cpu"),
+    ("trainer.accelerator=cpu", "trainer.device=cpu"),
+    ("trainer.precision=16", "trainer.amp=fp16"),
+    ("trainer.precision=bf16-mixed", "trainer.amp=bf16"),
+    ("trainer.precision=32", "trainer.amp=off"),
+    ("use_amp=true", "trainer.amp=fp16"),
+    ("fp16=true", "trainer.amp=fp16"),
+    ("trainer.val_check_interval=0.5", "trainer.validate_every=1"),
+    ("trainer.check_val_every_n_epoch=2", "trainer.validate_every=2"),
+    ("trainer.save_every=10", "trainer.checkpoint_every=10"),
+    ("trainer.fast_dev_run=true", "debug=one_batch"),
+    ("trainer.enable_progress_bar=false", "trainer.progress=off"),
+    ("scheduler.warmup_epochs=3", "scheduler.warmup=0.05"),
+    ("loader.generator=x", "seed=1"),
+    ("loader.batch_sampler=x", "sampler=balanced_batch sampler.classes=4"),
+    ("shuffle=true", "sampler=random"),
+    ("task.class_weights=[1,2]", "sampler=weighted"),
+    ("dataset=map", "dataset=image_folder"),
+    ("transform=RandomCrop",
+     "augment.train.my_step._target_=albumentations.RandomCrop"),
+    ("sampler=WeightedRandomSampler", "sampler=weighted"),
+    ("sampler=SequentialSampler", "sampler=sequential"),
+    ("scheduler=CosineAnnealingLR", "scheduler=cosine"),
+    ("scheduler=ReduceLROnPlateau", "scheduler=plateau"),
+    ("logger=wandb", "logger=tensorboard"),
+    ("optimizer=Adam", "optimizer=adam"),
+    ("trainer.resume=true", "trainer.resume=auto"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "typed"), CASES, ids=[given for given, _ in CASES])
+def test_what_a_hint_says_to_type_composes(given, typed):
+    with pytest.raises(ConfigError) as error:
+        compose([given])
+    [problem] = error.value.problems
+    assert f"type {typed}" in problem.message or f" {typed}" in problem.message
+    size = ["augment.train.my_step.height=16", "augment.train.my_step.width=16"]
+    compose([*typed.split(), *(size if "my_step" in typed else [])])
+
+
+def test_an_engine_of_ones_own_is_a_value(monkeypatch):
+    load_builtin()
+    monkeypatch.setattr(registry, "_components", dict(registry._components))
+    monkeypatch.delitem(sys.modules, "executor", raising=False)
+    imports = f"imports=[{ROOT / 'examples' / 'executor.py'}]"
+    with pytest.raises(ConfigError, match=r"type loader\.engine=executor"):
+        compose([imports, "loader=executor"])
+    assert compose([imports, "loader.engine=executor"])["loader"]["engine"] == "executor"
+    del sys.modules["executor"]
+
+
+def test_an_experiment_is_named_not_pathed(tmp_path):
+    folder = tmp_path / "experiment"
+    folder.mkdir()
+    (folder / "mine.yaml").write_text("# @package _global_\nseed: 7\n")
+    with pytest.raises(ConfigError, match=f"type --config-dir {tmp_path} experiment=mine"):
+        compose([f"experiment={folder / 'mine.yaml'}"])
+    assert compose(["experiment=mine"], config_dir=tmp_path)["seed"] == 7
+
+
+@pytest.mark.parametrize("override", ["optimizer: sgd", "nonsense: foo"])
+def test_an_override_that_would_change_nothing_is_refused(tmp_path, override):
+    folder = tmp_path / "experiment"
+    folder.mkdir()
+    text = "# @package _global_\ndefaults:\n  - override {}\n"
+    (folder / "mine.yaml").write_text(text.format(override))
+    with pytest.raises(ConfigError, match=f"write 'override /{override}'"):
+        compose(["experiment=mine"], config_dir=tmp_path)
+    (folder / "mine.yaml").write_text(text.format("/optimizer: sgd"))
+    assert compose(["experiment=mine"], config_dir=tmp_path)["optimizer"]["_target_"].endswith(
+        "SGD"
+    )
+
+
+def test_a_variable_at_the_top_is_one_that_something_refers_to(tmp_path):
+    folder = tmp_path / "experiment"
+    folder.mkdir()
+    text = "# @package _global_\nside: 48\naugment: {image_size: '${side}'}\n"
+    (folder / "mine.yaml").write_text(text)
+    config = compose(["experiment=mine", "side=32"], config_dir=tmp_path)
+    assert config["augment"]["image_size"] == 32

@@ -1,0 +1,61 @@
+"""What every task promises of rows that are not valid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from penstock.pipeline.learning.losses import total_loss
+
+
+class Linear(nn.Linear):
+    """A model of numbers, float [B, F] ``x`` of a batch."""
+
+    def forward(self, batch: dict[str, Any]) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(batch["x"])
+
+
+def check_task(task: Any, model: nn.Module, batch: dict[str, Any]) -> None:
+    """Fail unless rows that are not valid change neither loss, gradient nor metrics.
+
+    Args:
+        task: The task.
+        model: Takes the batch; a row's outputs depend on that row alone.
+        batch: Three rows or more, all valid.
+    """
+    rows = list(range(0, len(batch["valid"]), 2))
+    padded = {**batch, "valid": torch.zeros_like(batch["valid"])}
+    padded["valid"][rows] = True
+    alone = rows_of(batch, rows)
+    loss = total_loss(task, model(alone), alone)
+    assert loss.isfinite() and loss > 0
+    torch.testing.assert_close(total_loss(task, model(padded), padded), loss)
+    torch.testing.assert_close(_figures(task, model, padded), _figures(task, model, alone))
+
+    none = {**batch, "valid": torch.zeros_like(batch["valid"])}
+    model.zero_grad()
+    loss = total_loss(task, model(none), none)
+    loss.backward()
+    assert loss.item() == 0
+    assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
+    with torch.no_grad():
+        task.update(metrics := task.metrics(), model(none), none)
+    assert not any(metric.update_called for metric in metrics.values())
+
+
+def rows_of(batch: dict[str, Any], rows: Sequence[int]) -> dict[str, Any]:
+    """Take rows of a batch."""
+    return {
+        name: [value[i] for i in rows] if isinstance(value, list) else value[list(rows)]
+        for name, value in batch.items()
+    }
+
+
+@torch.no_grad()
+def _figures(task: Any, model: nn.Module, batch: dict[str, Any]) -> dict[str, torch.Tensor]:
+    model.eval()
+    task.update(metrics := task.metrics(), model(batch), batch)
+    return metrics.compute()

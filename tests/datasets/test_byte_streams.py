@@ -1,0 +1,173 @@
+"""Streams of bytes: real files, commands, sockets; what breaks off or stalls is an error."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from penstock.datasets.files.byte_streams import ByteStream, DamagedBytes, StreamError, command_of
+from penstock.datasets.files.data_files import expand_braces
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = bytes(range(256)) * 5000
+
+
+def served(*parts: bytes, keep: threading.Event | None = None) -> str:
+    """The address of a server on this machine that sends `parts` to whoever connects."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with server, server.accept()[0] as connection:
+            for part in parts:
+                connection.sendall(part)
+            if keep is not None:
+                keep.wait(20)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return f"tcp://127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture(params=["file", "gzip", "pipe", "tcp", "unix"])
+def name(request, tmp_path) -> str:
+    file = tmp_path / "some data"
+    file.write_bytes(DATA)
+    if request.param == "gzip":
+        file.write_bytes(gzip.compress(DATA, 1))
+    if request.param == "pipe":
+        return f"pipe:cat '{file}'"
+    if request.param == "tcp":
+        return served(DATA)
+    if request.param == "unix":
+        server = socket.socket(socket.AF_UNIX)
+        server.bind(str(tmp_path / "socket"))
+        server.listen()
+
+        def serve() -> None:
+            with server, server.accept()[0] as connection:
+                connection.sendall(DATA)
+
+        threading.Thread(target=serve, daemon=True).start()
+        return f"unix:{tmp_path / 'socket'}"
+    return str(file)
+
+
+def test_every_kind_gives_the_same_bytes(name):
+    stream = ByteStream(name, timeout_s=10)
+    assert stream.read(700_000) == DATA[:700_000]
+    assert stream.skip(100_001) == 100_001 and stream.offset == 800_001
+    assert stream.read(9) == DATA[800_001:800_010]
+    assert stream.skip(10_000_000) == len(DATA) - 800_010
+    assert stream.read(10) == b"" and stream.offset == len(DATA)
+    stream.close()
+
+
+def test_a_command_that_fails_is_no_end():
+    stream = ByteStream("pipe:sh -c 'echo some; exit 3'", timeout_s=10)
+    with pytest.raises(StreamError, match="exit code 3"):
+        stream.read(100)
+    stream.close()
+    stream = ByteStream("pipe:sh -c 'kill -9 $$'", timeout_s=10)
+    with pytest.raises(StreamError, match="signal 9"):
+        stream.read(100)
+    stream.close()
+    stream = ByteStream("pipe:no-such-command-here x", timeout_s=10)
+    with pytest.raises(StreamError, match="failed"):
+        stream.read(1)
+    stream.close()
+
+
+def test_no_shell_reads_a_command(tmp_path):
+    stream = ByteStream(f"pipe:echo $HOME; touch {tmp_path}/made", timeout_s=10)
+    assert stream.read(1000) == f"$HOME; touch {tmp_path}/made\n".encode()
+    stream.close()
+    assert not (tmp_path / "made").exists()
+    with pytest.raises(ValueError, match="has no command"):
+        command_of("pipe: ")
+    with pytest.raises(ValueError, match="quotation"):
+        command_of("pipe:cat 'a")
+
+
+def test_what_stalls_is_given_up():
+    keep = threading.Event()
+    for name in ("pipe:sh -c 'echo a; sleep 60'", served(b"a\n", keep=keep)):
+        stream = ByteStream(name, timeout_s=0.3)
+        with pytest.raises(StreamError, match=r"gave no byte within timeout_s=0.3 s"):
+            stream.read(100)
+        stream.close()
+    keep.set()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        free = server.getsockname()[1]
+    with pytest.raises(StreamError, match="cannot be connected to"):
+        ByteStream(f"tcp://127.0.0.1:{free}", timeout_s=1)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except OSError:
+        return False
+
+
+def _gone(pid: int) -> bool:
+    deadline = time.monotonic() + 10
+    while _alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not _alive(pid)
+
+
+def test_closing_ends_a_command_and_what_it_started():
+    stream = ByteStream("pipe:sh -c 'sleep 60 & echo $!; echo $$; wait'", timeout_s=10)
+    child, shell = int(stream.readline(100)), int(stream.readline(100))
+    assert _alive(child) and _alive(shell)
+    stream.close()
+    assert _gone(child) and _gone(shell)
+
+
+def test_a_command_ends_with_us_also_when_we_are_killed():
+    code = (
+        "from penstock.datasets.files.byte_streams import ByteStream\n"
+        "s = ByteStream(\"pipe:sh -c 'echo $$; exec sleep 60'\", timeout_s=60)\n"
+        "print(s.readline(99).decode().strip(), flush=True)\n"
+        "s.read(1)\n"
+    )
+    us = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE)
+    assert us.stdout is not None
+    pid = int(us.stdout.readline())
+    assert _alive(pid)
+    os.kill(us.pid, signal.SIGKILL)
+    us.wait()
+    us.stdout.close()
+    assert _gone(pid)
+
+
+def test_damaged_compression_is_damage_and_zstd_says_what_to_do(tmp_path):
+    file = tmp_path / "cut.gz"
+    file.write_bytes(gzip.compress(os.urandom(100_000), 1)[:50_000])
+    stream = ByteStream(str(file), timeout_s=1)
+    with pytest.raises(DamagedBytes, match="damaged or cut off"):
+        stream.read(100_000)
+    stream.close()
+    file.write_bytes(b"\x28\xb5\x2f\xfd" + bytes(50))
+    with pytest.raises(StreamError, match="pipe:zstd -dc"):
+        ByteStream(str(file), timeout_s=1)
+    with pytest.raises(StreamError, match="No such file"):
+        ByteStream(str(tmp_path / "none"), timeout_s=1)
+
+
+def test_braces():
+    assert expand_braces("a-{008..011}.tar") == [f"a-{n:03d}.tar" for n in range(8, 12)]
+    assert expand_braces("{2..0}{x,y}") == ["2x", "2y", "1x", "1y", "0x", "0y"]
+    assert expand_braces("{a}{}") == ["{a}{}"]
+    assert expand_braces("{9..11}") == ["9", "10", "11"]
+    for many in ("{1..99999999}", "{1..9999}{1..9999}"):
+        with pytest.raises(ValueError, match="more than"):
+            expand_braces(many)

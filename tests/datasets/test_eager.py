@@ -1,0 +1,159 @@
+"""Everything held in memory: the same samples, decoded once, for workers of every kind."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import pickle
+
+import numpy as np
+import pytest
+
+from penstock.core.sample import BadSample
+from penstock.datasets.caches.limits import available_bytes
+from penstock.datasets.eager import held_in_memory
+from penstock.datasets.map_dataset import MapDataset
+from penstock.datasets.storages.memmap import MemmapStorage
+from penstock.transforms.cpu.stack import build_stack
+from penstock.transforms.decode.image import ImageDecoder
+from penstock.transforms.decode.raw import RawDecoder
+from tests.building import build_step
+from tests.contracts.equality import assert_same
+from tests.datasets.test_map_dataset import STEPS, fetch, identity, storage
+from tests.memory_storage import MemoryStorage
+
+ORDER = ([7, 1, 2, 0, 5, 7, 3], [3, 4, 5, 6, 7, 8, 9])
+
+
+def eager(records, *, decode, keys=None, **others) -> MapDataset:
+    """As `datasets.eager.open_eager`, over any storage."""
+    held = held_in_memory(records, decode=decode, keys=keys)
+    return MapDataset(held, decode=decode, keys=keys, **others)
+
+
+def dataset(kind) -> MapDataset:
+    transform = build_stack(STEPS, build_step=build_step)
+    return kind(storage(), decode=ImageDecoder(), transform=transform, seed=5)
+
+
+def test_samples_are_those_of_the_map_dataset_bit_for_bit():
+    data = dataset(eager)
+    for epoch in range(2):
+        expected = fetch(dataset(MapDataset), *ORDER, epoch)
+        assert isinstance(expected[2], BadSample) and isinstance(expected[4], BadSample)
+        assert_same(fetch(data, *ORDER, epoch), expected)
+    assert data.fingerprint() == dataset(MapDataset).fingerprint()
+
+
+def test_more_records_than_one_piece_of_work_keep_their_order():
+    fields = [{"features": np.full(i % 7, i, np.float32), "name": f"n{i}"} for i in range(500)]
+    data = eager(MemoryStorage(fields), decode=RawDecoder(), transform=identity, seed=0)
+    rows = np.random.default_rng(0).permutation(500)
+    for row, sample in zip(rows.tolist(), fetch(data, rows, rows), strict=True):
+        assert sample["name"] == f"n{row}" and sample["index"] == row
+        assert sample["features"].tolist() == [row] * (row % 7)
+
+
+def test_nothing_is_read_or_decoded_after_it_is_made_but_bad_records():
+    decoded = []
+
+    class Counting(ImageDecoder):
+        def decode(self, data):
+            if isinstance(data, bytes):  # pixels pass
+                decoded.append(data)
+            return super().decode(data)
+
+    records = storage()
+    data = eager(records, decode=Counting(), transform=identity, seed=0)
+    before = len(records.reads)
+    assert len(decoded) >= 6
+    decoded.clear()
+    fetch(data, *ORDER)
+    assert records.reads[before:] == [[2]]
+    assert len(decoded) <= 1, "the damaged one alone"
+
+
+def test_what_a_transform_writes_does_not_stay():
+    def spoil(sample, rng):
+        sample["image"][:] = 0
+        sample["label"] = -1
+        return sample
+
+    records = held_in_memory(storage(), decode=ImageDecoder())
+    plain, spoiled = (
+        MapDataset(records, decode=ImageDecoder(), transform=transform, seed=0)
+        for transform in (identity, spoil)
+    )
+    expected = fetch(plain, [0], [0])
+    fetch(spoiled, [0], [0])
+    assert_same(fetch(plain, [0], [0]), expected)
+
+
+def _work(data: MapDataset, queue) -> None:
+    queue.put((fetch(data, *ORDER), data.storage.read(np.array(ORDER[0])).hits))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_of_every_kind_see_the_same_memory(method):
+    data = dataset(eager)
+    context = multiprocessing.get_context(method)
+    queue = context.Queue()
+    worker = context.Process(target=_work, args=(data, queue))
+    worker.start()
+    samples, hits = queue.get(timeout=60)
+    worker.join()
+    assert_same(samples, fetch(data, *ORDER))
+    assert hits == 6
+
+
+def test_a_pickle_holds_where_it_is_and_not_what_it_holds():
+    assert len(held_in_memory(MemoryStorage([]), decode=RawDecoder())) == 0
+    fields = [{"features": np.full(100_000, i, np.int64)} for i in range(4)]
+    held = held_in_memory(MemoryStorage(fields), decode=RawDecoder())
+    held.base = MemoryStorage([{}] * 4)
+    pickled = pickle.dumps(held)
+    assert held.store.used_bytes > 3_200_000 and len(pickled) < 3_000
+    (record,) = pickle.loads(pickled).read(np.array([3]))
+    assert record.fields["features"].tolist() == [3] * 100_000
+
+
+def test_columns_that_are_mapped_stay_where_they_are(tmp_path):
+    np.save(tmp_path / "images.npy", np.zeros((5, 2, 2, 3), np.uint8))
+    records = MemmapStorage(str(tmp_path))
+    assert held_in_memory(records, decode=RawDecoder()) is records
+
+
+def test_too_large_is_refused_before_it_is_decoded(monkeypatch):
+    records = MemoryStorage([{"image": bytes(50_000)} for _ in range(2000)])
+    monkeypatch.setattr("penstock.datasets.caches.ram.available_bytes", lambda: 20_000_000)
+    with pytest.raises(ValueError, match=r"2,000 records of memory here need about .* map"):
+        held_in_memory(records, decode=RawDecoder())
+    assert sum(map(len, records.reads)) < 100
+
+
+def test_available_memory_is_the_smallest_of_the_limits(tmp_path):
+    assert available_bytes(tmp_path) is None
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 9000 kB\nMemAvailable: 5000 kB\n")
+    assert available_bytes(tmp_path) == 5000 * 1024
+    (tmp_path / "proc/self/cgroup").write_text("0::/jobs/mine\n")
+    group = tmp_path / "sys/fs/cgroup/jobs"
+    (group / "mine").mkdir(parents=True)
+    (group / "mine/memory.max").write_text("max\n")
+    (group / "mine/memory.current").write_text("100\n")
+    assert available_bytes(tmp_path) == 5000 * 1024
+    (group / "memory.max").write_text("1000000\n")
+    (group / "memory.current").write_text("400000\n")
+    (group / "memory.stat").write_text("anon 7\ninactive_file 150000\n")
+    assert available_bytes(tmp_path) == 750_000
+    real = available_bytes()
+    assert real is None or real > 1 << 20
+
+
+def test_what_is_decoded_is_said_before_and_after(caplog, capsys):
+    with caplog.at_level(logging.INFO):
+        held_in_memory(MemoryStorage([{"label": i} for i in range(3000)]), decode=RawDecoder())
+    begin, end = caplog.messages
+    assert begin == "decoding 3,000 records of memory here, to be held in memory"
+    assert end.startswith("decoded memory here in ")
+    assert capsys.readouterr().err == "", "a terminal alone has a bar"

@@ -1,0 +1,67 @@
+"""The storage in the docstring of the base is a storage."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import textwrap
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.sample import BadRecord, Record
+from penstock.datasets.files.access import SharedFile
+from penstock.datasets.records.index import IndexContent
+from penstock.datasets.records.indexed_storage import IndexedStorage
+from tests.contracts.storage import check_storage
+
+
+class LineStorage(IndexedStorage):
+    name = "lines"
+
+    def __init__(self, path: str) -> None:
+        self.path = os.path.abspath(path)
+
+    def scan(self) -> IndexContent:
+        with open(self.path, "rb") as file:
+            sizes = np.array([len(line) for line in file], np.int64)
+        columns = {"offset": np.cumsum(sizes) - sizes, "size_bytes": sizes}
+        return {"key_pattern": "{:08d}", "count": len(sizes), "columns": columns}
+
+    def open(self) -> SharedFile:
+        return SharedFile(self.path, root=os.path.dirname(self.path))
+
+    def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
+        offsets = self.index.values("offset", indices).tolist()
+        sizes = self.index.values("size_bytes", indices).tolist()
+        return self.records(indices, map(self._line, offsets, sizes))
+
+    def _line(self, offset: int, size_bytes: int) -> dict[str, Any] | str:
+        try:
+            return {"text": self.opened.read(offset, size_bytes).decode().rstrip()}
+        except ValueError as error:
+            return str(error)
+
+
+def test_the_example_of_the_base_is_a_storage(tmp_path):
+    example = textwrap.indent(inspect.getsource(LineStorage).rstrip(), "    ")
+    assert example in inspect.cleandoc(IndexedStorage.__doc__)
+    path = tmp_path / "t.txt"
+    path.write_bytes("one\nzwölf\n\n".encode() + b"\xff\n" + b"last")
+    texts = ["one", "zwölf", "", None, "last"]
+    expected = [
+        (f"{n:08d}", None if text is None else {"text": text}) for n, text in enumerate(texts)
+    ]
+    check_storage(lambda: LineStorage(str(path)), expected)
+
+
+def test_what_is_written_anew_is_scanned_anew(tmp_path):
+    path = tmp_path / "t.txt"
+    path.write_text("one\n")
+    first = LineStorage(str(path))
+    assert len(first) == 1
+    path.write_text("one\ntwo\n")
+    assert len(LineStorage(str(path))) == 2
+    assert len(first) == 1, "a run goes on with what it has opened"
+    assert LineStorage(str(path)).fingerprint() != first.fingerprint()

@@ -1,0 +1,92 @@
+"""Bundles in processes: what dies or hangs amid them, and what becomes of their memory."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from penstock.pipeline.loader.digest import batch_digest
+from penstock.pipeline.loader.engines import processes
+from penstock.pipeline.loader.engines.worker_process import WorkerProcess
+from tests.pipeline.loader.bundled import ALONE, PROCESS, Arrays, N, dataset
+from tests.pipeline.loader.fakes import make_loader, the_pool
+
+
+def test_processes_are_given_bundles(arrays_folder, monkeypatch):
+    sent = []
+    send = WorkerProcess.send
+
+    def counted(self, job):
+        sent.append(len(job.bundle))
+        send(self, job)
+
+    monkeypatch.setattr(WorkerProcess, "send", counted)
+    ways = {**PROCESS, "num_workers": 1, "across_epochs": False, "batch_size": 1}
+    with make_loader(dataset(Arrays(arrays_folder)), **ways) as loader:
+        assert len(list(loader)) == N
+    grown = sent[sent.index(2) :]
+    assert set(sent[: -len(grown)]) == {1}
+    assert grown[:3] == [2, 4, 8] and set(grown[3:-1]) == {16}
+
+
+@pytest.mark.parametrize("hangs", [False, True], ids=["kills", "hangs"])
+def test_a_position_that_kills_is_found_in_its_bundle_and_no_other_is_held(
+    arrays_folder, monkeypatch, hangs
+):
+    examined = []
+    find = processes.find_killers
+    monkeypatch.setattr(
+        processes, "find_killers", lambda task, by: examined.append(task) or find(task, by)
+    )
+    with make_loader(dataset(Arrays(arrays_folder)), batch_size=5, **ALONE) as loader:
+        loader.load_state_dict({**loader.state_dict(), "quarantined": [[0, 152]]})
+        expected = [batch_digest(batch) for batch in loader]
+    ways = {**PROCESS, "across_epochs": False, "max_error_rate": 1.0, "timeout_s": 1}
+    storage = Arrays(arrays_folder, deadly=152, hangs=hangs)
+    with make_loader(dataset(storage), batch_size=5, **ways) as loader:
+        assert [batch_digest(batch) for batch in loader] == expected
+        assert loader.state_dict()["quarantined"] == [[0, 152]]
+        assert loader.stats.bad_samples == 1
+    assert [task.number for task in examined if 152 in task.positions] == [30]
+    # The batch and what else its process was at; where each try costs a deadline, the bundle.
+    assert (len(examined) > 2) == hangs
+
+
+def test_a_process_that_dies_amid_bundles_changes_nothing(arrays_folder):
+    expected = [batch_digest(b) for b in make_loader(dataset(Arrays(arrays_folder)), **ALONE)]
+    ways = {**PROCESS, "processes": 2, "batch_size": 8}
+    with make_loader(dataset(Arrays(arrays_folder)), **ways) as loader:
+        found = []
+        for batch in loader:
+            found.append(batch_digest(batch))
+            if len(found) in (5, 20):
+                os.kill(the_pool(loader).pids[0], signal.SIGKILL)
+        assert found == expected
+        assert not loader.state_dict()["quarantined"]
+        del batch
+    gc.collect()
+    assert not [link for link in _open_files() if "memfd:penstock" in link], "no slot is lost"
+
+
+def _open_files():
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            yield os.readlink(entry)
+
+
+def test_what_is_left_of_a_bundle_is_let_go(arrays_folder):
+    with make_loader(dataset(Arrays(arrays_folder)), batch_size=2, **PROCESS) as loader:
+        iterator = iter(loader)
+        for _ in range(40):
+            next(iterator)
+        slots = the_pool(loader)._slots
+        assert slots._leased
+        iterator.close()
+        gc.collect()
+        slots._collect()
+        assert not slots._leased

@@ -1,0 +1,56 @@
+"""The server that worker processes are forked from is ended where nobody needs it, only there."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from contextlib import suppress
+from multiprocessing import forkserver
+
+import psutil
+import pytest
+
+from penstock.core.processes import end_unused_server, start_server
+
+
+@pytest.fixture(autouse=True)
+def no_server():
+    """No server runs before, none after."""
+    _end()
+    yield
+    _end()
+
+
+def _end() -> None:
+    if _server() is not None:
+        with suppress(ProcessLookupError):
+            os.kill(_server(), signal.SIGKILL)
+        forkserver._forkserver._stop()
+
+
+def _server() -> int | None:
+    return vars(forkserver._forkserver)["_forkserver_pid"]
+
+
+def test_a_server_of_ours_is_ended():
+    start_server("forkserver")
+    server = _server()
+    end_unused_server()
+    assert _server() is None and not psutil.pid_exists(server)
+
+
+def test_a_server_of_others_is_left_alone():
+    forkserver.ensure_running()
+    server = _server()
+    end_unused_server()
+    assert _server() == server and psutil.pid_exists(server)
+
+
+def test_a_copy_of_the_process_leaves_the_server_alone():
+    start_server("forkserver")
+    copy = multiprocessing.get_context("fork").Process(target=end_unused_server)
+    copy.start()
+    copy.join(60)
+    assert copy.exitcode == 0
+    assert psutil.Process(_server()).status() != psutil.STATUS_ZOMBIE

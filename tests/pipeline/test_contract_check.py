@@ -1,0 +1,88 @@
+"""Components that lack something, or give something else, are named in a line."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock import build_loader, compose
+from penstock.core.registry import name_of, register
+from penstock.core.user_errors import is_explained
+from penstock.pipeline.build import build_loggers, build_task
+
+
+@register("logger", "test_without_close")
+class WithoutClose:
+    """Takes figures, and cannot be closed."""
+
+    def log(self, step, values):
+        """Nothing."""
+
+    def state_dict(self):
+        """Nothing."""
+
+    def load_state_dict(self, state):
+        """Nothing."""
+
+
+@register("task", "test_without_losses")
+class WithoutLosses:
+    """Metrics alone."""
+
+    def metrics(self):
+        """None."""
+
+    def update(self, metrics, outputs, batch):
+        """Nothing."""
+
+
+@register("collate", "test_no_call")
+class NoCall:
+    """An object that is no function."""
+
+
+@register("collate", "test_listed")
+def listed(samples):
+    """A list in place of a dict."""
+    return list(samples)
+
+
+@register("collate", "test_lister")
+class Lister:
+    """The same, of a class."""
+
+    def __call__(self, samples):
+        """A list."""
+        return list(samples)
+
+
+def test_what_is_missing_is_said_when_it_is_built(data_dir, tmp_path):
+    base = [f"data_dir={data_dir}"]
+    with pytest.raises(
+        ValueError, match=r"^logger/test_without_close \(WithoutClose\) has no clos"
+    ):
+        build_loggers(compose([*base, "+logger=test_without_close"]), tmp_path)
+    with pytest.raises(ValueError, match=r"^task/test_without_losses \(WithoutLosses\) has no los"):
+        build_task(compose([*base, "task=test_without_losses"]), 2, ("a", "b"))
+    with pytest.raises(
+        ValueError, match=r"^collate/test_no_call \(NoCall\) has no __call__; "
+    ) as e:
+        build_loader(compose([*base, "collate=test_no_call"]))
+    assert "see Collate in core/contracts.py" in str(e.value) and is_explained(e.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("test_listed", r"\(listed\)"), ("test_lister", r"\(Lister\)")]
+)
+@pytest.mark.parametrize("loader", ["inline", "threads"])
+def test_a_batch_that_is_no_dict_is_refused(name, said, loader, data_dir):
+    typed = [f"data_dir={data_dir}", f"collate={name}", f"loader={loader}", "loader.batch_size=4"]
+    with build_loader(compose(typed)) as batches:
+        with pytest.raises(
+            ValueError, match=rf"^collate/{name} {said} gave a list .*dict"
+        ) as error:
+            next(iter(batches))
+        assert is_explained(error.value)
+
+
+def test_what_is_not_registered_has_the_name_of_its_class():
+    assert name_of([]) == "list" and name_of(len) == "len"

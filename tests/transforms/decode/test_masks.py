@@ -1,0 +1,99 @@
+"""Masks: every kind of PNG that holds class ids, written by Pillow."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from penstock.core.sample import Record
+from penstock.transforms.decode.image import ImageDecoder
+from penstock.transforms.decode.image.masks import decode_mask
+
+IDS = np.random.default_rng(0).integers(0, 4, (13, 17)).astype(np.uint8)
+COLOURS = [[0, 0, 0], [128, 64, 128], [255, 0, 7], [1, 2, 3]]
+
+
+def png(image: Image.Image, **options) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "PNG", **options)
+    return file.getvalue()
+
+
+def palette(ids: np.ndarray, bits: int = 8) -> Image.Image:
+    image = Image.fromarray(ids).convert("L")
+    image = Image.frombytes("P", image.size, image.tobytes())
+    colours = (COLOURS * 64)[: 1 << bits]
+    image.putpalette([value for colour in colours for value in colour])
+    return image
+
+
+def decoded(data):
+    return decode_mask(data, colours=None, max_pixels=10_000)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_palettes_give_indices_and_no_colours(bits):
+    for options in ({}, {"transparency": 0}):
+        data = png(palette(IDS, bits), bits=bits, **options)
+        assert (data[24], data[25]) == (bits, 3), "a palette of so many bits"
+        found = decoded(data)
+        assert found.dtype == np.uint8
+        assert (found == IDS).all()
+
+
+def test_one_bit():
+    assert (decoded(png(Image.fromarray(IDS > 1))) == (IDS > 1)).all()
+    assert (decoded(png(palette((IDS > 1).astype(np.uint8), 1), bits=1)) == (IDS > 1)).all()
+
+
+def test_greys():
+    assert (decoded(png(Image.fromarray(IDS))) == IDS).all()
+    wide = IDS.astype(np.uint16) * 9000
+    found = decoded(png(Image.fromarray(wide)))
+    assert found.dtype == np.uint16 and (found == wide).all()
+
+
+def test_colours_by_their_class():
+    rgb = np.array(COLOURS, np.uint8)[IDS]
+    decoder = ImageDecoder(mask_colors=COLOURS)
+    fields = {"image": rgb, "mask": png(Image.fromarray(rgb))}
+    assert (decoder(Record(0, "a", fields))["mask"] == IDS).all()
+    rgb[3, 5] = 77
+    fields["mask"] = png(Image.fromarray(rgb))
+    with pytest.raises(ValueError, match=r"colour \[77, 77, 77\] at 5, 3, which is not among"):
+        decoder(Record(0, "a", fields))
+    with pytest.raises(ValueError, match="say whose they are"):
+        decoded(fields["mask"])
+
+
+def test_arrays_pass():
+    assert decoded(IDS) is IDS
+    with pytest.raises(ValueError, match="a mask of float32"):
+        decoded(IDS.astype(np.float32))
+
+
+@pytest.mark.parametrize("cut", [0, 8, 20, 40, -13, -1])
+def test_truncation(cut):
+    with pytest.raises(ValueError):
+        decoded(png(palette(IDS))[:cut])
+
+
+def test_what_is_refused():
+    jpeg = io.BytesIO()
+    Image.fromarray(IDS).save(jpeg, "JPEG")
+    with pytest.raises(ValueError, match="no PNG"):
+        decoded(jpeg.getvalue())
+    with pytest.raises(ValueError, match="with alpha"):
+        decoded(png(Image.fromarray(np.zeros((4, 4, 4), np.uint8))))
+    with pytest.raises(ValueError, match="at most 100"):
+        decode_mask(png(palette(IDS)), colours=None, max_pixels=100)
+
+
+def test_a_mask_has_the_size_of_its_image():
+    fields = {"image": np.zeros((13, 16, 3), np.uint8), "mask": png(palette(IDS))}
+    for call in (ImageDecoder(), ImageDecoder().defer):
+        with pytest.raises(ValueError, match="its mask has 17x13 pixels, the image 16x13"):
+            call(Record(0, "a", fields))

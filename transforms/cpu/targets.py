@@ -1,0 +1,261 @@
+"""Move boxes and keypoints with their image: settings, limits, and what a library is handed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+import numpy as np
+from annotated_types import Ge, Le
+from numpy.typing import NDArray
+
+from penstock.core.registry import register
+from penstock.core.sample import Sample
+
+
+@register("settings", "boxes")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoxSettings:
+    """Which boxes an augmentation stack drops; each limit is applied after every step.
+
+    Boxes are cut at the edges of the image, and those that leave it are always dropped; the rows
+    of every ``box_*`` field go with them.
+
+    Attributes:
+        min_area: Least area, in square pixels of the image as it then is.
+        min_visibility: Least share of a box's area that a step may leave in the image, 0 .. 1.
+        min_width: Least width in pixels.
+        min_height: Least height in pixels.
+    """
+
+    min_area: Annotated[float, Ge(0)] = 0.0
+    min_visibility: Annotated[float, Ge(0), Le(1)] = 0.0
+    min_width: Annotated[float, Ge(0)] = 0.0
+    min_height: Annotated[float, Ge(0)] = 0.0
+
+
+@register("settings", "keypoints")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeypointSettings:
+    """Say what a mirrored image means for its keypoints.
+
+    Attributes:
+        swaps: Pairs of keypoints that change places when the image is mirrored, by their
+            numbers, such as ``[[1, 2], [3, 4]]`` for left and right eye, left and right ear.
+        per_object: How many keypoints an object has, where an image has those of several one
+            after the other; null: all are of one object.
+    """
+
+    swaps: list[list[int]] | None = None
+    per_object: Annotated[int, Ge(1)] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse pairs that are none."""
+        numbers = [number for pair in self.swaps or () for number in pair]
+        for pair in self.swaps or ():
+            if len(pair) != 2 or pair[0] == pair[1] or min(pair) < 0:
+                raise ValueError(
+                    f"augment.keypoints.swaps: {pair} is no pair of two keypoints' numbers, from "
+                    f"0 on; give pairs such as [1, 2]"
+                )
+        if len(set(numbers)) < len(numbers):
+            raise ValueError("augment.keypoints.swaps: a keypoint is in two pairs; keep one")
+        if self.per_object is not None and numbers and max(numbers) >= self.per_object:
+            raise ValueError(
+                f"augment.keypoints.swaps: keypoint {max(numbers)} of objects with "
+                f"{self.per_object}; numbers begin at 0"
+            )
+
+
+# Three corners that turn left; where they turn right afterwards, the image is mirrored.
+_CORNERS = ((0.0, 0.0), (1.0, 0.0), (0.0, 1.0))
+# Boxes are shares of an image meanwhile; these pixels, and less, are their rounding.
+_ROUNDING = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Hand boxes and keypoints to an augmentation library, and take them back.
+
+    Attributes:
+        boxes: Which boxes are dropped; None: those that leave the image.
+        keypoints: What mirroring means for keypoints; None: nothing.
+    """
+
+    boxes: BoxSettings | None = None
+    keypoints: KeypointSettings | None = None
+
+    @property
+    def box_limits(self) -> dict[str, float]:
+        """Limits by the names that albumentations has for them."""
+        return {} if self.boxes is None else asdict(self.boxes)
+
+    def points(self, sample: Sample) -> NDArray[np.float32]:
+        """Points to be moved with the image, float32 [K, 2] or [K + 3, 2]."""
+        points: NDArray[np.float32] = sample["keypoints"][:, :2]
+        if self.keypoints is not None and self.keypoints.swaps:
+            points = np.concatenate([points, np.array(_CORNERS, np.float32)])
+        return points
+
+    def put_boxes(self, sample: Sample, boxes: Any, rows: Any, shape: tuple[int, ...]) -> None:
+        """Give a sample its boxes as they are now, in an image of `shape`.
+
+        A box that ends where the image begins may be left as thin as a rounding; it is dropped.
+
+        Args:
+            sample: The sample.
+            boxes: What is left of its boxes, [n, 4].
+            rows: Which are left, [n].
+            shape: Height and width of the image.
+        """
+        count = len(sample["boxes"])
+        height, width = shape[:2]
+        cut = np.asarray(boxes, np.float32).reshape(-1, 4)
+        cut = np.minimum(cut, np.array([width, height, width, height], np.float32))
+        there = (cut[:, 2:] - cut[:, :2] > _ROUNDING).all(1)
+        sample["boxes"], kept = cut[there], np.asarray(rows, np.int64)[there]
+        for key in [key for key in sample if key.startswith("box_")]:
+            if len(sample[key]) == count:
+                sample[key] = np.asarray(sample[key])[kept]
+
+    def put_points(self, sample: Sample, points: Any, lost: NDArray[np.bool_]) -> None:
+        """Give a sample its keypoints as they are now.
+
+        Points that left the image get visibility 0 and stay.
+
+        Args:
+            sample: The sample.
+            points: What became of those of `points`.
+            lost: Which of them were outside of the image at any time, bool [n].
+        """
+        moved = np.asarray(points, np.float32).reshape(-1, 2)
+        keypoints = np.array(sample["keypoints"], np.float32)
+        count = len(keypoints)
+        keypoints[:, :2] = moved[:count]
+        keypoints[lost[:count], 2] = 0
+        if len(moved) > count and _turn_right(moved[count:]):
+            keypoints = self._swapped(keypoints, str(sample.get("key")))
+        sample["keypoints"] = keypoints
+
+    def _swapped(self, keypoints: NDArray[np.float32], key: str) -> NDArray[np.float32]:
+        assert self.keypoints is not None
+        per_object = self.keypoints.per_object or max(len(keypoints), 1)
+        if len(keypoints) % per_object:
+            raise ValueError(
+                f"{key!r} has {len(keypoints)} keypoints, which are no multiple of "
+                f"augment.keypoints.per_object={per_object}"
+            )
+        by_object = keypoints.reshape(-1, per_object, 3).copy()
+        for a, b in self.keypoints.swaps or ():
+            if max(a, b) >= per_object:
+                raise ValueError(
+                    f"augment.keypoints.swaps names keypoint {max(a, b)}, {key!r} has {per_object}"
+                )
+            by_object[:, [a, b]] = by_object[:, [b, a]]
+        return by_object.reshape(-1, 3)
+
+
+class LostPoints:
+    """Notes which points a step of albumentations moves out of the image.
+
+    Where a later step adds a border, their place may be in the image again; what was there is
+    not. Boxes are cut after every step in the same way.
+
+    Attributes:
+        marks: Which points were outside at any time, bool [n].
+    """
+
+    marks: NDArray[np.bool_]
+
+    def begin(self, points: NDArray[np.float32], shape: tuple[int, ...]) -> None:
+        """Look at points before the first step, in an image of `shape`."""
+        self.marks = outside(points, shape[:2])
+
+    def note(self, points: NDArray[np.floating[Any]], shape: Any) -> NDArray[np.floating[Any]]:
+        """Look at points after a step: in the place of a processor's own `filter`."""
+        if len(points) != len(self.marks):
+            raise ValueError(
+                f"{len(self.marks)} keypoints became {len(points)}, as where an image is mirrored "
+                f"at its border; set border_mode: 0"
+            )
+        self.marks |= outside(points, (shape["height"], shape["width"]))
+        return points
+
+
+def outside(points: NDArray[np.floating[Any]], shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    """Which points, x and y in the first columns, are outside of an image of `shape`, bool [n]."""
+    x, y = points[:, 0], points[:, 1]
+    height, width = shape
+    inside: NDArray[np.bool_] = (x >= 0) & (y >= 0) & (x < width) & (y < height)
+    return ~inside  # which one that is NaN is not
+
+
+def _turn_right(corners: NDArray[np.float32]) -> bool:
+    (ax, ay), (bx, by), (cx, cy) = corners.astype(float).tolist()
+    return (bx - ax) * (cy - ay) - (by - ay) * (cx - ax) < 0
+
+
+def rows_of(samples: Sequence[Sample], rows: Sequence[Any] | None = None) -> dict[str, Any]:
+    """The ``box_*`` fields of several samples, one after the other.
+
+    Args:
+        samples: The first says which fields there are: those as long as its boxes.
+        rows: The rows to be taken of each sample; None takes all.
+
+    Raises:
+        ValueError: Another sample lacks one of the fields.
+    """
+    first = samples[0]
+    count = len(first["boxes"])
+    names = [name for name in first if name.startswith("box_") and len(first[name]) == count]
+    fields = {}
+    for name in names:
+        parts = []
+        for number, sample in enumerate(samples):
+            if name not in sample:
+                raise ValueError(
+                    f"{sample.get('key')!r} has no field {name!r}, which {first.get('key')!r} "
+                    f"has; samples that are put together need the same fields"
+                )
+            values = np.asarray(sample[name])
+            parts.append(values if rows is None else values[rows[number]])
+        fields[name] = np.concatenate(parts)
+    return fields
+
+
+def cut_boxes(
+    boxes: NDArray[np.floating[Any]], shape: tuple[int, ...], limits: BoxSettings | None
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Cut boxes at the edges of an image.
+
+    Args:
+        boxes: [N, 4], xyxy, pixels of the image; they may lie outside.
+        shape: Height and width of the image.
+        limits: Which are dropped; None: those without any area inside.
+
+    Returns:
+        float32 [N, 4], and which of them are left, bool [N].
+    """
+    height, width = shape[:2]
+    cut = np.clip(boxes, 0, [width, height, width, height]).astype(np.float32)
+    return cut, left_over(cut, areas(boxes), limits)
+
+
+def areas(boxes: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    """Areas of boxes, [N], in square pixels."""
+    sides = np.asarray(boxes, np.float64).reshape(-1, 4)
+    return np.maximum(sides[:, 2] - sides[:, 0], 0) * np.maximum(sides[:, 3] - sides[:, 1], 0)
+
+
+def left_over(
+    boxes: NDArray[np.float32], before: NDArray[np.float64], limits: BoxSettings | None
+) -> NDArray[np.bool_]:
+    """Which boxes are large enough still, bool [N]; `before`, [N], are their areas before."""
+    now = areas(boxes)
+    kept: NDArray[np.bool_] = now > 0
+    if limits is not None:
+        kept &= (now >= limits.min_area) & (now >= limits.min_visibility * before)
+        kept &= boxes[:, 2] - boxes[:, 0] >= limits.min_width
+        kept &= boxes[:, 3] - boxes[:, 1] >= limits.min_height
+    return kept

@@ -1,0 +1,221 @@
+"""Decode the images of records, now or where their crop is known, with their masks and boxes."""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from annotated_types import Ge
+from numpy.typing import NDArray
+
+from penstock.core.contracts import DecoderCapabilities
+from penstock.core.registry import register
+from penstock.core.sample import PendingImage, Record, Sample
+from penstock.transforms.decode.image.files import (
+    check_size,
+    decode_file,
+    image_field,
+    read_header,
+)
+from penstock.transforms.decode.image.header import Header
+from penstock.transforms.decode.image.jpeg import decode_part
+from penstock.transforms.decode.image.masks import decode_mask
+from penstock.transforms.decode.image.pixels import CHANNELS, array_around, check_array, is_pixels
+
+Image = NDArray[np.uint8]
+
+
+class RecordDecoder(ABC):
+    """Decode the ``image`` of records; say of which images parts can be decoded.
+
+    Args:
+        mode: ``RGB``, ``L`` or ``RGBA``.
+        orientation: ``apply`` or ``ignore``.
+        max_pixels: Larger files are refused.
+        mask_colors: Colours of RGB masks, [r, g, b] by class id.
+    """
+
+    def __init__(
+        self,
+        *,
+        mode: str,
+        orientation: str,
+        max_pixels: int,
+        mask_colors: Sequence[Sequence[int]] | None = None,
+    ) -> None:
+        self.mode = mode
+        self.orientation = orientation
+        self.max_pixels = max_pixels
+        self._colours = {
+            (red << 16) | (green << 8) | blue: number
+            for number, (red, green, blue) in enumerate(mask_colors or ())
+        }
+
+    def __call__(self, record: Record) -> Sample:
+        """Decode the record's ``image``, and its ``mask``; other fields pass unchanged.
+
+        ``boxes_normalized``, shares of width and height, become ``boxes`` in pixels.
+
+        Args:
+            record: A record with an encoded ``image``, or one that is decoded: uint8 [H, W, C].
+
+        Returns:
+            The sample, with ``image`` uint8 [H, W, C], ``index`` and ``key``, and a ``mask``
+            as integer [H, W]. What is decoded and has `mode` is passed on, if it may be written
+            to.
+
+        Raises:
+            ValueError: There is no image, it is damaged or too large, or its mask is, or is of
+                another size; one line.
+        """
+        return self._sample(record, self.decode(image_field(record)))
+
+    def defer(self, record: Record) -> Sample:
+        """Decode like a call, but leave an image pending of which parts can be decoded alone.
+
+        Args:
+            record: A record with an ``image``, encoded or decoded.
+
+        Returns:
+            The sample; its ``image`` is a `PendingImage` if `whole_because` has no reason.
+
+        Raises:
+            ValueError: There is no image, its header is damaged, or it is too large; where all
+                of it is decoded, as in a call.
+        """
+        return self._sample(record, self._deferred(image_field(record)))
+
+    def whole_because(self, image: Any) -> str | None:
+        """Say why an image, encoded or decoded, is decoded whole; None where its parts can be.
+
+        Raises:
+            ValueError: Its header is damaged.
+        """
+        return self._whole_because(None if is_pixels(image) else read_header(bytes(image)))
+
+    def decode(self, data: Any) -> Image:
+        """Decode one file, all of it and at its own size.
+
+        Args:
+            data: The file's bytes, or pixels: uint8 [H, W, C], grey, RGB or RGBA.
+
+        Returns:
+            uint8 [H, W, C], 0..255, which may be written to; a new array unless pixels are
+            given.
+
+        Raises:
+            ValueError: It is damaged, too large, or no image that we read; one line.
+        """
+        if is_pixels(data):
+            check_array(data)
+            return np.require(array_around(data, self.mode, None)[0], requirements=("C", "W"))
+        data = bytes(data)
+        header = read_header(data)
+        check_size(header, self.max_pixels)
+        return decode_file(data, header, self.mode, self.orientation)
+
+    def _sample(self, record: Record, image: Any) -> Sample:
+        sample = {**record.fields, "image": image, "index": record.index, "key": record.key}
+        if "boxes_normalized" in sample:
+            sample["boxes"] = _in_pixels(sample.pop("boxes_normalized"), image.shape)
+        if "mask" in sample:
+            mask = decode_mask(sample["mask"], colours=self._colours, max_pixels=self.max_pixels)
+            if mask.shape != image.shape[:2]:
+                raise ValueError(
+                    f"its mask has {mask.shape[1]}x{mask.shape[0]} pixels, the image "
+                    f"{image.shape[1]}x{image.shape[0]}"
+                )
+            sample["mask"] = mask
+        return sample
+
+    def _deferred(self, data: Any) -> Any:
+        if is_pixels(data):
+            if self._whole_because(None) is not None:
+                return self.decode(data)
+            check_array(data)
+            shape = (*data.shape[:2], CHANNELS[self.mode])
+            return PendingImage(shape, functools.partial(array_around, data, self.mode))
+        data = bytes(data)
+        header = read_header(data)
+        check_size(header, self.max_pixels)
+        if self._whole_because(header) is not None:
+            return decode_file(data, header, self.mode, self.orientation)
+        return self._pending(data, header)
+
+    @abstractmethod
+    def _whole_because(self, header: Header | None) -> str | None:
+        """Say `whole_because` of a file's header, or of None for an image that is decoded."""
+
+    @abstractmethod
+    def _pending(self, data: bytes, header: Header) -> PendingImage:
+        """Leave a file pending that is not decoded whole."""
+
+
+Mode = Literal["RGB", "L", "RGBA"]
+
+
+@register("decode", "image")
+class ImageDecoder(RecordDecoder):
+    """Images of any kind as uint8 [H, W, C] in one mode.
+
+    Grey, palette, alpha, CMYK and 16 bit all arrive as `mode`. Alpha is dropped, not blended
+    with a background; 16 bits are cut to their upper 8; colour becomes grey by the weights of
+    ITU-R BT.601; colour profiles are not applied.
+
+    Args:
+        mode: ``RGB``, ``L`` (grey, one channel) or ``RGBA``.
+        orientation: ``apply`` turns the image upright as its EXIF orientation says, ``ignore``
+            leaves the pixels as they are stored; the same for every format.
+        region: ``exact`` decodes no more of a baseline JPEG than an augmentation stack that
+            begins with a crop needs, with the pixels of the whole image. Damage that lies
+            elsewhere in the file, or shows only at its end, is then not seen; ``whole``
+            always decodes everything.
+        max_pixels: Larger images are refused from their header, before memory is allocated.
+        mask_colors: Where masks are RGB pictures: their colours, [r, g, b] by class id.
+    """
+
+    def __init__(
+        self,
+        *,
+        mode: Mode = "RGB",
+        orientation: Literal["apply", "ignore"] = "apply",
+        region: Literal["exact", "whole"] = "exact",
+        max_pixels: Annotated[int, Ge(1)] = 100_000_000,
+        mask_colors: list[list[int]] | None = None,
+    ) -> None:
+        super().__init__(
+            mode=mode, orientation=orientation, max_pixels=max_pixels, mask_colors=mask_colors
+        )
+        self.region = region
+
+    @property
+    def capabilities(self) -> DecoderCapabilities:
+        """It decodes parts of an image, with the pixels of the whole."""
+        return DecoderCapabilities(defer=self.defer, whole_image=self.decode)
+
+    def _whole_because(self, header: Header | None) -> str | None:
+        if self.region == "whole":
+            return "dataset.decode.region=whole"
+        if header is None:
+            return None
+        if header.format != "JPEG":
+            return f"{header.format}, only parts of a JPEG can be decoded"
+        if header.scan is None:
+            return "a progressive or unusual JPEG"
+        if self.orientation == "apply" and header.orientation != 1:
+            return "its EXIF orientation is not upright"
+        return None
+
+    def _pending(self, data: bytes, header: Header) -> PendingImage:
+        shape = (header.height, header.width, CHANNELS[self.mode])
+        return PendingImage(shape, functools.partial(decode_part, data, header, self.mode))
+
+
+def _in_pixels(shares: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Turn boxes in shares of an image's width and height, [N, 4], into pixels of its `shape`."""
+    height, width = shape[:2]
+    sides = np.array([width, height, width, height], np.float32)
+    return np.asarray(shares, np.float32).reshape(-1, 4) * sides

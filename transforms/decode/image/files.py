@@ -1,0 +1,104 @@
+"""Decode image files of any format, known by their first bytes and not by their names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.sample import Record
+from penstock.transforms.decode.image.header import Header, read_jpeg_header
+from penstock.transforms.decode.image.jpeg import decode_whole
+from penstock.transforms.decode.image.pillow import decode_picture, open_header
+from penstock.transforms.decode.image.pixels import convert, upright
+
+Image = NDArray[np.uint8]
+
+_FORMATS = (
+    (b"\x89PNG\r\n\x1a\n", "PNG"),
+    (b"BM", "BMP"),
+    (b"GIF87a", "GIF"),
+    (b"GIF89a", "GIF"),
+    (b"II*\0", "TIFF"),
+    (b"MM\0*", "TIFF"),
+    (b"II+\0", "TIFF"),
+    (b"MM\0+", "TIFF"),
+    (b"\0\0\0\x0cjP  ", "JPEG 2000"),
+    (b"\xff\x4f\xff\x51", "JPEG 2000"),
+)
+
+
+def read_header(data: bytes) -> Header:
+    """Read an image's header, whatever its format, and check that the file is whole.
+
+    Args:
+        data: The file.
+
+    Raises:
+        ValueError: The file is cut short or damaged, or no image of a known format.
+    """
+    if data[:3] == b"\xff\xd8\xff":
+        return read_jpeg_header(data)
+    for magic, name in _FORMATS:
+        if data.startswith(magic):
+            return open_header(data, name)
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return open_header(data, "WebP")
+    if data[4:12] in (b"ftypavif", b"ftypavis"):
+        return open_header(data, "AVIF")
+    begins = f"begins with {data[:16]!r}" if data else "has 0 bytes"
+    raise ValueError(
+        f"a file that {begins}, expected an image in JPEG, PNG, WebP, BMP, TIFF, GIF, AVIF or "
+        f"JPEG 2000 format"
+    )
+
+
+def image_field(record: Record) -> Any:
+    """Give the record's ``image``: a file, or pixels.
+
+    Raises:
+        ValueError: There is none.
+    """
+    data = record.fields.get("image")
+    if data is None:
+        names = ", ".join(record.fields) or "none"
+        raise ValueError(
+            f"no field 'image' to decode, fields: {names}; rename one with dataset.keys"
+        )
+    return data
+
+
+def check_size(header: Header, max_pixels: int) -> None:
+    """Refuse an image without pixels or with more than `max_pixels`, before memory is taken."""
+    if header.width <= 0 or header.height <= 0:
+        raise ValueError(f"damaged {header.format}: its size is {header.width}x{header.height}")
+    if header.width * header.height > max_pixels:
+        raise ValueError(
+            f"{header.width}x{header.height} is {header.width * header.height:,} pixels, "
+            f"at most {max_pixels:,} are allowed; raise dataset.decode.max_pixels"
+        )
+
+
+def decode_file(data: bytes, header: Header, mode: str, orientation: str) -> Image:
+    """Decode all of a file.
+
+    Args:
+        data: The file.
+        header: Its header.
+        mode: ``RGB``, ``L`` or ``RGBA``.
+        orientation: ``apply`` turns the image upright.
+
+    Returns:
+        uint8 [H, W, C]; a new array.
+
+    Raises:
+        ValueError: It is damaged.
+    """
+    if header.format == "JPEG":
+        image = decode_whole(data, header, mode)
+    else:
+        image = convert(decode_picture(header, alpha=mode == "RGBA"), mode)
+    if orientation == "apply" and header.orientation != 1:
+        return upright(image, header.orientation)
+    return np.require(image, requirements=("C", "W"))

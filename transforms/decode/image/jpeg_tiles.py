@@ -1,0 +1,200 @@
+"""Tiled JPEG: an ordinary baseline file whose restart markers cut it into tiles of one size.
+
+A restart marker ends a byte and resets all prediction (ITU-T T.81, section F.1.1.5), so the
+data between two of them can be decoded alone. A table in an application segment says how long
+the tiles are, and how wide the image is: it is padded on the right to whole tiles.
+
+Behind the end of the file there may be overviews, smaller copies of the image, each a JPEG of its
+own: decoding a large photograph for a small crop costs its entropy data, whatever the scale of the
+pixels, and a smaller copy has less of it. Another segment tells where they are. A reader that
+does not know the segments sees the padding, and stops before the overviews.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+TILES_MARKER = 0xE9
+TILE_WIDTH = 64
+# Those of DCT scaling (libjpeg-turbo's fast ones), so that the sizes are the same in both ways.
+FACTORS = (2, 4, 8)
+_TILES = b"Penstock tiles\0"
+_OVERVIEWS = b"Penstock overviews\0"
+_VERSION = 1
+_FIXED = struct.Struct(">BHHH")
+_ENTRY = struct.Struct(">BII")
+_CHECKSUM = struct.Struct(">I")
+_MOST_LENGTHS = (0xFFFF - 2 - len(_TILES) - _FIXED.size - _CHECKSUM.size) // 2
+
+Overview = tuple[int, int, int]
+"""Factor by which both sides are smaller (rounded up), offset in the file, length in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TileTable:
+    """The table of tiles.
+
+    Attributes:
+        width: Columns of the image without the padding.
+        height: Rows of the image.
+        lengths: Bytes of each tile, big-endian uint16; None where a scan has to find them.
+    """
+
+    width: int
+    height: int
+    lengths: bytes | None
+
+
+def read_table(body: bytes) -> TileTable | None:
+    """Read the table of tiles from a segment's body.
+
+    Returns:
+        The table; None for another segment.
+
+    Raises:
+        ValueError: The segment is damaged.
+    """
+    fields = _checked(body, _TILES, "tiles")
+    if fields is None:
+        return None
+    version, width, height, count = _FIXED.unpack_from(fields)
+    if version != _VERSION:
+        raise ValueError(
+            f"tiled JPEG of version {version}, expected {_VERSION}; pack the data again"
+        )
+    return TileTable(width, height, fields[_FIXED.size :] if count else None)
+
+
+def read_overviews(body: bytes) -> tuple[Overview, ...] | None:
+    """Read where the overviews are from a segment's body; raises and returns like `read_table`."""
+    fields = _checked(body, _OVERVIEWS, "overviews")
+    return None if fields is None else tuple(_ENTRY.iter_unpack(fields))
+
+
+def write_tiled(image: NDArray[np.uint8], *, quality: int, overviews: bool = False) -> bytes:
+    """Encode an image in tiles of 64 columns and one row of units (4:2:0, or grey).
+
+    Args:
+        image: uint8 [H, W, 3], RGB, or [H, W, 1], grey.
+        quality: libjpeg's quality, 1 .. 100.
+        overviews: Put smaller copies behind it, tiled themselves, for decoding at a scale: half,
+            a quarter and an eighth of its size, those that have a tile's columns and rows.
+
+    Returns:
+        The file.
+
+    Raises:
+        ValueError: The image is larger than a JPEG can be.
+    """
+    import cv2
+
+    data = _write_tiles(image, quality)
+    height, width, channels = image.shape
+    smaller = []
+    for factor in FACTORS if overviews else ():
+        size = -(-height // factor), -(-width // factor)
+        if min(size) >= TILE_WIDTH:
+            # Each of the smaller pixels stands for as many whole ones, the last ones too.
+            padding = 0, size[0] * factor - height, 0, size[1] * factor - width
+            padded = cv2.copyMakeBorder(image, *padding, cv2.BORDER_REPLICATE)
+            small = cv2.resize(padded, size[::-1], interpolation=cv2.INTER_AREA)
+            smaller.append((factor, _write_tiles(small.reshape(*size, channels), quality)))
+    if not smaller:
+        return data
+    at = len(data) + len(_segment(_OVERVIEWS, bytes(_ENTRY.size * len(smaller))))
+    body = b""
+    for factor, overview in smaller:
+        body += _ENTRY.pack(factor, at, len(overview))
+        at += len(overview)
+    files = [overview for _, overview in smaller]
+    return b"".join([data[:2], _segment(_OVERVIEWS, body), data[2:], *files])
+
+
+def _segment(name: bytes, fields: bytes) -> bytes:
+    """An application segment with a name before the fields and a checksum behind them."""
+    body = name + fields
+    body += _CHECKSUM.pack(zlib.crc32(body))
+    return struct.pack(">BBH", 0xFF, TILES_MARKER, len(body) + 2) + body
+
+
+def _checked(body: bytes, name: bytes, what: str) -> bytes | None:
+    """Return the fields in a body of `_segment`; None where it has another name."""
+    if not body.startswith(name):
+        return None
+    end = len(body) - _CHECKSUM.size
+    if end < len(name) or _CHECKSUM.unpack_from(body, end)[0] != zlib.crc32(body[:end]):
+        raise ValueError(f"damaged JPEG: the checksum of its table of {what} does not fit")
+    return body[len(name) : end]
+
+
+def _write_tiles(image: NDArray[np.uint8], quality: int) -> bytes:
+    import cv2
+
+    height, width, channels = image.shape
+    padding = -width % TILE_WIDTH
+    if max(height, width + padding) > 0xFFFF:
+        raise ValueError(f"{width}x{height} pixels; a tiled JPEG has at most 65472x65535")
+    if padding:
+        image = cv2.copyMakeBorder(image, 0, 0, 0, padding, cv2.BORDER_REPLICATE)
+    if channels == 3:
+        image = cv2.cvtColor(image, cv2.COLOR_RGB2BGR)
+    interval = TILE_WIDTH // (16 if channels == 3 else 8)
+    options = [cv2.IMWRITE_JPEG_QUALITY, quality, cv2.IMWRITE_JPEG_RST_INTERVAL, interval]
+    if channels == 3:
+        options += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420]
+    done, encoded = cv2.imencode(".jpg", image, options)
+    assert done
+    data = encoded.tobytes()
+    data_at = _data_offset(data)
+    ends = find_ends(data, data_at)
+    assert ends is not None and len(ends) == -(-height // (16 if channels == 3 else 8)) * (
+        (width + padding) // TILE_WIDTH
+    )
+    return data[:2] + _table(width, height, ends, data_at) + data[2:]
+
+
+def _table(width: int, height: int, ends: NDArray[np.int64], data_at: int) -> bytes:
+    lengths = np.diff(ends, prepend=data_at - 2) - 2
+    fits = len(lengths) <= _MOST_LENGTHS and int(lengths.max()) <= 0xFFFF
+    body = _FIXED.pack(_VERSION, width, height, len(lengths) if fits else 0)
+    return _segment(_TILES, body + (lengths.astype(">u2").tobytes() if fits else b""))
+
+
+def _data_offset(data: bytes) -> int:
+    """Find where the entropy data of a file of our own begins, behind its segments."""
+    at = 2
+    while True:
+        marker, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")
+        at += 2 + length
+        if marker == 0xDA:
+            return at
+
+
+def find_ends(data: bytes, data_at: int) -> NDArray[np.int64] | None:
+    """Find the markers that end the intervals, by looking at every byte.
+
+    Args:
+        data: The file.
+        data_at: Where its entropy data begins.
+
+    Returns:
+        int64 [n], the offset of the marker behind each interval, the end of the image included;
+        None where other markers come first or the restart markers are not numbered in turn.
+    """
+    values = np.frombuffer(data, np.uint8)
+    at = np.flatnonzero(values[data_at:-1] == 0xFF) + data_at
+    kinds = values[at + 1]
+    markers = (kinds != 0) & (kinds != 0xFF)
+    at, kinds = at[markers], kinds[markers]
+    last = np.flatnonzero(kinds == 0xD9)[:1]
+    if not len(last):
+        return None
+    count = int(last[0])
+    if not np.array_equal(kinds[:count], 0xD0 + np.arange(count) % 8):
+        return None
+    return at[: count + 1]

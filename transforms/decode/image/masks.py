@@ -1,0 +1,76 @@
+"""Decode masks: PNG files whose values, or colours, are class ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.transforms.decode.image.pillow import check_png, damage_told, open_picture
+
+Colours = Mapping[int, int]
+"""Class id by colour, 0xRRGGBB."""
+
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_GREY, _RGB, _PALETTE = 0, 2, 3
+
+
+def decode_mask(data: Any, *, colours: Colours | None, max_pixels: int) -> NDArray[np.integer]:
+    """The class ids of a mask.
+
+    Args:
+        data: A PNG: grey of up to 16 bits, or a palette, whose *indices* are the ids; RGB with
+            `colours`. Or ids already: integer [H, W].
+        colours: Class id by colour of RGB masks.
+        max_pixels: Larger masks are refused.
+
+    Returns:
+        uint8 or uint16 [H, W], a new array; what is no file is passed on.
+
+    Raises:
+        ValueError: It is no such file, damaged, too large, or a colour has no id; one line.
+    """
+    if isinstance(data, np.ndarray):
+        if data.ndim != 2 or data.dtype.kind not in "iu":
+            raise ValueError(f"a mask of {data.dtype} {list(data.shape)}, expected integer [H, W]")
+        return data
+    data = bytes(data)
+    if not data.startswith(_SIGNATURE):
+        raise ValueError("a mask that is no PNG; lossy formats change class ids")
+    check_png(data)
+    picture = open_picture(data, "PNG")
+    width, height = picture.size
+    if width * height > max_pixels or not width or not height:
+        raise ValueError(f"a mask of {width}x{height} pixels, at most {max_pixels:,}")
+    depth, colour = data[24], data[25]
+    if colour not in (_GREY, _RGB, _PALETTE) or (colour == _RGB and depth != 8):
+        raise ValueError("a mask with alpha or of 48 bits; save class ids as grey or palette PNG")
+    with damage_told("PNG"):
+        ids = np.array(picture)
+    if colour == _RGB:
+        return _by_colour(ids, colours)
+    if colour == _GREY and depth in (2, 4):
+        ids //= 255 // ((1 << depth) - 1)  # Pillow widens such greys to 0 .. 255
+    return ids.astype(np.uint8) if depth == 1 else ids
+
+
+def _by_colour(rgb: NDArray[np.uint8], colours: Colours | None) -> NDArray[np.integer]:
+    if not colours:
+        raise ValueError("a mask of RGB colours; say whose they are: dataset.decode.mask_colors")
+    red, green, blue = (rgb[..., k].astype(np.uint32) for k in range(3))
+    found = (red << 16) | (green << 8) | blue
+    known = np.array(sorted(colours), np.uint32)
+    ids = np.array([colours[colour] for colour in known.tolist()])
+    places = np.minimum(np.searchsorted(known, found), len(known) - 1)
+    wrong = known[places] != found
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0].tolist()
+        colour = rgb[row, column].tolist()
+        raise ValueError(
+            f"a mask with the colour {colour} at {column}, {row}, which is not among "
+            f"dataset.decode.mask_colors"
+        )
+    narrow: NDArray[np.integer] = ids.astype(np.uint8 if ids.max() < 256 else np.uint16)
+    return narrow[places]

@@ -1,1 +1,0 @@
-"""Image file formats: what a header says, and whether the file is whole."""
