@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, Any
+from pathlib import Path
+from typing import IO, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+_T = TypeVar("_T")
+_TRIES = 20
 # What NumPy reads of a header at most, and what stands before it.
 _HEADER_BYTES = 10_012
 _FIELDS = {"images": "image", "labels": "label", "masks": "mask", "keys": "key"}
@@ -53,25 +57,51 @@ def view_npy(data: bytes) -> NDArray[Any]:
     return np.ndarray(shape, dtype, content, order=order)
 
 
+def map_npy(path: str | Path) -> NDArray[Any]:
+    """The array in a `.npy` file, memory-mapped, read-only.
+
+    Raises:
+        OSError: It cannot be opened.
+        ValueError: It is damaged, or holds Python objects.
+    """
+    return _parsed(lambda: np.load(path, mmap_mode="r", allow_pickle=False))
+
+
+def _parsed(parse: Callable[[], _T]) -> _T:
+    """Call `parse`, again where CPython's parser, which reads the headers, fails for nothing.
+
+    Before 3.11.8 it does so now and then while several threads parse (CPython's issue 106905).
+    """
+    for _ in range(_TRIES):
+        with contextlib.suppress(SystemError):
+            return parse()
+    return parse()
+
+
 @functools.lru_cache(maxsize=128)
 def _header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Parse a header; kept, since many files begin alike and NumPy takes 15 us for each."""
     file = io.BytesIO(head)
-    found = _read_header(file)
+    found = read_npy_header(file)
     if file.tell() != len(head):
         raise ValueError("its header ends elsewhere")
     return found
 
 
-def _read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, order and type."""
+def read_npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether in Fortran order, and type; `file` stands at the start, at the array after."""
     version = np.lib.format.read_magic(file)
-    if version == (1, 0):
-        found = np.lib.format.read_array_header_1_0(file)
-    elif version == (2, 0):
-        found = np.lib.format.read_array_header_2_0(file)
-    else:
+    if version not in ((1, 0), (2, 0)):
         raise ValueError(f"format version {version[0]}.{version[1]}")
+    start = file.tell()
+
+    def parse() -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+        file.seek(start)
+        if version == (1, 0):
+            return np.lib.format.read_array_header_1_0(file)
+        return np.lib.format.read_array_header_2_0(file)
+
+    found = _parsed(parse)
     if any(length < 0 for length in found[0]):
         raise ValueError(f"shape {found[0]}, expected lengths from 0 on")
     return found
@@ -129,7 +159,7 @@ def look_at_header(
         ValueError: It is damaged, cut short, or holds what cannot be mapped.
     """
     try:
-        shape, fortran, dtype = _read_header(file)
+        shape, fortran, dtype = read_npy_header(file)
     except Exception as error:  # of many kinds: NumPy lets Python's own parser read it
         raise ValueError(
             f"{where} is no .npy file, or a damaged one ({' '.join(str(error).split())}); write it "

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.arrays import map_npy
 from penstock.core.files import whole_file
 from penstock.core.machine_cache import computed_once, files_of, remove_if_unused
 
@@ -134,7 +135,7 @@ class StoredTable:
         """
         if self._opened is None:
             try:
-                self._opened = np.load(self._path, mmap_mode="r", allow_pickle=False)
+                self._opened = map_npy(self._path)
             except FileNotFoundError:
                 raise ValueError(
                     f"{self._what}: {self._path} was removed while it was in use; start the "
@@ -168,7 +169,7 @@ def _stored(
         array.flush()
 
     def load(path: Path) -> NDArray[Any] | None:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = map_npy(path)
         return array if array.shape == (length,) and array.dtype == np.dtype(dtype) else None
 
     what = f"{what}: {length:,} entries"

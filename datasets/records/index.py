@@ -22,6 +22,7 @@ from typing import Any, Required, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.arrays import map_npy, read_npy_header
 from penstock.core.files import whole_file, write_whole
 from penstock.core.machine_cache import computed_once, signature_of
 from penstock.core.sample import Keys
@@ -204,8 +205,7 @@ def _place(file: Any, member: zipfile.ZipInfo) -> _Place:
     # The two lengths at the end of the local header (APPNOTE, 4.3.7).
     file.seek(member.header_offset + _LOCAL_BYTES - 4)
     file.seek(sum(struct.unpack("<HH", file.read(4))), os.SEEK_CUR)
-    assert np.lib.format.read_magic(file) == (1, 0)
-    (count,), _, dtype = np.lib.format.read_array_header_1_0(file)
+    (count,), _, dtype = read_npy_header(file)
     return _Place(file.tell() if count else 0, dtype.str, count)
 
 
@@ -448,7 +448,7 @@ class Index:
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         layout, selection, fingerprint = state
         if isinstance(selection, tuple):
-            selection = np.load(selection[0], mmap_mode="r")
+            selection = map_npy(selection[0])
         self.__init__(layout, selection)  # type: ignore[misc]
         self._fingerprint = fingerprint
 
@@ -490,7 +490,7 @@ def cached_selection(name: str, compute: Callable[[], NDArray[Any]]) -> NDArray[
 
     return computed_once(
         f"rows-{signature_of(name=name)}", ".npy", make=make,
-        load=lambda path: np.load(path, mmap_mode="r"), what="rows of a split",
+        load=map_npy, what="rows of a split",
     )[1]  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.arrays import map_npy
 from penstock.core.contracts import Index, SamplerCapabilities
 from penstock.core.machine_cache import signature_of
 from penstock.core.registry import register
@@ -255,7 +256,7 @@ def _from_file(path: Path, n: int, index: Index | None) -> NDArray[np.float64]:
         raise ValueError(f"weighted sampler: no file {path}; give an existing .npy or .csv file")
     if path.suffix == ".npy":
         try:
-            return np.load(path, mmap_mode="r", allow_pickle=False)
+            return map_npy(path)
         except ValueError as error:
             raise ValueError(f"weighted sampler: {path} is no array of numbers: {error}") from None
     with open(path, newline="", encoding="utf-8-sig") as file:
