@@ -3,36 +3,64 @@
 from __future__ import annotations
 
 import os
+import pickle
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from penstock.core import registry
+from penstock.pipeline.config.composition import Composer
 
 # How long one example takes is decided by who else is at work on the machine. Where CI is set,
 # hypothesis draws the same examples every time: what fails there was changed, not drawn.
 settings.register_profile("untimed", settings(), deadline=None)
 settings.load_profile("untimed")
 
+# Many containers forbid to keep bytecode: hundreds of processes would each compile all they import.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for all processes of this run, where pytest-xdist has started several."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory):
     """Indexes, orders and signatures of the tests stay out of the user's cache."""
-    before = os.environ.get("XDG_CACHE_HOME")
-    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
-    yield
-    if before is None:
-        del os.environ["XDG_CACHE_HOME"]
-    else:
-        os.environ["XDG_CACHE_HOME"] = before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def composed_once():
+    """Compose what is chosen of our `conf/` once in a process: Hydra needs 0.2 s for it."""
+    compose, known = Composer.compose, {}
+
+    def compose_once(self, choices):
+        if self.config_dir is not None:
+            return compose(self, choices)
+        key = *choices, *((each.target_name, each.target) for each in registry.components())
+        if key not in known:
+            known[key] = pickle.dumps(compose(self, choices))
+        return pickle.loads(known[key])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Composer, "compose", compose_once)
+        yield compose
 
 
 @pytest.fixture(scope="session")
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data_dir(shared: Path) -> Path:
     """A folder that holds the generated demo set."""
     from penstock.datasets.demo.shapes import demo_path
 
-    folder = tmp_path_factory.mktemp("data")
-    demo_path("image_folder", folder)
+    folder = shared / "data"
+    demo_path("image_folder", folder)  # processes that ask at the same time wait for one of them
     return folder
