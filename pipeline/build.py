@@ -23,7 +23,7 @@ from penstock.core.contracts import (
 )
 from penstock.pipeline.config.combinations import ClassesOf, field_of, tasks_of
 from penstock.pipeline.config.discovery import load_all
-from penstock.pipeline.config.places import PLACES, TARGETS, said_of_source, sources_of
+from penstock.pipeline.config.places import NOT_PIXELS, PLACES, TARGETS, said_of_source, sources_of
 from penstock.pipeline.config.targets import (
     family_of,
     resolve_class,
@@ -321,22 +321,6 @@ def build_loader(
     )
 
 
-# What a dataset's node says about where samples are held and which there are: the first changes
-# no pixel, the second is in the data's fingerprint.
-_NOT_PIXELS = frozenset(
-    {
-        "_target_",
-        "storage",
-        "source",
-        "cache",
-        "annotations",
-        "val_fraction",
-        "val_path",
-        "worker_init_fn",
-    }
-)
-
-
 def _resume_identity(config: Config, split: str, sampler: Any) -> dict[str, Any]:
     """Describe the order of the records and what is done with them, in plain values.
 
@@ -375,7 +359,7 @@ def _resume_identity(config: Config, split: str, sampler: Any) -> dict[str, Any]
 
 
 def _decoding(dataset: Config) -> dict[str, Any]:
-    return {name: value for name, value in dataset.items() if name not in _NOT_PIXELS}
+    return {name: value for name, value in dataset.items() if name not in NOT_PIXELS}
 
 
 def _order(node: Config, sampler: Any) -> dict[str, Any]:

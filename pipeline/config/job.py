@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -21,13 +21,17 @@ from penstock.pipeline.config.hints import rename_engine
 from penstock.pipeline.config.interpolation import plain, referred_keys, unresolved_keys
 from penstock.pipeline.config.overrides import Change, Choice, Parsed, parse
 from penstock.pipeline.config.places import (
+    AROUND,
     AUGMENT,
     CHOSEN_BY,
+    EXECUTION,
+    LENGTH,
     NAMED,
     PRESETS,
     STEPS,
     top_level_keys,
 )
+from penstock.pipeline.config.values import given
 
 SAVED = "config.yaml"
 RESUME, CHECKPOINT = "trainer.resume", "predict.checkpoint"
@@ -65,9 +69,12 @@ def read_job(texts: Sequence[str], composer: Composer, *, command: str | None = 
         parsed.problems.append(Problem(key, "only a sweep has a launcher and a sweeper; add -m"))
     run = saved_run(parsed)
     if run is not None:
+        config = None if command else _as_typed(run, texts, parsed, composer)
+        if config is not None:
+            return Job(config, tuple(texts))
         added = _command_node(command, parsed)
-        config, variables = apply_to_saved(run, parsed, added, composer)
-        checked = _checked(config, parsed, command=command, variables=variables)
+        changed, variables = apply_to_saved(run, parsed, added, composer)
+        checked = _checked(changed, parsed, command=command, variables=variables)
         return Job(checked, tuple(texts))
     wrong = {problem.key for problem in parsed.problems}
     chosen = CHOSEN_BY.get(command or "", {})
@@ -78,12 +85,12 @@ def read_job(texts: Sequence[str], composer: Composer, *, command: str | None = 
     composer = _with_imports(parsed, composer)
     if command is not None:
         _choose_defaults(parsed, command, wrong)
-    config, accepted = compose_choices(parsed, composer)
-    with open_dict(config):
-        config.update(_command_node(command, parsed))
+    composed, accepted = compose_choices(parsed, composer)
+    with open_dict(composed):
+        composed.update(_command_node(command, parsed))
     skip = frozenset(key.replace("/", ".") for key in wrong)
-    accepted += _apply(config, parsed, composer, skip)
-    return Job(_checked(config, parsed, skip=skip, command=command), tuple(accepted))
+    accepted += _apply(composed, parsed, composer, skip)
+    return Job(_checked(composed, parsed, skip=skip, command=command), tuple(accepted))
 
 
 def check_config(config: DictConfig, command: str | None = None) -> dict[str, Any]:
@@ -320,13 +327,11 @@ def apply_to_saved(
     Returns:
         The config, and the variables that the run's has.
     """
-    config = OmegaConf.create(yaml.safe_load(file.read_text(encoding="utf-8")))
-    if not isinstance(config, DictConfig):
-        raise ConfigError([Problem(RESUME, f"{file} is damaged: a mapping is expected in it")])
+    config = _read_saved(file)
     for choice in parsed.choices:
         parsed.problems.append(
             Problem(choice.group, f"{choice.text!r} given, but a run that is gone on with, or that "
-                    f"predicts, keeps the components of its config; change single values")
+                    f"predicts, keeps the components of its config; leave it away")
         )  # fmt: skip
     variables = _variables_of(config)
     config.update(added)
@@ -341,6 +346,92 @@ def apply_to_saved(
     _apply(config, parsed, composer, filled)
     _refuse_untyped(saved, [str(name) for name in config.get("imports") or ()], keys)
     return config, variables
+
+
+def _read_saved(file: Path) -> DictConfig:
+    config = OmegaConf.create(yaml.safe_load(file.read_text(encoding="utf-8")))
+    if not isinstance(config, DictConfig):
+        raise ConfigError([Problem(RESUME, f"{file} is damaged: a mapping is expected in it")])
+    return config
+
+
+def _as_typed(
+    file: Path, texts: Sequence[str], parsed: Parsed, composer: Composer
+) -> dict[str, Any] | None:
+    """Read a command line that is a run's own, but for what may differ and what was changed.
+
+    Args:
+        file: The saved config of the run.
+        texts: Overrides as typed.
+        parsed: What they say.
+        composer: Groups and options.
+
+    Returns:
+        The config, with the run's own values where they may differ and none was typed; None where
+        it cannot be read so, or where values alone were typed: they change the saved config.
+
+    Raises:
+        ConfigError: Options were chosen with which it is another run.
+    """
+    new = [text for text in texts if not text.lstrip("+").startswith(f"{RESUME}=")]
+    try:
+        saved = _read_saved(file)
+        config = read_job(new, composer).config
+        if config["imports"] != list(saved.get("imports") or ()):
+            return None
+        own = _checked(saved, Parsed([], [], [], []), variables=_variables_of(saved))
+    except ConfigError:  # it will be said of the saved config
+        return None
+    paths = {choice: choice.group.rpartition("@")[2].replace("/", ".") for choice in parsed.choices}
+    typed = [change.key for change in parsed.changes]
+    for group, keys in {**EXECUTION, "trainer": [*EXECUTION["trainer"], *LENGTH]}.items():
+        for key in keys:
+            full = f"{group}.{key}"
+            if {group, full} & {*paths.values()}:
+                typed.append(full)
+            elif not any(f"{each}.".startswith(f"{full}.") for each in typed) and key in own[group]:
+                config[group][key] = own[group][key]
+    config |= {key: own[key] for key in AROUND if key not in typed and key in own}
+    config["trainer"]["resume"] = None
+    then, now = _leaves(own), _leaves(config)
+    differ = [key for key in sorted(then.keys() | now.keys()) if then.get(key) != now.get(key)]
+    differ = [key for key in differ if not any(f"{key}.".startswith(f"{each}.") for each in typed)]
+    if differ and not paths:
+        return None
+    if differ:
+        raise ConfigError(_of_another_run(differ, then, now, paths))
+    [value] = {change.override.value() for change in parsed.changes if change.key == RESUME}
+    config["trainer"]["resume"] = value
+    return config
+
+
+def _of_another_run(
+    differ: Sequence[str], then: Mapping[str, Any], now: Mapping[str, Any], paths: dict[Choice, str]
+) -> Iterator[Problem]:
+    """Tell where what is typed is not the run: of each option, else of all that is typed."""
+    remedy = f"leave {' '.join(choice.text for choice in paths)} away, and the run keeps its own"
+    found = {
+        choice: key
+        for choice, path in paths.items()
+        for key in reversed(differ)
+        if f"{key}.".startswith(f"{path}.")
+    }
+    at = {choice.group: key for choice, key in found.items()} or {RESUME: differ[0]}
+    for name, key in at.items():
+        values = [given(each[key]) if key in each else "nothing" for each in (now, then)]
+        what = f"with what is typed {key} is {values[0]}, and the run has {values[1]}"
+        yield Problem(name, f"{what}; {remedy}")
+
+
+def _leaves(node: Any, key: str = "") -> dict[str, Any]:
+    """List the values in a config by their full keys."""
+    if not isinstance(node, Mapping) or not node:
+        return {} if node is None else {key: node}
+    return {
+        full: value
+        for name, item in node.items()
+        for full, value in _leaves(item, f"{key}.{name}" if key else str(name)).items()
+    }
 
 
 def _refuse_untyped(saved: Sequence[str], given: Sequence[str], typed: Collection[str]) -> None:

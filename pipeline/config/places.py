@@ -110,6 +110,29 @@ CHOSEN_BY: dict[str, dict[str, str]] = {"pack": {"to": "writer"}}
 REFUSED_IN_MIX = ("mix", "stream")
 """Options of ``dataset`` that are no source of a mix."""
 
+AROUND = ("outputs", "run")
+EXECUTION = {
+    "dataset": ["cache"],
+    "loader": (
+        "engine num_workers prefetch_factor pin_memory persistent_workers across_epochs timeout_s "
+        "multiprocessing_context processes read_ahead max_error_rate"
+    ).split(),
+    "trainer": (
+        "resume resume_anyway progress timeout_s save checkpoint_every checkpoint_seconds"
+    ).split(),
+}
+"""What may differ between a run and what goes on with it, at the top and by group: how and how fast
+it is computed, what stops it, where it lies and what it is called, not what is computed."""
+
+LENGTH = ("max_epochs", "max_steps")
+"""Of the trainer, how long a run is: one that is to be longer goes on with a shorter one."""
+
+NOT_PIXELS = frozenset(
+    "_target_ storage source cache annotations val_fraction val_path worker_init_fn".split()
+)
+"""Of a dataset, where samples are held and which there are: the first changes no pixel, the second
+is in the data's fingerprint, which a resumption compares."""
+
 PRESETS = ("experiment", "debug")
 """Groups whose options write to the whole config and leave no key of their own."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 from penstock.core import registry
@@ -26,9 +26,23 @@ def own_interval(target: str) -> Interval:
     """
     if target.startswith(_OF_TORCH):
         return "step" if target in _BY_STEP else "epoch"
+    return "epoch" if "total_epochs" in _asked(target) else "step"
+
+
+def _asked(target: str) -> Collection[str]:
+    """Name what a registered schedule takes."""
     component = registry.find(target)
-    asked = inspect.signature(component.target).parameters if component else ()
-    return "epoch" if "total_epochs" in asked else "step"
+    return inspect.signature(component.target).parameters if component else ()
+
+
+def depends_on_length(config: Mapping[str, Any]) -> bool:
+    """Tell whether a run's schedule is another one when the run is longer."""
+    node = config.get("scheduler")
+    if not node:
+        return False
+    target = node["_target_"]
+    asked = ["total_steps"] if target == f"{_OF_TORCH}OneCycleLR" else _asked(target)
+    return any(name in asked and name not in node for name in ("total_steps", "total_epochs"))
 
 
 def takes_interval(target: str, interval: Interval) -> bool:

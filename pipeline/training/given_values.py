@@ -141,6 +141,17 @@ def _tell(given: GivenValues, before: Mapping[str, Any], optimizer: Optimizer) -
     )
     if changes:
         _log.info("the optimizer goes on with %s", ", ".join(changes))
-    if given.schedule is not None:
-        rate = optimizer.param_groups[0]["lr"]
-        _log.info("the schedule goes on with the values of the config: lr is %.4g", float(rate))
+    if given.schedule is None:
+        return
+    then, now = (
+        (schedule or {}).get("total_steps") for schedule in (before["schedule"], given.schedule)
+    )
+    rate = float(optimizer.param_groups[0]["lr"])
+    if then == now:
+        _log.info("the schedule goes on with the values of the config: lr is %.4g", rate)
+        return
+    _log.info(
+        "the schedule depends on the run's length, %s steps before and %s now: it goes on where "
+        "that of %s stands, lr is %.4g; the weights are not those of a run that began with it",
+        then, now, now, rate,
+    )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -40,6 +41,8 @@ from penstock.pipeline.training.run_folder import (
     write_whole,
 )
 from penstock.pipeline.training.settings import TrainerSettings
+
+_log = logging.getLogger(__name__)
 
 
 def train(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,6 +106,11 @@ def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, An
         stack.callback(progress.close)
         if checkpoint is not None:
             recorder.restore(checkpoint)
+            if state.closed and state.reached(settings):
+                _log.info(
+                    "the run is done: it has %d epochs, %d steps; to go on longer type "
+                    "trainer.max_epochs=%d", state.epoch, state.step, 2 * state.epoch
+                )  # fmt: skip
         if folder is not None:
             folder.write_config(config)
             report_start(parts, world, run_dir)

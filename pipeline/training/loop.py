@@ -154,7 +154,7 @@ def fit(
             recorder.log({**figures, "lr": parts.lr}, validated=bool(metrics))
         if ended:
             if scheduler and parts.interval == "epoch":
-                _step_epoch(scheduler, metrics, settings)
+                _step_epoch(scheduler, metrics, state, settings)
             state.epoch, state.batch = state.epoch + 1, 0
         state.window_loss = 0.0
         state.closed = True
@@ -238,11 +238,14 @@ def _score(metrics: dict[str, float], settings: TrainerSettings) -> tuple[float,
     return metrics[name], (settings.monitor_mode or better(name)) == "max"
 
 
-def _step_epoch(scheduler: Any, metrics: dict[str, float], settings: TrainerSettings) -> None:
+def _step_epoch(
+    scheduler: Any, metrics: dict[str, float], state: RunState, settings: TrainerSettings
+) -> None:
     with warnings.catch_warnings():
         # Right after a resume the optimizer has made no step in this process, and torch warns.
         warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
         if not isinstance(scheduler, ReduceLROnPlateau):
             scheduler.step()
-        elif metrics:
+        elif metrics and (state.epoch + 1) % settings.validate_every == 0:
+            # Not for what was validated only since the run ended there: it may go on longer.
             scheduler.step(_score(metrics, settings)[0])

@@ -23,7 +23,12 @@ from penstock.pipeline.build import (
 )
 from penstock.pipeline.config.combinations import task_field
 from penstock.pipeline.device import DevicePrefetcher
-from penstock.pipeline.schedulers.units import Interval, better, interval_of
+from penstock.pipeline.schedulers.units import (
+    Interval,
+    better,
+    depends_on_length,
+    interval_of,
+)
 from penstock.pipeline.training.distributed import World
 from penstock.pipeline.training.given_values import GivenValues, given_values, values_of
 from penstock.pipeline.training.settings import TrainerSettings, monitored
@@ -121,7 +126,7 @@ def build_parts(
     )
     schedule = {
         "scheduler": config.get("scheduler"),
-        "total_steps": total_steps,
+        "total_steps": total_steps if depends_on_length(config) else None,
         "interval": interval,
     }
     validates = val is not None and num_batches_of(val) != 0

@@ -6,6 +6,7 @@ import copy
 import fcntl
 import json
 import logging
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -16,7 +17,7 @@ import yaml
 
 from penstock.core import files
 from penstock.core.files import writing
-from penstock.pipeline.config.places import MIX
+from penstock.pipeline.config.places import AROUND, EXECUTION, LENGTH, MIX
 from penstock.pipeline.loader.state import differing
 
 _log = logging.getLogger(__name__)
@@ -24,16 +25,6 @@ _log = logging.getLogger(__name__)
 CLASSES, TABLE = "classes.json", "table.json"
 _TIME = re.compile(r"(\d\d-\d\d-\d\d)(?:-(\d+))?")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
-# What says how and how fast a run is computed, or what stops it, not what is computed: runs that
-# differ in these alone are equal, and either can go on with the other.
-_EXECUTION = {
-    "dataset": ["cache"],
-    "loader": (
-        "engine num_workers prefetch_factor pin_memory persistent_workers across_epochs timeout_s "
-        "multiprocessing_context processes read_ahead max_error_rate"
-    ).split(),
-    "trainer": "resume resume_anyway progress timeout_s".split(),
-}
 
 
 class RunFolder:
@@ -191,14 +182,19 @@ def _named(path: Path, outputs: Path) -> RunFolder:
 
 
 def _newest_equal(config: Mapping[str, Any], outputs: Path) -> RunFolder | None:
-    """The newest run of an equal config, if it can be gone on with."""
-    wanted = comparable(yaml.safe_load(_dump(config)))
+    """The newest run of an equal config, else of one that is shorter, if it can be gone on with."""
+    wanted = yaml.safe_load(_dump(config))
+    shorter: list[Path] = []
     for folder in _newest_first(outputs):
         try:
             saved = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-        except (OSError, yaml.YAMLError):
+            equal = comparable(saved) == comparable(wanted) and _reaches_as_far(wanted, saved)
+        except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError):
+            continue  # no config, or one that is damaged
+        if not equal:
             continue
-        if not isinstance(saved, dict) or comparable(saved) != wanted:
+        if not _reaches_as_far(saved, wanted):
+            shorter.append(folder)
             continue
         if (folder / "summary.json").exists():
             _log.info(
@@ -206,25 +202,30 @@ def _newest_equal(config: Mapping[str, Any], outputs: Path) -> RunFolder | None:
                 folder,
             )
             return None
-        lock = _locked(folder)
-        if lock is None:
-            _log.info(
-                "resume=auto: another process is training in the newest run of this config, %s; "
-                "starting a new one",
-                folder,
-            )
-            return None
-        _log.info("resume=auto: going on with %s", folder)
-        return RunFolder(folder, lock, resumes=True)
+        return _taken(folder, "the newest run of this config")
+    if shorter:
+        return _taken(shorter[0], "the newest run of this config, which was to be shorter")
     _log.info("resume=auto: no run of this config in %s; starting a new one", outputs)
     return None
 
 
+def _taken(folder: Path, what: str) -> RunFolder | None:
+    lock = _locked(folder)
+    if lock is None:
+        _log.info(
+            "resume=auto: another process is training in %s, %s; starting a new one", folder, what
+        )
+        return None
+    _log.info("resume=auto: going on with %s, %s", folder, what)
+    return RunFolder(folder, lock, resumes=True)
+
+
 def comparable(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config without what does not change its results."""
-    kept = {key: value for key, value in config.items() if key != "outputs"}
-    for group in _EXECUTION:
+    """A config without what does not change its results, and without the length of the run."""
+    kept = {key: value for key, value in config.items() if key not in AROUND}
+    for group in EXECUTION:
         kept[group] = _without_execution(kept.get(group) or {}, group)
+    kept["trainer"] = {k: v for k, v in kept["trainer"].items() if k not in LENGTH}
     if kept["dataset"].get("_target_") == MIX:
         kept["dataset"]["sources"] = {
             name: {**source, "dataset": _without_execution(source["dataset"], "dataset")}
@@ -235,7 +236,13 @@ def comparable(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_execution(node: Mapping[str, Any], group: str) -> dict[str, Any]:
-    return {name: value for name, value in node.items() if name not in _EXECUTION[group]}
+    return {name: value for name, value in node.items() if name not in EXECUTION[group]}
+
+
+def _reaches_as_far(config: Mapping[str, Any], saved: Mapping[str, Any]) -> bool:
+    """Whether a run is to be at least as long as a saved one."""
+    ends = [[each["trainer"].get(n) or math.inf for n in LENGTH] for each in (config, saved)]
+    return all(now >= then for now, then in zip(*ends, strict=True))
 
 
 def _newest_first(outputs: Path) -> Iterator[Path]:

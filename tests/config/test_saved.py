@@ -95,3 +95,37 @@ def test_a_run_of_version_1_goes_on_with_the_engine_of_today(run_dir):
     saved["loader"] |= {"engine": "ring", "processes": 2, "num_workers": 2}
     file.write_text(yaml.safe_dump(saved))
     assert compose([f"trainer.resume={run_dir}"])["loader"]["engine"] == "processes"
+
+
+def test_the_runs_own_command_line_goes_on_with_it(run_dir):
+    own = ["sampler=weighted", "augment=light", "augment.image_size=48"]
+    resume = f"trainer.resume={run_dir}"
+    expected = compose([resume])
+    assert compose([*own, resume]) == expected
+    changed = compose([*own, resume, "trainer.max_epochs=20", "loader=threads"])
+    assert changed["trainer"] == {**expected["trainer"], "max_epochs": 20}
+    assert changed["loader"]["engine"] == "threads" != expected["loader"]["engine"]
+    assert {**changed, "trainer": 0, "loader": 0} == {**expected, "trainer": 0, "loader": 0}
+
+
+def test_what_may_differ_and_is_not_typed_stays_the_runs(run_dir):
+    file = run_dir / "config.yaml"
+    saved = yaml.safe_load(file.read_text())
+    saved["trainer"]["max_epochs"], saved["loader"]["num_workers"] = 3, 2
+    file.write_text(yaml.safe_dump(saved))
+    config = compose(["sampler=weighted", "augment.image_size=48", f"trainer.resume={run_dir}"])
+    assert (config["trainer"]["max_epochs"], config["loader"]["num_workers"]) == (3, 2)
+
+
+def test_options_of_another_run_are_refused_with_what_differs(run_dir):
+    resume, typed = f"trainer.resume={run_dir}", ["sampler=random", "augment.image_size=48"]
+    with pytest.raises(ConfigError) as caught:
+        compose([*typed, resume])
+    [problem] = caught.value.problems
+    assert problem.key == "sampler"
+    assert "is 'sampler/random', and the run has 'sampler/weighted'" in problem.message
+    assert "leave sampler=random away" in problem.message
+    assert compose([resume])["sampler"]["_target_"] == "sampler/weighted"  # what it says works
+    with pytest.raises(ConfigError, match=r"trainer\.resume: with what is typed aug") as caught:
+        compose(["sampler=weighted", resume])
+    assert "leave sampler=weighted away" in str(caught.value)

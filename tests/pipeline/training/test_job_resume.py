@@ -7,8 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
-from penstock.pipeline.training import job
+from penstock.pipeline.config.discovery import load_builtin
+from penstock.pipeline.training import job, parts
 from penstock.pipeline.training.checkpoint import read_checkpoint
 from tests.pipeline.training.tiny_job import config_of
 from tests.pipeline.training.tiny_runs import (
@@ -171,3 +173,40 @@ def test_fp16_scales_its_losses_and_resumes(tmp_path):
     # Another number of epochs is another schedule; what counts is that it goes on and ends.
     assert job.train(config_of(tmp_path, {**trainer, "resume": str(run)}))["step"] == 12
     assert checkpoint(straight)["state"]["step"] == 12
+
+
+def test_auto_goes_on_longer_as_if_it_had_been_asked_from_the_start(tmp_path, monkeypatch, capsys):
+    def steady(config, optimizer, total_steps, *, better):
+        return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=9.0)
+
+    load_builtin()
+    monkeypatch.setattr(parts, "build_scheduler", steady)
+    trainer = {"resume": "auto", "validate_every": 2, "monitor": "loss"}
+    trainer |= {"scheduler_interval": "epoch", "log_every": 1}
+    straight = Path(job.train(config_of(tmp_path / "a", {**trainer, "max_epochs": 6}))["run_dir"])
+    short = config_of(tmp_path / "b", {**trainer, "max_epochs": 3})
+    run = Path(job.train(short)["run_dir"])
+    capsys.readouterr()
+    longer = config_of(tmp_path / "b", {**trainer, "max_epochs": 6})
+    assert job.train(longer)["run_dir"] == str(run)
+    said = capsys.readouterr().out
+    assert "which was to be shorter" in said and "schedule" not in said
+    assert_equal_weights(weights(straight), weights(run))
+    assert checkpoint(straight)["scheduler"] == checkpoint(run)["scheduler"]
+    assert job.train(short)["run_dir"] != str(run)  # never with one that was to be longer
+
+
+def test_a_schedule_that_depends_on_the_length_says_so_when_a_run_goes_on_longer(tmp_path, capsys):
+    trainer = {"resume": "auto", "max_epochs": 2}
+    config = {**config_of(tmp_path, trainer), "scheduler": {"_target_": "scheduler/cosine"}}
+    run = job.train(config)["run_dir"]
+    capsys.readouterr()
+    config["trainer"]["max_epochs"] = 4
+    assert job.train(config)["run_dir"] == run
+    assert (
+        "depends on the run's length, 12 steps before and 24 now: it goes on where that of 24"
+        in (capsys.readouterr().out)
+    )
+    (Path(run) / "summary.json").unlink()
+    assert job.train(config)["run_dir"] == run
+    assert "the run is done: it has 4 epochs, 24 steps; to go on" in capsys.readouterr().out
