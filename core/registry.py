@@ -66,7 +66,7 @@ GROUPS: dict[str, Group] = {
         _group("transform", "changes one sample", "sample rng partners box_limits", partial=True),
         _group("batch_transform", "changes a batch on the device",
                "batch seed split step", partial=True),
-        _group("engine", "who computes batches", "compute", option=None),
+        _group("engine", "who computes batches", "compute settings", option="loader"),
         _group("model", "what is trained", "num_classes table task_fields"),
         _group("optimizer", "how weights are updated", "params"),
         _group("scheduler", "how the learning rate moves", "optimizer total_steps total_epochs"),

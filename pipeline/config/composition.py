@@ -24,7 +24,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType, Quote, QuotedString
 from hydra.core.utils import setup_globals
 from hydra.errors import HydraException
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
@@ -90,6 +90,8 @@ class Composer:
             node: dict[str, Any] = registry.option_node(component)
             if component.group == "logger":  # loggers stand side by side, by name; csv always
                 node = {"defaults": ["csv", "_self_"], component.name: node}
+            elif component.group == "engine":
+                node = {"_target_": "settings/loader", "engine": component.name}
             package = STACK_OF.get(component.group)
             if package is not None:  # a step of its own name, behind those that are there
                 node = {component.name: node}
@@ -139,19 +141,18 @@ class Composer:
                 return component.summary
         return ""
 
-    def option_imports(self, group: str, option: str) -> list[str]:
-        """List what an option of a preset wants imported before it can be composed.
+    def option(self, group: str, option: str) -> dict[str, Any]:
+        """Read what an option holds by itself, before it is composed.
 
         Raises:
             CompositionError: Its file is broken.
         """
         try:
             loaded = self.loader.repository.load_config(f"{group}/{option}")
+            held = {} if loaded is None else OmegaConf.to_container(loaded.config)
         except (OmegaConfBaseException, YAMLError, ValueError) as error:
             raise CompositionError(_one_line(error)) from error
-        if loaded is None or "imports" not in loaded.config:
-            return []
-        return [str(name) for name in loaded.config.imports]
+        return held if isinstance(held, dict) else {}
 
     def compose(self, choices: Sequence[str]) -> tuple[DictConfig, list[str]]:
         """Compose the config that options make, before any value is changed.

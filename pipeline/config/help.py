@@ -1,7 +1,10 @@
-"""The text of ``--help``: groups, their options, and five examples."""
+"""The text of ``--help``: groups and options, the arguments of what is chosen, examples."""
 
 from __future__ import annotations
 
+import re
+import shutil
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +14,7 @@ from penstock.core import registry
 from penstock.core.user_errors import program_of
 from penstock.pipeline.config.check import accepts
 from penstock.pipeline.config.composition import STACK_OF, Composer
+from penstock.pipeline.config.errors import ConfigError, Problem, listing, nearest
 from penstock.pipeline.config.job import compose_choices
 from penstock.pipeline.config.overrides import parse
 from penstock.pipeline.config.places import CHOSEN_BY, PRESETS
@@ -36,7 +40,7 @@ _WHAT = {
     "batch_transform": "changes a batch; batch_transform=NAME adds it last to augment.device",
 }
 _FLAGS = (
-    ("--help", "this; after choices (sampler=weighted --help) the arguments of the chosen"),
+    ("--help", "this; the arguments of a group (--help loader), of choices (dataset=lmdb --help)"),
     ("--cfg job", "print the config and stop; --package loader prints a part of it"),
     ("-m", "run a job for every combination of values separated by commas"),
     ("--config-dir DIR", "a folder with options of your own, laid out as conf/"),
@@ -44,45 +48,94 @@ _FLAGS = (
 )
 
 
-def print_help(composer: Composer, overrides: Sequence[str], *, command: str | None = None) -> None:
-    """Print the help; with choices among the overrides, what these components take."""
-    program = program_of(command or "train")
+def print_help(composer: Composer, typed: Sequence[str], *, command: str | None = None) -> None:
+    """Print the help: of all, of the groups that are named, or of what overrides choose.
+
+    Raises:
+        ConfigError: A group is named that there is not.
+    """
+    overrides = [text for text in typed if "=" in text or text.startswith("~")]
+    others = {group for name in CHOSEN_BY if name != command for group in CHOSEN_BY[name].values()}
+    groups = sorted({*composer.groups()} - others)
+    asked = [text.replace(".", "/") for text in typed if text not in overrides]
+    if wrong := [name for name in asked if name not in groups]:
+        raise ConfigError(_no_group(name, groups, composer) for name in wrong)
     chosen = _chosen(composer, overrides, command)
-    if chosen:
-        for key, node in chosen.items():
-            _print_arguments(node["_target_"], f"{key}.", node)
+    for group in asked:
+        _print_group(composer, group)
+        known = {node["_target_"] for _, node in chosen}
+        for key, node in _of_options(composer, group):
+            if node["_target_"] not in known:  # which another option has shown
+                chosen.append((key, node))
+                known.add(node["_target_"])
+    for number, (key, node) in enumerate(chosen):
+        if number or asked:
+            print()
+        _print_arguments(composer, node["_target_"], f"{key}.", node)
+    if asked or chosen:
         return
+    program = program_of(command or "train")
     print(f"usage: {program} [flags] [group=option ...] [key=value ...]")
     if command is not None and registry.find(f"settings/{command}"):
         print()
-        _print_arguments(f"settings/{command}", f"{command}.", {})
+        _print_arguments(composer, f"settings/{command}", f"{command}.", {})
     print("\ngroups and their options:")
-    others = {group for name in CHOSEN_BY if name != command for group in CHOSEN_BY[name].values()}
-    for group in sorted({*composer.groups()} - others):
+    for group in groups:
         _print_group(composer, group)
     print("\nexamples:")
-    width = max(len(example) for example, _ in _EXAMPLES)
     for example, what in _EXAMPLES:
         if command is None or not example.startswith(("-m", "trainer")):
-            print(f"  {f'{program} {example}'.strip():<{len(program) + 1 + width}}  # {what}")
+            _entry(f"  {program} {example}".rstrip(), "", 0)
+            _entry("", what, 6)
     print("\nflags:")
     for flag, what in _FLAGS:
-        print(f"  {flag:<18} {what}")
+        _entry(f"  {flag}", what, 21)
+
+
+def _entry(head: str, text: str, column: int) -> None:
+    """Print words beside a head, from a column on, or below a head that is as long."""
+    lines = textwrap.wrap(
+        text, shutil.get_terminal_size().columns, initial_indent=" " * column,
+        subsequent_indent=" " * column, break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+    if lines and len(head) < column:
+        lines[0] = head + lines[0][len(head) :]
+    elif head:
+        lines.insert(0, head)
+    print(*lines, sep="\n")
 
 
 def _print_group(composer: Composer, group: str) -> None:
     found = next((g for g in registry.GROUPS.values() if g.option_group == group), None)
     what = _WHAT.get(group) or (found.what if found else "")
-    print(f"  {group}" + (f": {what}" if what else ""))
+    _entry("", f"{group}: {what}" if what else group, 2)
     for option in composer.options(group):
-        print(f"    {option:<18} {composer.summary(group, option)}".rstrip())
+        _entry(f"    {option}", composer.summary(group, option), 23)
 
 
-def _chosen(composer: Composer, overrides: Sequence[str], command: str | None) -> dict[str, Any]:
-    """Find the nodes of the components that the choices among the overrides compose, by key."""
+def _no_group(name: str, groups: Sequence[str], composer: Composer) -> Problem:
+    having = (f"{group}={name}" for group in groups if name in composer.options(group))
+    near = nearest(name, groups) or next(having, None)
+    remedy = f"; type {near} --help" if near else ""
+    return Problem("--help", f"no group {name!r}, the groups are {listing(groups, 30)}{remedy}")
+
+
+def _of_options(composer: Composer, group: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the nodes of a group's options with their keys; not the steps inside of a preset."""
+    for option in composer.options(group):
+        for key, node in _components(composer.option(group, option), ""):
+            if key.count(".") == 0:
+                below = "" if key == group else STACK_OF.get(group, group.replace("/", "."))
+                yield ".".join(filter(None, (below, key))), node
+
+
+def _chosen(
+    composer: Composer, overrides: Sequence[str], command: str | None
+) -> list[tuple[str, dict[str, Any]]]:
+    """Find the components that the choices among the overrides compose: keys and nodes."""
     parsed = parse(overrides, composer, command=command)
     if not parsed.choices:
-        return {}
+        return []
     composed, _ = compose_choices(parsed, composer)
     del composed["hydra"]
     config = OmegaConf.to_container(composed, resolve=False)
@@ -92,7 +145,7 @@ def _chosen(composer: Composer, overrides: Sequence[str], command: str | None) -
         if choice.group in STACK_OF and choice.options:
             key = f"{STACK_OF[choice.group]}.{choice.options[0]}"
         found.update(_components(config, "" if choice.group in PRESETS else key))
-    return found
+    return list(found.items())
 
 
 def _components(node: Any, below: str, key: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -105,20 +158,24 @@ def _components(node: Any, below: str, key: str = "") -> Iterator[tuple[str, dic
         yield from _components(value, below, f"{key}.{name}" if key else str(name))
 
 
-def _print_arguments(target: str, prefix: str, node: Mapping[str, Any]) -> None:
-    """Print a component's arguments: key, value, type."""
+def _print_arguments(composer: Composer, target: str, prefix: str, node: Mapping[str, Any]) -> None:
+    """Print a component's arguments: key, value, type, and what its docstring says of them."""
     component = registry.find(target)
     if component is None and family_of(target) is None:
         return
     signature = signature_of(target)
-    print(f"{target}: {component.summary}" if component is not None else target)
+    _entry("", f"{target}: {component.summary}" if component is not None else target, 0)
     if isinstance(signature, str):  # a library that is not installed
-        print(f"  {signature}")
+        _entry("", signature, 2)
         return
     for argument in signature.arguments.values():
         value = node.get(argument.name, argument.default)
         if holds_component(value):  # which is listed itself
             continue
+        key = f"{prefix}{argument.name}"
+        accepted = "" if argument.annotation is Any else accepts(argument)
+        if composer.is_group(group := key.replace(".", "/")):
+            accepted = f"{group}={' or '.join(composer.options(group))}"
         text = "(required)" if value == NO_DEFAULT else shown(value)
-        what = "" if argument.annotation is Any else accepts(argument)
-        print(f"  {f'{prefix}{argument.name}={text}':<44} {what}".rstrip())
+        _entry(f"  {key}={text}", accepted, shutil.get_terminal_size().columns // 2)
+        _entry("", re.sub(r"\bNone\b", "null", argument.what.replace("``", "`")), 6)

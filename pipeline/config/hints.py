@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from penstock.core.registry import find
 from penstock.core.user_errors import program_of
 from penstock.pipeline.config.errors import is_first_rank, nearest
 
@@ -174,8 +173,6 @@ def instead_of_option(group: str, name: str, known: Sequence[str]) -> str:
             f"; a step of albumentations has a name of yours: type "
             f"augment.{stack}.my_step._target_=albumentations.{name}"
         )
-    if group == "loader" and find(f"engine/{name}") is not None:
-        return f"; an engine of your own is a value: type loader.engine={name}"
     hinted = CHOICES.get((group, name))
     near = hinted if hinted in known else nearest(name, known)
     if near:

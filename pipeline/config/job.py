@@ -136,7 +136,7 @@ def _with_imports(parsed: Parsed, composer: Composer) -> Composer:
             for choice in parsed.choices
             if choice.group in PRESETS
             for option in choice.options
-            for name in composer.option_imports(choice.group, option)
+            for name in composer.option(choice.group, option).get("imports") or []
         ]
     except CompositionError as error:
         raise ConfigError([*parsed.problems, Problem("", str(error))]) from error

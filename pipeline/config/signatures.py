@@ -14,8 +14,10 @@ import inspect
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -27,11 +29,15 @@ from penstock.core.files import machine_folder, write_whole
 from penstock.pipeline.config.notation import annotation_of, reduce
 from penstock.pipeline.config.targets import FAMILIES, Family, family_of, resolve_target
 
-_FORMAT = 2
+_FORMAT = 3
 """Form of the cache: to be raised when `Signature` changes, or what `reduce` leaves of a type."""
 
 NO_DEFAULT = "???"
 """Stands for the default of an argument that is required."""
+
+
+_SECTION = re.compile(r"^(?:Args|Arguments|Attributes):\n((?:[ ].*\n|\n)*)", re.M)
+_ENTRY = re.compile(r"^(\w+)(?: *\(.*?\))?:(.*\n(?:[ ].*\n|\n)*)", re.M)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +48,13 @@ class Argument:
         name: Its name.
         annotation: Its type, reduced to what a config can hold.
         default: Its default as YAML would have it; `NO_DEFAULT` if it is required.
+        what: What the docstring says of it.
     """
 
     name: str
     annotation: Any
     default: Any
+    what: str = ""
 
     @property
     def required(self) -> bool:
@@ -108,18 +116,31 @@ def _read(
     defaults: dict[str, Any],
 ) -> Signature:  # fmt: skip
     """Read the signature of what a target calls."""
+    said = _documented(call)
     arguments = {
         parameter.name: Argument(
-            parameter.name, reduce(annotation_of(call, parameter)), defaults[parameter.name]
+            parameter.name, reduce(annotation_of(call, parameter)), defaults[parameter.name],
+            said.get(parameter.name, ""),
         )
         for parameter in registry.parameters(call, injected)
-    }
+    }  # fmt: skip
     kinds = {parameter.kind for parameter in inspect.signature(call).parameters.values()}
     return Signature(
         target, kind, arguments, injected,
         takes_any=inspect.Parameter.VAR_KEYWORD in kinds,
         takes_positional=inspect.Parameter.VAR_POSITIONAL in kinds,
     )  # fmt: skip
+
+
+def _documented(call: Callable[..., Any]) -> dict[str, str]:
+    """Read what docstrings say of each argument, by name: the sections of Google's style."""
+    docs = [inspect.getdoc(call), inspect.getdoc(getattr(call, "__init__", None))]
+    return {
+        name: " ".join(text.split())
+        for doc in docs
+        for section in _SECTION.findall(f"{doc}\n")
+        for name, text in _ENTRY.findall(textwrap.dedent(section))
+    }
 
 
 @cache

@@ -210,9 +210,9 @@ def test_help_names_every_group_and_option_in_a_line(tmp_path):
             if (group, option) not in ours and not (ROOT / f"conf/{group}/{option}.yaml").exists():
                 continue
             assert f"\n  {group}" in out
-            [line] = [x for x in out.splitlines() if x.split()[:1] == [option] and
-                      composer.summary(group, option) in x][:1]  # fmt: skip
-            assert len(line.split()) > 1, f"{group}={option} has no summary"
+            summary = composer.summary(group, option)
+            assert summary, f"{group}={option} has no summary"
+            assert f" {option} {summary}" in " ".join(out.split())
     assert sum(line.startswith(f"  python {ROOT / 'train.py'}") for line in out.splitlines()) == 5
 
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
-from penstock.core import registry
-from penstock.pipeline.config.composition import ROOT, compose
-from penstock.pipeline.config.discovery import load_builtin
+from penstock.pipeline.config.composition import compose
 from penstock.pipeline.config.errors import ConfigError
 
 CASES = [
@@ -56,17 +52,6 @@ def test_what_a_hint_says_to_type_composes(given, typed):
     assert f"type {typed}" in problem.message or f" {typed}" in problem.message
     size = ["augment.train.my_step.height=16", "augment.train.my_step.width=16"]
     compose([*typed.split(), *(size if "my_step" in typed else [])])
-
-
-def test_an_engine_of_ones_own_is_a_value(monkeypatch):
-    load_builtin()
-    monkeypatch.setattr(registry, "_components", dict(registry._components))
-    monkeypatch.delitem(sys.modules, "executor", raising=False)
-    imports = f"imports=[{ROOT / 'examples' / 'executor.py'}]"
-    with pytest.raises(ConfigError, match=r"type loader\.engine=executor"):
-        compose([imports, "loader=executor"])
-    assert compose([imports, "loader.engine=executor"])["loader"]["engine"] == "executor"
-    del sys.modules["executor"]
 
 
 def test_an_experiment_is_named_not_pathed(tmp_path):
