@@ -6,8 +6,10 @@ import multiprocessing
 import pickle
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any
 
+import loky
 import numpy as np
 import pytest
 
@@ -23,7 +25,7 @@ def check_storage(
     expected_records: Sequence[Expected],
     *,
     make_copy: Callable[[], Storage] | None = None,
-    start_methods: Sequence[str] = ("fork", "spawn", "forkserver"),
+    processes: Sequence[str] = ("forked", "new"),
 ) -> None:
     """Check a storage against what it must hold.
 
@@ -31,7 +33,7 @@ def check_storage(
         make_storage: Makes it anew.
         expected_records: Key and fields of every record in order; fields None: a bad record.
         make_copy: Makes a storage over a copy of the data at another place.
-        start_methods: Ways of starting a process that it must survive.
+        processes: Those in which it must be read: a copy of this one, one that knows nothing.
     """
     storage = make_storage()
     assert isinstance(storage, Storage)
@@ -43,8 +45,8 @@ def check_storage(
     assert " " in str(storage), "name and place"
     _check_pickling(storage, expected_records)
     _check_threads(storage, expected_records)
-    for method in start_methods:
-        _check_process(make_storage(), expected_records, method)
+    for kind in processes:
+        _check_process(make_storage(), expected_records, kind)
 
 
 def read_all(storage: Any) -> list[Record | BadRecord]:
@@ -128,23 +130,44 @@ def _check_threads(storage: Storage, expected: Sequence[Expected]) -> None:
             assert answer == _wanted(expected, order)
 
 
-def _check_process(storage: Storage, expected: Sequence[Expected], method: str) -> None:
+def _check_process(storage: Storage, expected: Sequence[Expected], kind: str) -> None:
     order = list(range(len(expected)))[::-1]
     wanted = _wanted(expected, order)
     storage.read(np.array(order, np.int64))  # open here too: a child must not suffer from it
-    context = multiprocessing.get_context(method)
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_read_elsewhere, args=(storage, order, theirs))
-    process.start()
-    theirs.close()
-    try:
-        assert ours.poll(60), f"no answer from a process started by {method}"
-        assert ours.recv() == wanted
-    finally:
-        process.join(10)
-    assert process.exitcode == 0
+    read = _read_in_copy if kind == "forked" else _read_in_new_process
+    assert read(storage, order) == wanted
     assert summary(storage.read(np.array(order))) == wanted, "and the parent's still works"
 
 
-def _read_elsewhere(storage: Storage, order: list[int], answer: Any) -> None:
+def _read_in_copy(storage: Storage, order: list[int]) -> Any:
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_send, args=(storage, order, theirs))
+    process.start()
+    theirs.close()
+    try:
+        assert ours.poll(120), "no answer from a forked process"
+        return ours.recv()
+    finally:
+        process.join(120)
+        assert process.exitcode == 0
+
+
+def _send(storage: Any, order: list[int], answer: Any) -> None:
     answer.send(summary(storage.read(np.array(order))))
+
+
+@cache
+def _new_process() -> Any:
+    """A process that knows nothing; to start one for each storage takes seconds each time."""
+    return loky.ProcessPoolExecutor(1)
+
+
+def _read_in_new_process(storage: Storage, order: list[int]) -> Any:
+    pickled = pickle.dumps((storage, order))  # and not as loky would
+    return _new_process().submit(_read_pickled, pickled).result(120)
+
+
+def _read_pickled(pickled: bytes) -> Any:
+    storage, order = pickle.loads(pickled)
+    return summary(storage.read(np.array(order)))

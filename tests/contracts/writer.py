@@ -26,7 +26,7 @@ from tests.contracts.storage import summary
 from tests.photographs import scene
 
 COUNT = 23
-_KILLS = 8
+_KILLS = 4
 _ODD_KEYS = ("ü/ß.jpg", "a b", "日本.png", "x'y\"z", "-", "1e5", "tab\there", "a,b;c", "%s{0}")
 
 

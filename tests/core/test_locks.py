@@ -74,11 +74,11 @@ def inside(gate):
     def stay():
         with gate.kept_off():
             entered.set()
-            leave.wait(20)
+            leave.wait(120)
 
     thread = threading.Thread(target=stay)
     thread.start()
-    assert entered.wait(20)
+    assert entered.wait(120)
     return thread, leave
 
 
@@ -90,8 +90,8 @@ def test_a_fork_waits_for_a_thread_inside():
     time.sleep(0.05)
     assert not done
     leave.set()
-    forking.join(20)
-    thread.join(20)
+    forking.join(120)
+    thread.join(120)
     assert done == [7]
     assert fork() == 7
 
@@ -100,4 +100,4 @@ def test_a_fork_waits_no_longer_than_it_is_told():
     thread, leave = inside(HASTY)
     assert fork() == 7
     leave.set()
-    thread.join(20)
+    thread.join(120)

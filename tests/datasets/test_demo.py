@@ -183,7 +183,7 @@ def test_many_processes_make_it_once(tmp_path, small):
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(120)
     assert [process.exitcode for process in processes] == [0] * 4
     assert sorted(os.listdir(tmp_path)) == [".penstock-demo.lock", "demo"]
     assert sorted(os.listdir(tmp_path / "demo/lmdb")) == ["train", "val"]
@@ -222,7 +222,7 @@ def test_what_a_kill_left_is_cleared_and_made_anew(tmp_path, small, monkeypatch)
             target=demo_path, args=("image_folder", tmp_path)
         )
         process.start()
-        process.join(60)
+        process.join(120)
     assert process.exitcode == 9
     assert len(os.listdir(tmp_path)) == 2
     assert len(ImageFolder(str(demo_path("image_folder", tmp_path) / "train"))) == 12

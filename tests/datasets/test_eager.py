@@ -100,7 +100,7 @@ def test_workers_of_every_kind_see_the_same_memory(method):
     queue = context.Queue()
     worker = context.Process(target=_work, args=(data, queue))
     worker.start()
-    samples, hits = queue.get(timeout=60)
+    samples, hits = queue.get(timeout=120)
     worker.join()
     assert_same(samples, fetch(data, *ORDER))
     assert hits == 6

@@ -36,7 +36,7 @@ def test_threads_that_want_one_group_load_it_once():
     together = threading.Barrier(8)
 
     def work(_):
-        together.wait(10)
+        together.wait(120)
         return cache.get("a", lambda: loads.append(1) or (object(), 1))
 
     with ThreadPoolExecutor(8) as pool:

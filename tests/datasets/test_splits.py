@@ -156,7 +156,7 @@ def test_hash_split_is_a_partition_and_reads_as_the_whole(tmp_path):
         check_storage(
             lambda part=part: part,
             [(key, {"image": key.encode(), "label": int(key[0] == "b")}) for key in keys(part)],
-            start_methods=("fork", "spawn"),
+            processes=("forked", "new"),
         )
         assert part.index.class_names == ("a", "b")
 

@@ -307,7 +307,7 @@ def test_a_reader_ends_with_whoever_reads():
     items = dataset.open(0, 0)
     next(items)
     items.close()  # type: ignore[attr-defined]
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 120
     while _reading() > before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert _reading() == before

@@ -13,6 +13,13 @@ import pytest
 CLASSES = {"ash": 19, "birch": 11, "cedar": 7, "dogwood": 4}
 
 
+@pytest.fixture(autouse=True)
+def one_server(monkeypatch):
+    """Importing for the fork server takes seconds, and what `auto` has not chosen would end it."""
+    engine = "penstock.pipeline.loader.engines.pool_engine"
+    monkeypatch.setattr(f"{engine}.end_unused_server", lambda: None)
+
+
 @pytest.fixture(scope="session")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """41 training images of four unequal classes, one of them damaged, and 15 for evaluation."""

@@ -14,6 +14,7 @@ from penstock import compose
 from penstock.pipeline.loader.digest import batch_digest
 from tests.laws.runs import ENGINES, INLINE, SAMPLERS, digests, loader_of, overrides, rest, way
 from tests.laws.runs import rows as whole_rows
+from tests.shares import in_turn
 
 WAYS: list[dict[str, Any]] = [
     way("threads", 3),
@@ -23,9 +24,6 @@ WAYS: list[dict[str, Any]] = [
     way("processes", 2, multiprocessing_context="fork"),
     way("threads", 0),
 ]
-
-
-STEPPED = [pytest.param(name, marks=pytest.mark.slow if name == "mix" else ()) for name in SAMPLERS]
 
 
 def resumed(config: dict[str, Any], state: str, run: dict[str, Any]) -> tuple[list[str], str]:
@@ -43,8 +41,7 @@ def elsewhere():
         yield lambda *arguments: pool.submit(resumed, *arguments).result(timeout=120)
 
 
-@pytest.mark.parametrize("sampler", STEPPED)
-@pytest.mark.parametrize("tail", ["pad", False])
+@pytest.mark.parametrize(("sampler", "tail"), in_turn([*SAMPLERS], ["pad", False]))
 def test_after_every_step_in_another_process(sampler, tail, photos, elsewhere):
     config = compose(overrides(photos, sampler=sampler, augment="strong"))
     config["loader"]["drop_last"] = tail

@@ -23,7 +23,7 @@ TRAINER = [
     "model.width=8", "scheduler=none", "optimizer=sgd", "optimizer.lr=0.05",
     "optimizer.momentum=0", "optimizer.nesterov=false", "optimizer.weight_decay=0",
     "trainer.max_epochs=1", "trainer.device=cpu", "trainer.num_threads=1", "trainer.progress=off",
-    "trainer.timeout_s=30", "loader.engine=inline", "loader.num_workers=0",
+    "trainer.timeout_s=200", "loader.engine=inline", "loader.num_workers=0",
 ]  # fmt: skip
 
 
@@ -45,7 +45,7 @@ def config_of(root: Path, positions: int, batch_size: int, tail: object, *more: 
     return compose([*base, *sampler, *TRAINER, *sizes, *more])
 
 
-def trained(configs: list[Any], ranks: int, folder: Path, *, timeout_s: int) -> list[Any]:
+def trained(configs: list[Any], ranks: int, folder: Path, *, timeout_s: int = 250) -> list[Any]:
     """Results of the configs, each with its final weights under ``weights``."""
     configs = [{**config, "outputs": str(folder / f"{ranks}-ranks")} for config in configs]
     if ranks == 1:
@@ -89,11 +89,11 @@ def test_ranks_train_and_count_as_one_process_does(ranks, photos, few, tmp_path)
         config_of(photos, 13, 6, False, "loader.eval_batch_size=7"),
         config_of(photos, 13, 6, "pad", "loader.eval_batch_size=2"),
     ]
-    one = trained(configs, 1, tmp_path, timeout_s=60)
-    many = trained(configs, ranks, tmp_path, timeout_s=150)
+    one = trained(configs, 1, tmp_path)
+    many = trained(configs, ranks, tmp_path)
     for alone, shared in zip(one, many, strict=True):
         check_same(alone, shared)
-    before = trained([config_of(few, 1, 4, False, "optimizer.lr=1e-30")], 1, tmp_path, timeout_s=60)
+    before = trained([config_of(few, 1, 4, False, "optimizer.lr=1e-30")], 1, tmp_path)
     moved = [
         (before[0]["weights"][name] - weight).abs().max()
         for name, weight in one[0]["weights"].items()
@@ -116,7 +116,7 @@ def test_no_sizes_make_ranks_hang(ranks, few, tmp_path):
         check_same(alone, shared)
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(300)
 def test_what_one_rank_quarantined_is_known_to_all_that_resume(photos, tmp_path, caplog):
     # Rank 1 alone computes record 10 at position 10: the second half of batch 1, positions 6 to 11.
     deadly = [o for o in TRAINER if not o.startswith("loader.")]
@@ -125,7 +125,7 @@ def test_what_one_rank_quarantined_is_known_to_all_that_resume(photos, tmp_path,
     deadly += ["loader.multiprocessing_context=forkserver", "loader.drop_last=false"]
     deadly += ["trainer.max_steps=4", "trainer.validate_every=0", "loader.max_error_rate=1"]
     config = compose([*overrides(photos, sampler="sequential"), *deadly])
-    [result] = trained([config], 2, tmp_path, timeout_s=120)
+    [result] = trained([config], 2, tmp_path)
     file = Path(result["run_dir"]) / "checkpoints" / "last.pt"
     state = torch.load(file, weights_only=True)["loader"]
     assert state["quarantined"] == [[0, 10]] and state["next_batch"] == 4

@@ -72,7 +72,7 @@ def test_what_is_in_use_makes_no_room(folder):
     ours, theirs = spawn.Pipe()
     process = spawn.Process(target=hits_of_another, args=(str(folder), theirs))
     process.start()
-    assert ours.poll(60)
+    assert ours.poll(120)
     assert ours.recv() < 20
     process.join()
     assert used.read(np.arange(20)).hits == 20
@@ -144,7 +144,7 @@ def test_a_forked_process_has_connections_of_its_own(folder):
     for _ in range(3):
         process = FORK.Process(target=child)
         process.start()
-        process.join(20)
+        process.join(120)
         assert process.exitcode == 0
         assert cache.read(EVERY).hits == 11
 

@@ -49,7 +49,7 @@ def test_a_writer_that_is_killed_leaves_no_entry_and_no_lock(where, monkeypatch)
     for _ in range(3):
         process = FORK.Process(target=victim)
         process.start()
-        process.join(20)
+        process.join(120)
         assert process.exitcode == -signal.SIGKILL
     assert store.get(2) is None
     assert put(store, 2, 9000)

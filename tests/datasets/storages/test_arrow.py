@@ -56,7 +56,7 @@ def test_contract(tmp_path, kind, compression):
         lambda: ArrowStorage(str(tmp_path / "a")),
         hub_records(encoded[:33]) + hub_records(encoded[33:], start=33),
         make_copy=lambda: ArrowStorage(str(tmp_path / "b/x-*")),
-        start_methods=("fork", "spawn", "forkserver") if kind == "stream" else ("fork",),
+        processes=("forked", "new") if kind == "stream" else ("forked",),
     )
     assert ArrowStorage(str(tmp_path / "a")).index.class_names == CLASSES
     assert sum(p.is_file() for p in tmp_path.rglob("*")) == 6, "nothing is written there"
@@ -67,7 +67,7 @@ def test_columns_of_many_types(tmp_path, kind):
     table, records = odd_columns()
     path = put(tmp_path / "a.arrow", table, rows=2, kind=kind)
     named = {"image_column": "picture", "label_column": "kind", "key_column": "name"}
-    check_storage(lambda: ArrowStorage(path, **named), records, start_methods=("spawn",))
+    check_storage(lambda: ArrowStorage(path, **named), records, processes=("new",))
     few = ArrowStorage(path, image_column="picture", columns=["flag"])
     assert few.read(np.array([1]))[0] == Record(1, "00000001", {"image": b"two", "flag": False})
     first, second = ArrowStorage(path, columns=["matrix", "ragged"]).read(np.array([0, 0]))

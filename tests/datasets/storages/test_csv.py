@@ -58,7 +58,7 @@ def test_contract(tmp_path, written):
         lambda: CsvStorage(path),
         expected(),
         make_copy=lambda: CsvStorage(str(tmp_path / "b/t.csv")),
-        start_methods=("fork",) if written else ("fork", "spawn", "forkserver"),
+        processes=("forked",) if written else ("forked", "new"),
     )
     assert CsvStorage(path).index.class_names == ("cat", "dog")
     assert sum(p.is_file() for p in tmp_path.rglob("*")) == 8, "nothing is written there"
@@ -68,7 +68,7 @@ def test_contract_with_images_that_are_gone(tmp_path):
     path = put(tmp_path / "t.csv", ROWS, images=NAMES)
     os.unlink(tmp_path / NAMES[1])
     want = [(key, None if key == NAMES[1] else fields) for key, fields in expected()]
-    check_storage(lambda: CsvStorage(path), want, start_methods=("spawn",))
+    check_storage(lambda: CsvStorage(path), want, processes=("new",))
 
 
 def test_types_and_missing_values(tmp_path):

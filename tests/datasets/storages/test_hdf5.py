@@ -52,9 +52,7 @@ def test_several_files_are_one_storage(tmp_path):
         rows = slice(part * 4, min(part * 4 + 4, 11))
         arrays = {"images": IMAGES[rows], "labels": LABELS[rows], "depth": DEPTH[rows]}
         write(tmp_path / f"part-{part}.h5", PIECES["gzip" if part else "contiguous"], arrays)
-    check_storage(
-        lambda: Hdf5Storage(str(tmp_path)), expected(), start_methods=("fork", "forkserver")
-    )
+    check_storage(lambda: Hdf5Storage(str(tmp_path)), expected(), processes=("forked", "new"))
     pattern = Hdf5Storage(str(tmp_path / "part-[01].h5"))
     assert len(pattern) == 8
     indices = np.array([7, 0, 3, 4, 7])
@@ -138,7 +136,7 @@ def test_lists_are_a_storage(tmp_path):
     check_storage(
         lambda: Hdf5Storage(str(tmp_path / "a.h5")),
         [(f"k{i}", {"image": FILES[i], "label": i % 3}) for i in range(11)],
-        start_methods=("spawn",),
+        processes=("new",),
     )
 
 
@@ -156,7 +154,7 @@ def test_a_group_per_sample(tmp_path):
             "words": [f"w{i}", ""],
         }
         wanted.append((f"s{i:02d}", found | ({"age": AGES[i]} if i % 2 else {})))
-    check_storage(lambda: Hdf5Storage(path), wanted, start_methods=("fork", "spawn"))
+    check_storage(lambda: Hdf5Storage(path), wanted, processes=("forked", "new"))
     storage = Hdf5Storage(path)
     assert storage.fields == ()
     assert storage.index.column("height").tolist() == [i % 4 + 2 for i in range(11)]

@@ -68,7 +68,7 @@ def test_contract_with_a_vanished_file_between_good_ones(tmp_path):
     assert len(storage) == 7
     os.unlink(tmp_path / "dog/a.JPG")
     want = [(key, None if key == "dog/a.JPG" else f) for key, f in expected(FILES, LABELS)]
-    check_storage(lambda: storage, want, start_methods=("spawn",))
+    check_storage(lambda: storage, want, processes=("new",))
 
 
 def test_order_and_hidden_files(tmp_path):
@@ -193,7 +193,7 @@ def test_generated_names(tmp_path):
     check_storage(
         lambda: storage,
         [(f"img_{i:07d}.jpg", None if i == 7 else {"image": b"%d" % i}) for i in (5, 6, 7, 8)],
-        start_methods=("fork",),
+        processes=("forked",),
     )
     big = ImageFolder(root, pattern="img_{:07d}.jpg", count=10**9)
     assert len(big) == 10**9

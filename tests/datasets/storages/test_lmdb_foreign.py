@@ -42,7 +42,7 @@ def test_text_recognition_layout(tmp_path):
     path = foreign(tmp_path / "a", items)
     storage = LmdbStorage(path, key_format="image-%09d", text_key="label-%09d")
     want = [(f"image-{i:09d}", {"image": b"jpeg%d" % i, "text": f"wörd {i}"}) for i in range(1, 13)]
-    check_storage(lambda: storage, want, start_methods=("spawn",))
+    check_storage(lambda: storage, want, processes=("new",))
     assert sorted(os.listdir(path)) == ["data.mdb", "lock.mdb"], "the index went to the cache"
     with pytest.raises(ValueError, match="has no key 'tag-000000001'"):
         len(LmdbStorage(path, key_format="image-%09d", label_key="tag-%09d"))

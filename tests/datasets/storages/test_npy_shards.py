@@ -59,7 +59,7 @@ def test_archives_are_storages(tmp_path, save, checksums):
     check_storage(
         lambda: open_npy_shards(str(folder), checksums=checksums),
         expected(),
-        start_methods=("fork",),
+        processes=("forked",),
     )
 
 
@@ -175,7 +175,7 @@ def test_keys_texts_and_ragged_values(tmp_path):
     def make():
         return open_npy_shards(str(tmp_path), kinds={"text": "text"})
 
-    check_storage(make, wanted, start_methods=("fork",))
+    check_storage(make, wanted, processes=("forked",))
     assert make().fields == ()
     np.save(tmp_path / "keys_1.npy", np.array(["k"]))
     assert "the key 'k' stands twice" in message(tmp_path)
@@ -201,7 +201,7 @@ def test_files_of_one_sample_each(tmp_path):
     wanted.sort()
     check_storage(
         lambda: open_npy_shards(str(tmp_path / "files"), rows=False), wanted,
-        start_methods=("fork",),
+        processes=("forked",),
     )  # fmt: skip
     storage = open_npy_shards(str(tmp_path / "files"), rows=False, labels=None)
     assert "label" not in storage.index.columns
@@ -218,7 +218,7 @@ def test_many_files_do_not_exhaust_descriptors(tmp_path):
     context = multiprocessing.get_context("fork")
     process = context.Process(target=_read_with_few_descriptors, args=(storage,))
     process.start()
-    process.join(60)
+    process.join(120)
     assert process.exitcode == 0
 
 

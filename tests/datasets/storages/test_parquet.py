@@ -62,7 +62,7 @@ def test_contract_with_a_damaged_row_group_between_good_ones(tmp_path):
     check_storage(
         lambda: storage,
         [(key, None if 10 <= i < 20 else fields) for i, (key, fields) in enumerate(records)],
-        start_methods=("spawn",),
+        processes=("new",),
     )
     [bad] = storage.read(np.array([12]))
     assert isinstance(bad, BadRecord)
@@ -82,7 +82,7 @@ def test_columns_of_many_types(tmp_path):
     path = put(tmp_path / "a.parquet", table, rows=2)
     named = {"image_column": "picture", "label_column": "kind", "key_column": "name"}
     storage = ParquetStorage(path, **named)
-    check_storage(lambda: storage, records, start_methods=("fork",))
+    check_storage(lambda: storage, records, processes=("forked",))
     assert storage.index.class_names == ("cat", "dog")
     few = ParquetStorage(path, image_column="picture", columns=["flag"])
     assert few.read(np.array([1]))[0] == Record(1, "00000001", {"image": b"two", "flag": False})
@@ -151,7 +151,7 @@ def test_a_fork_while_a_thread_reads_waits_for_nothing(tmp_path, monkeypatch):
     def slow(*args):
         if os.getpid() == parent:
             reading.set()
-            may_end.wait(60)
+            may_end.wait(120)
         return read_group(*args)
 
     def in_child():
@@ -160,10 +160,10 @@ def test_a_fork_while_a_thread_reads_waits_for_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet, "read_group", slow)
     thread = threading.Thread(target=storage.read, args=(np.array([3]),))
     thread.start()
-    assert reading.wait(20)
+    assert reading.wait(120)
     process = multiprocessing.get_context("fork").Process(target=in_child)
     process.start()
-    process.join(20)
+    process.join(120)
     process.kill()
     may_end.set()
     thread.join()

@@ -86,12 +86,12 @@ def test_it_is_a_storage(tmp_path, layout):
         shutil.copytree(folder, tmp_path / "copy", dirs_exist_ok=True)
         return open_pt_shards(str(tmp_path / "copy"))
 
-    methods = ("fork", "spawn", "forkserver") if layout is dicts else ("fork",)
+    processes = ("forked", "new") if layout is dicts else ("forked",)
     check_storage(
         lambda: open_pt_shards(str(folder)),
         expected(names=layout is not tensors),
         make_copy=copy,
-        start_methods=methods,
+        processes=processes,
     )
     assert open_pt_shards(str(folder)).index.class_names == ("0", "1", "2", "3")
 
@@ -136,7 +136,7 @@ def test_files_of_one_sample_each(tmp_path):
     (tmp_path / "files/dog/2.pt").write_bytes(b"PK")
     wanted.append(("dog/2.pt", None))
     make = functools.partial(open_pt_shards, str(tmp_path / "files"), rows=False)
-    check_storage(make, wanted, start_methods=("fork",))
+    check_storage(make, wanted, processes=("forked",))
 
 
 def test_labels_in_the_files(tmp_path):

@@ -29,7 +29,7 @@ def test_contract(tmp_path, options):
         lambda: SqliteStorage(path),
         sample_records(encoded),
         make_copy=lambda: SqliteStorage(str(tmp_path / "b/t?#%.db")),
-        start_methods=("fork",) if options else ("fork", "spawn", "forkserver"),
+        processes=("forked",) if options else ("forked", "new"),
     )
     storage = SqliteStorage(path)
     assert storage.index.class_names == tuple(CLASSES)
@@ -59,7 +59,7 @@ def test_contract_by_keys(tmp_path, case):
         records.sort()
         assert [record.key for record in SqliteStorage(path).read(np.array([3, 0]))] == [
             records[3][0], records[0][0]]  # fmt: skip
-    check_storage(lambda: SqliteStorage(path, **options, **key), records, start_methods=("fork",))
+    check_storage(lambda: SqliteStorage(path, **options, **key), records, processes=("forked",))
 
 
 def test_keys_of_all_types(tmp_path):
@@ -72,7 +72,7 @@ def test_keys_of_all_types(tmp_path):
         check_storage(
             lambda source=source: SqliteStorage(path, key_column="k", **source),
             [(name, {"v": i}) for i, name in enumerate(names)],
-            start_methods=(),
+            processes=(),
         )
 
 
@@ -148,7 +148,7 @@ def test_tables_with_odd_columns(tmp_path):
         lambda: SqliteStorage(path),
         [("1", {"rowid": "x", 'a "b"': 1, "s": "X", "v": 1}),
          ("2", {"rowid": "yy", 'a "b"': 2, "s": "YY", "v": 2})],
-        start_methods=(),
+        processes=(),
     )  # fmt: skip
 
 

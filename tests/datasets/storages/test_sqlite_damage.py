@@ -71,7 +71,7 @@ def test_a_damaged_image_spoils_its_record_alone(tmp_path):
     check_storage(
         lambda: storage,
         [(key, None if key == "8" else fields) for key, fields in sample_records(encoded)],
-        start_methods=("fork",),
+        processes=("forked",),
     )
 
 

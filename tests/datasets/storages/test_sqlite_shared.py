@@ -88,7 +88,7 @@ def test_a_fork_while_a_thread_reads_waits_for_nothing(tmp_path):
     for process in processes:
         process.start()
     for process in processes:
-        process.join(20)
+        process.join(120)
         process.kill()
     stop.set()
     for thread in threads:

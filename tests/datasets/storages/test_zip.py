@@ -81,7 +81,7 @@ def test_contract_with_a_damaged_member_between_good_ones(tmp_path, method):
     content[at] ^= 1
     (tmp_path / "a.zip").write_bytes(content)
     want = [(key, None if key == "dog/10.jpg" else f) for key, f in expected(files)]
-    check_storage(lambda: storage, want, start_methods=("spawn",))
+    check_storage(lambda: storage, want, processes=("new",))
     assert "a.zip: its bytes are not those" in storage.read(np.array([row]))[0].cause
     assert isinstance(ZipStorage(path, checksums=False).read(np.array([row]))[0], Record)
 

@@ -17,8 +17,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.core.sample import Record
-from penstock.datasets.records.memory_index import MemoryIndex
 from penstock.pipeline.commands import main
 from penstock.pipeline.commands.bench.memory import own_bytes
 from penstock.pipeline.commands.bench.storage_process import (
@@ -28,6 +26,7 @@ from penstock.pipeline.commands.bench.storage_process import (
 )
 from penstock.pipeline.commands.bench.storages import pack_form, sampled_rows
 from penstock.pipeline.packing.report import folder_bytes
+from tests.pipeline.commands.numbers_storage import Numbers, Refusing
 
 ROOT = Path(__file__).resolve().parents[3]
 QUICK = ["bench.seconds=0.02", "bench.rounds=1", "bench.records=100"]
@@ -145,19 +144,19 @@ def test_an_interrupt_leaves_nothing_behind(number, data_dir, tmp_path):
     (scratch := tmp_path / "scratch").mkdir()
     with subprocess.Popen(
         [sys.executable, "-m", "pipeline", "bench", "storages", f"data_dir={data_dir}",
-         "bench.seconds=60", "bench.rounds=1", "bench.storages=[lmdb]", "bench.records=50"],
+         "bench.seconds=600", "bench.rounds=1", "bench.storages=[lmdb]", "bench.records=50"],
         cwd=ROOT, env={**os.environ, "TMPDIR": str(scratch)}, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     ) as process:  # fmt: skip
-        deadline = time.monotonic() + 60
         # The source's index is written by the process that measures it.
-        while not list(scratch.glob("*/.caches/0")) and time.monotonic() < deadline:
+        while not list(scratch.glob("*/.caches/0")) and process.poll() is None:
             time.sleep(0.05)
         process.send_signal(number)
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=120)
     assert process.returncode == 130, out
     assert "Traceback" not in out
     assert list(scratch.iterdir()) == []
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:  # the one that tracks multiprocessing's resources is last
         try:
             os.killpg(process.pid, 0)
@@ -165,32 +164,6 @@ def test_an_interrupt_leaves_nothing_behind(number, data_dir, tmp_path):
             return
         time.sleep(0.05)
     pytest.fail("a process of its session is left")
-
-
-class Numbers:
-    """Records of a few bytes, of which the last is said to be damaged by dying."""
-
-    def __init__(self, size: int = 10, *, dies: bool = False) -> None:
-        self.size, self.dies = size, dies
-
-    def __len__(self) -> int:
-        return self.size
-
-    @property
-    def index(self) -> MemoryIndex:
-        return MemoryIndex([f"{n:03d}" for n in range(self.size)])
-
-    def read(self, indices):
-        if self.dies:
-            os._exit(7)
-        return [Record(i, f"{i:03d}", {"image": bytes(1000)}) for i in indices.tolist()]
-
-
-class Refusing(Numbers):
-    """One that cannot be opened."""
-
-    def __len__(self) -> int:
-        raise RuntimeError("no licence")
 
 
 def test_a_process_says_what_it_measured(tmp_path):

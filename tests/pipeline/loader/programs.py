@@ -40,7 +40,7 @@ def family_at_work(process: subprocess.Popen[str]) -> list[psutil.Process]:
     return psutil.Process(process.pid).children(recursive=True)
 
 
-def assert_gone(processes: list[psutil.Process], timeout_s: float = 20) -> None:
+def assert_gone(processes: list[psutil.Process], timeout_s: float = 120) -> None:
     """Wait until all processes have ended."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline and any(map(runs, processes)):

@@ -42,7 +42,7 @@ def _one_server(monkeypatch, request):
         )
 
 
-def _until_over(loader, deadline_s=60):
+def _until_over(loader, deadline_s=120):
     """Epochs until the choice is made; each compared with the inline engine."""
     reference = make_loader(FakeDataset(N), RandomSampler(N), batch_size=5)
     seen = set()
@@ -257,6 +257,6 @@ def test_a_loader_that_is_forgotten_ends_its_workers(at):
     gc.collect()
     for thread in threading.enumerate():
         if thread.name == "penstock-watch":
-            thread.join(20)
+            thread.join(120)
     assert not _pools() - before
     assert not any(map(psutil.pid_exists, workers))

@@ -53,7 +53,7 @@ if __name__ == "__main__":
 """
 
 
-def _assert_session_is_gone(session: int, timeout_s: float = 15) -> None:
+def _assert_session_is_gone(session: int, timeout_s: float = 120) -> None:
     deadline = time.monotonic() + timeout_s
     while (left := _running(session)) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -82,18 +82,18 @@ def test_nothing_is_left_however_the_main_process_ends(tmp_path, moment, end):
     if end == "kill":
         process.kill()
     if end != "kill":
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=120)
         assert out == ("interrupted\n" if end == "ctrl-c" else "")
         assert ("LookupError: on purpose" in err) == (end == "raise")
         assert err == "" or end == "raise"
         assert process.returncode == (1 if end == "raise" else 0)
     _assert_session_is_gone(process.pid)
-    process.communicate(timeout=5)
+    process.communicate(timeout=120)
 
 
 def _until_chosen(loader, layout):
     """Go through epochs until a layout computes alone."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while not (loader._engine.is_settled and list(loader._engine.pools) == [layout]):
         assert time.monotonic() < end
         list(loader)

@@ -196,7 +196,7 @@ def test_the_next_bundle_is_computed_as_soon_as_one_is_begun(arrays_folder):
             next(iterator)
             if number in accumulate(storage.taken[3:], initial=sum(storage.taken[:3])):
                 bundles = list(accumulate(storage.taken)).index(number) + 1
-                deadline = time.monotonic() + 20
+                deadline = time.monotonic() + 120
                 while len(storage.taken) < bundles + 2:
                     assert time.monotonic() < deadline, "it waits for the rest of this bundle"
                     time.sleep(0.001)
@@ -210,7 +210,7 @@ def test_what_a_batch_took_is_counted_before_it_is_handed_over(arrays_folder, mo
         put(self, outcome)
 
     monkeypatch.setattr(Pending, "put", looked)
-    pool = ThreadPool(computer(Arrays(arrays_folder)), 1, depth=4, timeout_s=20)
+    pool = ThreadPool(computer(Arrays(arrays_folder)), 1, depth=4, timeout_s=120)
     try:
         waiting = [*pool.submit([task(0, 1, 2), task(1, 3), task(2, 4)])]
         waiting += pool.submit([task(3, 5)])
@@ -235,16 +235,16 @@ class OneByOne:
     def __call__(self, asked, *, allocate):
         self.begun.append(asked.number)
         self.is_waiting.set()
-        assert self.free.wait(20)
+        assert self.free.wait(120)
         return Delivery(asked.number, {})
 
 
 def test_what_is_dropped_is_computed_no_further():
     compute = OneByOne()
-    pool = ThreadPool(compute, 1, depth=2, timeout_s=20)
+    pool = ThreadPool(compute, 1, depth=2, timeout_s=120)
     try:
         pool.submit([task(number, number) for number in range(3)])
-        assert compute.is_waiting.wait(20)
+        assert compute.is_waiting.wait(120)
         pool.drop()
         compute.free.set()
         waiting = pool.submit([task(3, 3), task(4, 4)])

@@ -42,13 +42,13 @@ def test_closed_while_another_thread_waits_for_a_batch(engine):
     thread = threading.Thread(target=iterate, daemon=True)
     with pytest.raises(LookupError, match="the real error"), loader:
         thread.start()
-        assert iterated.wait(60)
+        assert iterated.wait(120)
         time.sleep(0.1)  # it is within the next batch
         raise LookupError("the real error")
-    thread.join(20)
+    thread.join(120)
     assert not thread.is_alive()
     assert [isinstance(error, RuntimeError) for error in ended] == [True], ended
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while penstock_threads() - before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not penstock_threads() - before
@@ -72,7 +72,7 @@ def test_a_forgotten_loader_ends_its_threads_at_once(engine):
 
 @pytest.mark.parametrize("engine", ["threads", "auto"])
 def test_a_copy_by_fork_starts_threads_of_its_own(engine):
-    with make_loader(FakeDataset(64), timeout_s=20, **ENGINES[engine]) as loader:
+    with make_loader(FakeDataset(64), timeout_s=120, **ENGINES[engine]) as loader:
         expected = digests(loader)
         iterator = iter(loader)
         next(iterator)
@@ -88,6 +88,6 @@ def test_a_copy_by_fork_starts_threads_of_its_own(engine):
             finally:
                 os._exit(0)
         theirs.close()
-        assert ours.poll(15) and ours.recv() == expected
+        assert ours.poll(120) and ours.recv() == expected
         assert os.waitpid(pid, 0)[1] == 0
         assert len(list(iterator)) == 7, "the original goes on"

@@ -53,7 +53,7 @@ def expected(epoch: int) -> list[str]:
 
 def begun_after_rest(dataset: Noted, count: int) -> list[tuple[int, int]]:
     """What was begun, when `count` batches were and some time has passed."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while len(dataset.begun) < count and time.monotonic() < deadline:
         time.sleep(0.002)
     time.sleep(0.05)

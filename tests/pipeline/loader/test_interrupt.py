@@ -63,14 +63,14 @@ def test_ctrl_c_does_not_reach_processes_that_are_still_starting(tmp_path, engin
         os.killpg(process.pid, signal.SIGINT)
         runs.append((process, started))
     for process, started in runs:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
         assert (out, err, process.returncode) == ("ready\ninterrupted\n", "", 0)
-        assert_gone(started, timeout_s=10)
+        assert_gone(started)
 
 
 def _children_that_import(process: subprocess.Popen[str]) -> list[psutil.Process]:
     """The processes that will be workers, or a server of these, as soon as there is one."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
         for child in _workers(process):
             with suppress(psutil.Error):
@@ -90,15 +90,15 @@ def test_ctrl_c_is_for_the_main_process(tmp_path, start_method):
     process = start_program(tmp_path, SCRIPT, start_method)
     workers = family_at_work(process)
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=120)
     assert out.endswith("interrupted\n") and process.returncode == 0
     assert err == ""
-    assert_gone(workers, timeout_s=5)
+    assert_gone(workers)
 
 
 def test_workers_end_when_the_main_process_is_killed(tmp_path):
     process = start_program(tmp_path, SCRIPT, "fork")
     workers = family_at_work(process)
     process.kill()
-    process.communicate(timeout=20)
-    assert_gone(workers, timeout_s=15)
+    process.communicate(timeout=120)
+    assert_gone(workers)

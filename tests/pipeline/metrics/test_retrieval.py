@@ -105,6 +105,6 @@ def test_ranks_together_even_one_that_saw_nothing(tmp_path):
         found = [answers.get(timeout=120) for _ in range(4)]
     finally:
         for process in ranks:
-            process.join(30)
+            process.join(120)
             process.kill()
     assert found == [figures(drawn(3))] * 4

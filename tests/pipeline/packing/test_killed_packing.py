@@ -152,7 +152,7 @@ def start_slowly(tmp_path):
         env={**os.environ, "PYTHONPATH": str(ROOT)}, start_new_session=True,
     )  # fmt: skip
     journal = tmp_path / ".packed.packing/journal/train"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not list(journal.glob("0*")):
         assert time.monotonic() < deadline and process.poll() is None, process.stdout.read()
         time.sleep(0.02)
@@ -168,13 +168,13 @@ def test_a_signal_stops_it_at_once_and_it_goes_on(tmp_path, number):
     others = psutil.Process(process.pid).children(recursive=True)
     # Ctrl-C reaches every process of the terminal.
     os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
-    said = process.communicate(timeout=20)[0]
+    said = process.communicate(timeout=120)[0]
     if number == signal.SIGKILL:
         assert process.returncode == -number
     else:
         assert process.returncode == 128 + number
         assert "the same command goes on" in said and "Traceback" not in said
-    _, left = psutil.wait_procs(others, timeout=5)
+    _, left = psutil.wait_procs(others, timeout=120)
     assert not left
     assert not (tmp_path / "packed").exists()
     done = len(list(journal.glob("0*")))
@@ -194,4 +194,4 @@ def test_two_packers_at_one_target(tmp_path):
     process, _ = start_slowly(tmp_path)
     with pytest.raises(ValueError, match=r"another process is packing .*packed; wait for it"):
         pack(packing(tmp_path / "packed"))
-    assert process.wait(60) == 0
+    assert process.wait(120) == 0

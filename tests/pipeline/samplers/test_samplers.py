@@ -148,10 +148,10 @@ def _step_sizes(n: int, bins: int) -> np.ndarray:
 def test_a_billion_positions_start_at_once(n):
     sampler = RandomSampler(n, seed=1)
     tracemalloc.start()
-    start = time.perf_counter()
+    start = time.process_time()
     first = sampler.indices(0, 0, 256)
     last = sampler.indices(0, n - 256, n)
-    duration_s = time.perf_counter() - start
+    duration_s = time.process_time() - start
     peak_bytes = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert duration_s < 0.05 and peak_bytes < 1 << 20

@@ -106,7 +106,7 @@ def test_two_ranks_give_what_one_gives(tmp_path):
         found = [answers.get(timeout=120) for _ in range(2 * len(CASES) + 2)]
     finally:
         for process in ranks:
-            process.join(30)
+            process.join(120)
             process.kill()
     for case in CASES:
         assert [rows for name, rows in found if name == case] == [gathered(case)] * 2

@@ -69,7 +69,7 @@ def test_killed_runs_end_bit_identical(tmp_path, kills):
     while done < kills:
         process = start(config)
         saved = set()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while process.poll() is None and time.monotonic() < deadline:
             saved |= {f.stat().st_mtime_ns for f in (tmp_path / "killed").glob("*/*/*/last.pt")}
             if len(saved) > 1 + (done > 0):
@@ -82,7 +82,7 @@ def test_killed_runs_end_bit_identical(tmp_path, kills):
         process.communicate()
         done += 1
     process = start(config)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     assert done == kills
     newest = the_folder(tmp_path / "killed")

@@ -138,7 +138,7 @@ def test_threads_that_share_a_step_share_no_memory(monkeypatch, unpickled):
         step = pickle.loads(pickle.dumps(step))
 
     def cut_when_both_have_padded(*given):
-        both_padded.wait(20)
+        both_padded.wait(120)
         return windows(*given)
 
     batches = [batch(start=start) for start in (0, 1000)]

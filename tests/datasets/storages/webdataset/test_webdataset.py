@@ -247,7 +247,7 @@ def test_contract_with_a_damaged_sample_between_good_ones(tmp_path):
         file.seek(at)
         file.write(b"?")
     want = [(key, None if n == 7 else f) for n, (key, f) in enumerate(expected(content))]
-    check_storage(lambda: storage, want, start_methods=("spawn",))
+    check_storage(lambda: storage, want, processes=("new",))
     assert read(storage, 7)[0].cause == "a.tar: a header is damaged (bad checksum); copy it again"
 
 

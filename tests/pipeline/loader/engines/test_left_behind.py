@@ -16,6 +16,7 @@ from penstock.pipeline.loader.worker_errors import WorkerError
 from tests.pipeline.loader.engines.deadly import DeadlyCollate, N, sampler
 from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader, the_pool
 from tests.pipeline.loader.programs import assert_gone, family_at_work, start_program
+from tests.shares import in_turn
 
 SCRIPT = """
 import sys
@@ -47,7 +48,7 @@ def test_ctrl_c(tmp_path, start_method):
     family = family_at_work(process)
     assert len(family) >= 2
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=120)
     assert out.endswith("interrupted\n") and process.returncode == 0
     assert err == ""
     assert_gone(family)
@@ -59,7 +60,7 @@ def test_the_main_process_is_killed(tmp_path, start_method):
     family = family_at_work(process)
     process.kill()
     assert_gone(family)
-    process.communicate(timeout=5)
+    process.communicate(timeout=120)
 
 
 ORPHANED = """
@@ -88,26 +89,25 @@ def test_the_main_process_is_killed_before_a_worker_begins(tmp_path):
     process = start_program(tmp_path, ORPHANED)
     assert process.stdout is not None
     worker = psutil.Process(int(process.stdout.readline()))
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while worker.status() != psutil.STATUS_STOPPED and time.monotonic() < deadline:
         time.sleep(0.01)
     process.kill()
-    process.wait(timeout=20)
+    process.wait(timeout=120)
     worker.send_signal(signal.SIGCONT)
     try:
         assert_gone([worker])
     finally:
         with suppress(psutil.NoSuchProcess):
             worker.kill()
-    process.communicate(timeout=5)
+    process.communicate(timeout=120)
 
 
-@pytest.mark.parametrize("processes", ["0", "2"])
-@pytest.mark.parametrize("end", ["exit", "raise"])
+@pytest.mark.parametrize(("processes", "end"), in_turn(["0", "2"], ["exit", "raise"]))
 def test_the_main_process_ends_without_closing(tmp_path, processes, end):
     process = start_program(tmp_path, SCRIPT, "fork", processes, end)
     family = family_at_work(process)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == (1 if end == "raise" else 0)
     assert ("LookupError: on purpose" in err) == (end == "raise")
     assert "Fatal" not in err and "thread" not in err

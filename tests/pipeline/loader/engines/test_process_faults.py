@@ -36,7 +36,7 @@ PROCESSES = {
 
 @pytest.mark.parametrize(
     ("how", "timeout_s"),
-    [("kill", 10), ("segfault", 10), ("memory", 10), ("hang", 0.7), ("stop", 0.7)],
+    [("kill", 90), ("segfault", 90), ("memory", 90), ("hang", 0.7), ("stop", 0.7)],
 )
 def test_a_record_that_ends_its_process_is_quarantined(how, timeout_s, tmp_path, caplog, capfd):
     witness = tmp_path / "witness"
@@ -50,7 +50,7 @@ def test_a_record_that_ends_its_process_is_quarantined(how, timeout_s, tmp_path,
         position = position_of(RECORD)
         assert loader.state_dict()["quarantined"] == [[0, position]]
         assert loader.stats.bad_samples == 1, "its neighbours are good"
-    assert time.monotonic() - start < 15
+    assert time.monotonic() - start < 90
     assert "quarantined: it killed the worker" in caplog.text
     assert f"'img/{RECORD:07d}.jpg' at position {position}" in caplog.text
     lines = set(witness.read_text().splitlines())
@@ -84,7 +84,7 @@ def test_a_process_that_is_ended_from_outside(number):
                 os.kill(the_pool(loader).pids[at % 2], number)
         assert got == expected(quarantined=False)
         assert loader.state_dict()["quarantined"] == []
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         # After the last batch the one that examined is ended, and one that died last replaced.
         while not two_live(the_pool(loader).pids) and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -51,6 +51,6 @@ def test_a_copy_of_the_process_leaves_the_server_alone():
     start_server("forkserver")
     copy = multiprocessing.get_context("fork").Process(target=end_unused_server)
     copy.start()
-    copy.join(60)
+    copy.join(120)
     assert copy.exitcode == 0
     assert psutil.Process(_server()).status() != psutil.STATUS_ZOMBIE

@@ -24,7 +24,7 @@ def _server() -> int:
 
 def _server_after(ended: int) -> int:
     """The server that there is now, or that comes in the place of the one that has ended."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while (server := _server()) in (None, ended):
         assert time.monotonic() < deadline, "no other server was started"
         time.sleep(0.01)
@@ -65,7 +65,7 @@ def test_while_many_processes_start():
 
 
 def _kill_server(loader) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         pool = the_pool(loader)
         if pool is not None and len(pool.pids) == 3:
