@@ -25,6 +25,8 @@ from tests.datasets.storages.hdf5_files import (
     write_lists,
 )
 
+pytestmark = pytest.mark.usefixtures("unguarded")
+
 
 def expected(rows=range(11)):
     return [

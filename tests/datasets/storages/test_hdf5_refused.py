@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from penstock.datasets.storages.hdf5 import Hdf5Storage, storage
+from penstock.datasets.storages.hdf5 import Hdf5Storage
 from tests.datasets.storages.hdf5_files import (
     AGES,
     IMAGES,
@@ -18,6 +18,8 @@ from tests.datasets.storages.hdf5_files import (
     write,
     write_groups,
 )
+
+pytestmark = pytest.mark.usefixtures("unguarded")
 
 
 def test_what_leads_out_of_the_file_is_refused(tmp_path):
@@ -98,7 +100,6 @@ def test_types_that_are_not_read(tmp_path):
 def test_a_filter_without_its_plugin_is_named(tmp_path, monkeypatch):
     hdf5plugin = pytest.importorskip("hdf5plugin")
     path = write(tmp_path / "a.h5", {"chunks": (3,), **hdf5plugin.Blosc()})
-    monkeypatch.setattr(storage, "run_guarded", lambda call, where: call())
     monkeypatch.setattr(h5py.h5z, "filter_avail", lambda code: code < 32000)
     assert "was compressed by the filter 'blosc' (32001), which is not there" in message(path)
     monkeypatch.setitem(sys.modules, "hdf5plugin", None)
