@@ -93,7 +93,7 @@ def _call(node: Config, call: Any, positional: Iterable[Any], arguments: dict[st
         return made
     try:
         return call(*positional, **arguments)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ArithmeticError) as error:
         text = ", ".join(f"{k}={v!r}" for k, v in node.items() if k not in NO_ARGUMENTS)
         raise ValueError(f"{_key_of(name)}{name}({text}) cannot be made: {_said(error)}") from error
 

@@ -19,8 +19,13 @@ def image_of(batch: Batch) -> torch.Tensor:
     """The batch's images, float [B, 3, H, W]; bytes [B, H, W, 3] are turned into 0..1.
 
     Raises:
-        ValueError: They were not decoded.
+        ValueError: They were not decoded, or there are none.
     """
+    if "image" not in batch:
+        raise ValueError(
+            f"the model takes images, and the batch has {', '.join(sorted(batch))}; take a model "
+            f"for these (model=sequence_cnn for tokens, model=table_net for rows of a table)"
+        )
     image: torch.Tensor = batch["image"]
     require_pixels(image)
     return image.permute(0, 3, 1, 2).float() / 255 if image.dtype == torch.uint8 else image
@@ -54,7 +59,17 @@ class FedModule(nn.Module):
                 f"model.input is {self.field!r}, the batch has {', '.join(sorted(batch))}; "
                 f"set model.input to one of these"
             )
-        return self.module(batch[self.field])
+        value = batch[self.field]
+        try:
+            return self.module(value)
+        except RuntimeError as error:
+            if not type(self.module).__module__.startswith(("torch.", "torchvision.")):
+                raise  # the user's own, whose traceback is of use
+            shape = f" {list(value.shape)}" if isinstance(value, torch.Tensor) else ""
+            raise ValueError(
+                f"model.module: {type(self.module).__name__} cannot take {self.field!r}{shape}: "
+                f"{str(error).splitlines()[0]}; correct its arguments, or set model.input"
+            ) from error
 
 
 def taking_batches(model: nn.Module) -> nn.Module:

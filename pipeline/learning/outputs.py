@@ -23,16 +23,31 @@ def output_of(outputs: Any, name: str, *, task: str, expected: str) -> Any:
     return outputs[name]
 
 
-def logits_of(outputs: Any, *, task: str) -> torch.Tensor:
+def logits_of(outputs: Any, *, task: str, shape: tuple[int | str, ...]) -> torch.Tensor:
     """Take the logits: all that a model gives, or what it calls so in a dict.
 
+    Args:
+        outputs: What the model gave.
+        task: Who takes them.
+        shape: What they are to be, such as ``("B", 10, "H", "W")``; there may be more classes.
+
     Raises:
-        ValueError: It gives a dict without them.
+        ValueError: It gives a dict without them, or others: it is a model for another task.
     """
-    if not isinstance(outputs, Mapping):
-        return outputs
-    expected = "logits, or a dict that has them as 'logits'"
-    return output_of(outputs, "logits", task=task, expected=expected)
+    wanted = f"logits [{', '.join(map(str, shape))}]"
+    logits = outputs
+    if isinstance(outputs, Mapping):
+        expected = f"{wanted}, or a dict that has them as 'logits'"
+        logits = output_of(outputs, "logits", task=task, expected=expected)
+    size = getattr(logits, "shape", ())
+    if len(size) != len(shape) or size[1] < shape[1]:
+        given = f"logits {list(size)}" if size else type(logits).__name__
+        raise ValueError(
+            f"task {task}: the model gave {given}, expected {wanted}; take a model for this task "
+            f"(model=small_cnn classifies, model=segmenter gives each pixel a class), or another "
+            f"task"
+        )
+    return logits
 
 
 def mean_over_valid(by_row: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:

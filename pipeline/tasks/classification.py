@@ -64,7 +64,7 @@ class Classification:
         """
         from torch.nn import functional
 
-        logits = logits_of(outputs, task="classification")
+        logits = self._logits(outputs)
         labels = batch["label"]
         self._check_labels(batch, labels)
         entropy = functools.partial(
@@ -92,6 +92,9 @@ class Classification:
                 f"{self.num_classes} classes; correct the label or the classes"
             )
 
+    def _logits(self, outputs: Any) -> torch.Tensor:
+        return logits_of(outputs, task="classification", shape=("B", self.num_classes))
+
     def metrics(self) -> Any:
         """``accuracy``, and ``top<k>_accuracy`` where `top_k` is above 1."""
         from torchmetrics.classification import MulticlassAccuracy
@@ -108,13 +111,13 @@ class Classification:
 
     def update(self, metrics: Any, outputs: Any, batch: Batch) -> None:
         """Add the valid rows of a batch to `metrics`, those that were mixed by their ``label``."""
-        logits = logits_of(outputs, task="classification")
+        logits = self._logits(outputs)
         logits, labels = valid_rows(batch, logits, batch["label"])
         if len(labels):
             metrics.update(logits.float(), labels)
 
     def predictions(self, outputs: Any, batch: Batch) -> dict[str, Any]:
         """``class``, the likeliest one's name or id, and ``score``, its probability."""
-        probabilities = logits_of(outputs, task="classification").float().softmax(1)
+        probabilities = self._logits(outputs).float().softmax(1)
         scores, classes = probabilities.max(1)
         return {"class": named(classes.tolist(), self.class_names), "score": scores}

@@ -216,4 +216,5 @@ def _dense(outputs: Any) -> torch.Tensor:
     expected = (
         "logits, boxes, points and stride, or losses and detections; choose model=box_detector"
     )
-    return output_of(outputs, "logits", task="detection", expected=expected)
+    needed = ("boxes", "points", "stride", "logits")
+    return [output_of(outputs, name, task="detection", expected=expected) for name in needed][-1]

@@ -59,7 +59,7 @@ class Segmentation:
         """
         from torch.nn import functional
 
-        logits = logits_of(outputs, task="segmentation")
+        logits = self._logits(outputs)
         mask = self._mask(batch)
         pixels = functional.cross_entropy(
             logits.float(), mask, reduction="none", ignore_index=_IGNORED
@@ -67,6 +67,9 @@ class Segmentation:
         counted = (mask != _IGNORED).sum(dim=(1, 2))
         by_row = pixels.sum(dim=(1, 2)) / counted.clamp(min=1)
         return {"cross_entropy": mean_over_valid(by_row, batch.get("valid"))}
+
+    def _logits(self, outputs: Any) -> torch.Tensor:
+        return logits_of(outputs, task="segmentation", shape=("B", self.num_classes, "H", "W"))
 
     def metrics(self) -> Any:
         """``miou``, over the classes that occur in truth or prediction, and ``pixel_accuracy``."""
@@ -80,7 +83,7 @@ class Segmentation:
 
     def update(self, metrics: Any, outputs: Any, batch: Batch) -> None:
         """Add the valid rows of a batch to `metrics`."""
-        predicted = logits_of(outputs, task="segmentation").argmax(1)
+        predicted = self._logits(outputs).argmax(1)
         predicted, mask = valid_rows(batch, predicted, self._mask(batch))
         if len(mask):
             metrics.update(predicted, mask)
@@ -94,7 +97,7 @@ class Segmentation:
         import cv2
 
         kind = np.uint8 if self.num_classes <= 256 else np.uint16
-        masks = logits_of(outputs, task="segmentation").argmax(1).cpu().numpy().astype(kind)
+        masks = self._logits(outputs).argmax(1).cpu().numpy().astype(kind)
         return {"mask": [cv2.imencode(".png", mask)[1].tobytes() for mask in masks]}
 
     def _mask(self, batch: Batch) -> torch.Tensor:

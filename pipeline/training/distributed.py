@@ -107,7 +107,12 @@ def joined(device: str, timeout_s: float) -> Iterator[World]:
         SystemExit: Rank 0 has reported the same error already.
     """
     rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    where = local_device(device, int(os.environ.get("LOCAL_RANK", 0)))
+    try:
+        where = local_device(device, int(os.environ.get("LOCAL_RANK", 0)))
+    except ValueError:
+        if rank and not torch.cuda.device_count():  # rank 0 has the same error, and tells it
+            raise SystemExit(1) from None
+        raise
     if size == 1:
         yield World(0, 1, where)
         return
@@ -145,17 +150,21 @@ def local_device(name: str, local_rank: int = 0) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
-    except RuntimeError as error:
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
         raise ValueError(
-            f"trainer.device is {name!r}, expected auto, cpu, cuda or cuda:<n>"
-        ) from error
-    if device.type != "cuda":
+            f"trainer.device is {name!r}, expected auto, cpu, cuda or cuda:<n>; type "
+            f"trainer.device=cpu"
+        )
+    if device.type == "cpu":
         return device
     count = torch.cuda.device_count()
     device = torch.device("cuda", local_rank if device.index is None else device.index)
     assert device.index is not None
     if device.index >= count:
-        raise ValueError(f"trainer.device: {device} is not there, torch sees {count}; use cpu")
+        raise ValueError(f"trainer.device: {device} is not there, torch sees {count}; type "
+                         f"trainer.device={'cuda:0' if count else 'cpu'}")  # fmt: skip
     torch.cuda.set_device(device)
     return device
 

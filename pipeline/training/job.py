@@ -30,7 +30,7 @@ from penstock.pipeline.training.checkpoint import (
 from penstock.pipeline.training.distributed import World, joined
 from penstock.pipeline.training.loop import fit
 from penstock.pipeline.training.output import Interrupt, logged_to, spoken_lines
-from penstock.pipeline.training.parts import Parts, build_parts
+from penstock.pipeline.training.parts import Parts, build_parts, check_monitor
 from penstock.pipeline.training.recorder import Recorder
 from penstock.pipeline.training.report import make_progress, report_end, report_start
 from penstock.pipeline.training.run_folder import (
@@ -70,6 +70,7 @@ def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, An
     with ExitStack() as stack:
         world = stack.enter_context(joined(settings.device, settings.timeout_s))
         stack.enter_context(spoken_lines(world.rank))
+        check_monitor(config, settings)
         folder, run_dir, checkpoint = _claim_folder(config, world)
         if folder is not None:
             stack.callback(folder.release)
@@ -146,7 +147,6 @@ def _claim_folder(
         folder = open_run_folder(config)
         owned.append(folder)
         if not folder.resumes:
-            folder.write_config(config)
             return str(folder.path), None
         (folder.path / "summary.json").unlink(missing_ok=True)
         checkpoint = folder.checkpoint

@@ -23,7 +23,7 @@ from penstock.pipeline.training.checkpoint import RunState
 from penstock.pipeline.training.distributed import World
 from penstock.pipeline.training.parts import Parts
 from penstock.pipeline.training.recorder import Recorder
-from penstock.pipeline.training.settings import TrainerSettings, monitored
+from penstock.pipeline.training.settings import TrainerSettings, monitored, no_such_figure
 from penstock.pipeline.training.validation import validate
 
 _log = logging.getLogger(__name__)
@@ -231,10 +231,7 @@ def _score(metrics: dict[str, float], settings: TrainerSettings) -> tuple[float,
     """The figure that is watched, and whether more of it is better."""
     name = monitored(settings, metrics)
     if name not in metrics:
-        said = f"is {name!r}, and" if settings.monitor else "is not set, there is no loss, and"
-        raise ValueError(
-            f"trainer.monitor {said} the task gives {', '.join(sorted(metrics))}; take one"
-        )
+        raise ValueError(no_such_figure(settings, metrics))
     return metrics[name], (settings.monitor_mode or better(name)) == "max"
 
 

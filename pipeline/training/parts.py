@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from penstock.pipeline.build import (
     build_task,
 )
 from penstock.pipeline.config.combinations import task_field
+from penstock.pipeline.config.places import sources_of
 from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.schedulers.units import (
     Interval,
@@ -31,7 +34,7 @@ from penstock.pipeline.schedulers.units import (
 )
 from penstock.pipeline.training.distributed import World
 from penstock.pipeline.training.given_values import GivenValues, given_values, values_of
-from penstock.pipeline.training.settings import TrainerSettings, monitored
+from penstock.pipeline.training.settings import TrainerSettings, monitored, no_such_figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +146,33 @@ def build_parts(
         num_batches=num_batches,
         class_names=class_names or train.class_names,
     )
+
+
+_STAND_INS = ("*",) * 1000
+
+
+def check_monitor(config: Mapping[str, Any], settings: TrainerSettings) -> None:
+    """Refuse to watch a figure that the task does not give, before any data is read.
+
+    The task is asked what it gives for classes that stand in for those of the data. One that
+    cannot say it without data is asked by the first validation.
+
+    Raises:
+        ValueError: It gives no such figure.
+    """
+    if settings.monitor is None:
+        return
+    try:
+        task = build_task(config, len(_STAND_INS), _STAND_INS, classes_of=lambda field: _STAND_INS)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # nothing was added to them
+            figures = {*task.metrics().compute()}
+        figures |= {f"*/{name}" for name in figures if sources_of(config)} | {"loss"}
+    except Exception:  # whatever a component of the user's, or a library, says of stand-ins
+        return
+    name = monitored(settings, figures)
+    if not any(fnmatchcase(name, figure) for figure in figures):
+        raise ValueError(no_such_figure(settings, figures))
 
 
 def num_batches_of(loader: Any) -> int | None:

@@ -8,7 +8,9 @@ import json
 import logging
 import math
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
@@ -17,6 +19,7 @@ import yaml
 
 from penstock.core import files
 from penstock.core.files import writing
+from penstock.pipeline.config.job import SAVED
 from penstock.pipeline.config.places import AROUND, EXECUTION, LENGTH, MIX
 from penstock.pipeline.loader.state import differing
 
@@ -45,16 +48,20 @@ class RunFolder:
         self._lock = lock
 
     def release(self) -> None:
-        """Let others have the folder."""
+        """Let others have the folder; one in which no run has begun is removed."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+        if not (self.path / SAVED).exists():
+            shutil.rmtree(self.path, ignore_errors=True)
+            with suppress(OSError):  # others lie there
+                self.path.parent.rmdir()
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        """Write ``config.yaml``: the resolved config, less what only asked for a resume."""
+        """Begin: write ``config.yaml``, the resolved config, less what only asked for a resume."""
         kept = copy.deepcopy(dict(config))
         kept["trainer"] = {**kept["trainer"], "resume": None, "resume_anyway": False}
-        write_whole(self.path / "config.yaml", _dump(kept))
+        write_whole(self.path / SAVED, _dump(kept))
 
 
 def open_run_folder(config: Mapping[str, Any]) -> RunFolder:
@@ -164,7 +171,7 @@ def _named(path: Path, outputs: Path) -> RunFolder:
         )
     checkpoint = path if path.is_file() else None
     folder = path.parent.parent if checkpoint else path
-    if checkpoint and not (folder / "config.yaml").is_file():
+    if checkpoint and not (folder / SAVED).is_file():
         _log.info("%s lies in no run's folder; going on in a new one", checkpoint)
         made = make_run_folder(outputs, datetime.now())
         made.resumes, made.checkpoint = True, checkpoint
@@ -187,7 +194,7 @@ def _newest_equal(config: Mapping[str, Any], outputs: Path) -> RunFolder | None:
     shorter: list[Path] = []
     for folder in _newest_first(outputs):
         try:
-            saved = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+            saved = yaml.safe_load((folder / SAVED).read_text(encoding="utf-8"))
             equal = comparable(saved) == comparable(wanted) and _reaches_as_far(wanted, saved)
         except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError):
             continue  # no config, or one that is damaged
@@ -253,7 +260,7 @@ def _newest_first(outputs: Path) -> Iterator[Path]:
             continue
         for folder in day.iterdir():
             match = _TIME.fullmatch(folder.name)
-            if match and (folder / "config.yaml").is_file():
+            if match and (folder / SAVED).is_file():
                 found.append((day.name, match[1], int(match[2] or 1), folder))
     for *_, folder in sorted(found, reverse=True):
         yield folder

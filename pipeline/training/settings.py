@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt
 
 from penstock.core.registry import register
+from penstock.pipeline.config.errors import nearest
 
 
 @register("settings", "trainer")
@@ -108,3 +109,12 @@ def monitored(settings: TrainerSettings, figures: Iterable[str]) -> str:
     """
     name = settings.monitor or ("accuracy" if "accuracy" in {*figures} else "loss")
     return name.removeprefix("val/").removeprefix("val_")
+
+
+def no_such_figure(settings: TrainerSettings, figures: Iterable[str]) -> str:
+    """Say that the task does not give what is to be watched, and what it gives."""
+    name, known = monitored(settings, figures), sorted(figures)
+    said = f"is {name!r}, and" if settings.monitor else "is not set, there is no loss, and"
+    example = nearest(name, known) or known[0].replace("*", "0")
+    remedy = f"type trainer.monitor={example}"
+    return f"trainer.monitor {said} the task gives {', '.join(known)}; {remedy}"

@@ -7,7 +7,7 @@ import pytest
 import torch
 import yaml
 
-from penstock.pipeline.training import job
+from penstock.pipeline.training import job, parts
 from tests.pipeline.training.tiny_job import config_of
 from tests.pipeline.training.tiny_runs import (
     assert_equal_weights,
@@ -106,3 +106,36 @@ def test_a_step_whose_loss_is_not_finite_can_be_skipped(tmp_path, monkeypatch):
     assert results["step"] == 18 and results["val/accuracy"] > 0.5
     with pytest.raises(ValueError, match="the loss is nan at or before step 2 "):
         job.train(config_of(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("trainer", "said"),
+    [
+        ({"monitor": "acuracy"}, "is 'acuracy', and the task gives accuracy, loss; type "
+                                 "trainer.monitor=accuracy$"),
+        ({"device": "mps"}, "is 'mps', expected auto, cpu, cuda or cuda:<n>; type "
+                            "trainer.device=cpu$"),
+        ({"device": "meta"}, "type trainer.device=cpu$"),
+        ({"device": "cuda:99"}, "cuda:99 is not there, torch sees .; type trainer.device=c"),
+    ],
+)  # fmt: skip
+def test_what_is_known_to_be_wrong_is_told_before_there_is_a_folder(
+    tmp_path, monkeypatch, trainer, said
+):
+    monkeypatch.setattr(parts, "build_loader", None)  # no data is read
+    config = config_of(tmp_path / "outputs", trainer)
+    with pytest.raises(ValueError, match=said):
+        job.train({**config, "dataset": {"_target_": "dataset/map"}})
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_a_run_that_never_began_leaves_no_folder(tmp_path, monkeypatch):
+    done = job.train(config_of(tmp_path))["run_dir"]
+    with monkeypatch.context() as patch:
+        patch.setattr(parts, "build_loader", lambda *_, **__: open("no such data"))
+        with pytest.raises(FileNotFoundError):
+            job.train(config_of(tmp_path))
+        with pytest.raises(FileNotFoundError):
+            job.train(config_of(tmp_path / "other"))
+    assert [str(path) for path in tmp_path.glob("*/*")] == [done]
+    assert list((tmp_path / "other").iterdir()) == []

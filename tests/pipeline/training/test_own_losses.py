@@ -71,5 +71,5 @@ def test_without_losses_in_evaluation_there_are_metrics_alone(data_dir, tmp_path
     ("watched", "said"), [("loss", "is 'loss', and"), ("null", "is not set, there is no loss, and")]
 )
 def test_a_figure_that_is_not_there_cannot_be_watched(data_dir, tmp_path, watched, said):
-    with pytest.raises(ValueError, match=rf"trainer\.monitor {said} the task gives map, .*; take"):
+    with pytest.raises(ValueError, match=rf"trainer\.monitor {said} the task gives map, .*; type"):
         train(config(data_dir, tmp_path, f"trainer.monitor={watched}", "trainer.max_epochs=1"))
