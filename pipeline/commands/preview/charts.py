@@ -11,9 +11,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from penstock.core.contracts import Storage
-from penstock.core.sample import BadRecord
+from penstock.core.sample import BadRecord, BadSample
 from penstock.datasets.mix import SOURCE, united
-from penstock.pipeline.commands.preview.fields import OWN, Classes, renamed
+from penstock.pipeline.commands.preview.fields import (
+    OWN,
+    Classes,
+    pixel_counts,
+    renamed,
+    share_text,
+)  # fmt: skip
 from penstock.pipeline.commands.preview.picture import blank_figure, channels_last, points_of
 from penstock.transforms.decode.image.files import read_header
 
@@ -39,12 +45,14 @@ class Survey:
         total: How many there are; None: nobody knows.
         figures: Numbers by what they are: widths, numbers of boxes, values and lengths of fields.
         box_labels: Number of boxes by class id.
+        pixels: Number of pixels by class id, in the masks of the samples that are shown.
     """
 
     records: int = 0
     total: int | None = None
     figures: dict[str, list[float]] = field(default_factory=dict)
     box_labels: Counter[int] = field(default_factory=Counter)
+    pixels: Counter[int] = field(default_factory=Counter)
 
     def add(self, fields: Mapping[str, Any], box_ids: NDArray[np.int64] | None = None) -> None:
         """Count one record's fields, or a sample's.
@@ -91,6 +99,13 @@ class Survey:
             for record in storage.read(chosen[start : start + _READ]):
                 if not isinstance(record, BadRecord):
                     self.add(renamed(record, keys), box_ids)
+
+    def add_masks(self, samples: Sequence[Any]) -> None:
+        """Count the pixels of each class in the masks of samples; bad ones have none."""
+        for sample in samples:
+            mask = None if isinstance(sample, BadSample) else sample.get("mask")
+            if np.ndim(mask) == 2:
+                self.pixels += pixel_counts(mask)
 
     @property
     def note(self) -> str:
@@ -164,12 +179,15 @@ def make_charts(
         for title, column, names in balances:
             if (chart := _balance(title, dataset.index, sampler, names, column)) is not None:
                 charts[title] = chart
-    if survey.box_labels:
-        box_classes = classes.get("box_labels", Classes())
-        ids = sorted({*survey.box_labels, *range(len(box_classes.names or ()))})
-        counts = {"boxes": [survey.box_labels[number] for number in ids]}
-        named = [box_classes.name(number) for number in ids]
-        charts["Boxes by class"] = bars("Boxes by class", survey.note, named, counts)
+    for title, name, counted, note in (
+        ("Boxes by class", "box_labels", survey.box_labels, survey.note),
+        ("Pixels by class", "mask", survey.pixels, "of the samples shown"),
+    ):
+        if counted:
+            known = classes.get(name, Classes())
+            ids = sorted({*counted, *range(len(known.names or ()))})
+            named = [known.name(number) for number in ids]
+            charts[title] = bars(title, note, named, {title: [counted[number] for number in ids]})
     alike = []
     for title, values in list(survey.figures.items())[:_MOST_HISTOGRAMS]:
         there = [value for value in values if np.isfinite(value)]
@@ -277,13 +295,6 @@ def bin_edges(low: float, high: float, *, whole: bool) -> NDArray[np.float64]:
 
 def _cut(name: str) -> str:
     return name if len(name) <= _MOST_LETTERS else name[: _MOST_LETTERS - 1] + "…"
-
-
-def share_text(share: float) -> str:
-    """Write a share in percent, with as many digits as tell a small one from nothing."""
-    if share == 0:
-        return "0%"
-    return f"{share:.1%}" if share >= 0.001 else f"{share * 100:.1g}%"
 
 
 def _figure(title: str, note: str, height: int) -> tuple[Any, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 
 from penstock.core.contracts import Storage
 from penstock.core.sample import BadRecord, BadSample, Record
+from penstock.pipeline.config.errors import listing
 from penstock.transforms.decode.table import TableDecoder
 from penstock.transforms.table_statistics import TableStatistics
 
@@ -48,33 +50,74 @@ class Classes:
 
 
 def lines_of(sample: Mapping[str, Any], classes: Mapping[str, Classes]) -> tuple[str, ...]:
-    """Tell a sample: its class first, then its size, then every field of its own.
+    """Tell a sample: class, size and targets in a line, then every field of its own.
 
     Args:
         sample: A sample, or a row of a batch.
         classes: Names by field.
     """
-    lines = []
+    first = []
     if "label" in sample:
-        lines.append(_class_text(sample, classes.get("label", Classes())))
+        first.append(_class_text(sample, classes.get("label", Classes())))
     image = sample.get("image")
     if isinstance(image, np.ndarray | torch.Tensor) and image.ndim >= 2:
-        lines.append(f"{image.shape[1]} × {image.shape[0]} pixels")
+        first.append(f"{image.shape[1]} × {image.shape[0]} pixels")
     if "boxes" in sample:
-        lines.append(f"boxes: {len(sample['boxes'])}")
+        first.append(f"boxes: {len(sample['boxes'])}")
     if "keypoints" in sample:
         visible = np.asarray(sample["keypoints"]).reshape(-1, 3)[:, 2] > 0
-        lines.append(f"keypoints: {visible.sum()} of {len(visible)} visible")
+        first.append(f"keypoints: {visible.sum()} of {len(visible)} visible")
+    if np.ndim(sample.get("mask")) == 2:
+        named = classes.get("mask", Classes())
+        counts = pixel_counts(sample["mask"])
+        total = counts.total()
+        shares = [f"{named.name(n)} {share_text(k / total)}" for n, k in counts.most_common()]
+        first.append(f"pixels: {_short(', '.join(shares))}")
     told = [
         line
         for name, value in sample.items()
         if name not in OWN | _TOLD_FIRST and not name.startswith("box_")
         for line in _field_lines(name, value, classes.get(name))
     ]
-    lines += told[:_MOST_FIELDS]
+    lines = [*([" · ".join(first)] if first else []), *told[:_MOST_FIELDS]]
     if len(told) > _MOST_FIELDS:
         lines.append(f"… and {len(told) - _MOST_FIELDS} more fields")
     return tuple(lines)
+
+
+def pixel_counts(mask: Any) -> Counter[int]:
+    """Count the pixels of each id in a mask [H, W]."""
+    ids, counts = np.unique(np.asarray(mask), return_counts=True)
+    return Counter(dict(zip(ids.tolist(), counts.tolist(), strict=True)))
+
+
+def share_text(share: float) -> str:
+    """Write a share in percent, with as many digits as tell a small one from nothing."""
+    if share == 0:
+        return "0%"
+    return f"{share:.1%}" if share >= 0.001 else f"{share * 100:.1g}%"
+
+
+def columns_of(table: TableStatistics) -> list[str]:
+    """Tell each column of a table: its name, how it is read, its range or commonest categories."""
+    numbers = [c for c in (*table.numeric, table.target) if c is not None]
+    told = [
+        f"{'target ' if c is table.target else ''}{c.name}: number, {c.low:,.4g} to {c.high:,.4g}, "
+        f"median {c.quartiles[1]:,.4g}{_gaps(c.missing)}"
+        for c in numbers
+    ]
+    told += [
+        f"{c.name}: category, {listing(c.values, 6)}{f', {c.others:,} rarer' * (c.others > 0)}"
+        f"{_gaps(c.missing)}"
+        for c in table.categorical
+    ]
+    told += [f"{name}: left out, {why}" for name, why in table.left_out]
+    left = len(told) - _MOST_COLUMNS
+    return [*told[:_MOST_COLUMNS], *([f"… and {left} more columns"] if left > 0 else [])]
+
+
+def _gaps(missing: int) -> str:
+    return f", {missing:,} missing" if missing else ""
 
 
 def _class_text(sample: Mapping[str, Any], classes: Classes) -> str:

@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.pipeline.commands.preview.charts import WIDTH
-from penstock.pipeline.commands.preview.picture import Cell, Row, font
+from penstock.pipeline.commands.preview.picture import Cell, Legend, Row, font
 
 HTML_MARK = "<!-- a preview by penstock -->"
 MARGIN, GAP = 24, 20
 _INK, _FAINT, _FAULT = "#1a1c20", "#686e78", "#b01e1e"
 _HEADING, _TEXT, _LINE, _SWATCH = 16, 12, 16, 10
 _LEAST_COLUMN, _TEXT_COLUMN = 150, 256
+_MOST_WIDTH = 1800  # that samples side by side take
 _FAULT_LINES, _LINE_LINES, _MOST_LINES = 8, 4, 14
 
 Picture = NDArray[np.uint8]
@@ -42,20 +43,28 @@ def draw_sheet(
 ) -> Picture:
     """Draw everything on white.
 
-    A row of cells for each sample, columns as wide as their widest picture, and the charts, by
-    title, in as many columns as fit below.
+    What the colours stand for; a row of cells for each sample, columns as wide as their widest
+    picture, as many side by side as fit; and the charts, by title, below.
     """
     widths = [max(map(_width, column)) for column in zip(*(r.cells for r in rows), strict=True)]
     grid_width = sum(widths) + GAP * (len(widths) - 1)
+    beside = max(1, min(len(rows), (_MOST_WIDTH + 2 * GAP) // (grid_width + 2 * GAP)))
+    grid_width = beside * (grid_width + 2 * GAP) - 2 * GAP
     across = max(1, min(len(charts), 2), (grid_width + GAP) // (WIDTH + GAP))
     width = max(grid_width, across * (WIDTH + GAP) - GAP)
     parts = [_text([heading], width, 1, size=_HEADING), _text(notes, width, 3, colour=_FAINT)]
+    parts.append(_legend(_legend_of(rows), width))
+    samples = []
     for row in rows:
-        rule = np.full((1, width, 3), 226, np.uint8)
         cells = [_drawn(cell, column) for cell, column in zip(row.cells, widths, strict=True)]
-        parts += [rule, _text([row.title], width, 1, colour=_FAINT), _joined(cells, GAP, axis=1)]
-    drawn = list(charts.values())
-    parts += [_joined(drawn[i : i + across], GAP, axis=1) for i in range(0, len(drawn), across)]
+        drawn = _joined(cells, GAP, axis=1)
+        title = _text([row.title], drawn.shape[1], 1, colour=_FAINT)
+        samples.append(_joined([title, drawn], 8, axis=0))
+    for start in range(0, len(rows), beside):
+        parts.append(np.full((1, width, 3), 226, np.uint8))
+        parts.append(_joined(samples[start : start + beside], 2 * GAP, axis=1))
+    plots = list(charts.values())
+    parts += [_joined(plots[i : i + across], GAP, axis=1) for i in range(0, len(plots), across)]
     return _padded(_joined(parts, 8, axis=0), MARGIN, MARGIN, MARGIN, MARGIN)
 
 
@@ -75,7 +84,6 @@ def _drawn(cell: Cell, width: int) -> Picture:
         _text([cell.title], width, 1, colour=_FAINT),
         _text([line.removesuffix(": ") for line in told], width, _LINE_LINES),
         _text(fault, width, _FAULT_LINES, colour=_FAULT),
-        _legend(cell, width),
     ]
     drawn = _joined(parts, 2, axis=0)
     return _padded(drawn, 0, width - drawn.shape[1], 0, 0)
@@ -102,10 +110,16 @@ def _text(
     return np.asarray(image)
 
 
-def _legend(cell: Cell, width: int) -> Picture:
-    """Write what the colours of a cell's picture stand for."""
+def _legend_of(rows: Sequence[Row]) -> Legend:
+    """Gather what the colours of all pictures stand for."""
+    cells = (cell for row in rows for cell in row.cells)
+    return {name: colour for cell in cells for name, colour in cell.legend.items()}
+
+
+def _legend(legend: Legend, width: int) -> Picture:
+    """Write what colours stand for."""
     pictures = []
-    for name, colour in cell.legend.items():
+    for name, colour in legend.items():
         swatch = _padded(np.full((_SWATCH, _SWATCH, 3), colour, np.uint8), 3, 6, 3, 0)
         room = min(width - swatch.shape[1], int(font(_TEXT, "DejaVuSansMono").getlength(name)) + 1)
         pictures.append(_joined([swatch, _text([name], room, 1)], 0, axis=1))
@@ -145,7 +159,8 @@ h1 { font-size: 20px; } h2 { font-size: 16px; }
 h1, h2, h3, li, figcaption { overflow-wrap: anywhere; }
 h3 { font: 12px/1.4 ui-monospace, monospace; } h3, .title, th, ul { opacity: 0.75; }
 ul { list-style: none; margin: 4px 0 0; padding: 0; }
-section { border-top: 1px solid #8884; }
+main { display: flex; flex-wrap: wrap; gap: 0 40px; }
+section { border-top: 1px solid #8884; max-width: 100%; }
 .cells { display: flex; flex-wrap: wrap; gap: 20px; align-items: flex-start; }
 figure { margin: 0 0 16px; max-width: 100%; }
 img { display: block; max-width: 100%; height: auto; border-radius: 2px; margin-bottom: 6px; }
@@ -167,8 +182,6 @@ def write_page(
     rows: Sequence[Row],
     charts: Mapping[str, Picture],
     config: str,
-    *,
-    size: int,
 ) -> str:
     """Write the page.
 
@@ -178,8 +191,10 @@ def write_page(
         rows: The samples.
         charts: What the data is like, by title.
         config: The config as YAML.
-        size: Width of a cell in pixels.
     """
+    width = max((_width(cell) for row in rows for cell in row.cells), default=_TEXT_COLUMN)
+    keys = ((escape(name), f"background:rgb{colour}") for name, colour in _legend_of(rows).items())
+    legend = "".join(f'<li><i style="{look}"></i>{name}</li>' for name, look in keys)
     remarks = "".join(f"<li>{escape(note)}</li>" for note in notes)
     samples = "\n".join(
         f'<section><h3>{escape(row.title)}</h3><div class="cells">\n'
@@ -194,10 +209,11 @@ def write_page(
 <html lang="en"><head><meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="{_POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(heading)}</title><style>{_STYLE}figure {{ width: {size}px; }}</style></head>
+<title>{escape(heading)}</title><style>{_STYLE}figure {{ width: {width}px; }}</style></head>
 <body><h1>{escape(heading)}</h1>
 <ul>{remarks}</ul>
-{samples}
+<ul class="legend">{legend}</ul>
+<main>{samples}</main>
 {about}
 <details open><summary>Config</summary><pre>{escape(config)}</pre></details>
 </body></html>
@@ -212,10 +228,6 @@ def cell_html(cell: Cell) -> str:
     if cell.entries:
         told = (f"<th>{escape(n)}</th><td>{escape(text)}</td>" for n, text in cell.entries.items())
         parts.append(f"<table><tr>{'</tr><tr>'.join(told)}</tr></table>")
-    if cell.legend:
-        keys = ((escape(name), f"background:rgb{colour}") for name, colour in cell.legend.items())
-        shown = (f'<li><i style="{look}"></i>{name}</li>' for name, look in keys)
-        parts.append(f'<ul class="legend">{"".join(shown)}</ul>')
     if cell.fault:
         parts.append(f'<div class="fault">bad sample: {escape(cell.fault)}</div>')
     return f"<figure>{''.join(parts)}</figcaption></figure>"

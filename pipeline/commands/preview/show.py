@@ -14,7 +14,12 @@ from penstock.core.sample import BadSample
 from penstock.datasets.mix import SOURCE
 from penstock.pipeline.build import build_dataset, build_sampler, open_storage
 from penstock.pipeline.commands.preview.charts import Survey, make_charts
-from penstock.pipeline.commands.preview.fields import Classes, TableRows, table_rows
+from penstock.pipeline.commands.preview.fields import (
+    Classes,
+    TableRows,
+    columns_of,
+    table_rows,
+)  # fmt: skip
 from penstock.pipeline.commands.preview.looks import Looks, look
 from penstock.pipeline.commands.preview.page import HTML_MARK, as_png, draw_sheet, write_page
 from penstock.pipeline.commands.preview.picture import (
@@ -58,15 +63,16 @@ def show(config: dict[str, Any], settings: PreviewSettings) -> int:
     points = PointNames(classes_of(dataset, "keypoints"), per_object)
     table = _table(config, settings, dataset, looks)
     rows = draw_rows(looks, settings.size, classes, points, table)
-    figures, remarks = make_charts(
-        dataset, sampler, _survey(config, settings, dataset, looks), classes
-    )
+    survey = _survey(config, settings, dataset, looks)
+    survey.add_masks(looks.originals)
+    figures, remarks = make_charts(dataset, sampler, survey, classes)
     charts = {title: rendered(figure) for title, figure in figures.items()}
-    heading, notes = _heading(config, settings, looks, dataset), [*looks.notes, *remarks]
+    columns = columns_of(table.statistics) if table else []
+    heading, notes = _heading(config, settings, looks, dataset), [*looks.notes, *columns, *remarks]
     sheet = draw_sheet(heading, notes, rows, charts)
     shown = {key: value for key, value in config.items() if key != "preview"}
     text = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)
-    page = write_page(heading, notes, rows, charts, text, size=settings.size)
+    page = write_page(heading, notes, rows, charts, text)
     write_all({png_path: as_png(sheet, software=SOFTWARE), html_path: page.encode()})
     for note in notes:
         print(note)

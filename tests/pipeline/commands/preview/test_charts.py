@@ -164,7 +164,7 @@ def test_a_sheet_has_room_for_all_that_is_on_it():
     picture = np.full((50, 200, 3), 9, np.uint8)
     cells = (Cell("original", picture, ("x" * 300,)), Cell("epoch 0", fault="cause " * 99))
     sheet = draw_sheet("h" * 500, ["note " * 200], [Row("k" * 400, cells)] * 3, {})
-    assert sheet.shape[1] == 2 * 24 + 440
+    assert sheet.shape[1] == 2 * 24 + 3 * (200 + 20 + 150) + 2 * 40, "side by side"
     assert (sheet[:, :20] == 255).all() and (sheet[:, -20:] == 255).all()
     assert (sheet[-20:] == 255).all()
     assert ((sheet == 9).all(-1)).sum() == 3 * 50 * 200

@@ -62,6 +62,16 @@ def test_masks_tint_the_pixels_of_their_classes_and_no_others(scene):
     assert "background" not in legend
 
 
+def test_the_shares_of_a_masks_pixels_are_told_the_largest_first():
+    mask = np.zeros((10, 20), np.uint8)
+    mask[:2], mask[9, 19] = 2, 255
+    classes = {"mask": Classes(("sky", "road", "car"))}
+    sample = {"image": np.zeros((10, 20, 3), np.uint8), "mask": mask, "label": 3}
+    assert draw_cell(sample, "original", size=64, classes=classes).lines == (
+        "3 · 20 × 10 pixels · pixels: sky 79.5%, car 20.0%, 255 0.5%",
+    )
+
+
 @pytest.mark.parametrize("factor", [2, 3])
 def test_a_mask_grows_with_its_picture(factor):
     scene, classes = SCENES[1], Classes(("background", *CLASSES))
@@ -124,7 +134,8 @@ def test_a_cell_shows_the_pixels_it_was_given():
     cell = draw_cell(sample, "original", size=2 * max(scene.mask.shape), classes=NAMED)
     assert cell.picture is not None
     assert (cell.picture[::2, ::2] == scene.image).all()
-    assert cell.lines[0] == CLASSES[scene.label]
+    height, width = scene.image.shape[:2]
+    assert cell.lines == (f"{CLASSES[scene.label]} · {width} × {height} pixels",)
 
 
 def test_a_bad_sample_is_told_in_its_cell():

@@ -94,8 +94,8 @@ def test_both_files_are_written_whole_and_written_again(photographs, tmp_path, c
     said = capsys.readouterr().out
     picture = cv2.imread(str(png))
     assert f"{picture.shape[1]} x {picture.shape[0]} pixels" in said
-    # Columns of 150 and charts of 440: margins of 24, gaps of 20.
-    assert picture.shape[1] == 2 * 24 + 2 * 440 + 20
+    # Two samples of three columns of 150, margins of 24, gaps of 20 and 40.
+    assert picture.shape[1] == 2 * 24 + 2 * (3 * 150 + 2 * 20) + 40
     assert preview(tmp_path, *given(photographs)) == 0
     assert (png.read_bytes(), page.read_bytes()) == first
     assert {file.name for file in tmp_path.iterdir()} == {"out.png", "out.html", "photographs"}
@@ -232,6 +232,10 @@ def test_tasks_are_drawn_with_their_targets(tmp_path, data_dir, task):
     text = (tmp_path / "out.html").read_text(encoding="utf-8")
     assert 'class="legend"' in text
     assert ("Boxes by class" in text) == (task == "detection")
+    assert ("Pixels by class" in text) == (task == "segmentation")
+    assert text.count('class="legend"') == 1, "one for all pictures"
+    height, width = cv2.imread(str(tmp_path / "out.png")).shape[:2]
+    assert height < 1.3 * width <= 1.3 * 1900, "samples stand side by side"
 
 
 FOREIGN = [

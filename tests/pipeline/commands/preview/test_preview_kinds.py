@@ -13,7 +13,7 @@ from penstock.core.sample import BadSample
 from penstock.datasets.demo.tables import draw_table
 from penstock.pipeline.build import build_dataset, build_loader, open_storage
 from penstock.pipeline.commands.preview.charts import Survey
-from penstock.pipeline.commands.preview.fields import Classes, lines_of, table_rows
+from penstock.pipeline.commands.preview.fields import Classes, columns_of, lines_of, table_rows
 from penstock.pipeline.commands.preview.looks import _titled, look
 from penstock.pipeline.commands.preview.page import cell_html, draw_sheet
 from penstock.pipeline.commands.preview.picture import Cell, Row
@@ -128,6 +128,12 @@ def test_rows_of_a_table_are_told_by_their_columns(data_dir, task):
         said = f"{city}, id {known.index(city) + 1}" if city in known else "unknown, id 0"
         assert after["city"] == said
     assert gaps > 10
+    first, city = statistics.numeric[0], statistics.categorical[0]
+    told = {line.partition(":")[0]: line for line in columns_of(statistics)}
+    span = f"{first.low:,.4g} to {first.high:,.4g}, median {first.quartiles[1]:,.4g}"
+    assert told[first.name] == f"{first.name}: number, {span}, {first.missing} missing"
+    assert told["city"].startswith(f"city: category, {', '.join(city.values[:6])}, ...")
+    assert ("target price" in told) == (task == "regression")
 
 
 def test_a_wide_table_is_cut_and_a_bad_row_has_no_columns(data_dir):
@@ -141,6 +147,7 @@ def test_a_wide_table_is_cut_and_a_bad_row_has_no_columns(data_dir):
     )
     entries = type(rows)(wide, (), rows.records).entries(looks.originals[0], is_original=True)
     assert len(entries) == 25 and list(entries)[-1] == "… and 18 more columns"
+    assert len(columns_of(wide)) == 25 and columns_of(wide)[-1] == "… and 18 more columns"
 
 
 def test_columns_stand_in_the_page_and_in_the_picture():
