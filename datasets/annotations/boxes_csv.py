@@ -19,10 +19,10 @@ from penstock.datasets.records.label_files import (
     ObjectRows,
     Objects,
     cached_objects,
+    check_unlabelled,
     entries_of,
     find_labels,
     marks_of,
-    refuse_unlabelled,
 )
 from penstock.datasets.records.labels import iter_csv
 
@@ -179,15 +179,7 @@ class CsvBoxes:
         if not lines:
             raise ValueError(f"{where}: it has no row; nothing to read")
         entries = entries_of(keys, list(lines), where=where)
-        lacking = entries.count(None)
-        if self.missing == "error" or (self.missing is None and 2 * lacking > len(keys)):
-            refuse_unlabelled(keys, entries, where, "row")
-        elif self.missing is None and lacking:
-            log.warning(
-                "%s: %s of %s images have no row, and are taken as without objects; "
-                "dataset.annotations.missing=error refuses them, =empty says nothing",
-                where, f"{lacking:,}", f"{len(keys):,}",
-            )  # fmt: skip
+        check_unlabelled(keys, entries, self.missing, where, "row")
         there = set(entries)
         others = [name for name in lines if name not in there]
         if keys and len(others) == len(lines):

@@ -16,10 +16,10 @@ from penstock.datasets.records.label_files import (
     ObjectRows,
     Objects,
     cached_objects,
+    check_unlabelled,
     entries_of,
     find_labels,
     marks_of,
-    refuse_unlabelled,
 )
 
 
@@ -83,8 +83,7 @@ class CocoAnnotations:
             raise ValueError(f"{where}: is no COCO file: {said}") from error
         entries = entries_of(keys, list(found), where=where)
         rows = [None if entry is None else found[entry] for entry in entries]
-        if self.missing == "error":
-            refuse_unlabelled(keys, rows, where, "entry")
+        check_unlabelled(keys, rows, self.missing, where, "entry")
         for number, annotation in enumerate(annotations):
             self._add(annotation, number, by_id, names, where)
         objects = [Objects() if row is None else by_id[row] for row in rows]

@@ -12,7 +12,7 @@ from penstock.core.contracts import RecordsToLabel
 from penstock.core.registry import register
 from penstock.datasets.files.access import MissingFile, read_file
 from penstock.datasets.records.index import Index, cached_index, write_index
-from penstock.datasets.records.label_files import LabelFile, find_labels, refuse_unlabelled
+from penstock.datasets.records.label_files import LabelFile, find_labels
 
 
 @register("annotations", "mask_folder")
@@ -49,7 +49,13 @@ class MaskFolder:
         folder, where = find_labels("mask_folder", "folder", self.path, records)
         ending = f"{self.suffix}.{self.ending.lstrip('.')}"
         files = [LabelFile.of(key, folder, ending) for key in records.keys]
-        refuse_unlabelled(records.keys, files, where, "mask")
+        if missing := [key for key, file in zip(records.keys, files, strict=True) if file is None]:
+            name = f"{os.path.splitext(missing[0])[0]}{ending}"
+            raise ValueError(
+                f"{where}: {len(missing):,} of {len(files):,} records have no mask, such as "
+                f"{name!r}; add it, or say what masks are named like: "
+                f"dataset.annotations.suffix=_mask, dataset.annotations.ending=png"
+            )
         found = [file for file in files if file is not None]
         names = [os.path.relpath(file.path, folder) for file in found]
 
@@ -96,7 +102,7 @@ class MaskFiles:
             try:
                 fields.append({"mask": read_file(top + name, root=self._folder)})
             except MissingFile as error:
-                fields.append(f"its mask {os.fsdecode(name)!r} {error}")
+                fields.append(f"its mask {error}")
         return fields
 
     def fingerprint(self) -> str:

@@ -14,9 +14,9 @@ from penstock.datasets.records.label_files import (
     ObjectRows,
     Objects,
     cached_objects,
+    check_unlabelled,
     find_labels,
     marks_of,
-    refuse_unlabelled,
     stem_of,
 )
 
@@ -60,8 +60,7 @@ class VocAnnotations:
         """Read the boxes of a storage's records; see `core.contracts.Annotations`."""
         folder, where = find_labels("voc", "folder", self.path, records)
         files = [LabelFile.of(key, folder, ".xml") for key in records.keys]
-        if self.missing == "error":
-            refuse_unlabelled(records.keys, files, where, "XML")
+        check_unlabelled(records.keys, files, self.missing, where, "XML")
 
         def read() -> tuple[list[Objects | str], dict[str, list[str]]]:
             return [

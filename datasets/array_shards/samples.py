@@ -47,9 +47,8 @@ class SampleFiles(IndexedStorage):
         self.path = path
         self.endings = endings
         self.classes = None if classes is None else tuple(classes)
-        self.rows, self.labels, self.label_pattern = False, labels.source, labels.pattern
+        self.rows, self.labels = False, labels
         self._load = load
-        self._labels = labels
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         """Read files; one that is damaged or gone is a bad record.
@@ -76,7 +75,7 @@ class SampleFiles(IndexedStorage):
                 f"{self}: expected a folder of files with a sample each, got {what}; set "
                 f"dataset.storage.path"
             )
-        return self._labels.csv_version()
+        return self.labels.csv_version()
 
     def is_current(self, index: Index, mark: Any) -> bool:
         """Whether labels and folders are as they were; the files are not looked at."""
@@ -92,20 +91,18 @@ class SampleFiles(IndexedStorage):
                 f"{self}: no {' or '.join(self.endings)} file found, among "
                 f"{others or 'no files at all'}; set dataset.storage.path"
             )
-        columns: dict[str, NDArray[Any]] = {"size_bytes": found.size_bytes}
-        names = None
-        if self._labels.source == "file":
-            columns["label"], names = self._labels_inside(found.keys)
-        elif self._labels.source is not None:
-            texts = [key.decode("utf-8", "backslashreplace") for key in found.keys]
-            given = self._labels.names(texts, where=str(self))
-            columns["label"], names = class_ids(given, self.classes, where=str(self))
-        return {
+        content: IndexContent = {
             "keys": found.keys,
-            "columns": columns,
-            "class_names": names,
+            "columns": {"size_bytes": found.size_bytes},
             "metadata": {"folders": found.folders},
         }
+        if self.labels.source == "file":
+            ids, names = self._labels_inside(found.keys)
+            columns = {**content["columns"], "label": ids}
+            return {**content, "columns": columns, "class_names": names}
+        if self.labels.source is not None:
+            return self.labels.add_to(content, self.classes, where=str(self))
+        return content
 
     def _labels_inside(self, keys: list[bytes]) -> tuple[NDArray[np.int32], tuple[str, ...]]:
         """Class ids, or the ids of class names, that stand in the files."""

@@ -70,7 +70,8 @@ def retried(read: Callable[[], T], *, path: str | bytes, root: str) -> T:
         except OSError as error:
             disk_is_gone = error.errno == errno.ENOENT and not os.path.isdir(root)
             if error.errno not in _PASSING and not disk_is_gone:
-                raise MissingFile(f"cannot be read: {error.strerror}") from error
+                name = os.fsencode(path).decode(errors="backslashreplace")
+                raise MissingFile(f"cannot be read: {error.strerror}: {name}") from error
             pause_s = next(pauses_s, None)
             if pause_s is None:
                 raise OSError(

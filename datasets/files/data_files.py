@@ -290,18 +290,21 @@ def _fixed_part(pattern: str) -> str:
     return folder
 
 
-def safe_path(root: str, name: str, *, follow_symlinks: bool) -> str:
+def safe_path(
+    root: str, name: str, *, follow_symlinks: bool, setting: str = "dataset.storage.root"
+) -> str:
     """Give the path of the file `name` below the folder `root`, which data must not lead out of.
 
     Args:
         root: An absolute path.
-        name: A relative path, as it stands in the data.
+        name: A path relative to it, or an absolute one, as it stands in the data.
         follow_symlinks: Whether a link on the way may lead out of the folder.
+        setting: The key of `root`, for messages.
 
     Raises:
         ValueError: It leads elsewhere.
     """
-    refuse_escape(name)
+    refuse_escape(name, root, setting=setting)
     path = os.path.join(root, name)
     if not follow_symlinks:
         top = os.path.realpath(root)
@@ -310,7 +313,9 @@ def safe_path(root: str, name: str, *, follow_symlinks: bool) -> str:
     return path
 
 
-def refuse_escape(name: str) -> None:
-    """Raise ValueError for a path that is absolute or climbs out of the folder it is meant for."""
-    if os.path.isabs(name) or "\0" in name or os.path.normpath(name).split(os.sep)[0] == os.pardir:
-        raise ValueError(f"{name!r} leads out of its folder")
+def refuse_escape(name: str, root: str, *, setting: str = "dataset.storage.root") -> None:
+    """Raise ValueError for a path that leads out of the folder `root`; see `safe_path`."""
+    path = os.path.normpath(os.path.join(root, name))
+    if "\0" in name or os.path.commonpath((root, path)) != root:
+        how = f"type {setting}=/" if os.path.isabs(name) else f"set {setting}"
+        raise ValueError(f"{name!r} leads out of its folder {root}; if that is meant, {how}")

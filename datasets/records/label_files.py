@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from penstock.core.contracts import RecordsToLabel
 from penstock.datasets.records.index import Index, cached_index, write_index
-from penstock.datasets.records.labels import class_ids
+from penstock.datasets.records.labels import check_missing, class_ids
 
 log = logging.getLogger(__name__)
 
@@ -158,27 +158,19 @@ def marks_of(files: Iterable[LabelFile | None]) -> str:
     return digest.hexdigest()
 
 
-def refuse_unlabelled(
-    keys: Sequence[str], found: Sequence[object | None], where: str, what: str
+def check_unlabelled(
+    keys: Sequence[str], found: Sequence[object | None], rule: str | None, where: str, what: str
 ) -> None:
-    """Refuse records of which labels say nothing.
-
-    Args:
-        keys: Keys of the records, [n].
-        found: What there is of each record, [n]; None: nothing.
-        where: The storage and the labels, for messages.
-        what: What a record lacks then.
-
-    Raises:
-        ValueError: There are some.
-    """
-    missing = [key for key, one in zip(keys, found, strict=True) if one is None]
-    if missing:
-        raise ValueError(
-            f"{where}: {len(missing):,} of {len(keys):,} images have no {what}, such as "
-            f"{missing[0]!r}; add it, or say that they are empty: "
-            f"dataset.annotations.missing=empty"
-        )
+    """Refuse records that a label file says nothing of, or count them; see `check_missing`."""
+    check_missing(
+        keys,
+        found,
+        rule,
+        where=where,
+        what=what,
+        taken="taken as without objects",
+        setting="dataset.annotations.missing=empty",
+    )
 
 
 @dataclass(slots=True)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import csv
+import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from penstock.datasets.records.index import IndexContent
+
+log = logging.getLogger(__name__)
 
 CLASSES_NAME = "classes.txt"
 _MOST_CLASSES = 1 << 24
@@ -19,6 +23,7 @@ _MOST_CLASSES = 1 << 24
 _MANY_CLASSES = 1 << 20
 
 
+Unlabelled = Literal["leave_out", "error"] | None
 LabelIds = tuple[NDArray[np.int32], tuple[str, ...]]
 """Class ids, int32 [n], and the names of the classes by id."""
 
@@ -70,49 +75,31 @@ def names_from_pattern(texts: Sequence[str], pattern: str | None, *, where: str)
     return names
 
 
-def names_from_csv(keys: Sequence[str], path: str, *, where: str) -> list[str]:
-    """Look up the labels of keys in a CSV with the columns `key` and `label`.
-
-    A key stands there as the path in the data set, with or without its ending. Rows of files
-    that are not there are not looked at: one CSV may serve several folders.
+def read_label_csv(path: str, columns: tuple[str, str], *, where: str) -> dict[str, str]:
+    """Read labels by key from the two columns of a CSV.
 
     Raises:
-        ValueError: The file is no such CSV (the message names the line), or files are missing.
+        ValueError: The file is no such CSV; the message names the line.
     """
-    labels = read_label_csv(path, where=where)
-    names, missing = [], []
-    for key in keys:
-        name = labels.get(key)
-        if name is None:
-            name = labels.get(os.path.splitext(key)[0])
-        if name is None:
-            missing.append(key)
-        names.append(name or "")
-    if missing:
-        raise ValueError(
-            f"{where}: labels={path}: {len(missing):,} of {len(keys):,} files have no row, such "
-            f"as key {missing[0]!r}; add them (a key is the path below the storage's folder)"
-        )
-    return names
-
-
-def read_label_csv(path: str, *, where: str) -> dict[str, str]:
-    """Read labels by key from a CSV; see `names_from_csv`."""
     place = f"{where}: labels={path}"
     if not os.path.exists(path):
         raise ValueError(
             f"{where}: labels={path!r}: no such file; expected 'folder', 'filename', null or the "
-            f"path of a CSV with the columns key,label"
+            f"path of a CSV with the columns {','.join(columns)}"
         )
     labels: dict[str, str] = {}
     rows = iter_csv(path, where=place)
     header = [name.strip() for name in next(rows, (1, []))[1]]
-    if not {"key", "label"} <= set(header):
+    if not set(columns) <= set(header):
         raise ValueError(
-            f"{place}: line 1: got the columns {header}, expected key and label; write "
-            f"a first line with these names"
+            f"{place}: line 1: got the columns {header}, expected {' and '.join(columns)}; "
+            + (
+                f"type dataset.storage.label_columns=[{','.join(header[:2])}]"
+                if len(header) > 1
+                else "write a first line with these names"
+            )
         )
-    key_at, label_at = header.index("key"), header.index("label")
+    key_at, label_at = map(header.index, columns)
     for line, row in rows:
         key, label = row[key_at].strip(), row[label_at].strip()
         if not key or not label:
@@ -126,6 +113,42 @@ def read_label_csv(path: str, *, where: str) -> dict[str, str]:
                 f"above; keep one of the lines"
             )
     return labels
+
+
+def check_missing(
+    keys: Sequence[str],
+    found: Sequence[object | None],
+    rule: str | None,
+    *,
+    where: str,
+    what: str,
+    taken: str,
+    setting: str,
+) -> None:
+    """Refuse records that label files say nothing of, or say how many there are.
+
+    Args:
+        keys: Keys of the records, [n].
+        found: What there is of each record, [n]; None: nothing.
+        rule: ``error``: refuse any; None: refuse them where they are more than half, else say how
+            many there are; another: take them.
+        where: The storage and the labels, for messages.
+        what: What such a record lacks.
+        taken: What is done with it.
+        setting: The setting by which they are taken without a word.
+
+    Raises:
+        ValueError: They are refused.
+    """
+    missing = [key for key, one in zip(keys, found, strict=True) if one is None]
+    if not missing or rule not in (None, "error"):
+        return
+    said = f"{where}: {len(missing):,} of {len(keys):,} records have no {what}, such as"
+    if rule == "error" or 2 * len(missing) > len(keys):
+        raise ValueError(f"{said} {missing[0]!r}; add it, or type {setting}: then they are {taken}")
+    name, _, value = setting.partition("=")
+    log.warning("%s %r, and are %s; %s=error refuses them, =%s says nothing",
+                said, missing[0], taken, name, value)  # fmt: skip
 
 
 def iter_csv(path: str, *, delimiter: str = ",", where: str) -> Iterator[tuple[int, list[str]]]:
@@ -334,49 +357,96 @@ def images_fault(shape: Sequence[int], dtype: str, *, remedy: str) -> str | None
     )
 
 
-@dataclass(frozen=True, slots=True)
-class FileLabels:
+class FileLabels(NamedTuple):
     """Label files by their folder, their name, or a CSV.
 
     Attributes:
         source: ``folder``, ``filename``, ``file`` (their own), the absolute path of a CSV, or
             None for no labels.
         pattern: For ``filename``: a regular expression whose group is the label.
+        columns: The columns of a CSV: the keys', the labels'.
+        unlabelled: Files that a CSV has no row for: see `check_missing`.
     """
 
     source: str | None
     pattern: str | None
+    columns: tuple[str, str]
+    unlabelled: Unlabelled
 
     @classmethod
     def of(
-        cls, labels: str | None, pattern: str | None, *, folder: str, own: bool = False
+        cls,
+        labels: str | None,
+        pattern: str | None,
+        columns: Sequence[str],
+        unlabelled: Unlabelled,
+        *,
+        folder: str,
+        own: bool = False,
     ) -> FileLabels:
         """Read what a config says; a CSV's relative path may also lie in the data's `folder`.
 
         Args:
             labels: What the config says.
             pattern: See `FileLabels`.
+            columns: See `FileLabels`.
+            unlabelled: See `FileLabels`.
             folder: The data's folder.
             own: Whether the files can hold labels themselves.
         """
         if labels not in (None, "folder", "filename") and not (own and labels == "file"):
             inside = os.path.join(folder, labels)
             labels = os.path.abspath(labels if os.path.exists(labels) else inside)
-        return cls(labels, pattern)
+        key, label = columns
+        return cls(labels, pattern, (key, label), unlabelled)
 
-    def names(self, keys: Sequence[str], *, where: str) -> list[str]:
-        """Label each key, a path below the data's folder.
+    def add_to(
+        self, found: IndexContent, classes: Sequence[str] | None, *, where: str
+    ) -> IndexContent:
+        """Label the files of a scan, whose keys are paths below the data's folder.
+
+        Returns:
+            The same with ``label`` and class names, and without files that a CSV has no row for.
 
         Raises:
-            ValueError: A key has none.
+            ValueError: There are too many of these, or a key has no label otherwise.
         """
         assert self.source is not None
+        keys: Sequence[str | bytes] = found.get("keys") or ()
+        if pattern := found.get("key_pattern"):
+            start = found["key_start"]
+            keys = [pattern.format(start + i) for i in range(found["count"] or 0)]
+        texts = [
+            key if isinstance(key, str) else key.decode("utf-8", "backslashreplace") for key in keys
+        ]
+        names: Sequence[str | None]
         if self.source == "folder":
-            return names_from_folders(keys, where=where)
-        if self.source == "filename":
-            names = [key.rpartition("/")[2] for key in keys]
-            return names_from_pattern(names, self.pattern, where=where)
-        return names_from_csv(keys, self.source, where=where)
+            names = names_from_folders(texts, where=where)
+        elif self.source == "filename":
+            bare = [text.rpartition("/")[2] for text in texts]
+            names = names_from_pattern(bare, self.pattern, where=where)
+        else:
+            labels = read_label_csv(self.source, self.columns, where=where)
+            names = [labels.get(text) or labels.get(os.path.splitext(text)[0]) for text in texts]
+            check_missing(
+                texts,
+                names,
+                self.unlabelled,
+                where=f"{where}: labels={self.source}",
+                what="row (a key is the path below the storage's folder)",
+                taken="left out",
+                setting="dataset.storage.unlabelled=leave_out",
+            )
+        given = [name for name in names if name is not None]
+        if not given and names:
+            raise ValueError(f"{where}: labels={self.source}: no file has a label there")
+        ids, class_names = class_ids(given, classes, where=where)
+        columns = {**found["columns"]}
+        if len(given) < len(names):
+            rows = [row for row, name in enumerate(names) if name is not None]
+            columns = {name: column[rows] for name, column in columns.items()}
+            found = {"keys": [keys[row] for row in rows], "metadata": found.get("metadata", {})}
+        return {**found, "columns": {**columns, "label": ids}, "class_names": class_names}
 
     def csv_version(self) -> list[int] | None:
         """Stat the CSV, if there is one: size and mtime in ns, to tell whether it has changed."""

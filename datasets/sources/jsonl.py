@@ -86,7 +86,9 @@ class JsonlSource(ByteSource):
             key = str(fields.get("key") or (fields[named[0]] if named else item.key))
             fields = {name: value for name, value in fields.items() if name not in _RESERVED}
             for name in named:
-                file = safe_path(self._files, fields[name], follow_symlinks=False)
+                file = safe_path(
+                    self._files, fields[name], follow_symlinks=False, setting="dataset.source.root"
+                )
                 fields[name] = read_file(file, root=self._files)
             if "label" in fields:
                 fields["label"] = self.labels.id_of(fields["label"])

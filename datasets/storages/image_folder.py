@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,12 @@ from penstock.datasets.files.access import MissingFile, read_file
 from penstock.datasets.files.data_files import IMAGE_ENDINGS, Scan, is_unchanged, scan_files
 from penstock.datasets.records.index import Index, IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage
-from penstock.datasets.records.labels import FileLabels, class_ids, names_from_folders
+from penstock.datasets.records.labels import (
+    FileLabels,
+    Unlabelled,
+    class_ids,
+    names_from_folders,
+)
 
 _NAME_BYTES = 255  # the most that file systems take
 _PATH_BYTES = 2048
@@ -37,8 +42,13 @@ class ImageFolder(IndexedStorage):
     Args:
         path: The folder.
         labels: ``folder`` (the first folder below `path`, where there are any), ``filename``, the
-            path of a CSV with the columns key and label, or None.
+            path of a CSV, or None.
         label_pattern: For ``filename``: a regular expression whose group is the label.
+        label_columns: Of the CSV: the columns of the files' paths below `path`, with or without
+            their ending, and of their labels.
+        unlabelled: Files that the CSV has no row for are left out (``leave_out``), or are an
+            ``error``. None: they are left out, which is said, and are an error where they are more
+            than half.
         pattern: Names in place of a scan, such as ``img_{:07d}.jpg``: nothing is stored for a
             file. With the default labels, a pattern without a folder has none.
         count: The number of files that `pattern` names.
@@ -57,6 +67,8 @@ class ImageFolder(IndexedStorage):
         *,
         labels: str | None = "folder",
         label_pattern: str | None = None,
+        label_columns: tuple[str, str] = ("key", "label"),
+        unlabelled: Unlabelled = None,
         pattern: str | None = None,
         count: int | None = None,
         start: int = 0,
@@ -66,9 +78,9 @@ class ImageFolder(IndexedStorage):
         endings: tuple[str, ...] = IMAGE_ENDINGS,
     ) -> None:
         self.path = os.path.abspath(path)
-        self._file_labels = FileLabels.of(labels, label_pattern, folder=self.path)
-        self.labels = self._file_labels.source
-        self.label_pattern = label_pattern
+        self.labels = FileLabels.of(
+            labels, label_pattern, label_columns, unlabelled, folder=self.path
+        )
         self.pattern = pattern
         self.count = count
         self.start = start
@@ -88,7 +100,7 @@ class ImageFolder(IndexedStorage):
             raise ValueError(
                 f"{self}: expected a folder of images, got {what}; set dataset.storage.path"
             )
-        return self._file_labels.csv_version()
+        return self.labels.csv_version()
 
     def is_current(self, index: Index, mark: Any) -> bool:
         """Whether neither the CSV nor any folder has changed."""
@@ -131,29 +143,25 @@ class ImageFolder(IndexedStorage):
 
     def scan(self) -> IndexContent:
         """Find the files, or make their names, and their labels."""
-        keys: Iterable[bytes]
-        columns: dict[str, NDArray[Any]] = {}
-        metadata: dict[str, Any] = {}
-        labelled, pattern = self.labels is not None, self.pattern
+        source, pattern = self.labels.source, self.pattern
         if pattern is None:
-            found = self._scan()
-            sizes = found.size_bytes
+            scan = self._scan()
+            sizes = scan.size_bytes
             narrow = np.uint32 if sizes.max() < 1 << 32 else np.int64
-            columns["size_bytes"], metadata["folders"] = sizes.astype(narrow), found.folders
-            keys = found.keys
-            # Files beside one another are of no class; a task that needs classes says so.
-            labelled = labelled and (self.labels != "folder" or any(b"/" in key for key in keys))
-            named: Any = {"keys": keys}
+            found: IndexContent = {
+                "keys": scan.keys,
+                "columns": {"size_bytes": sizes.astype(narrow)},
+                "metadata": {"folders": scan.folders},
+            }
+            in_folders = any(b"/" in key for key in scan.keys)
         else:
-            named = {"key_pattern": pattern, "key_start": self.start, "count": self.count}
-            keys = (pattern.format(self.start + i).encode() for i in range(self.count or 0))
-            labelled = labelled and (self.labels != "folder" or "/" in pattern)
-        class_names = None
-        if labelled:
-            texts = [key.decode("utf-8", "backslashreplace") for key in keys]
-            names = self._file_labels.names(texts, where=str(self))
-            columns["label"], class_names = class_ids(names, self.classes, where=str(self))
-        return {**named, "columns": columns, "class_names": class_names, "metadata": metadata}
+            found = {"key_pattern": pattern, "key_start": self.start, "count": self.count,
+                     "columns": {}}  # fmt: skip
+            in_folders = "/" in pattern
+        # Files beside one another are of no class; a task that needs classes says so.
+        if source is None or (source == "folder" and not in_folders):
+            return found
+        return self.labels.add_to(found, self.classes, where=str(self))
 
     def _scan(self) -> Scan:
         found = scan_files(

@@ -41,7 +41,7 @@ from penstock.datasets.files.zip_members import (
     list_members,
     read_member,
 )
-from penstock.datasets.records.labels import FileLabels
+from penstock.datasets.records.labels import FileLabels, Unlabelled
 
 _LOCAL_HEADER = struct.Struct("<26x2H")
 # The header of a .npy file has at most 10,000 bytes for NumPy.
@@ -149,6 +149,8 @@ def open_npy_shards(
     rows: bool = True,
     labels: str | None = "folder",
     label_pattern: str | None = None,
+    label_columns: tuple[str, str] = ("key", "label"),
+    unlabelled: Unlabelled = None,
     classes: list[str] | None = None,
     kinds: dict[str, str] | None = None,
     checksums: bool = False,
@@ -171,9 +173,11 @@ def open_npy_shards(
     Args:
         path: A folder, a file, or a pattern.
         rows: Whether files hold samples along their first axis, or are one sample each.
-        labels: Without `rows`: ``folder``, ``filename``, the path of a CSV with the columns key
-            and label, ``file`` (the files hold them; all are read once), or None.
+        labels: Without `rows`: ``folder``, ``filename``, the path of a CSV,
+            ``file`` (the files hold them; all are read once), or None.
         label_pattern: For ``filename``: a regular expression whose group is the label.
+        label_columns: Of the CSV: the columns of the keys and of the labels.
+        unlabelled: Files that the CSV has no row for; see `ImageFolder`.
         classes: Class names by id; None: with `rows`, the lines of ``classes.txt``, or the
             numbers; without, those found.
         kinds: What fields of differing lengths hold, if no arrays: ``bytes``, ``text`` (UTF-8) or
@@ -188,7 +192,9 @@ def open_npy_shards(
             path,
             endings=ENDINGS,
             load=load_sample,
-            labels=FileLabels.of(labels, label_pattern, folder=path, own=True),
+            labels=FileLabels.of(
+                labels, label_pattern, label_columns, unlabelled, folder=path, own=True
+            ),
             classes=classes,
         )
     return ShardStorage(

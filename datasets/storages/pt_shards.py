@@ -22,7 +22,7 @@ from penstock.datasets.array_shards.storage import ShardStorage
 from penstock.datasets.array_shards.writer import ShardWriter
 from penstock.datasets.files.access import EndOfFile, FileView, SharedFile, retried
 from penstock.datasets.files.zip_members import DamagedMember, list_members, read_member
-from penstock.datasets.records.labels import FileLabels
+from penstock.datasets.records.labels import FileLabels, Unlabelled
 
 if TYPE_CHECKING:
     import torch
@@ -196,6 +196,8 @@ def open_pt_shards(
     rows: bool = True,
     labels: str | None = "folder",
     label_pattern: str | None = None,
+    label_columns: tuple[str, str] = ("key", "label"),
+    unlabelled: Unlabelled = None,
     classes: list[str] | None = None,
     checksums: bool = False,
 ) -> Storage:
@@ -214,9 +216,11 @@ def open_pt_shards(
     Args:
         path: A folder, a file, or a pattern.
         rows: Whether files hold samples along their first axis, or are one sample each.
-        labels: Without `rows`: ``folder``, ``filename``, the path of a CSV with the columns key
-            and label, ``file`` (the files hold them; all are read once), or None.
+        labels: Without `rows`: ``folder``, ``filename``, the path of a CSV,
+            ``file`` (the files hold them; all are read once), or None.
         label_pattern: For ``filename``: a regular expression whose group is the label.
+        label_columns: Of the CSV: the columns of the keys and of the labels.
+        unlabelled: Files that the CSV has no row for; see `ImageFolder`.
         classes: Class names by id; None: with `rows`, the lines of ``classes.txt``, or the
             numbers; without, those found.
         checksums: Compare a file with its checksums when a process opens it, for which all of it
@@ -229,7 +233,9 @@ def open_pt_shards(
             path,
             endings=ENDINGS,
             load=functools.partial(load_sample, checksums=checksums),
-            labels=FileLabels.of(labels, label_pattern, folder=path, own=True),
+            labels=FileLabels.of(
+                labels, label_pattern, label_columns, unlabelled, folder=path, own=True
+            ),
             classes=classes,
         )
     return ShardStorage(

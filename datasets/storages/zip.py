@@ -44,7 +44,7 @@ from penstock.datasets.files.zip_members import (
 )
 from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage
-from penstock.datasets.records.labels import FileLabels, LabelIds, class_ids, refuse_twice
+from penstock.datasets.records.labels import FileLabels, LabelIds, Unlabelled, refuse_twice
 
 _SIDECAR = ".penstock.arrow"
 _MEMBER = "penstock_member"
@@ -71,9 +71,11 @@ class ZipStorage(IndexedStorage):
     Args:
         path: An archive, a folder of ``.zip`` files, or a pattern such as ``part-*.zip``.
         folder: The folder in the archives that holds the images; what lies elsewhere is left out.
-        labels: ``folder`` (the first folder below `folder`), ``filename``, the path of a CSV with
-            the columns key and label, or None.
+        labels: ``folder`` (the first folder below `folder`), ``filename``, the path of a CSV, or
+            None.
         label_pattern: For ``filename``: a regular expression whose group is the label.
+        label_columns: Of the CSV: the columns of the keys and of the labels.
+        unlabelled: Members that the CSV has no row for; see `ImageFolder`.
         classes: Class names by id; None: those found, sorted (numbers by their value).
         hidden: Take what begins with a dot.
         endings: Endings of image files, in any case.
@@ -90,6 +92,8 @@ class ZipStorage(IndexedStorage):
         folder: str = "",
         labels: str | None = "folder",
         label_pattern: str | None = None,
+        label_columns: tuple[str, str] = ("key", "label"),
+        unlabelled: Unlabelled = None,
         classes: list[str] | None = None,
         hidden: bool = False,
         endings: tuple[str, ...] = IMAGE_ENDINGS,
@@ -98,9 +102,7 @@ class ZipStorage(IndexedStorage):
         self.path = os.path.abspath(path)
         self.folder = folder.strip("/")
         beside = self.path if os.path.isdir(self.path) else os.path.dirname(self.path)
-        self._file_labels = FileLabels.of(labels, label_pattern, folder=beside)
-        self.labels = self._file_labels.source
-        self.label_pattern = label_pattern
+        self.labels = FileLabels.of(labels, label_pattern, label_columns, unlabelled, folder=beside)
         self.classes = None if classes is None else tuple(classes)
         self.hidden = hidden
         self.endings = tuple(endings)
@@ -112,7 +114,7 @@ class ZipStorage(IndexedStorage):
     def mark(self) -> Any:
         """Names, sizes and times of the archives, and of the CSV of the labels."""
         self._files = find_data_files(self.path, endings=(".zip",), where=str(self))
-        return [self._files.recipe, self._file_labels.csv_version()]
+        return [self._files.recipe, self.labels.csv_version()]
 
     def learn(self, metadata: dict[str, Any]) -> None:
         """Keep where the hidden members lie."""
@@ -155,7 +157,8 @@ class ZipStorage(IndexedStorage):
         hidden = [member for members in listed for member in members if member.name == _SIDECAR]
         columns: dict[str, NDArray[Any]] = {}
         labels, places = None, list[dict[str, Any]]()
-        if len(hidden) == len(listed) and self.labels == "folder" and not self.folder:
+        by_folder = self.labels.source == "folder"
+        if packed := len(hidden) == len(listed) and by_folder and not self.folder:
             places = [{name: getattr(one, name) for name in PLACE} for one in hidden]
             sidecars = [
                 _open_checked(opened[name], place, where=f"{self}: damaged: {name}, {_SIDECAR}")
@@ -167,19 +170,18 @@ class ZipStorage(IndexedStorage):
             labels = self._packed_labels(sidecars)
         else:
             found = self._image_files(files, listed)
-            if self.labels is not None:
-                labels = self._file_label_ids([key for key, *_ in found])
         columns["archive"] = np.array([number for _, number, _ in found], np.int32)
         for name, dtype in PLACE.items():
             columns[name] = np.array([getattr(member, name) for *_, member in found], dtype)
         if labels is not None:
             columns["label"] = labels[0]
-        return {
+        content: IndexContent = {
             "keys": [key for key, *_ in found],
             "columns": columns,
             "class_names": None if labels is None else labels[1],
             "metadata": {"sidecars": places},
         }
+        return content if packed or self.labels.source is None else self._labelled(content)
 
     def _packed_records(
         self, files: DataFiles, listed: Sequence[Sequence[Member]], sidecars: Sequence[_Sidecar]
@@ -207,15 +209,16 @@ class ZipStorage(IndexedStorage):
             return None
         return label_ids(pa.chunked_array(labels), roles, self.classes, where=str(self))
 
-    def _file_label_ids(self, keys: list[str]) -> LabelIds:
-        names = self._file_labels.names(keys, where=str(self))
-        if self.labels == "folder" and len(set(names)) > 1 and set(names) <= _PARTS:
-            raise ValueError(
-                f"{self}: its folders are {' and '.join(sorted(set(names)))}, which are parts "
-                f"and no classes; set dataset.storage.folder=train to split that, or put the "
-                f"parts into train.zip and val.zip and set path to their folder"
-            )
-        return class_ids(names, self.classes, where=str(self))
+    def _labelled(self, found: IndexContent) -> IndexContent:
+        if self.labels.source == "folder":
+            names = {str(key).partition("/")[0] for key in found["keys"] or () if "/" in str(key)}
+            if len(names) > 1 and names <= _PARTS:
+                raise ValueError(
+                    f"{self}: its folders are {' and '.join(sorted(names))}, which are parts "
+                    f"and no classes; set dataset.storage.folder=train to split that, or put the "
+                    f"parts into train.zip and val.zip and set path to their folder"
+                )
+        return self.labels.add_to(found, self.classes, where=str(self))
 
     def _image_files(self, files: DataFiles, listed: Sequence[Sequence[Member]]) -> _Found:
         """List the members that are image files, by key."""

@@ -123,6 +123,7 @@ class Segmentation:
             raise ValueError(
                 f"task segmentation: the mask of {batch['key'][row]!r} has the value "
                 f"{int(mask[row, y, x])} at {x}, {y}, expected 0 to {self.num_classes - 1}; name "
-                f"it in dataset.annotations.classes, or in task.ignore"
+                f"it in dataset.annotations.classes, or in task.ignore; values that stand for the "
+                f"ids 0 and 1 are told by dataset.decode.mask_colors=[0,255]"
             )
         return mask.masked_fill(ignored, _IGNORED)

@@ -91,6 +91,7 @@ class CsvReader:
         delimiter: What separates values.
         missing: Texts that stand for no value.
         types: Types of columns that are not guessed.
+        root: The folder of the images.
         where: The storage, for messages.
     """
 
@@ -101,10 +102,12 @@ class CsvReader:
         delimiter: str,
         missing: Collection[str],
         types: Mapping[str, ColumnType],
+        root: str,
         where: str,
     ) -> None:
         self._path, self._delimiter = path, delimiter
         self._missing, self._types, self._where = frozenset(missing), types, where
+        self._root = root
         self._faults: list[tuple[int, str, Check]] = []
 
     def read(self, **roles: Any) -> CsvTable:
@@ -132,7 +135,7 @@ class CsvReader:
         table = CsvTable(count, content, image=found.image)
         if found.image is not None:
             images = _text_column(columns[found.image].combine_chunks())
-            self._check(found.image, images, refuse_escape)
+            self._check(found.image, images, partial(refuse_escape, root=self._root))
             if found.image != found.key:
                 table.columns[found.image] = images
         if found.label is not None:

@@ -47,7 +47,7 @@ class CsvStorage(IndexedStorage):
         missing: Texts that stand for a missing value, which is NaN among numbers (whole ones are
             floats then) and None among texts.
         root: The folder that the paths of images are relative to, and may not leave; None: the
-            file's own.
+            file's own. ``/`` takes absolute paths.
         follow_symlinks: Read images that lie elsewhere by a link.
         delimiter: What separates values; None: a tab in ``.tsv`` files, else a comma.
         classes: Class names by id; None: those found, sorted (numbers are ids already).
@@ -189,6 +189,7 @@ class CsvStorage(IndexedStorage):
             delimiter=self.delimiter,
             missing=self.missing,
             types=self.types,
+            root=self.root,
             where=str(self),
         )
         table = reader.read(

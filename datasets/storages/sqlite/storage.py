@@ -68,7 +68,7 @@ class SqliteStorage(IndexedStorage):
         columns: The other columns that are read; None: all.
         types: ``array`` for columns of ``.npy`` files' bytes, ``json`` for texts that are JSON.
         root: The folder that the paths of images are relative to, and may not leave; None: the
-            file's own.
+            file's own. ``/`` takes absolute paths.
         follow_symlinks: Read images that lie elsewhere by a link.
         classes: Class names by id; None: those found, sorted (numbers are ids already).
     """
@@ -282,5 +282,7 @@ class SqliteStorage(IndexedStorage):
                 known = ", ".join(roles.fields) or "none"
                 raise ValueError(f"{where}: types: no field {name!r}; fields: {known}")
         types = self.types if packed is None else {n: packed.kinds[n] for n in roles.fields}
-        rows = scan(database, source, roles, types, size_bytes=size_bytes, where=where)
+        rows = scan(
+            database, source, roles, types, size_bytes=size_bytes, root=self.root, where=where
+        )
         return source, roles, packed, rows

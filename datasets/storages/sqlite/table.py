@@ -281,6 +281,7 @@ def scan(
     types: Mapping[str, Kind],
     *,
     size_bytes: int,
+    root: str,
     where: str,
 ) -> Scan:
     """Look at all rows once, but not at their images and other bytes.
@@ -291,6 +292,7 @@ def scan(
         roles: What its columns become.
         types: What columns hold of which that is known.
         size_bytes: The size of the file.
+        root: The folder of images in files.
         where: The storage, for messages.
 
     Raises:
@@ -311,7 +313,7 @@ def scan(
     for rows in database.iterate(sql, limit_s=READ_LIMIT_S + size_bytes / _BYTES_PER_S):
         for row in rows:
             try:
-                _add(found, row, source, roles)
+                _add(found, row, source, roles, root)
             except ValueError as error:
                 raise ValueError(f"{where}: record {len(found.keys)}: {error}") from None
             for types_found, name in zip(seen, row[5:], strict=True):
@@ -325,7 +327,7 @@ def scan(
     return found
 
 
-def _add(found: Scan, row: Sequence[Any], source: Source, roles: ColumnRoles) -> None:
+def _add(found: Scan, row: Sequence[Any], source: Source, roles: ColumnRoles, root: str) -> None:
     """Take one row: place, key, label, bytes of its image, path of its image, types."""
     place, key, label, image_bytes, image_path, *_ = row
     if source.by_rowid:
@@ -333,7 +335,7 @@ def _add(found: Scan, row: Sequence[Any], source: Source, roles: ColumnRoles) ->
             raise ValueError(f"the file is damaged: row {place} comes behind {found.places[-1]}")
         found.places.append(place)
     if isinstance(image_path, str):
-        refuse_escape(image_path)
+        refuse_escape(image_path, root)
     text, key_type = key_bytes(key)
     found.image_bytes.append(image_bytes)
     found.key_types.append(key_type)

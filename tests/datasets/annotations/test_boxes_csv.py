@@ -209,16 +209,16 @@ def test_images_that_are_not_there(root, caplog):
     assert found[0]["box_labels"].tolist() == [1, 0], "and their classes are none"
     known = ["ape", "cat", "dog, large"]
     assert boxes(read(root, classes=known)[0]), "nor are they looked at"
-    with pytest.raises(ValueError, match=r"1 of 4 images have no row, such as 'd\.jpg'"):
+    with pytest.raises(ValueError, match=r"1 of 4 records have no row, such as 'd\.jpg'"):
         read(root, missing="error")
 
 
 def test_images_without_rows_are_counted_and_too_many_are_refused(root, caplog):
     rows = TEXT.splitlines(keepends=True)
     assert boxes(read(root, missing=None)[2]) == []
-    assert "1 of 4 images have no row" in caplog.text
+    assert "1 of 4 records have no row" in caplog.text
     caplog.clear()
-    with pytest.raises(ValueError, match=r"3 of 4 images have no row.*annotations.missing=empty"):
+    with pytest.raises(ValueError, match=r"3 of 4 records have no row.*annotations.missing=empty"):
         read(root, "".join(rows[:2]), missing=None)
     assert [boxes(each) == [] for each in read(root)] == [False, True, True, True]
     assert not caplog.records

@@ -87,7 +87,7 @@ def test_a_broken_annotation_makes_its_record_bad(root, change, cause):
         (lambda c: c.pop("images"), "is no COCO file: lacks 'images'"),
         (lambda c: c.update(annotations={}), "expected an object with a list 'annotations'"),
         (lambda c: c["images"].append(c["images"][0]), "image 7, 'a.jpg', stands twice"),
-        (lambda c: c["images"].pop(), "1 of 2 images have no entry, such as 'deep/b.jpg'"),
+        (lambda c: c["images"].pop(), "1 of 2 records have no entry, such as 'deep/b.jpg'"),
         (lambda c: c["annotations"][1].update(image_id=99), "is of image 99, which is not listed"),
     ],
 )  # fmt: skip

@@ -125,7 +125,7 @@ def test_boxes_without_area(root, box, caplog):
 
 def test_what_is_missing(root):
     os.unlink(root / "annotations/b.xml")
-    with pytest.raises(ValueError, match=r"1 of 3 images have no XML, such as 'images/b.jpg'"):
+    with pytest.raises(ValueError, match=r"1 of 3 records have no XML, such as 'images/b.jpg'"):
         open_annotated(root, VocAnnotations())
     found = fields_of(open_annotated(root, VocAnnotations(missing="empty")))
     assert found[1]["boxes"].shape == (0, 4)

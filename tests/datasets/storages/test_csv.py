@@ -147,6 +147,19 @@ def test_images_below_another_folder(tmp_path):
     assert CsvStorage(path, root=str(tmp_path / "photos")).read(np.array([2]))[0].key == NAMES[2]
 
 
+def test_absolute_paths_are_taken_below_the_root(tmp_path):
+    photo = tmp_path / "photos/a.jpg"
+    path = put(tmp_path / "tables/t.csv", [["image"], [str(photo)]])
+    with pytest.raises(ValueError, match=rf"out of its folder {tmp_path}/tables; .*type dataset.s"):
+        len(CsvStorage(path))
+    for root in ("/", str(tmp_path)):
+        [bad] = CsvStorage(path, root=root).read(np.arange(1))
+        assert bad.cause == f"cannot be read: No such file or directory: {photo}"
+    put(tmp_path / "photos/x.csv", [], images=["a.jpg"])
+    [record] = CsvStorage(path, root=str(tmp_path / "photos")).read(np.arange(1))
+    assert (record.key, record.fields["image"]) == (str(photo), b"a.jpg")
+
+
 HOSTILE = ["../secret.jpg", "i/../../secret.jpg", "/etc/passwd", "..", "a\0b"]
 
 

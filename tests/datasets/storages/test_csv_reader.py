@@ -95,7 +95,8 @@ def of_rows(path, delimiter, types, **columns):
         try:
             image, label = value.get(roles.image), value.get(roles.label, "x").strip()
             if image is not None and (image[:1] == "/" or "\0" in image or image[:2] == ".."):
-                raise ValueError(f"{image!r} leads out of its folder")
+                how = ("set {}", "type {}=/")[image[:1] == "/"].format("dataset.storage.root")
+                raise ValueError(f"{image!r} leads out of its folder /d; if that is meant, {how}")
             if label in MISSING:
                 raise ValueError(f"the label is missing ({label!r}); fill it in, or take the row "
                                  f"out")  # fmt: skip
@@ -119,7 +120,8 @@ def of_rows(path, delimiter, types, **columns):
 
 
 def at_once(path, delimiter, types, **columns):
-    reader = CsvReader(str(path), delimiter=delimiter, missing=MISSING, types=types, where="t")
+    reader = CsvReader(str(path), delimiter=delimiter, missing=MISSING, types=types, root="/d",
+                       where="t")  # fmt: skip
     table = reader.read(**columns, columns=None)
     fields = {
         name: column.tolist() if column.kind == "str" else column.values.tolist()

@@ -153,12 +153,15 @@ def test_labels_from_csv(tmp_path):
     [
         (None, "no such file; expected 'folder', 'filename', null or"),
         ("", "line 1: got the columns"),
-        ("name,class\n", "line 1: got the columns .'name', 'class'."),
+        ("name,class\n", "line 1: got .*'class'.*type dataset.storage.label_columns=.name,class."),
         ("key,label\na.jpg,cat,x\n", "line 2: got 3 values, expected 2"),
         ("key,label\na.jpg,\n", "line 2: the label is empty"),
         ("key,label\nb.jpg,1\n,2\n", "line 3: the key is empty"),
         ("key,label\na.jpg,1\na.jpg,2\n", "line 3: 'a.jpg' is '2' here and '1' above"),
-        ("key,label\nb.jpg,1\n", "1 of 2 files have no row, such as key 'a.jpg'"),
+        (
+            "key,label\nc.jpg,1\n",
+            "2 of 2 records have no row .*, such as 'a.jpg'; add it, or",
+        ),
         (b"key,label\n\xff\xfe,1\n", "cannot be read as a CSV"),
     ],
 )
@@ -169,6 +172,28 @@ def test_wrong_csv_files(tmp_path, text, message):
     with pytest.raises(ValueError, match=message) as error:
         len(ImageFolder(root, labels=str(tmp_path / "t.csv")))
     assert "\n" not in str(error.value)
+
+
+def test_a_csv_may_name_its_columns_and_a_part_of_the_files(tmp_path, caplog):
+    root = put(tmp_path / "d", {f"{name}.jpg": b"" for name in "abcd"})
+    (tmp_path / "t.csv").write_text("class,more,file name\ncat,1,d\ndog,2,b.jpg\n")
+    labels = {"labels": str(tmp_path / "t.csv"), "label_columns": ("file name", "class")}
+    storage = ImageFolder(root, **labels)
+    assert [record.key for record in storage.read(np.arange(2))] == ["b.jpg", "d.jpg"]
+    assert storage.index.column("label").tolist() == [1, 0]
+    assert "2 of 4 records have no row" in caplog.text
+    assert "'a.jpg', and are left out; dataset.storage.unlabelled=error refuses" in caplog.text
+    with pytest.raises(ValueError, match=r"type dataset.storage.unlabelled=leave_out: then"):
+        len(ImageFolder(root, **labels, unlabelled="error"))
+    numbered = ImageFolder(root, pattern="{}.jpg", count=2, **labels, unlabelled="leave_out")
+    with pytest.raises(ValueError, match="no file has a label"):
+        len(numbered)
+    put(tmp_path / "d", {f"{name}.jpg": b"" for name in "efg"})
+    with pytest.raises(ValueError, match="5 of 7 records have no row"):
+        len(ImageFolder(root, **labels))
+    caplog.clear()
+    assert len(ImageFolder(root, **labels, unlabelled="leave_out")) == 2
+    assert not caplog.text
 
 
 def test_wrong_folders(tmp_path):

@@ -69,6 +69,19 @@ def test_colours_by_their_class():
         decoded(fields["mask"])
 
 
+def test_greys_that_stand_for_classes():
+    for ids in (IDS % 2, np.array([[255, 0, 7]], np.uint8) // 255):
+        fields = {"image": np.zeros((*ids.shape, 3), np.uint8)}
+        fields["mask"] = png(Image.fromarray(ids * 255))
+        decoder = ImageDecoder(mask_colors=[0, 255])
+        assert (decoder(Record(0, "a", fields))["mask"] == ids).all()
+        named = ImageDecoder(mask_colors=[[0, 0, 0], 128, [255, 255, 255]])
+        assert (named(Record(0, "a", fields))["mask"] == ids * 2).all()
+    fields["mask"] = png(Image.fromarray(np.array([[0, 254, 255]], np.uint8)))
+    with pytest.raises(ValueError, match=r"colour \[254, 254, 254\] at 1, 0, which is not among"):
+        decoder(Record(0, "a", fields))
+
+
 def test_arrays_pass():
     assert decoded(IDS) is IDS
     with pytest.raises(ValueError, match="a mask of float32"):

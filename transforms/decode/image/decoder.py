@@ -35,7 +35,7 @@ class RecordDecoder(ABC):
         mode: ``RGB``, ``L`` or ``RGBA``.
         orientation: ``apply`` or ``ignore``.
         max_pixels: Larger files are refused.
-        mask_colors: Colours of RGB masks, [r, g, b] by class id.
+        mask_colors: Colours of masks by class id, [r, g, b] or the value of a grey.
     """
 
     def __init__(
@@ -44,14 +44,14 @@ class RecordDecoder(ABC):
         mode: str,
         orientation: str,
         max_pixels: int,
-        mask_colors: Sequence[Sequence[int]] | None = None,
+        mask_colors: Sequence[Sequence[int] | int] | None = None,
     ) -> None:
         self.mode = mode
         self.orientation = orientation
         self.max_pixels = max_pixels
         self._colours = {
-            (red << 16) | (green << 8) | blue: number
-            for number, (red, green, blue) in enumerate(mask_colors or ())
+            int.from_bytes([colour] * 3 if isinstance(colour, int) else colour): number
+            for number, colour in enumerate(mask_colors or ())
         }
 
     def __call__(self, record: Record) -> Sample:
@@ -174,7 +174,8 @@ class ImageDecoder(RecordDecoder):
             elsewhere in the file, or shows only at its end, is then not seen; ``whole``
             always decodes everything.
         max_pixels: Larger images are refused from their header, before memory is allocated.
-        mask_colors: Where masks are RGB pictures: their colours, [r, g, b] by class id.
+        mask_colors: Where the colours of masks, or the values of grey ones, are no class ids:
+            [r, g, b] or a value by class id, such as [0, 255].
     """
 
     def __init__(
@@ -184,7 +185,7 @@ class ImageDecoder(RecordDecoder):
         orientation: Literal["apply", "ignore"] = "apply",
         region: Literal["exact", "whole"] = "exact",
         max_pixels: Annotated[int, Ge(1)] = 100_000_000,
-        mask_colors: list[list[int]] | None = None,
+        mask_colors: list[list[int] | int] | None = None,
     ) -> None:
         super().__init__(
             mode=mode, orientation=orientation, max_pixels=max_pixels, mask_colors=mask_colors

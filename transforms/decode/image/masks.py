@@ -23,7 +23,7 @@ def decode_mask(data: Any, *, colours: Colours | None, max_pixels: int) -> NDArr
     Args:
         data: A PNG: grey of up to 16 bits, or a palette, whose *indices* are the ids; RGB with
             `colours`. Or ids already: integer [H, W].
-        colours: Class id by colour of RGB masks.
+        colours: Class id by colour of RGB masks, and of greys of 8 bits if there are any.
         max_pixels: Larger masks are refused.
 
     Returns:
@@ -53,6 +53,8 @@ def decode_mask(data: Any, *, colours: Colours | None, max_pixels: int) -> NDArr
         return _by_colour(ids, colours)
     if colour == _GREY and depth in (2, 4):
         ids //= 255 // ((1 << depth) - 1)  # Pillow widens such greys to 0 .. 255
+    if colour == _GREY and depth == 8 and colours:
+        return _by_colour(np.broadcast_to(ids[..., None], (*ids.shape, 3)), colours)
     return ids.astype(np.uint8) if depth == 1 else ids
 
 
