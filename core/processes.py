@@ -23,6 +23,9 @@ from pathlib import Path
 from types import MethodType
 from typing import Any
 
+START_S = 60.0
+"""A start that takes longer, and longer than an answer may, counts as hanging."""
+
 _PRELOADED_IF_USED = ("albumentations", "lmdb", "pyarrow", "PIL.Image")
 _LOOK_S = 0.05
 _END_S = 5.0
@@ -85,6 +88,8 @@ class ChildProcess:
         with suppress(ProcessLookupError):
             self.process.kill()
         self.process.join(_REAP_S)
+        if self.process.is_alive():  # whoever is to tell of its end does not
+            end_hanging_server()
 
 
 def call_in_process(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -340,11 +345,29 @@ def end_unused_server() -> None:
         server._stop()
 
 
-def end_hanging_server() -> None:
-    """Kill a server of ours that is stopped or hangs; whoever waits for its answer meets the end.
+def start_patience(timeout_s: float) -> float:
+    """Seconds that a start may take, where an answer may take `timeout_s`."""
+    return max(START_S, timeout_s)
 
-    Asking it for a process blocks without a deadline in multiprocessing.
+
+@contextmanager
+def start_deadline(timeout_s: float) -> Iterator[None]:
+    """End the server that processes are forked from, if starting some takes long: it hangs.
+
+    Whoever asks it for a process, which multiprocessing does without a deadline, meets an EOFError
+    or a ConnectionError then.
     """
+    timer = threading.Timer(start_patience(timeout_s), end_hanging_server)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def end_hanging_server() -> None:
+    """Kill a server of ours that hangs; whoever waits for its answer meets the end."""
     server = _server_of_ours()
     if server is not None:
         with suppress(ProcessLookupError):

@@ -19,16 +19,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.core.processes import (
-    end_hanging_server,
     end_unused_server,
     ensure_server,
     has_server_ended,
+    start_deadline,
     worker_context,
 )
 from penstock.core.registry import register
 from penstock.pipeline.loader.bundles import rows_of_bundle
 from penstock.pipeline.loader.contract import BatchTask, Delivery
-from penstock.pipeline.loader.engines import worker_process
 from penstock.pipeline.loader.engines.batch_memory import pins
 from penstock.pipeline.loader.engines.calibration import settled
 from penstock.pipeline.loader.engines.pool import Pending, Usage, WorkerLayout
@@ -50,6 +49,7 @@ _TRIES = 2
 """A position that ends so many processes of its own is quarantined."""
 _TICK_S = 0.5
 _GIVE_UP_S = 2.0
+_END_S = 15.0
 _LOOK_S = 0.05
 _HELD_BY_CONSUMER = 3
 """Batches that the loop, the loader and a prefetcher hold without keeping any."""
@@ -116,7 +116,6 @@ class ProcessPool:
         self._workers: list[WorkerProcess] = []
         self._prober: WorkerProcess | None = None
         self._failed_starts = 0
-        self._start_deadline = float("inf")  # of the start at hand
         self._error: BaseException | None = None
         self._closing = False
         self._owner = os.getpid()
@@ -168,9 +167,6 @@ class ProcessPool:
         while (outcome := pending.take(_TICK_S)) is None:
             if self._error is not None:
                 raise self._error
-            if time.monotonic() > self._start_deadline:
-                self._start_deadline = float("inf")
-                end_hanging_server()
         if isinstance(outcome, Failure):
             outcome.raise_error()
         delivery: Delivery = outcome
@@ -199,7 +195,7 @@ class ProcessPool:
                 end_unused_server()
                 self._started.wait(_LOOK_S)
             if self._started.is_set():
-                self._watch.join()
+                self._watch.join(_END_S)  # longer only where the server that forks hangs
             self._abandoned = True
             if not self._watch.is_alive():
                 self._release()
@@ -258,25 +254,22 @@ class ProcessPool:
         """
         while True:
             server = ensure_server(self._settings.multiprocessing_context)
-            patience_s = max(worker_process.START_S, self._settings.timeout_s)
-            self._start_deadline = time.monotonic() + patience_s
             try:
-                return WorkerProcess(
-                    self._context,
-                    self._compute,
-                    number=number,
-                    num_processes=len(self._threads),
-                    num_threads=1 if probes else self._threads[number],
-                    read_ahead=0 if probes else self._read_ahead,
-                    timeout_s=self._settings.timeout_s,
-                )
+                with start_deadline(self._settings.timeout_s):
+                    return WorkerProcess(
+                        self._context,
+                        self._compute,
+                        number=number,
+                        num_processes=len(self._threads),
+                        num_threads=1 if probes else self._threads[number],
+                        read_ahead=0 if probes else self._read_ahead,
+                        timeout_s=self._settings.timeout_s,
+                    )
             except (EOFError, ConnectionError) as error:
                 if server is None or self._closing or not has_server_ended(server):
                     raise
                 how = f"loader: process {server}, which forks the worker processes, ended"
                 self._count_failed_starts(len(self._threads), how, error)
-            finally:
-                self._start_deadline = float("inf")
 
     def _count_failed_starts(self, count: int, how: str, cause: Exception | None = None) -> None:
         self._failed_starts += count

@@ -9,14 +9,16 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from multiprocessing.process import BaseProcess
+from multiprocessing.process import BaseProcess, active_children
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.processes import (
     end_with_parent,
+    ensure_server,
     interrupts_held,
     leave_signals_to_parent,
+    start_deadline,
     worker_context,
 )
 from penstock.core.registry import register
@@ -114,9 +116,21 @@ class TorchEngine:
         self._feed.tasks = tasks
         if self._loader is None:
             self._loader = self._make_loader()
+        settings, before = self._settings, set(active_children())
+        server = ensure_server(settings.multiprocessing_context)
         try:
-            with interrupts_held(), _torch_advice_left_out():
+            with interrupts_held(), _torch_advice_left_out(), start_deadline(settings.timeout_s):
                 self._iterator = iter(self._loader)
+        except (EOFError, ConnectionError) as error:
+            self._loader = None
+            if server is None:
+                raise
+            for worker in set(active_children()) - before:
+                worker.kill()
+            raise WorkerError(
+                f"loader: process {server}, which forks the worker processes, ended, or was ended "
+                f"because it hung; start them without it: loader.multiprocessing_context=spawn"
+            ) from error
         except (TypeError, AttributeError) as error:
             if "pickle" not in str(error):
                 raise

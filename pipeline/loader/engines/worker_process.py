@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.processes import ChildProcess, send_descriptor
+from penstock.core.processes import ChildProcess, send_descriptor, start_patience
 from penstock.pipeline.loader.contract import BatchTask
 from penstock.pipeline.loader.engines.pool import Pending
 from penstock.pipeline.loader.engines.slots import Slot
@@ -26,9 +26,6 @@ from penstock.pipeline.loader.worker_errors import describe_death
 
 if TYPE_CHECKING:
     from penstock.pipeline.loader.compute import BatchComputer
-
-START_S = 60.0
-"""A start that takes longer, and longer than a batch may, counts as hanging."""
 
 _TELL_S = 0.2
 
@@ -100,7 +97,7 @@ class WorkerProcess:
         self._read_ahead = read_ahead
         self._timeout_s = timeout_s
         # Of the start, and of the tasks that its threads are at.
-        self._deadlines: dict[int, float] = {-1: time.monotonic() + max(START_S, timeout_s)}
+        self._deadlines: dict[int, float] = {-1: time.monotonic() + start_patience(timeout_s)}
         self._slots: set[int] = set()
         try:
             self._child = ChildProcess(

@@ -9,11 +9,15 @@ import time
 from contextlib import suppress
 from multiprocessing import forkserver
 
+import psutil
 import pytest
 
-from penstock.pipeline.loader.engines import worker_process
+from penstock.core import processes
+from penstock.pipeline.loader.engines.worker import PRELOADED
+from penstock.pipeline.loader.worker_errors import WorkerError
 from tests.pipeline.loader.engines.deadly import N, expected, sampler
 from tests.pipeline.loader.fakes import FakeDataset, digest, digests, make_loader, the_pool
+from tests.pipeline.loader.programs import runs
 
 PROCESSES = {"engine": "processes", "multiprocessing_context": "forkserver", "timeout_s": 30}
 
@@ -76,8 +80,7 @@ def _kill_server(loader) -> None:
 
 
 @pytest.mark.slow
-def test_that_is_stopped_for_ever_is_ended_at_the_deadline(monkeypatch):
-    monkeypatch.setattr(worker_process, "START_S", 15)
+def test_that_is_stopped_while_a_worker_is_replaced():
     settings = {**PROCESSES, "processes": 1, "num_workers": 1, "timeout_s": 10}
     with make_loader(FakeDataset(N), sampler(), **settings) as loader:
         got = []
@@ -87,3 +90,33 @@ def test_that_is_stopped_for_ever_is_ended_at_the_deadline(monkeypatch):
                 os.kill(_server_after(0), signal.SIGSTOP)
                 os.kill(the_pool(loader).pids[0], signal.SIGKILL)
         assert got == expected(quarantined=False)
+
+
+def _stopped_server(monkeypatch) -> psutil.Process:
+    """The server, stopped; the next start of a worker may take a second."""
+    processes.process_context("forkserver", PRELOADED)
+    server = psutil.Process(processes.ensure_server("forkserver"))
+    seconds = iter([1.0])
+    monkeypatch.setattr(processes, "start_patience", lambda timeout_s: next(seconds, 60.0))
+    server.suspend()
+    return server
+
+
+@pytest.mark.slow
+def test_that_is_stopped_before_the_workers_start(monkeypatch):
+    server = _stopped_server(monkeypatch)
+    settings = {**PROCESSES, "processes": 1, "num_workers": 1}
+    with make_loader(FakeDataset(N), sampler(), **settings) as loader:
+        assert digests(loader) == expected(quarantined=False)
+    assert not runs(server)
+
+
+def test_that_is_stopped_and_torchs_workers(monkeypatch):
+    server = _stopped_server(monkeypatch)
+    settings = {**PROCESSES, "engine": "torch", "num_workers": 2}
+    with (
+        make_loader(FakeDataset(N), sampler(), **settings) as loader,
+        pytest.raises(WorkerError, match="multiprocessing_context=spawn"),
+    ):
+        digests(loader)
+    assert not runs(server)
