@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from itertools import islice
-from multiprocessing import forkserver
 from pathlib import Path
 
 import psutil
@@ -205,14 +204,37 @@ def _pools() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name.startswith("penstock")}
 
 
+def _shared_kb() -> int:
+    """Shared memory that this process has mapped and touched."""
+    [line] = [line for line in open("/proc/self/status") if line.startswith("RssShmem")]
+    return int(line.split()[1])
+
+
+def _children() -> int:
+    """Processes that this one has started, but for what removes leaked names at its end."""
+    found = psutil.Process().children(recursive=True)
+    return sum("resource_tracker" not in " ".join(child.cmdline()) for child in found)
+
+
+def _descriptors() -> list[Path]:
+    return [file for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
+
+
 def check_that_all_is_given_back() -> None:
     """What the next test runs in a process of its own."""
     before = _pools()
-    loader = _auto()
+    loader = _auto(FakeDataset(N, size=64))
     let_try(loader, FEW, prefers=THREADS)
-    _until_over(loader)
+    most, end = (0, 0), time.monotonic() + 120
+    while not loader._engine.is_settled:
+        assert time.monotonic() < end
+        for _batch in loader:
+            most = max(most, (_shared_kb(), _children()))
+    del _batch
+    assert most > (0, 1), "the server and a worker, which wrote to shared memory"
+    assert (_shared_kb(), _children()) == (0, 0), "all of that is given back"
+    assert not [name for name in map(os.readlink, _descriptors()) if "penstock-" in name]
     assert len(_pools() - before) == 2
-    assert forkserver._forkserver._forkserver_pid is None, "its memory is given back"
     loader.close()
     assert not _pools() - before
 
