@@ -149,8 +149,9 @@ def parse(
         elif override.is_hydra_override():
             _add_hydra(override, quoted, parsed)
         else:
-            if command and override.key_or_group in command_keys:
-                override = replace(override, key_or_group=f"{command}.{override.key_or_group}")
+            key = f"{command}.{override.key_or_group}"
+            if override.key_or_group in command_keys or key in RENAMED:
+                override = replace(override, key_or_group=key)
             start, _, name = override.key_or_group.rpartition(".")
             group = CHOSEN_BY.get(command or "", {}).get(name) if start == command else None
             if group is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.pipeline.commands import pack  # noqa: F401 - registers its settings
+from penstock.pipeline.config.command_line import configure
 from penstock.pipeline.config.composition import compose
 from penstock.pipeline.config.errors import ConfigError
 
@@ -52,6 +54,18 @@ def test_what_a_hint_says_to_type_composes(given, typed):
     assert f"type {typed}" in problem.message or f" {typed}" in problem.message
     size = ["augment.train.my_step.height=16", "augment.train.my_step.width=16"]
     compose([*typed.split(), *(size if "my_step" in typed else [])])
+
+
+@pytest.mark.parametrize(
+    ("given", "typed"),
+    [("storage=zip", "pack.to=zip"), ("pack.storage=parquet", "pack.to=parquet"),
+     ("format=lmdb", "pack.to=lmdb"), ("output=folder", "pack.path=folder")],
+)  # fmt: skip
+def test_what_a_hint_of_packing_says_to_type_is_read(given, typed):
+    with pytest.raises(ConfigError, match=f"; type {typed}$"):
+        configure(["path=packed", given], command="pack")
+    key, _, value = typed.removeprefix("pack.").partition("=")
+    assert configure(["path=packed", typed], command="pack")["pack"][key] == value
 
 
 def test_an_experiment_is_named_not_pathed(tmp_path):
