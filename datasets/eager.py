@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from annotated_types import Ge, Le
@@ -26,7 +26,7 @@ from penstock.datasets.caches.ram import KeepStore, memory_limit
 from penstock.datasets.map_dataset import MapDataset, open_map
 
 if TYPE_CHECKING:
-    from penstock.datasets.records.splits import StorageRecipe
+    from penstock.datasets.records.splits import Split, StorageRecipe
 
 _log = logging.getLogger(__name__)
 
@@ -44,10 +44,11 @@ def open_eager(
     annotations: Annotations | None = None,
     val_fraction: Annotated[float, Ge(0), Le(1)] = 0.2,
     val_path: str | None = None,
+    test_path: str | None = None,
     keys: Mapping[str, str | None] | None = None,
     transform: Transform,
     seed: int,
-    split: Literal["train", "val"],
+    split: Split,
 ) -> MapDataset:
     """Everything decoded once, in memory that workers share.
 
@@ -58,10 +59,11 @@ def open_eager(
         annotations: Label files beside the data: boxes, masks, keypoints.
         val_fraction: Share of the records that validate, where the data has no split.
         val_path: Where the validation part lies, if not beside or inside of the training part.
+        test_path: Where the test part lies, if not beside those.
         keys: New field names by field name; null drops, ``"*": null`` drops all others.
         transform: The augmentation of this split.
         seed: The run's seed.
-        split: ``train`` or ``val``.
+        split: ``train``, ``val`` or ``test``.
 
     Raises:
         ValueError: The storage cannot be opened or split, or memory does not suffice.
@@ -77,6 +79,7 @@ def open_eager(
         annotations=annotations,
         val_fraction=val_fraction,
         val_path=val_path,
+        test_path=test_path,
         keys=keys,
         transform=transform,
         seed=seed,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import numpy as np
 from annotated_types import Ge, Le
@@ -37,7 +37,7 @@ from penstock.datasets.records.memory_index import full_index
 from penstock.datasets.sample_stages import DecodeStage, TransformStage
 
 if TYPE_CHECKING:
-    from penstock.datasets.records.splits import StorageRecipe
+    from penstock.datasets.records.splits import Split, StorageRecipe
 
     Int64Array = NDArray[np.int64]
 
@@ -310,10 +310,11 @@ def open_map(
     annotations: Annotations | None = None,
     val_fraction: Annotated[float, Ge(0), Le(1)] = 0.2,
     val_path: str | None = None,
+    test_path: str | None = None,
     keys: Mapping[str, str | None] | None = None,
     transform: Transform,
     seed: int,
-    split: Literal["train", "val"],
+    split: Split,
 ) -> MapDataset:
     """Records decoded when they are needed.
 
@@ -324,10 +325,11 @@ def open_map(
         annotations: Label files beside the data: boxes, masks, keypoints.
         val_fraction: Share of the records that validate, where the data has no split.
         val_path: Where the validation part lies, if not beside or inside of the training part.
+        test_path: Where the test part lies, if not beside those.
         keys: New field names by field name; null drops, ``"*": null`` drops all others.
         transform: The augmentation of this split.
         seed: The run's seed.
-        split: ``train`` or ``val``.
+        split: ``train``, ``val`` or ``test``.
 
     Raises:
         ValueError: The storage cannot be opened or split.
@@ -335,7 +337,7 @@ def open_map(
     from penstock.datasets.fitting import fitted
     from penstock.datasets.records.splits import open_split
 
-    storage = replace(storage, val_path=val_path)
+    storage = replace(storage, val_path=val_path, test_path=test_path)
     opened = open_split(storage, split=split, val_fraction=val_fraction, annotations=annotations)
     decode = fitted(
         decode,

@@ -33,6 +33,7 @@ def open_torch(
     target: str,
     args: dict[str, Any] = {},  # noqa: B006 - never changed; a config option needs the mapping
     val_args: dict[str, Any] | None = None,
+    test_args: dict[str, Any] | None = None,
     collate_fn: str | None = None,
     worker_init_fn: str | None = None,
     keys: list[str] = ["image", "label"],  # noqa: B006 - as above
@@ -47,8 +48,9 @@ def open_torch(
     Args:
         target: The dataset's class.
         args: Its arguments.
-        val_args: What is different in the arguments for evaluation; null: evaluation takes a
-            fixed part of the same data.
+        val_args: What is different in the arguments for validation; null: it takes a fixed part
+            of the same data.
+        test_args: What is different in the arguments for the test split; null: there is none.
         collate_fn: A user's function of raw items to a batch; it takes the place of `collate`.
         worker_init_fn: A user's function, called with the worker's number in every process
             that reads.
@@ -58,20 +60,25 @@ def open_torch(
         val_fraction: Share of the items for evaluation where `val_args` is null, 0 to 1.
         transform: The augmentation stack.
         seed: The run's seed.
-        split: ``train`` or ``val``.
+        split: ``train``, ``val`` or ``test``.
 
     Raises:
-        ValueError: The class is no torch Dataset, or `collate_fn` meets a stack of steps.
+        ValueError: The class is no torch Dataset, there is no such split, or `collate_fn` meets a
+            stack of steps.
     """
     from torch.utils.data import Dataset, IterableDataset
 
     cls: Any = target
     if not (isinstance(cls, type) and issubclass(cls, Dataset)):
         raise ValueError(f"dataset torch: target is {cls!r}; give a subclass of torch's Dataset")
-    own_split = val_args is None
-    wanted = args if own_split or split == "train" else {**args, **(val_args or {})}
+    if split == "test" and test_args is None:
+        raise ValueError(
+            "dataset torch: there is no test split; say what is different in its arguments with "
+            "dataset.test_args={...}"
+        )
+    different = {"val": val_args, "test": test_args}.get(split) or {}
     source = TorchSource(
-        dataset=cls(**wanted),
+        dataset=cls(**{**args, **different}),
         keys=tuple(keys),
         classes=tuple(map(str, range(classes))) if isinstance(classes, int) else classes,
         collate_fn=collate_fn,  # type: ignore[arg-type]
@@ -79,7 +86,7 @@ def open_torch(
         transform=transform,
         seed=seed,
     )
-    part = (split, val_fraction) if own_split else ("train", 0.0)
+    part = (split, val_fraction) if val_args is None and split != "test" else ("train", 0.0)
     if issubclass(cls, IterableDataset):
         return TorchStreamDataset(source, split=part[0], val_fraction=part[1])
     return TorchMapDataset(source, split=part[0], val_fraction=part[1])

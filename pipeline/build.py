@@ -12,6 +12,7 @@ from dataclasses import fields, replace
 from enum import Enum
 from math import lcm
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.core import contracts, registry
@@ -52,7 +53,8 @@ if TYPE_CHECKING:
 
 
 Config = Mapping[str, Any]
-Split = Literal["train", "val"]
+Split = Literal["train", "val", "test"]
+Classes = Mapping[str, tuple[str, ...]]
 
 NO_ARGUMENTS = frozenset({"_target_", "_after_"})
 """Keys of a node that are no arguments of its target."""
@@ -172,8 +174,16 @@ def build_nested(value: Any) -> Any:
     return value
 
 
-def build_dataset(config: Config, split: Split) -> Dataset | StreamDataset:
-    """Build the samples of a split: storage, decoding and the augmentation of that split."""
+def build_dataset(
+    config: Config, split: Split, classes: Classes = MappingProxyType({})
+) -> Dataset | StreamDataset:
+    """Build the samples of a split: storage, decoding and the augmentation of that split.
+
+    Args:
+        config: A checked config.
+        split: The split.
+        classes: Names of the classes by field that are settled already, see `StorageRecipe`.
+    """
     from penstock.datasets.partners import check_gives_partners
 
     load_all(config["imports"])
@@ -189,9 +199,10 @@ def build_dataset(config: Config, split: Split) -> Dataset | StreamDataset:
             arguments[key] = {}
             for name, part in sources_of(config).items():
                 with said_of_source(name):
-                    arguments[key][name] = build_dataset(part, split)
+                    arguments[key][name] = build_dataset(part, split, classes)
         elif key in ("storage", "source"):
-            arguments[key] = _storage_recipe(value, Path(config["data_dir"]))
+            recipe = _storage_recipe(value, Path(config["data_dir"]))
+            arguments[key] = replace(recipe, classes=classes)
         elif key == "target":
             arguments[key] = resolve_class(value, bases=("torch.utils.data.Dataset",))
         elif key in ("collate_fn", "worker_init_fn") and value is not None:
@@ -202,6 +213,21 @@ def build_dataset(config: Config, split: Split) -> Dataset | StreamDataset:
     dataset = make(**arguments)
     check_gives_partners(dataset, arguments["transform"], split=split)
     return dataset
+
+
+def splits_of(config: Config) -> frozenset[str]:
+    """Find the splits that the data itself has; none where keys decide who validates."""
+    if sources := sources_of(config):
+        return frozenset.intersection(*map(splits_of, sources.values()))
+    node = config["dataset"]
+    part = node.get("storage") or node.get("source")
+    if part is None:  # a torch data set, or a type of the user's
+        return frozenset(
+            split for split in ("val", "test") if node.get(f"{split}_args") is not None
+        )
+    recipe = _storage_recipe(part, Path(config["data_dir"]))
+    paths = {name: node.get(name) for name in ("val_path", "test_path")}
+    return frozenset(replace(recipe, **paths).parts())
 
 
 def open_storage(config: Config, split: Split) -> Storage:
@@ -219,7 +245,7 @@ def storage_opener(config: Config, split: Split) -> Callable[[], Storage]:
         what = f"{node['_target_']} has no storage of its own"
         raise ValueError(f"{what}; take one data set alone, such as dataset=image_folder")
     recipe = _storage_recipe(node["storage"], Path(config["data_dir"]))
-    recipe = replace(recipe, val_path=node.get("val_path"))
+    recipe = replace(recipe, val_path=node.get("val_path"), test_path=node.get("test_path"))
     annotations = build(node["annotations"]) if node.get("annotations") else None
     return functools.partial(
         open_split, recipe, split=split, val_fraction=node["val_fraction"], annotations=annotations
@@ -264,12 +290,13 @@ def build_loader(
     group: int = 1,
     device: Any = None,
     limit: int | None = None,
+    classes: Classes = MappingProxyType({}),
 ) -> Loader:
     """Build a loader of batches, ready to iterate; usable in anybody's loop.
 
     Args:
         config: A checked config, such as `penstock.compose` gives.
-        split: ``train`` (the configured sampler) or ``val`` (all of it once, in order).
+        split: ``train`` (the configured sampler), ``val`` or ``test`` (all of it once, in order).
         rank: This process among those that share each batch.
         world_size: Number of these processes.
         run_dir: Where ``bad_samples.csv`` is written; None writes none.
@@ -280,6 +307,7 @@ def build_loader(
             told the same, leaves these out. None: workers do none of them.
         limit: Batches of ``val``, of records that are spread evenly over all; None: all of them.
             A stream gives its first.
+        classes: Names of the classes by field that are settled already, such as by a run.
 
     Returns:
         An iterable of batches: dicts of tensors with ``image`` uint8 [B, H, W, C], ``label``,
@@ -291,7 +319,7 @@ def build_loader(
     """
     from penstock.pipeline.loader.loader import Loader
 
-    dataset = build_dataset(config, split)
+    dataset = build_dataset(config, split, classes)
     if split == "train" and isinstance(dataset, Sized) and not len(dataset):
         raise ValueError(
             f"dataset: no sample to train on; got dataset.val_fraction="
@@ -300,8 +328,8 @@ def build_loader(
     on_device = build_device_transforms(config, split)
     groups = [capabilities_of(each, BatchTransformCapabilities).group for each in on_device]
     settings = build(config["loader"])
-    if split == "val":
-        sampler = _spread(dataset, limit, settings.batch_size_of("val"))
+    if split != "train":
+        sampler = _spread(dataset, limit, settings.batch_size_of(split))
     elif sampler is None:
         sampler = build_sampler(config, dataset)
     return Loader(
@@ -326,7 +354,7 @@ def _resume_identity(config: Config, split: str, sampler: Any) -> dict[str, Any]
 
     Args:
         config: A checked config.
-        split: ``train`` or ``val``.
+        split: ``train``, ``val`` or ``test``.
         sampler: The sampler of the split, or None.
 
     Returns:

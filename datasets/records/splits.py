@@ -1,4 +1,4 @@
-"""Split training and validation data: by folders or files where they exist, else by key."""
+"""Split data to train, validate and test: by folders or files where they exist, else by key."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import inspect
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +24,7 @@ from penstock.datasets.records.subset import Subset
 
 log = logging.getLogger(__name__)
 
-Split = Literal["train", "val"]
+Split = Literal["train", "val", "test"]
 
 # Selections longer than this are mapped from a file rather than sent to every worker.
 _MAPPED_ROWS = 1 << 16
@@ -47,26 +47,51 @@ class StorageRecipe:
         make: Makes it.
         arguments: Of the whole, or of the training part where `val_path` is given.
         val_path: Where the validation part lies; None: it is found, or a share of the whole.
+        test_path: Where the test part lies; None: it is found, or there is none.
+        classes: Names of the classes by field that are settled already, such as by a run whose
+            model is tried on this data; a field without them has those of the training part.
     """
 
     make: Callable[..., Storage]
     arguments: dict[str, Any]
     val_path: str | None = None
+    test_path: str | None = None
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def open(self, **changes: Any) -> Storage:
         """Make the storage, with some arguments changed."""
         return self.make(**{**self.arguments, **changes})
 
-    def parts(self) -> Mapping[str, str] | None:
-        """The paths of ``train`` and ``val``, as they are given or found; None: it is not split.
+    def parts(self) -> dict[str, str]:
+        """The paths of the splits, as they are given or found.
+
+        Without ``train`` and ``val`` it is not split.
 
         Raises:
             ValueError: See `find_parts`.
         """
         path = self.arguments.get("path")
         if self.val_path is not None:
-            return {"train": str(path), "val": self.val_path}
-        return find_parts(path)
+            parts = {"train": str(path), "val": self.val_path}
+        else:
+            parts = find_parts(path) or self._parts_inside(path) or {}
+        return parts if self.test_path is None else {**parts, "test": self.test_path}
+
+    def _parts_inside(self, path: Any) -> dict[str, str] | None:
+        """Find the parts in a file, if the storage looks for them."""
+        if isinstance(self.make, PartedStorage) and isinstance(path, str):
+            return self.make.parts_inside(path)
+        return None
+
+    def parts_with(self, split: Split) -> dict[str, str]:
+        """As `parts`; ValueError if that is where a split should be that is not there."""
+        parts = self.parts()
+        if split == "test" and "test" not in parts:
+            raise ValueError(
+                f"{self.arguments.get('path')}: there is no test split beside those to train and "
+                f"to validate; where it lies elsewhere, type dataset.test_path=<folder or file>"
+            )
+        return parts
 
 
 def open_split(
@@ -76,51 +101,51 @@ def open_split(
     val_fraction: float,
     annotations: Annotations | None = None,
 ) -> Storage:
-    """Open the training or the validation part of a data set.
+    """Open one part of a data set: to train, to validate or to test.
 
-    The parts are what `find_parts` finds in `path`, or what `val_path` names. Otherwise a record
-    belongs to validation if the hash of its key says so: adding a record moves no other.
+    The parts are what `find_parts` finds in `path`, or what `val_path` and `test_path` name.
+    Otherwise a record belongs to validation if the hash of its key says so: adding a record moves
+    no other.
 
     Args:
         recipe: The storage of the whole.
-        split: ``train`` or ``val``.
+        split: ``train``, ``val`` or ``test``.
         val_fraction: Share of the records that validate, where no folders decide it; 0: none.
         annotations: What else is known of the records.
 
     Raises:
-        ValueError: The fraction is none, a path is missing, or the parts' classes disagree.
+        ValueError: The fraction is none, a path is missing, there is no such split, or the
+            parts' classes disagree.
     """
     if isinstance(val_fraction, bool) or not 0 <= val_fraction <= 1:
         raise ValueError(
             f"val_fraction: got {val_fraction!r}, expected a number from 0 to 1; for example 0.2"
         )
-    if split not in ("train", "val"):
-        raise ValueError(f"split: got {split!r}, expected 'train' or 'val'")
-    parts = recipe.parts() or _parts_inside(recipe)
-    if parts is None:
-        opened = _opened(recipe)
-        _refuse_splits(opened, recipe)
-        whole = _annotated(opened, recipe, annotations)
-        if val_fraction == 0 and split == "train":
-            return whole
-        return Subset(whole, _hash_rows(whole, split, val_fraction))
-    opened = _opened(recipe, path=parts["train"])
+    if split not in ("train", "val", "test"):
+        raise ValueError(f"split: got {split!r}, expected 'train', 'val' or 'test'")
+    parts = recipe.parts_with(split)
+    opened = _open_part(recipe, recipe.classes.get("label"), parts.get("train"))
     _refuse_splits(opened, recipe)
-    train = _annotated(opened, recipe, annotations, part="train")
-    if split == "train":
+    part = "train" if "train" in parts else ""
+    train = _annotated(opened, recipe, annotations, part=part, classes=recipe.classes)
+    if split in parts:
+        if split == "train":
+            return train
+        other = _open_part(recipe, opened.index.class_names, parts[split])
+        classes = train.field_classes if isinstance(train, AnnotatedStorage) else {}
+        return _annotated(other, recipe, annotations, part=split, classes=classes)
+    if val_fraction == 0 and split == "train":
         return train
-    val = _open_val(recipe, parts["val"], train)
-    classes = train.field_classes if isinstance(train, AnnotatedStorage) else {}
-    return _annotated(val, recipe, annotations, part="val", classes=classes)
+    return Subset(train, _hash_rows(train, split, val_fraction))
 
 
 def find_parts(path: Any) -> dict[str, str] | None:
-    """Find the parts ``train`` and ``val`` in the folder `path`; None if it is not split.
+    """Find the parts ``train``, ``val`` and ``test`` in a folder; None if it is not split.
 
     They are folders, files such as ``train.lmdb`` and ``val.lmdb``, or shards as the public hubs
     have them, under any of the usual words and in any case: ``Training`` and ``Testing``,
     ``seg_train`` and ``seg_test``, ``train2017`` and ``val2017``. Where nothing is named for
-    validation, the test part is taken for it, and that is said.
+    validation, the test part is taken for it, and that is said; then there is none to test.
 
     Raises:
         ValueError: There is a ``train`` alone, or two parts for one split.
@@ -163,27 +188,29 @@ def _sub_folders(folder: Path) -> Iterator[dict[str, list[str]]]:
 
 
 def _sub_files(folder: Path) -> Iterator[dict[str, list[str]]]:
-    """Group files such as ``train.lmdb``; one of tests, which may lack labels, does not count."""
+    """Group files such as ``train.lmdb``; a test part, which may lack labels, validates none."""
     files = (entry.name for entry in folder.iterdir() if entry.is_file())
     for found in _alike(name for name in files if _WORD.fullmatch(name.partition(".")[0])):
-        yield {split: names for split, names in found.items() if split != "test"}
+        yield {k: names for k, names in found.items() if k != "test" or "val" in found}
 
 
 def _chosen(folder: Path, found: Mapping[str, list[str]]) -> dict[str, str]:
-    """Take one part to train on and one to validate on."""
+    """Take one part for each split."""
     for names in found.values():
         if len(names) > 1:
             raise ValueError(
                 f"{folder}: holds {' and '.join(names)}, expected one of them; name the parts with "
                 f"dataset.storage.path={folder / names[0]} and dataset.val_path"
             )
-    [train], [val] = found["train"], found.get("val") or found["test"]
+    parts = {split: str(folder / names[0]) for split, names in found.items()}
     if "val" not in found:
+        [train], [test] = found["train"], found["test"]
         _say_once(
-            f"{folder}: {val} validates, as there is no val beside {train}; to split {train} "
+            f"{folder}: {test} validates, as there is no val beside {train}; to split {train} "
             f"instead, set dataset.storage.path={folder / train}"
         )
-    return {"train": str(folder / train), "val": str(folder / val)}
+        parts["val"] = parts.pop("test")
+    return parts
 
 
 @cache
@@ -201,14 +228,6 @@ def _refuse_splits(storage: Storage, recipe: StorageRecipe) -> None:
                 f"name these with dataset.storage.path=<{train}> dataset.val_path=<{other}>, or, "
                 f"if they are classes, all of them with dataset.storage.classes=[...]"
             )
-
-
-def _parts_inside(recipe: StorageRecipe) -> Mapping[str, str] | None:
-    """Find the parts in a file, if the storage looks for them."""
-    path = recipe.arguments.get("path")
-    if isinstance(recipe.make, PartedStorage) and isinstance(path, str):
-        return recipe.make.parts_inside(path)
-    return None
 
 
 def _hub_parts(folder: Path) -> dict[str, list[str]]:
@@ -271,23 +290,21 @@ def _annotated(
     return AnnotatedStorage(storage, annotations.of(records))
 
 
-def _open_val(recipe: StorageRecipe, path: str, train: Storage) -> Storage:
-    """Open the validation part with the class ids of the training part."""
-    names = train.index.class_names
+def _open_part(recipe: StorageRecipe, names: Sequence[str] | None, path: str | None) -> Storage:
+    """Open a part, or without a path the whole, with the class ids that are settled, if any."""
+    changes: dict[str, Any] = {} if path is None else {"path": path}
     if names is not None and "classes" in inspect.signature(recipe.make).parameters:
-        return _opened(recipe, path=path, classes=list(names))
-    val = _opened(recipe, path=path)
-    found = val.index.class_names
-    if names is not None and found is not None and found != names:
+        return _opened(recipe, **changes, classes=list(names))
+    opened = _opened(recipe, **changes)
+    found = opened.index.class_names
+    if names is not None and found is not None and tuple(found) != tuple(names):
         extra = [name for name in found if name not in names]
-        what = (
-            f"class {extra[0]!r} is in val alone" if extra else "val has other classes than train"
-        )
+        what = f"class {extra[0]!r} is not trained on" if extra else "has other classes"
         raise ValueError(
-            f"{val}: {what}, and this storage has no argument `classes` by which the class ids "
-            f"could be made equal; give both parts the same classes"
+            f"{opened}: {what}, and this storage has no argument `classes` by which the class ids "
+            f"could be made equal; give all parts the same classes"
         )
-    return val
+    return opened
 
 
 def _hash_rows(storage: Storage, split: Split, val_fraction: float) -> NDArray[Any]:

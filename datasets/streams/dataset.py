@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from annotated_types import Ge, Le
@@ -33,7 +33,7 @@ from penstock.datasets.sample_stages import RUN, DecodeStage, TransformStage
 from penstock.datasets.streams.lanes import Keep, Lane, ShardRecords, close_all, read_lanes
 
 if TYPE_CHECKING:
-    from penstock.datasets.records.splits import StorageRecipe
+    from penstock.datasets.records.splits import Split, StorageRecipe
 
 log = logging.getLogger(__name__)
 
@@ -203,10 +203,11 @@ def open_stream(
     shuffle_window: Annotated[int, Ge(0)] = 256,
     val_fraction: Annotated[float, Ge(0), Le(1)] = 0.2,
     val_path: str | None = None,
+    test_path: str | None = None,
     keys: Mapping[str, str | None] | None = None,
     transform: Transform,
     seed: int,
-    split: Literal["train", "val"],
+    split: Split,
 ) -> LaneStreamDataset:
     """Shards that are read in order: pipes, sockets, archives, generators.
 
@@ -219,10 +220,11 @@ def open_stream(
         val_fraction: Share of the records that validate, where the data has no split. A source
             that can be read only once trains on all of it, and nothing validates.
         val_path: Where the validation part lies, if not beside or inside of the training part.
+        test_path: Where the test part lies, if not beside those.
         keys: New field names by field name; null drops, ``"*": null`` drops all others.
         transform: The augmentation of this split.
         seed: The run's seed.
-        split: ``train`` or ``val``.
+        split: ``train``, ``val`` or ``test``.
 
     Raises:
         ValueError: The source cannot be opened.
@@ -236,7 +238,7 @@ def open_stream(
             "in order; give those of a run with dataset.decode.statistics=<run>/table.json, or "
             "choose dataset=parquet or csv"
         )
-    source = replace(source, val_path=val_path)
+    source = replace(source, val_path=val_path, test_path=test_path)
     opened, keep = open_split(source, split=split, val_fraction=val_fraction, lanes=lanes)
     train = split == "train"
     return LaneStreamDataset(

@@ -1,4 +1,4 @@
-"""Open the source of a stream, or of its training and validation part; generators as sources."""
+"""Open the source of a stream, or of a part to train, validate or test; generators as sources."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from penstock.core.contracts import SourceCapabilities, capabilities_of
 from penstock.core.sample import BadRecord, Record
-from penstock.datasets.records.splits import StorageRecipe, is_val
+from penstock.datasets.records.splits import Split, StorageRecipe, is_val
 from penstock.datasets.streams.lanes import ShardItems
 
 if TYPE_CHECKING:
@@ -27,17 +27,17 @@ _RESERVED = ("index", "position")
 
 
 def open_split(
-    recipe: StorageRecipe, *, split: Literal["train", "val"], val_fraction: float, lanes: int
+    recipe: StorageRecipe, *, split: Split, val_fraction: float, lanes: int
 ) -> tuple[Source, Keep | None]:
     """Open a part of a source, and say which of its keys belong to that part.
 
     Where `path` is a folder that holds both ``train`` and ``val``, see `find_parts`, these are
-    the parts. Otherwise the hash of its key says for each record which part it is in, and both
-    are read from the whole.
+    the parts. Otherwise the hash of its key says for each record whether it trains or validates,
+    and both are read from the whole.
 
     Args:
         recipe: How the source is made; a function is a generator, see `GeneratorSource`.
-        split: ``train`` or ``val``.
+        split: ``train``, ``val`` or ``test``.
         val_fraction: Share of the records that validate, where no folders decide it.
         lanes: Shards that are read side by side.
 
@@ -47,12 +47,12 @@ def open_split(
     Raises:
         ValueError: The source cannot be opened.
     """
-    parts = recipe.parts()
-    if parts is not None:
+    parts = recipe.parts_with(split)
+    if split in parts:
         return _opened(recipe, lanes, path=parts[split]), None
     source = _opened(recipe, lanes)
     if not source.reopens:
-        if split == "train":
+        if (split == "val") == (val_fraction == 1):
             return source, None
         log.info("%s: is read once, to train on: nothing validates", source)
         nothing: Any = _NoShards(source)
@@ -80,7 +80,7 @@ def _opened(recipe: StorageRecipe, lanes: int, **changes: Any) -> Source:
 class KeptByHash:
     """Whether a key belongs to a split, as `datasets.records.splits.is_val` says."""
 
-    split: Literal["train", "val"]
+    split: Split
     val_fraction: float
 
     def __call__(self, key: str) -> bool:

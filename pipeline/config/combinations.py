@@ -62,7 +62,7 @@ def missing_data(config: dict[str, Any]) -> Iterator[Problem]:
     dataset = config["dataset"]
     paths = {
         "dataset.storage.path": (dataset.get("storage") or {}).get("path"),
-        "dataset.val_path": dataset.get("val_path"),
+        **{f"dataset.{name}": dataset.get(name) for name in ("val_path", "test_path")},
     }
     for key, path in paths.items():
         if path == "":
@@ -76,7 +76,7 @@ def missing_data(config: dict[str, Any]) -> Iterator[Problem]:
                     key,
                     f"{path!r} does not exist (of it there is {str(parent)!r}); type "
                     f"{key}=<folder or file>"
-                    f"{', or demo for the generated set' * (key != 'dataset.val_path')}",
+                    f"{', or demo for the generated set' * (key == 'dataset.storage.path')}",
                 )
 
 
@@ -108,7 +108,7 @@ def torch_dataset(config: dict[str, Any]) -> Iterator[Problem]:
         yield Problem(key, f"{error}; type {key}=my_module.MyDataset (a file: add "
                       f"imports=[./my_module.py])")  # fmt: skip
         return
-    for name in ("args", "val_args"):
+    for name in ("args", "val_args", "test_args"):
         yield from _arguments(found, node.get(name), f"dataset.{name}")
     stream = any(base.__qualname__ == "IterableDataset" for base in found.__mro__)
     sampler = config["sampler"]["_target_"]
@@ -341,7 +341,10 @@ _OF_DATA: tuple[Rule, ...] = (missing_data, torch_dataset, empty_run, caches)
 """Rules that hold of the sources of a mix too."""
 
 RULES: dict[Rule, tuple[str, ...]] = {
-    missing_data: ("dataset", "dataset.storage", "dataset.storage.path", "dataset.val_path"),
+    missing_data: (
+        "dataset", "dataset.storage", "dataset.storage.path", "dataset.val_path",
+        "dataset.test_path",
+    ),
     empty_paths: ("data_dir", "outputs", "trainer.resume"),
     torch_dataset: ("dataset", "dataset.target", "sampler"),
     stream: ("dataset", "dataset.source", "dataset.source.path", "sampler", "trainer.max_epochs"),

@@ -128,7 +128,10 @@ LENGTH = ("max_epochs", "max_steps")
 """Of the trainer, how long a run is: one that is to be longer goes on with a shorter one."""
 
 NOT_PIXELS = frozenset(
-    "_target_ storage source cache annotations val_fraction val_path worker_init_fn".split()
+    (
+        "_target_ storage source cache annotations val_fraction val_path test_path test_args "
+        "worker_init_fn"
+    ).split()
 )
 """Of a dataset, where samples are held and which there are: the first changes no pixel, the second
 is in the data's fingerprint, which a resumption compares."""

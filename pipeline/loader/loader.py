@@ -162,7 +162,7 @@ class Loader:
         collate: Collate,
         settings: LoaderSettings,
         seed: int,
-        split: Literal["train", "val"] = "train",
+        split: Literal["train", "val", "test"] = "train",
         rank: int = 0,
         world_size: int = 1,
         identity: Mapping[str, Any] | None = None,
@@ -177,7 +177,7 @@ class Loader:
         # Of a mix of data sets: whatever else has a field of that name, has no classes for it.
         self.stats = LoaderStats(drawn=dict.fromkeys(classes_of(dataset, "source") or (), 0))
         self.batch_size = settings.batch_size_of(split)
-        self._evaluates = split == "val"
+        self._evaluates = split != "train"
         self._seed = seed
         self._identity = plain(identity or {})
         self._tail = settings.tail_of(split)

@@ -120,14 +120,14 @@ class LoaderSettings:
         return self.num_workers
 
     def batch_size_of(self, split: str) -> int:
-        """Samples in a batch over all ranks, for ``train`` or ``val``."""
-        if split == "val" and self.eval_batch_size is not None:
+        """Samples in a batch over all ranks, to train or to evaluate."""
+        if split != "train" and self.eval_batch_size is not None:
             return self.eval_batch_size
         return self.batch_size
 
     def tail_of(self, split: str) -> Literal["drop", "pad", "keep"]:
         """The tail rule: evaluation keeps every sample."""
-        if split == "val" or self.drop_last is False:
+        if split != "train" or self.drop_last is False:
             return "keep"
         return "pad" if self.drop_last == "pad" else "drop"
 

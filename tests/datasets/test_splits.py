@@ -71,7 +71,7 @@ def test_a_storage_without_classes_must_have_the_same_ones(tmp_path):
         name = "a" if path.endswith("train") else "b"
         return Listed({"k": {"image": b"", "label": 0}}, (name,))
 
-    with pytest.raises(ValueError, match="class 'b' is in val alone"):
+    with pytest.raises(ValueError, match="class 'b' is not trained on"):
         both(StorageRecipe(make, {"path": str(tmp_path)}), 0.1)
 
 
@@ -98,6 +98,35 @@ def test_without_a_val_the_test_part_validates_and_that_is_said(tmp_path, train,
     assert [keys(part) for part in parts] == [["a/1.jpg", "b/2.jpg"], ["a/3.jpg"]]
     [said] = [record.getMessage() for record in caplog.records]
     assert f"{test} validates" in said and f"dataset.storage.path={tmp_path / train}" in said
+
+
+def test_a_test_part_is_one_of_its_own_beside_a_val(tmp_path, caplog):
+    put(tmp_path / "x", ["Train/a/1.jpg", "Train/b/2.jpg", "VALID/b/3.jpg", "Testing/b/4.jpg"])
+    assert find_parts(tmp_path / "x")["test"] == str(tmp_path / "x" / "Testing")
+    test = open_split(recipe(tmp_path / "x"), split="test", val_fraction=0.5)
+    assert keys(test) == ["b/4.jpg"] and test.index.class_names == ("a", "b")
+    assert not caplog.records
+    for root in (tmp_path / "x" / "Train", put(tmp_path / "y", ["Train/a/1.jpg", "Test/a/2.jpg"])):
+        with pytest.raises(ValueError, match=r"no test split .*type dataset\.test_path="):
+            open_split(recipe(root), split="test", val_fraction=0.5)
+
+
+def test_a_test_part_may_lie_apart_from_data_that_is_split_by_keys(tmp_path):
+    put(tmp_path / "x", [f"{'ab'[n % 2]}/{n}.jpg" for n in range(40)])
+    put(tmp_path / "y", ["b/1.jpg", "b/2.jpg"])
+    apart = StorageRecipe(ImageFolder, {"path": f"{tmp_path}/x"}, test_path=f"{tmp_path}/y")
+    assert sum(map(len, both(apart, 0.25))) == 40
+    test = open_split(apart, split="test", val_fraction=0.25)
+    assert test.index.column("label").tolist() == [1, 1]
+
+
+def test_settled_classes_are_those_of_every_part(tmp_path):
+    put(tmp_path, ["train/b/1.jpg", "train/a/2.jpg", "val/a/3.jpg"])
+    settled = StorageRecipe(
+        ImageFolder, {"path": str(tmp_path)}, classes={"label": ("c", "b", "a")}
+    )
+    parts = both(settled, 0.5)
+    assert [part.index.column("label").tolist() for part in parts] == [[2, 1], [2]]
 
 
 def test_two_parts_for_one_split_are_refused(tmp_path):
@@ -262,6 +291,7 @@ def test_shards_and_folders_of_the_public_hubs(tmp_path):
     assert parts == find_parts(tmp_path / "a/data") == {
         "train": str(tmp_path / "a/data/train-*-of-*.parquet"),
         "val": str(tmp_path / "a/data/validation-*-of-*.parquet"),
+        "test": str(tmp_path / "a/data/test-*-of-*.parquet"),
     }  # fmt: skip
     put(tmp_path, [f"[b]/{name}.parquet" for name in shards])
     assert len(glob.glob(find_parts(tmp_path / "[b]")["train"])) == 2

@@ -116,6 +116,10 @@ def test_evaluation_may_have_arguments_of_its_own():
     common = {"args": {"n": 40}, "val_args": {"n": 10}, "val_fraction": 0.5}
     assert len(_all(**common)) == 40
     assert len(_all(**common, split="val")) == 10
+    with pytest.raises(ValueError, match=r"no test split; .* dataset\.test_args="):
+        _all(**common, split="test")
+    assert len(_all(**common, test_args={"n": 7}, split="test")) == 7
+    assert len(_all(args={"n": 40}, test_args={"n": 7}, split="test")) == 7
 
 
 class Parts(Dataset):

@@ -33,7 +33,7 @@ from penstock.datasets.storages.hdf5.objects import (
 )
 from penstock.datasets.storages.hdf5.tables import RowTable, SampleTable
 
-_VAL_NAMES = ("val", "valid", "validation")
+_PART_NAMES = {"train": "train", "validation": "val", "valid": "val", "val": "val", "test": "test"}
 
 
 @register("storage", "hdf5")
@@ -53,7 +53,7 @@ class Hdf5Storage(IndexedStorage):
 
     Args:
         path: A file, a folder of ``.h5`` files, or a pattern such as ``data/part-*.h5``; a group
-            in them stands behind: ``data.h5/train``. Groups train and val of one file are parts.
+            in them stands behind: ``data.h5/train``. Groups train, val, test of one file are parts.
         fields: Paths of datasets below the group, or that of a sample, by field:
             ``{image: camera/rgb}``; None: all there are.
         classes: Class names by id; None: those of the files, or those found.
@@ -81,17 +81,19 @@ class Hdf5Storage(IndexedStorage):
 
     @staticmethod
     def parts_inside(path: str) -> dict[str, str] | None:
-        """Find the groups ``train`` and ``val`` of a file, as paths, if it has both."""
+        """Find the groups ``train``, ``val`` and ``test`` of a file, if it has the first two."""
         name, group = _data_path(os.path.abspath(path))
         try:
             with explained(), open_file(name) as file:
                 top = follow(file["/"], group)
-                found = [part for part in ("train", *_VAL_NAMES) if is_group(top.get(part))]
+                found = {
+                    split: os.path.join(path, part)
+                    for part, split in _PART_NAMES.items()
+                    if is_group(top.get(part))
+                }
         except (*DAMAGE, OSError):  # who opens the file says it
             return None
-        if len(found) < 2 or found[0] != "train":
-            return None
-        return {"train": os.path.join(path, "train"), "val": os.path.join(path, found[1])}
+        return found if found.keys() >= {"train", "val"} else None
 
     @property
     def capabilities(self) -> StorageCapabilities:

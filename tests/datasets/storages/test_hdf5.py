@@ -220,14 +220,15 @@ def test_train_and_val_are_files_or_groups(tmp_path):
     write(tmp_path / "val.h5", arrays={"images": IMAGES[:3], "labels": LABELS[:3]})
     with h5py.File(tmp_path / "both.hdf5", "w") as file:
         file.attrs["class_names"] = ["a", "b", "c", "d"]
-        for name, count in (("train", 11), ("val", 3)):
+        for name, count in (("train", 11), ("val", 3), ("test", 2)):
             file[f"{name}/images"], file[f"{name}/labels"] = IMAGES[:count], LABELS[:count]
     for path in (tmp_path, tmp_path / "both.hdf5"):
         recipe = StorageRecipe(Hdf5Storage, {"path": str(path)})
         parts = [open_split(recipe, split=s, val_fraction=0.2) for s in ("train", "val")]
         assert [len(part) for part in parts] == [11, 3]
         assert parts[0].index.class_names == parts[1].index.class_names
-    assert "train and val, which are parts" in message(tmp_path / "both.hdf5")
+    assert len(open_split(recipe, split="test", val_fraction=0.2)) == 2
+    assert "which are parts" in message(tmp_path / "both.hdf5")
 
 
 def test_a_file_that_is_written_anew_is_indexed_anew(tmp_path):
