@@ -180,11 +180,11 @@ class StorageCapabilities:
 
 @runtime_checkable
 class PartedStorage(Protocol):
-    """A storage class one of whose files can hold both the training and the validation part."""
+    """A storage class one of whose files can hold all parts of a data set."""
 
     @staticmethod
-    def parts_inside(path: str) -> Mapping[str, str] | None:
-        """Find the paths of ``train`` and ``val`` in the file at `path`, if it has both."""
+    def parts_inside(path: str) -> dict[str, str] | None:
+        """Find the paths of ``train``, ``val`` and, if there is one, ``test`` in a file."""
 
 
 class Writer(Protocol):
@@ -267,8 +267,8 @@ class RecordsToLabel:
         storage: Where they lie.
         keys: Their keys, [n].
         root: The folder, or file, of the whole data set.
-        part: ``train`` or ``val`` where the data has parts, else an empty string.
-        classes: Names of the classes by field, which the training part has settled.
+        part: ``train``, ``val`` or ``test`` where the data has parts, else an empty string.
+        classes: Names of the classes by field, which the training part, or a run, has settled.
     """
 
     storage: Storage
@@ -708,13 +708,29 @@ class Task(Protocol):
 
 
 @runtime_checkable
+class ClassTask(Protocol):
+    """A task whose figures can be told class by class, as ``evaluate`` does."""
+
+    num_classes: int
+    class_names: tuple[str, ...] | None
+
+    def metrics_by_class(self) -> Any:
+        """As `metrics`, and filled alike, with figures of more than one number besides.
+
+        They are float [C], a figure for each class by its id, NaN where it has none, or integer
+        [C, C], a confusion matrix: rows are the true classes, columns the predicted ones.
+        """
+
+
+@runtime_checkable
 class PredictingTask(Protocol):
     """A task whose model's outputs can be told, row by row."""
 
     def predictions(self, outputs: Any, batch: Batch) -> dict[str, Any]:
         """Columns: each a tensor [B] or [B, n], or a list of B plain values, lists or bytes.
 
-        Rows that are not valid are dropped by whoever asked.
+        Those of all classes are `pipeline.learning.outputs.Probabilities`. Rows that are not valid
+        are dropped by whoever asked.
         """
 
 

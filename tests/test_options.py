@@ -43,6 +43,8 @@ REQUIRED = {
     ("dataset/annotations", "voc"): ["collate=list"],
     ("dataset/source", "jsonl"): ["dataset=stream"],
     ("dataset/source", "webdataset"): ["dataset=stream"],
+    ("dataset", "image_files"): ["dataset.storage.paths=[photo.jpg]"],
+    ("dataset/storage", "image_files"): ["dataset.storage.paths=[photo.jpg]"],
     ("dataset/storage", "memmap"): ["dataset/decode=raw"],
     ("dataset/storage", "npy_shards"): ["dataset/decode=raw"],
     ("dataset/storage", "pt_shards"): ["dataset/decode=raw"],
@@ -89,6 +91,8 @@ NOT_BUILT = {
     ("experiment", "bccd"): "has its own data",
     ("experiment", "camvid"): "has its own data",
     ("experiment", "market1501"): "has its own data",
+    ("dataset", "image_files"): "has no labels",
+    ("dataset/storage", "image_files"): "has no labels",
     ("dataset/annotations", "voc"): "the demo set has no XML",
     ("dataset/decode", "array"): "is for what is no image",
     ("dataset/decode", "table"): "is for what is no image",
@@ -124,7 +128,7 @@ def _options() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("group", "option"), _options())
 def test_an_option_composes_and_trains_a_step(group: str, option: str, data_dir: Path, tmp_path):
     chosen = SMALL[1:] if group == "loader" else SMALL
-    of_storage = group in ("dataset", "dataset/storage")
+    of_storage = group in ("dataset", "dataset/storage") and option != "image_files"
     if of_storage and not any((ROOT / "conf" / "dataset").rglob(f"{option}.yaml")):
         chosen = [*chosen, "dataset.storage.path=demo"]
     config = compose(

@@ -25,12 +25,14 @@ class Command:
         what: What it does, for ``--help``.
         sweeps: Takes ``key=a,b``: its ``run`` gets `pipeline.config.sweep.Points`.
         takes_typed: Its ``run`` also gets the overrides as they were typed, as ``typed``.
+        takes_files: Paths among its overrides are its data.
         words: Words that may follow its name, each with the override that it stands for.
     """
 
     what: str
     sweeps: bool = False
     takes_typed: bool = False
+    takes_files: bool = False
     words: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -43,11 +45,15 @@ COMMANDS = {
     "doctor": Command(
         what="what this machine and this configuration can promise; equal=true proves it"
     ),
+    "evaluate": Command(what="how good a trained model is on a test split or any other data"),
     "pack": Command(
         what="copy a data set into another form, such as LMDB, or check such a copy",
         takes_typed=True,
     ),
-    "predict": Command(what="what a trained model says of every sample, as a table"),
+    "predict": Command(
+        what="what a trained model says of every sample, of images or a folder, as a table",
+        takes_files=True,
+    ),
     "preview": Command(what="a picture of what the model gets, beside the originals"),
 }
 _TRAIN = {"train": Command(what="train, or sweep with -m; the same as a checkout's train.py")}
@@ -89,7 +95,7 @@ def main(argv: list[str]) -> int:
             return 2
     if command.takes_typed:
         run = partial(run, typed=overrides)
-    return run_command(name, overrides, run, sweeps=command.sweeps)
+    return run_command(name, overrides, run, sweeps=command.sweeps, takes_files=command.takes_files)
 
 
 def _complete(arguments: list[str]) -> int:

@@ -11,6 +11,7 @@ from penstock.core.user_errors import is_explained, program_of
 from penstock.pipeline.config.composition import Composer, composer_for
 from penstock.pipeline.config.errors import ConfigError, Problem, is_first_rank, nearest
 from penstock.pipeline.config.job import locate, print_config, read_job
+from penstock.pipeline.config.overrides import naming_files
 
 CONFIG_ERROR = 2
 FAILED = 1
@@ -51,8 +52,9 @@ def main(job: str, argv: Sequence[str] | None = None) -> int:
 
 
 def run_command(
-    command: str, argv: Sequence[str], run: Callable[[Any], int | None], *, sweeps: bool = False
-) -> int:
+    command: str, argv: Sequence[str], run: Callable[[Any], int | None], *, sweeps: bool = False,
+    takes_files: bool = False,
+) -> int:  # fmt: skip
     """Run one of the commands; its settings are registered as ``settings/<command>``.
 
     They stand in the config under the command's name and may be given with or without it:
@@ -63,8 +65,9 @@ def run_command(
         argv: Overrides and flags.
         run: Takes the config, or all `Points` of a command that sweeps.
         sweeps: Whether ``key=a,b`` means two configurations.
+        takes_files: Whether paths among the overrides are its data.
     """
-    return _run(list(argv), run, command, sweeps=sweeps)
+    return _run(list(argv), run, command, sweeps=sweeps, takes_files=takes_files)
 
 
 def configure(argv: Sequence[str], *, command: str | None = None) -> dict[str, Any]:
@@ -103,14 +106,17 @@ def take_apart(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def _run(
-    argv: list[str], job: str | Callable[..., Any], command: str | None, *, sweeps: bool = False
-) -> int:
+    argv: list[str], job: str | Callable[..., Any], command: str | None, *, sweeps: bool = False,
+    takes_files: bool = False,
+) -> int:  # fmt: skip
     try:
         flags, overrides = take_apart(argv)
         if flags.shell_completion:
             from penstock.pipeline.config.completion import complete
 
             return complete(overrides, command=command)
+        if takes_files:
+            overrides = naming_files(overrides)
         composer = composer_for(overrides, config_dir=flags.config_dir)
         if flags.help:
             from penstock.pipeline.config.help import print_help

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,8 @@ from penstock.pipeline.config.places import (
 from penstock.pipeline.config.values import given
 
 SAVED = "config.yaml"
-RESUME, CHECKPOINT = "trainer.resume", "predict.checkpoint"
-_OTHERS = {RESUME: "a checkpoint in one, or auto", CHECKPOINT: "or a checkpoint"}
+RESUME = "trainer.resume"
+CHECKPOINTS = ("evaluate.checkpoint", "predict.checkpoint")
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +288,7 @@ def _command_node(command: str | None, parsed: Parsed) -> dict[str, dict[str, An
 
 
 def saved_run(parsed: Parsed) -> Path | None:
-    """Find the saved config that ``trainer.resume=<path>`` means, or ``predict.checkpoint=<path>``.
+    """Find the saved config that ``trainer.resume=<path>`` means, or a command's checkpoint.
 
     Returns:
         The file; None where nothing is named so, where a checkpoint lies in no run's folder (it
@@ -296,7 +296,7 @@ def saved_run(parsed: Parsed) -> Path | None:
     """
     key, path = RESUME, None
     for change in parsed.changes:
-        if change.key in (RESUME, CHECKPOINT):
+        if change.key in (RESUME, *CHECKPOINTS):
             key, path = change.key, change.override.value()
     if not isinstance(path, str) or (key == RESUME and path in ("auto", "None", "")):
         return None
@@ -304,11 +304,12 @@ def saved_run(parsed: Parsed) -> Path | None:
     for candidate in (folder, *folder.parents[:2]):
         if (candidate / SAVED).is_file():
             return candidate / SAVED
-    if key == CHECKPOINT and folder.is_file():
+    if key != RESUME and folder.is_file():
         return None
     what = f"there is no {SAVED} in it" if folder.exists() else "there is no such folder"
+    other = "a checkpoint in one, or auto" if key == RESUME else "or a checkpoint"
     problem = Problem(key, f"{path!r} given, but {what}; accepts a run's folder, such as "
-                      f"outputs/<date>/<time>, {_OTHERS[key]}")  # fmt: skip
+                      f"outputs/<date>/<time>, {other}")  # fmt: skip
     parsed.problems.append(problem)
     return None
 
@@ -328,14 +329,23 @@ def apply_to_saved(
         The config, and the variables that the run's has.
     """
     config = _read_saved(file)
+    keys = [change.key for change in parsed.changes]
+    tries = any(key in CHECKPOINTS for key in keys)  # a trained model, maybe on other data
+    others = [choice for choice in parsed.choices if tries and _is_data(choice.group)]
     for choice in parsed.choices:
-        parsed.problems.append(
-            Problem(choice.group, f"{choice.text!r} given, but a run that is gone on with, or that "
-                    f"predicts, keeps the components of its config; leave it away")
-        )  # fmt: skip
+        if choice not in others:
+            what = "is tried keeps the components of its config but for its data"
+            what = what if tries else "is gone on with keeps the components of its config"
+            parsed.problems.append(Problem(choice.group, f"{choice.text!r} given, but a run that "
+                                           f"{what}; leave it away"))  # fmt: skip
+    if others:
+        _choose_data(config, replace(parsed, choices=others), composer)
+    if tries and {"dataset.storage.path", "dataset.source.path"} & {*keys}:
+        for name in ("val_path", "test_path"):  # they lie beside what the run had
+            if name in config["dataset"]:
+                config["dataset"][name] = None
     variables = _variables_of(config)
     config.update(added)
-    keys = [change.key for change in parsed.changes]
     filled = variables & {*keys}
     for key in filled:
         parsed.problems.append(
@@ -432,6 +442,29 @@ def _leaves(node: Any, key: str = "") -> dict[str, Any]:
         for name, item in node.items()
         for full, value in _leaves(item, f"{key}.{name}" if key else str(name)).items()
     }
+
+
+def _is_data(group: str) -> bool:
+    return group.partition("/")[0].partition("@")[0] == "dataset"
+
+
+def _choose_data(config: DictConfig, parsed: Parsed, composer: Composer) -> None:
+    """Put chosen data in the place of a run's, or a part of it; how it is decoded stays.
+
+    Args:
+        config: The run's; changed.
+        parsed: Has the choices of data alone.
+        composer: Composes them.
+    """
+    composed, _ = compose_choices(parsed, composer)
+    groups = [choice.group for choice in parsed.choices]
+    run = {} if "dataset" not in groups else {**config["dataset"]}
+    for group in ("dataset", "sampler") if "dataset" in groups else groups:
+        key = group.rpartition("@")[2].replace("/", ".")
+        OmegaConf.update(config, key, OmegaConf.select(composed, key), merge=False)
+    for name in {"decode", "val_fraction"} & run.keys() & config["dataset"].keys():
+        if f"dataset/{name}" not in groups:
+            config["dataset"][name] = run[name]
 
 
 def _refuse_untyped(saved: Sequence[str], given: Sequence[str], typed: Collection[str]) -> None:

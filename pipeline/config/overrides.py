@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from penstock.pipeline.config.composition import (
     Quote,
     QuotedString,
 )
-from penstock.pipeline.config.errors import Problem, listing, nearest
+from penstock.pipeline.config.errors import ConfigError, Problem, listing, nearest
 from penstock.pipeline.config.hints import CHOICES, FORMER, INSTEAD, RENAMED, instead_of_option
 from penstock.pipeline.config.places import CHOSEN_BY, top_level_keys
 
@@ -82,6 +83,34 @@ def _readable(text: str, composer: Composer) -> bool:
     except HydraException:
         return False
     return True
+
+
+def naming_files(texts: Sequence[str]) -> list[str]:
+    """Put the overrides that name files, or a folder, in the place of paths that stand among them.
+
+    Raises:
+        ConfigError: There is nothing at a path, or a folder beside others.
+    """
+    paths = [text for text in texts if "=" not in text and not text.startswith("~")]
+    others = [text for text in texts if text not in paths]
+    if not paths:
+        return others
+    problems = [
+        Problem(path, "no such file or folder; give images, a folder of them, or key=value")
+        for path in paths
+        if not os.path.exists(path)
+    ]
+    folders = [path for path in paths if os.path.isdir(path)]
+    if len(paths) > 1 and folders:
+        problems.append(Problem(folders[0], "a folder is given alone, or files without one"))
+    if problems:
+        raise ConfigError(problems)
+    quoted = [QuotedString(path, Quote.single).with_quotes() for path in paths]
+    if folders:
+        data = ["dataset=image_folder", f"dataset.storage.path={quoted[0]}"]
+    else:
+        data = ["dataset=image_files", f"dataset.storage.paths=[{','.join(quoted)}]"]
+    return [*data, *others]
 
 
 _SOURCE_PART = re.compile(

@@ -7,6 +7,7 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torchmetrics import Metric, MetricCollection, R2Score
@@ -36,6 +37,7 @@ class BoxMap(Metric):
     Args:
         num_classes: Number of classes.
         class_names: With them, a ``map_<name>`` for each class.
+        by_class: Also give ``average_precision``, float [num_classes].
     """
 
     full_state_update = False
@@ -44,10 +46,17 @@ class BoxMap(Metric):
     found: list[torch.Tensor]
     truth: list[torch.Tensor]
 
-    def __init__(self, num_classes: int, *, class_names: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        class_names: Sequence[str] | None = None,
+        by_class: bool = False,
+    ) -> None:
         super().__init__()
         self.num_classes = num_classes
         self.class_names = class_names
+        self.by_class = by_class
         # Flat and of one type, so that a rank that saw nothing can be joined to the others.
         self.set_dtype(torch.float64)
         for state in ("images", "found", "truth"):
@@ -79,11 +88,14 @@ class BoxMap(Metric):
         with contextlib.redirect_stdout(io.StringIO()):  # it prints tables
             stats, precision = self._evaluated(images, truth.reshape(-1, 7), found.reshape(-1, 7))
         figures = {name: torch.tensor(float(stats[row])) for name, row in _FIGURES.items()}
-        for number, name in enumerate(self.class_names or ()):
-            values = precision[:, :, number, 0, -1]  # all areas, at most 100 boxes
-            known = values[values > -1]
-            figures[f"map_{name}"] = torch.tensor(float(known.mean()) if known.size else -1.0)
-        return figures
+        of_classes = precision[:, :, :, 0, -1]  # all areas, at most 100 boxes
+        means = [
+            float(values[values > -1].mean()) if (values > -1).any() else float("nan")
+            for values in np.moveaxis(of_classes, 2, 0)
+        ]
+        for name, mean in zip(self.class_names or (), means, strict=False):
+            figures[f"map_{name}"] = torch.tensor(-1.0 if mean != mean else mean)
+        return {**figures, "average_precision": torch.tensor(means)} if self.by_class else figures
 
     def _evaluated(self, images: list[int], truth: Any, found: Any) -> tuple[Any, Any]:
         try:
@@ -154,6 +166,7 @@ class MaskIou(Metric):
         ignore: Classes that have no pixels that count, and are left out of the mean.
         ignored_id: What stands in the truth where a pixel does not count.
         class_names: With them, an ``iou_<name>`` for each class that counts.
+        by_class: Also give ``iou``, float [num_classes], and ``confusion``.
     """
 
     full_state_update = False
@@ -166,10 +179,12 @@ class MaskIou(Metric):
         ignore: Sequence[int] = (),
         ignored_id: int = -100,
         class_names: Sequence[str] | None = None,
+        by_class: bool = False,
     ) -> None:
         super().__init__()
         self.ignore = tuple(ignore)
         self.class_names = class_names
+        self.by_class = by_class
         self.confusion = MulticlassConfusionMatrix(
             num_classes, ignore_index=ignored_id, validate_args=False
         )
@@ -180,7 +195,8 @@ class MaskIou(Metric):
 
     def compute(self) -> dict[str, torch.Tensor]:
         """``miou`` over the classes that occur in truth or prediction, ``pixel_accuracy``, ..."""
-        matrix = self.confusion.compute().double()
+        confusion = self.confusion.compute()
+        matrix = confusion.double()
         hits = matrix.diagonal()
         union = matrix.sum(0) + matrix.sum(1) - hits
         counts = union > 0
@@ -193,6 +209,8 @@ class MaskIou(Metric):
         for number, name in enumerate(self.class_names or ()):
             if number not in self.ignore:
                 figures[f"iou_{name}"] = iou[number]
+        if self.by_class:
+            figures |= {"iou": iou.masked_fill(~counts, float("nan")), "confusion": confusion}
         return figures
 
     def reset(self) -> None:

@@ -3,12 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.sample import Batch
 
 if TYPE_CHECKING:
     import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Probabilities:
+    """How likely each class is.
+
+    Attributes:
+        values: float [B, C].
+        names: Names or ids of the C classes.
+    """
+
+    values: torch.Tensor
+    names: Sequence[str | int]
+
+    def columns(self, name: str, top: int | None) -> dict[str, Any]:
+        """Make ``<name>_<class>`` for every class, or of the likeliest ``<name>_1``, ``class_1``.
+
+        Args:
+            name: What the columns are called.
+            top: How many of the likeliest classes are told; None: all classes.
+        """
+        if top is None:
+            columns = self.values.cpu().unbind(1)  # one copy, whatever the number of classes
+            return {f"{name}_{each}": c for each, c in zip(self.names, columns, strict=True)}
+        values, ids = self.values.topk(min(top, len(self.names)))
+        told: dict[str, Any] = {}
+        for rank, (column, classes) in enumerate(zip(values.T, ids.T, strict=True), start=1):
+            told[f"{name.removesuffix('probability')}class_{rank}"] = named(
+                classes.tolist(), self.names
+            )
+            told[f"{name}_{rank}"] = column
+        return told
+
+
+def plain_columns(told: Mapping[str, Any], top: int | None = None) -> dict[str, Any]:
+    """Make columns of what a task predicts: of each `Probabilities` those that are told."""
+    columns: dict[str, Any] = {}
+    for name, values in told.items():
+        told_of = values.columns(name, top) if isinstance(values, Probabilities) else {name: values}
+        columns |= told_of
+    return columns
 
 
 def output_of(outputs: Any, name: str, *, task: str, expected: str) -> Any:
@@ -70,7 +112,7 @@ def valid_rows(batch: Batch, *values: Any) -> tuple[Any, ...]:
     return values if valid is None else tuple(value[valid] for value in values)
 
 
-def named(ids: Iterable[int], names: Sequence[str] | None) -> list[str | int]:
+def named(ids: Iterable[int], names: Sequence[str | int] | None) -> list[str | int]:
     """The names of class ids; the ids themselves where classes have no names."""
     return [number if names is None else names[number] for number in ids]
 

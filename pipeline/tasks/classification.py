@@ -9,7 +9,13 @@ from annotated_types import Ge, Le
 
 from penstock.core.registry import register
 from penstock.core.sample import Batch
-from penstock.pipeline.learning.outputs import logits_of, mean_over_valid, named, valid_rows
+from penstock.pipeline.learning.outputs import (
+    Probabilities,
+    logits_of,
+    mean_over_valid,
+    named,
+    valid_rows,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -65,8 +71,7 @@ class Classification:
         from torch.nn import functional
 
         logits = self._logits(outputs)
-        labels = batch["label"]
-        self._check_labels(batch, labels)
+        labels = self._labels(batch)
         entropy = functools.partial(
             functional.cross_entropy, logits, label_smoothing=self.label_smoothing, reduction="none"
         )
@@ -79,35 +84,59 @@ class Classification:
             )
         return {"cross_entropy": mean_over_valid(by_row, batch.get("valid"))}
 
-    def _check_labels(self, batch: Batch, labels: torch.Tensor) -> None:
-        """Refuse labels that are no class; on a device the loss itself stops at them."""
-        if labels.device.type != "cpu":
-            return
+    def _labels(self, batch: Batch) -> torch.Tensor:
+        """Class ids, int64 [B].
+
+        Raises:
+            ValueError: There are none, or one is no class; on a device the loss itself stops at it.
+        """
+        if "label" not in batch:
+            raise ValueError(
+                f"task classification: the batch has no 'label', only {', '.join(sorted(batch))}; "
+                f"name where the labels are with dataset.storage.labels, or see what the model "
+                f"says of such data with predict"
+            )
+        labels: torch.Tensor = batch["label"]
         wrong = (labels < 0) | (labels >= self.num_classes)
-        if wrong.any():
+        if labels.device.type == "cpu" and wrong.any():
             row = int(wrong.nonzero()[0])
             raise ValueError(
                 f"task classification: {batch['key'][row]!r} has label {int(labels[row])}, "
                 f"expected 0 to {self.num_classes - 1}: the data says that it has "
                 f"{self.num_classes} classes; correct the label or the classes"
             )
+        return labels
 
     def _logits(self, outputs: Any) -> torch.Tensor:
         return logits_of(outputs, task="classification", shape=("B", self.num_classes))
 
     def metrics(self) -> Any:
         """``accuracy``, and ``top<k>_accuracy`` where `top_k` is above 1."""
-        from torchmetrics.classification import MulticlassAccuracy
+        from penstock.pipeline.learning.metrics import collected
+
+        return collected(**self._accuracies())
+
+    def metrics_by_class(self) -> Any:
+        """The same, and ``confusion``."""
+        from torchmetrics.classification import MulticlassConfusionMatrix
 
         from penstock.pipeline.learning.metrics import collected
 
-        def accuracy(top_k: int) -> MulticlassAccuracy:
-            return MulticlassAccuracy(
+        confusion = MulticlassConfusionMatrix(self.num_classes, validate_args=False)
+        return collected(**self._accuracies(), confusion=confusion)
+
+    def _accuracies(self) -> dict[str, Any]:
+        from torchmetrics.classification import MulticlassAccuracy
+
+        ranks = {"accuracy": 1} | (
+            {f"top{self.top_k}_accuracy": self.top_k} if self.top_k > 1 else {}
+        )
+        return {
+            name: MulticlassAccuracy(
                 self.num_classes, top_k=top_k, average="micro", validate_args=False
             )
-
-        more = {f"top{self.top_k}_accuracy": accuracy(self.top_k)} if self.top_k > 1 else {}
-        return collected(accuracy=accuracy(1), **more)
+            for name, top_k in ranks.items()
+        }
 
     def update(self, metrics: Any, outputs: Any, batch: Batch) -> None:
         """Add the valid rows of a batch to `metrics`, those that were mixed by their ``label``."""
@@ -117,7 +146,17 @@ class Classification:
             metrics.update(logits.float(), labels)
 
     def predictions(self, outputs: Any, batch: Batch) -> dict[str, Any]:
-        """``class``, the likeliest one's name or id, and ``score``, its probability."""
+        """``class``, the likeliest one's name or id, ``score``, and ``probability`` of each.
+
+        ``label`` is the true class, where the data has it.
+        """
         probabilities = self._logits(outputs).float().softmax(1)
         scores, classes = probabilities.max(1)
-        return {"class": named(classes.tolist(), self.class_names), "score": scores}
+        names = named(range(self.num_classes), self.class_names)
+        truth = {"label": named(self._labels(batch).tolist(), names)} if "label" in batch else {}
+        return {
+            **truth,
+            "class": named(classes.tolist(), names),
+            "score": scores,
+            "probability": Probabilities(probabilities, names),
+        }

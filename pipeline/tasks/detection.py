@@ -116,10 +116,17 @@ class Detection:
 
     def metrics(self) -> Any:
         """``map`` (over IoU 0.50 to 0.95), ``map_50``, ``map_75``, by size, and ``mar_100``."""
+        return self._metrics(by_class=False)
+
+    def metrics_by_class(self) -> Any:
+        """The same, and ``average_precision`` of each class."""
+        return self._metrics(by_class=True)
+
+    def _metrics(self, *, by_class: bool) -> Any:
         from penstock.pipeline.learning.metrics import BoxMap, collected
 
         names = self.class_names if self.class_metrics else None
-        return collected(boxes=BoxMap(self.num_classes, class_names=names))
+        return collected(boxes=BoxMap(self.num_classes, class_names=names, by_class=by_class))
 
     def update(self, metrics: Any, outputs: Any, batch: Batch) -> None:
         """Add the valid rows of a batch to `metrics`."""

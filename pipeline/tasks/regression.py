@@ -85,10 +85,11 @@ class Regression:
             metrics.update(found.detach().float() * self.scale + self.shift, truth)
 
     def predictions(self, outputs: Any, batch: Batch) -> dict[str, Any]:
-        """``prediction``, in the target's units; the batch need not have the target."""
+        """``prediction``, in the target's units, and the true one, where the batch has it."""
         rows = len(batch["position"])
         found = self._rows(outputs, rows).double() * self.scale + self.shift
-        return {"prediction": found.float()}
+        truth = {self.target: batch[self.target]} if self.target in batch else {}
+        return {**truth, "prediction": found.float()}
 
     def _found(self, outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Take the predicted and the true numbers, float [B]."""

@@ -73,11 +73,21 @@ class Segmentation:
 
     def metrics(self) -> Any:
         """``miou``, over the classes that occur in truth or prediction, and ``pixel_accuracy``."""
+        return self._metrics(by_class=False)
+
+    def metrics_by_class(self) -> Any:
+        """The same, ``iou`` of each class, and ``confusion`` of pixels."""
+        return self._metrics(by_class=True)
+
+    def _metrics(self, *, by_class: bool) -> Any:
         from penstock.pipeline.learning.metrics import MaskIou, collected
 
-        names = self.class_names if self.class_metrics else None
         masks = MaskIou(
-            self.num_classes, ignore=self.ignore, ignored_id=_IGNORED, class_names=names
+            self.num_classes,
+            ignore=self.ignore,
+            ignored_id=_IGNORED,
+            class_names=self.class_names if self.class_metrics else None,
+            by_class=by_class,
         )
         return collected(masks=masks)
 

@@ -1,4 +1,4 @@
-"""Print and log the lines of a run, and end it cleanly when a signal asks for it."""
+"""Print and log lines, refuse files that may not be written, end cleanly at a signal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -75,6 +75,38 @@ def print_line(text: str) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.__stdout__.fileno() if sys.__stdout__ else 1)
         os.close(nowhere)
+
+
+def check_output(
+    command: str, paths: Sequence[Path], endings: Sequence[str], *, overwrite: bool
+) -> None:
+    """Refuse files that cannot or may not be written, before anything is computed.
+
+    Args:
+        command: Whose ``output`` the first of them is.
+        paths: The files.
+        endings: What the first may end in.
+        overwrite: Files that are there may be written over.
+
+    Raises:
+        ValueError: One is of another kind, or is there and may not be written over.
+    """
+    key = f"{command}.output"
+    if paths[0].suffix.lower() not in endings:
+        wanted = f"expected a file name that ends in {' or '.join(endings)}"
+        raise ValueError(f"{key} is {str(paths[0])!r}, {wanted}")
+    for path in paths:
+        if path.is_dir():
+            raise ValueError(f"{key}: {path} is a folder; name a file")
+        if os.path.lexists(path) and not overwrite:
+            raise ValueError(
+                f"{key}: {path} exists; choose another path, or set {command}.overwrite=true"
+            )
+    folder = paths[0].parent
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ValueError(f"{key}: {folder} is no folder that can be written to")
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

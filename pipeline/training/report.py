@@ -265,6 +265,11 @@ class Meter:
         self._since = self._now()
         self._lap_times: LoaderTimes | None = None
 
+    @property
+    def samples(self) -> int:
+        """Samples from the beginning."""
+        return int(self._total[0])
+
     def start(self) -> None:
         """Time runs from here."""
         self._since = self._now()

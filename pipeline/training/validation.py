@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from penstock.core.contracts import Task
+from penstock.core.contracts import ClassTask, Task
 from penstock.core.sample import Batch
 from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.learning.losses import loss_if_any
@@ -31,7 +31,8 @@ def validate(
     limit: int | None,
     interrupted: Callable[[], bool],
     meter: Meter,
-) -> dict[str, float] | None:
+    by_class: bool = False,
+) -> dict[str, Any] | None:
     """Loss and metrics over the valid rows of all ranks.
 
     Training does not notice: the random states stay as they are found.
@@ -45,15 +46,18 @@ def validate(
         limit: Batches to take; None: all.
         interrupted: Whether to break off; asked on every rank after each batch.
         meter: Counts the samples and the time.
+        by_class: Take a `ClassTask`'s figures by class too.
 
     Returns:
         ``loss``, if there is one, the task's metrics, and those of each source of a mix as
-        ``<source>/<figure>``; None if it was broken off.
+        ``<source>/<figure>``: numbers, and tensors of what is told by class; None if it was
+        broken off.
     """
     before = random_states()
     world.take_buffers(model)
     model.eval()
-    metrics = task.metrics().to(world.device)
+    in_detail = task if by_class and isinstance(task, ClassTask) else None
+    metrics = (in_detail.metrics_by_class() if in_detail else task.metrics()).to(world.device)
     by_source = SourceMetrics(task, batches.loader, world)
     has_loss = True
     loss_sum, rows = torch.zeros((), dtype=torch.float64, device=world.device), 0
@@ -82,7 +86,10 @@ def validate(
         with warnings.catch_warnings():
             # A rank that saw no valid row has not been updated, and is right all the same.
             warnings.filterwarnings("ignore", message=".*before the ``update`` method.*")
-            figures = {name: float(value) for name, value in metrics.compute().items()}
+            figures = {
+                name: value.cpu() if in_detail and value.ndim else float(value)
+                for name, value in metrics.compute().items()
+            }
             figures |= by_source.compute()
         # A model that predicts in evaluation, and whose task knows no loss of that, has none.
         [without] = world.sum(float(not has_loss))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge
 
 from penstock.core.registry import register
 
@@ -14,23 +16,26 @@ class PredictSettings:
     """Which model, of which samples, and where to write.
 
     Samples are read as in evaluation, each once and in order. A checkpoint in a run's folder
-    brings its config along, the names of its classes and the figures of its table: other values
-    may be given, such as ``dataset.storage.path=new``. One that lies elsewhere is of what is
-    typed beside it.
+    brings its config along, the names of its classes and the figures of its table. Other data is
+    chosen beside it: images or a folder by their paths, ``dataset.storage.path=new``, or
+    ``dataset=lmdb dataset.storage.path=new``; it is decoded as the run's was. A checkpoint that
+    lies elsewhere is of what is typed beside it.
 
     Several ranks share the work and write the same file, byte for byte, if each computes with
     the same number of threads (``trainer.num_threads``). All rows are held in memory.
 
     Args:
         checkpoint: A run's folder (its best checkpoint, or the last), or a checkpoint.
-        split: The split to predict; null: all of data that the run did not have, and of its own
-            what it was validated on. Data that lies in parts (train, val) is predicted by part.
+        split: The split to predict; null: the test split, or where there is none what the run was
+            validated on; all of data that the run did not have, if it lies in one part.
+        top: How many of the likeliest classes are told with their probabilities; null: all.
         output: The file to write: ``.parquet``, or ``.csv``, where lists are JSON.
         overwrite: Write over a file that is there.
     """
 
     checkpoint: str
-    split: Literal["train", "val"] | None = None
+    split: Literal["train", "val", "test"] | None = None
+    top: Annotated[int, Ge(1)] | None = None
     output: str = "predictions.parquet"
     overwrite: bool = False
 

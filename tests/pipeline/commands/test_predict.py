@@ -18,11 +18,13 @@ import torch
 
 from penstock.pipeline.build import build_loader, build_model, build_task
 from penstock.pipeline.commands import main
-from penstock.pipeline.commands.predict.job import reading_config, write_table
+from penstock.pipeline.commands.predict.job import write_table
 from penstock.pipeline.config.combinations import task_field
 from penstock.pipeline.config.composition import compose
+from penstock.pipeline.learning.outputs import plain_columns
 from penstock.pipeline.training.job import train
 from penstock.pipeline.training.run_folder import read_classes
+from penstock.pipeline.training.trained import reading_config
 from tests.photographs import scene
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -88,11 +90,11 @@ def test_all_of_other_data_is_predicted_and_what_is_left_out_is_said(
     given = [f"dataset.storage.path={other}", "dataset.val_fraction=0.5"]
     assert predict(run_dir, tmp_path / "b.csv", *given) == 0
     assert predict(run_dir, tmp_path / "c.csv", *given, "predict.split=train") == 0
-    assert "of the split val; the others: predict.split=train" in capsys.readouterr().out
+    assert "of the split val; the others: split=train" in capsys.readouterr().out
     halves = [row["key"] for name in "bc" for row in rows_of(tmp_path / f"{name}.csv")]
     assert sorted(halves) == sorted(row["key"] for row in rows_of(tmp_path / "a.csv"))
     assert predict(run_dir, tmp_path / "d.csv") == 0
-    assert "of the split val; the others: predict.split=train" in capsys.readouterr().out
+    assert "of the split val; the others: split=train" in capsys.readouterr().out
 
 
 def test_scores_are_those_of_the_model_in_evaluation(run_dir, tmp_path):
@@ -209,7 +211,7 @@ def test_every_task_tells_a_row_for_each_sample(tmp_path, data_dir, task_name):
     task = build_task(config, len(names or ()), names, **known)
     with torch.no_grad():
         outputs = model(batch)
-        told = task.predictions(outputs, batch)
+        told = plain_columns(task.predictions(outputs, batch))
     assert told and all(len(values) == 4 for values in told.values())
     check = {"segmentation": _masks, "detection": _boxes, "keypoints": _points}.get(task_name)
     if check is not None:

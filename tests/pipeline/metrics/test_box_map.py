@@ -40,6 +40,16 @@ def test_all_found():
     assert found["map_a"] == found["map_b"] == pytest.approx(1)
 
 
+def test_of_each_class_by_its_id():
+    metric = BoxMap(3, class_names=("a", "b", "c"), by_class=True)
+    found = [boxes((0, 0, 20, 20, 0), scores=[0.9]), *PERFECT[1:]]
+    metric.update(IMAGES, found, TRUTH)
+    computed = metric.compute()
+    of_class = computed["average_precision"]
+    assert of_class[:2].tolist() == [computed["map_a"], computed["map_b"]] == [1, 0]
+    assert of_class[2].isnan() and computed["map_c"] == -1
+
+
 def test_nothing_found_and_nothing_there():
     nothing = [boxes(scores=[])] * 3
     assert figures(nothing)["map"] == 0

@@ -17,10 +17,12 @@ def test_it_counts_pixels(seed, classes):
     truth, guess = rng.integers(0, classes, (2, 3, 4, 5))
     truth[rng.uniform(size=truth.shape) < 0.2] = -100
     guess[guess == classes - 1] = 0  # a class may be missing from one or both
-    metric = MaskIou(classes, class_names=list(map(str, range(classes))))
+    metric = MaskIou(classes, class_names=list(map(str, range(classes))), by_class=True)
     for row in range(3):
         metric.update(torch.tensor(guess[row : row + 1]), torch.tensor(truth[row : row + 1]))
-    found = {name: float(value) for name, value in metric.compute().items()}
+    computed = metric.compute()
+    matrix, iou = computed.pop("confusion"), computed.pop("iou")
+    found = {name: float(value) for name, value in computed.items()}
     counted = truth >= 0
     unions = [((truth == c) | (guess == c))[counted].sum() for c in range(classes)]
     common = [((truth == c) & (guess == c))[counted].sum() for c in range(classes)]
@@ -29,6 +31,10 @@ def test_it_counts_pixels(seed, classes):
     assert found["pixel_accuracy"] == pytest.approx((truth == guess).sum() / max(counted.sum(), 1))
     for c in range(classes):
         assert found[f"iou_{c}"] == pytest.approx(common[c] / unions[c] if unions[c] else 0)
+        assert bool(iou[c].isnan()) == (unions[c] == 0) and matrix[c, c] == common[c]
+        assert unions[c] == 0 or iou[c] == found[f"iou_{c}"]
+        for d in range(classes):
+            assert matrix[c, d] == ((truth == c) & (guess == d)).sum()
     metric.reset()
     assert float(metric.compute()["miou"]) == 0
 

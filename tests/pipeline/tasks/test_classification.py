@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional
 
 from penstock.pipeline.learning.losses import total_loss
+from penstock.pipeline.learning.outputs import plain_columns
 from penstock.pipeline.tasks.classification import Classification
 from tests.contracts.task import Linear, check_task
 
@@ -44,6 +45,31 @@ def test_metrics_leave_invalid_rows_out():
     task.update(metrics, logits, batch_of([0, 1, 2, 0], [True, True, True, False]))
     figures = {name: value.item() for name, value in metrics.compute().items()}
     assert figures == pytest.approx({"accuracy": 1 / 3, "top2_accuracy": 2 / 3})
+
+
+def test_figures_by_class_come_beside_the_same_metrics():
+    task = Classification(num_classes=3, top_k=2)
+    batch = batch_of([0, 1, 2, 0, 2], [True, True, True, True, False])
+    logits = torch.tensor([[3.0, 2, 1], [3, 2, 1], [1, 2, 3], [1, 3, 2], [1, 2, 3]])
+    for filled in (metrics := (task.metrics(), task.metrics_by_class())):
+        task.update(filled, logits, batch)
+    plain, detailed = (filled.compute() for filled in metrics)
+    assert detailed.pop("confusion").tolist() == [[1, 1, 0], [1, 0, 0], [0, 0, 1]]
+    assert detailed == plain
+
+
+def test_predictions_tell_the_truth_where_there_is_one_and_the_likeliest_classes():
+    task = Classification(num_classes=3, class_names=("a", "b", "c"))
+    logits = torch.tensor([[3.0, 2, 1], [1, 2, 3]])
+    told = task.predictions(logits, batch_of([1, 2], [True, True]))
+    assert (told["label"], told["class"]) == (["b", "c"], ["a", "c"])
+    assert "label" not in task.predictions(logits, {})
+    everything = plain_columns(told)
+    assert list(everything) == ["label", "class", "score", *(f"probability_{n}" for n in "abc")]
+    torch.testing.assert_close(everything["probability_b"], logits.softmax(1)[:, 1])
+    best = plain_columns({"kind_probability": told["probability"]}, top=9)
+    assert best["kind_class_2"] == ["b", "b"] and len(best) == 6
+    torch.testing.assert_close(best["kind_probability_1"], told["score"])
 
 
 def test_losses_of_the_model_itself_are_taken():

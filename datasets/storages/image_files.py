@@ -1,0 +1,59 @@
+"""Read image files that are listed one by one."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.registry import register
+from penstock.core.sample import BadRecord, Record
+from penstock.datasets.files.access import MissingFile, read_file
+from penstock.datasets.records.memory_index import MemoryIndex
+
+
+@register("storage", "image_files")
+class ImageFiles:
+    """Image files by their paths, without labels, in the order in which they are listed.
+
+    Records have the field ``image`` (the file's bytes); their keys are the paths as given.
+
+    Args:
+        paths: The files; one that stands twice is taken once.
+    """
+
+    def __init__(self, paths: list[str]) -> None:
+        paths = list(dict.fromkeys(paths))
+        self.paths = [os.path.abspath(os.path.expanduser(path)) for path in paths]
+        # A file that is not there is a bad record, and says so where it is read.
+        sizes = [os.path.getsize(p) if os.path.exists(p) else 0 for p in self.paths]
+        self.index = MemoryIndex(paths, {"size_bytes": sizes})
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __str__(self) -> str:
+        return f"image_files of {len(self)} files"
+
+    def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
+        """Read files; one that is gone or forbidden is a bad record.
+
+        Raises:
+            IndexError: An index is outside 0 .. len - 1.
+            OSError: The disk has trouble that did not pass.
+        """
+        return [self._read(row) for row in np.asarray(indices, np.int64).tolist()]
+
+    def _read(self, row: int) -> Record | BadRecord:
+        if not 0 <= row < len(self):
+            raise IndexError(f"{self}: index {row} is outside 0 .. {len(self) - 1}")
+        path, [key] = self.paths[row], self.index.keys(np.array([row]))
+        try:
+            return Record(row, key, {"image": read_file(path, root=os.path.dirname(path))})
+        except MissingFile as error:
+            return BadRecord(row, key, str(error))
+
+    def fingerprint(self) -> str:
+        """Hash of the paths as given, and of the files' sizes."""
+        return self.index.fingerprint()

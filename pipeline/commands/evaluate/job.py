@@ -1,0 +1,199 @@
+"""Figures of a checkpoint on labelled data: a table, a JSON file, the confusion matrix."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from penstock.core.contracts import ClassTask
+from penstock.core.files import write_whole, writing
+from penstock.pipeline.build import build_settings
+from penstock.pipeline.learning.outputs import named
+from penstock.pipeline.training.distributed import joined
+from penstock.pipeline.training.output import check_output, print_line, spoken_lines
+from penstock.pipeline.training.report import Meter
+from penstock.pipeline.training.trained import Trained, open_trained
+from penstock.pipeline.training.validation import validate
+
+if TYPE_CHECKING:
+    from penstock.pipeline.commands.evaluate import EvaluateSettings
+
+_MOST_CLASSES = 2000  # with more, a confusion matrix would take much memory and tell nobody much
+_MOST_ROWS, _FEWER_ROWS = 40, 20
+
+Rows = dict[str, dict[str, float | None]]
+
+
+def evaluate(config: dict[str, Any], settings: EvaluateSettings) -> int:
+    """Measure a trained model on a split as its training's validation does.
+
+    Raises:
+        ValueError: The checkpoint, the data or the output cannot be used; on every rank.
+    """
+    trainer = build_settings(config["trainer"])
+    output = Path(settings.output).expanduser()
+    table, picture = (output.with_name(f"{output.stem}_confusion{e}") for e in (".csv", ".png"))
+    with ExitStack() as stack:
+        world = stack.enter_context(joined(trainer.device, trainer.timeout_s))
+        stack.enter_context(spoken_lines(world.rank))
+        files, overwrite = [output, table, picture], settings.overwrite
+        world.on_main(lambda: check_output("evaluate", files, [".json"], overwrite=overwrite))
+        trained = open_trained(config, command="evaluate", world=world, stack=stack)
+        task, loader = trained.task, trained.batches.loader
+        meter = Meter(trained.batches)
+        found = validate(
+            trained.model,
+            task,
+            trained.batches,
+            world,
+            precision=trained.precision,
+            limit=None,
+            interrupted=lambda: False,
+            meter=meter,
+            by_class=isinstance(task, ClassTask) and task.num_classes <= _MOST_CLASSES,
+        )
+        bad = int(world.sum(loader.stats.bad_samples)[0])
+        if not found:
+            raise ValueError(
+                f"evaluate: there are no samples{f' but {bad:,} bad ones' if bad else ''}; set "
+                f"evaluate.split, or check the data"
+            )
+        if not world.is_main:
+            return 0
+        numbers = {name: value for name, value in found.items() if isinstance(value, float)}
+        tensors = {name: value for name, value in found.items() if name not in numbers}
+        names: list[str] = []
+        if isinstance(task, ClassTask):
+            names = list(map(str, named(range(task.num_classes), task.class_names)))
+        classes = rows_by_class(tensors, names)
+        result = {
+            "checkpoint": str(trained.checkpoint),
+            "split": trained.split,
+            "samples": meter.samples,
+            "bad_samples": bad,
+            "metrics": {name: _number(value) for name, value in numbers.items()},
+            "classes": classes,
+        }
+        written = {output: json.dumps(result, indent=1, ensure_ascii=False).encode() + b"\n"}
+        if "confusion" in tensors:
+            matrix = tensors["confusion"].tolist()
+            written |= {table: _csv(matrix, names), picture: _picture(matrix, names)}
+        _say(trained, numbers, classes, output, asked=settings.split is not None)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        for path, content in written.items():
+            with writing(path):
+                write_whole(path, content)
+        left_out = f", {bad:,} bad samples left out" if bad else ""
+        text = f"{meter.samples:,} samples{left_out} of {trained.data}"
+        print_line(f"written: {', '.join(map(str, written))}: {text}")
+    return 0
+
+
+def rows_by_class(tensors: Mapping[str, torch.Tensor], names: Sequence[str]) -> Rows:
+    """Put together what is told of each class.
+
+    Args:
+        tensors: Figures [C], and a ``confusion`` matrix [C, C].
+        names: The classes.
+
+    Returns:
+        Figures by class; None where one is not defined, as the precision of what was never
+        predicted.
+    """
+    columns = {name: value for name, value in tensors.items() if value.ndim == 1}
+    if (confusion := tensors.get("confusion")) is not None:
+        hits, truth, said = confusion.diagonal().double(), confusion.sum(1), confusion.sum(0)
+        columns |= {"precision": hits / said, "recall": hits / truth}
+        columns |= {"f1": 2 * hits / (truth + said), "count": truth}
+    values = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return {
+        name: dict(zip(columns, map(_number, row), strict=True))
+        for name, row in zip(names, values, strict=False)
+    }
+
+
+def _number(value: float) -> float | None:
+    """A number that JSON has."""
+    return None if value != value else value
+
+
+def _say(
+    trained: Trained, numbers: Mapping[str, float], classes: Rows, output: Path, *, asked: bool
+) -> None:
+    """Print the figures, and those of the classes as a table."""
+    if trained.split == "val" and trained.others and not asked:
+        print_line("no test split, so what was validated on; dataset.test_path=... names one")
+    width = max(map(len, numbers))
+    for name, number in numbers.items():
+        print_line(f"{name:<{width}}  {number:.4f}")
+    shown = {k: row for k, row in classes.items() if any(row.values())}
+    if len(shown) > _MOST_ROWS:
+        figure = (
+            "f1" if "f1" in next(iter(shown.values())) else next(iter(next(iter(shown.values()))))
+        )
+        lowest = sorted(shown, key=lambda name: shown[name][figure] or 0.0)[:_FEWER_ROWS]
+        print_line(f"the {_FEWER_ROWS} classes of the lowest {figure}; all are in {output}")
+        shown = {name: shown[name] for name in lowest}
+    if not shown:
+        return
+    heads = list(next(iter(shown.values())))
+    width = max(map(len, ["class", *shown]))
+    print_line(f"\n{'class':<{width}}" + "".join(f"  {head:>9}" for head in heads))
+    for name, row in shown.items():
+        print_line(f"{name:<{width}}" + "".join(f"  {_shown(v):>9}" for v in row.values()))
+
+
+def _shown(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
+
+
+def _csv(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> bytes:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["true \\ predicted", *names])
+    writer.writerows([name, *row] for name, row in zip(names, matrix, strict=True))
+    return text.getvalue().encode()
+
+
+def _picture(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> bytes:
+    """Draw a confusion matrix, coloured by the share of each true class; bytes of a PNG."""
+    import numpy as np
+
+    from penstock.pipeline.commands.preview.picture import blank_figure, points_of
+
+    counts = np.asarray(matrix)
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    many = len(names)
+    side = min(max(480, 240 + 44 * many), 1400)
+    figure = blank_figure(side, side, layout="constrained")
+    axes = figure.subplots()
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    letters = points_of(min(13, max(6, 1000 / many)))
+    if many <= 100:
+        axes.set_xticks(range(many), names, rotation=90, fontsize=letters)
+        axes.set_yticks(range(many), names, fontsize=letters)
+    if many <= 20:
+        for (row, column), share in np.ndenumerate(shares):
+            colour = "white" if share > 0.5 else "black"
+            axes.text(
+                column,
+                row,
+                f"{share:.0%}\n{counts[row, column]:,}",
+                ha="center",
+                va="center",
+                color=colour,
+                fontsize=points_of(11),
+            )
+    axes.set(xlabel="predicted", ylabel="true", title="share of each true class, and counts")
+    content = io.BytesIO()
+    figure.savefig(content, format="png")
+    return content.getvalue()

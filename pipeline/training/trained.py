@@ -1,0 +1,240 @@
+"""Open a trained model with the data that it is tried on: what predict and evaluate share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import nn
+
+from penstock.core.contracts import Task
+from penstock.pipeline.build import (
+    Split,
+    build_device_transforms,
+    build_loader,
+    build_model,
+    build_settings,
+    build_task,
+    splits_of,
+)
+from penstock.pipeline.config.combinations import task_field
+from penstock.pipeline.config.errors import listing
+from penstock.pipeline.device import DevicePrefetcher
+from penstock.pipeline.training.checkpoint import CheckpointFolder, load_weights, read_checkpoint
+from penstock.pipeline.training.distributed import World
+from penstock.pipeline.training.job import prepare_torch
+from penstock.pipeline.training.loop import precision_of
+from penstock.pipeline.training.run_folder import TABLE, read_classes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """A trained model, and the data that it is tried on.
+
+    Attributes:
+        checkpoint: The file that the weights are from.
+        model: In evaluation, on its device.
+        task: Told the classes that the model was trained on.
+        batches: Every record once and in order, as evaluation sees them.
+        precision: Makes the autocast context.
+        split: The split that is tried.
+        others: Splits of the same data that are left out.
+    """
+
+    checkpoint: Path
+    model: nn.Module
+    task: Task
+    batches: DevicePrefetcher
+    precision: Callable[[], AbstractContextManager[object]]
+    split: Split
+    others: tuple[Split, ...]
+
+    @property
+    def data(self) -> str:
+        """Say which data it is: all of it, or a split and how the others are had."""
+        if not self.others:
+            return "all of the data"
+        return f"the split {self.split}; the others: split={' or '.join(self.others)}"
+
+
+def open_trained(
+    config: Mapping[str, Any], *, command: str, world: World, stack: ExitStack
+) -> Trained:
+    """Build a model as its run did, load its weights, and open the data to try it on.
+
+    Args:
+        config: Plain and checked: the run's, where the checkpoint is of one, maybe with other data.
+        command: Its settings say ``checkpoint`` and ``split``.
+        world: The ranks.
+        stack: Closes the loader.
+
+    Raises:
+        ValueError: The checkpoint or the data cannot be used, or they do not go together.
+    """
+    asked, trainer = build_settings(config[command]), build_settings(config["trainer"])
+    checkpoint = find_checkpoint(Path(asked.checkpoint).expanduser(), f"{command}.checkpoint")
+    content = read_checkpoint(checkpoint)
+    prepare_torch(trainer, world.device)
+    run_dir = run_of(checkpoint)
+    read, group = reading_config(config, run_dir, world.size)
+    names = read_classes(run_dir) if run_dir else {}
+    saved = _saved_data(run_dir)
+    own = bool(saved) and _place(saved) == _place(read["dataset"])
+    split, others = _chosen(read, asked.split, None if own else saved)
+    loader = build_loader(
+        read,
+        split,
+        rank=world.rank,
+        world_size=world.size,
+        group=group,
+        classes={} if own else names,
+    )
+    stack.callback(loader.close)
+    for field, trained in names.items():
+        _refuse_other_classes(field, loader.classes_of(field), trained, read["dataset"])
+
+    def classes_of(field: str) -> tuple[str, ...] | None:
+        return names.get(field) or loader.classes_of(field)
+
+    told = classes_of(task_field(config))
+    known = {"table": loader.table, "classes_of": classes_of}
+    model = build_model(config, len(told or ()), **known)
+    load_weights(
+        model,
+        content["model"],
+        where=f"{command}.checkpoint: {checkpoint} does not fit this model",
+        remedy="give the model and the data that it was trained with",
+    )
+    layout = torch.channels_last if trainer.channels_last else torch.preserve_format
+    return Trained(
+        checkpoint=checkpoint,
+        model=model.to(device=world.device, memory_format=layout).eval(),  # type: ignore[call-overload]
+        task=build_task(config, len(told or ()), told, **known),
+        batches=DevicePrefetcher(loader, world.device, build_device_transforms(config, "val")),
+        precision=precision_of(trainer, world.device),
+        split=split,
+        others=others,
+    )
+
+
+def find_checkpoint(path: Path, key: str) -> Path:
+    """The checkpoint that a path names: itself, or the best or else the last of a run's folder.
+
+    Raises:
+        ValueError: There is none.
+    """
+    if not path.is_dir():
+        if not path.exists():
+            raise ValueError(f"{key}: {path} does not exist; give a run's folder or a checkpoint")
+        return path
+    folder = CheckpointFolder(path / "checkpoints")
+    for candidate in (folder.best, folder.last):
+        if candidate.exists():
+            return candidate
+    raise ValueError(
+        f"{key}: {path} has no checkpoints; give the folder of a run that has written one"
+    )
+
+
+def run_of(checkpoint: Path) -> Path | None:
+    """The folder of the run that a checkpoint lies in; None where it lies elsewhere."""
+    folder = checkpoint.resolve().parent.parent
+    return folder if (folder / "config.yaml").is_file() else None
+
+
+def reading_config(
+    config: Mapping[str, Any], run_dir: Path | None, world_size: int
+) -> tuple[dict[str, Any], int]:
+    """The config with its data read as in evaluation, whichever split it is of.
+
+    Every record once and in order, in whole batches to a rank: a model's outputs may differ in
+    their last bits by how many rows it gets at once, so that ranks get what a single process
+    would.
+
+    Args:
+        config: The plain config.
+        run_dir: Of the run, whose figures scale a table; None: the data's own do.
+        world_size: Number of ranks.
+
+    Returns:
+        The config, and how many positions stay together.
+    """
+    read = deepcopy(dict(config))
+    read["augment"] |= {"train": read["augment"]["eval"], "device": {}}
+    read["sampler"] = {"_target_": "sampler/sequential"}
+    loader = read["loader"]
+    rows = loader["eval_batch_size"] or loader["batch_size"]
+    loader |= {
+        "batch_size": rows * world_size,
+        "eval_batch_size": None,
+        "drop_last": False,
+        "on_error": loader["eval_on_error"],
+    }
+    decode = read["dataset"].get("decode") or {}
+    if decode.get("_target_") == "decode/table" and run_dir and (run_dir / TABLE).exists():
+        decode["statistics"] = decode["statistics"] or str(run_dir / TABLE)
+    return read, rows
+
+
+def _saved_data(run_dir: Path | None) -> dict[str, Any]:
+    """The data of a run, as its config says it; nothing is known of what is no run's."""
+    if run_dir is None:
+        return {}
+    text = (run_dir / "config.yaml").read_text(encoding="utf-8")
+    return yaml.safe_load(text)["dataset"]
+
+
+def _place(dataset: Mapping[str, Any]) -> Any:
+    """Say where data lies: what is at the same place as a run's was trained on."""
+    node = dataset.get("storage") or dataset.get("source") or {}
+    if isinstance(path := node.get("path"), str):
+        return os.path.realpath(os.path.expanduser(path))
+    return [node, *(dataset.get(name) for name in ("target", "args", "sources"))]
+
+
+def _chosen(
+    config: Mapping[str, Any], split: Split | None, before: Mapping[str, Any] | None
+) -> tuple[Split, tuple[Split, ...]]:
+    """The split to try, and those that are left out.
+
+    Without one asked for, it is the test split, or where there is none what is validated on; of
+    data that a run did not have, and that has no splits, it is everything.
+
+    Args:
+        config: Its ``dataset`` is changed where everything is to be tried.
+        split: The split that was asked for.
+        before: The run's data, where this is other data; None: it is the run's.
+    """
+    dataset, there = config["dataset"], splits_of(config)
+    if split is None and not there and before is not None and "val_fraction" in dataset:
+        if dataset["val_fraction"] == before.get("val_fraction", 0.2):  # nobody said otherwise
+            dataset["val_fraction"] = 1.0
+    if not there and dataset.get("val_fraction") == 1 and split in (None, "val"):
+        return "val", ()
+    split = split or ("test" if "test" in there else "val")
+    known: tuple[Split, ...] = ("train", "val", "test")
+    return split, tuple(
+        each for each in known if each != split and (each != "test" or each in there)
+    )
+
+
+def _refuse_other_classes(
+    field: str, found: Sequence[str] | None, trained: Sequence[str], dataset: Mapping[str, Any]
+) -> None:
+    """Refuse data whose class ids mean other classes than the model's, or nobody knows what."""
+    # A storage without names has no labels; a stream or a torch data set may have all the same.
+    if tuple(found or ()) == tuple(trained) or (found is None and "storage" in dataset):
+        return
+    part = next((f".{name}" for name in ("storage", "source") if name in dataset), "")
+    raise ValueError(
+        f"the data's classes ({field}) are {listing(found) if found else 'not named'}, and the "
+        f"model was trained on {listing(trained)}; give data of the same, or, if its ids mean "
+        f"these, type dataset{part}.classes=[{','.join(trained)}]"
+    )
