@@ -445,7 +445,8 @@ class FileLabels(NamedTuple):
         if len(given) < len(names):
             rows = [row for row, name in enumerate(names) if name is not None]
             columns = {name: column[rows] for name, column in columns.items()}
-            found = {"keys": [keys[row] for row in rows], "metadata": found.get("metadata", {})}
+            left = [keys[row] for row in rows]
+            found = {"keys": left, "columns": columns, "metadata": found.get("metadata", {})}
         return {**found, "columns": {**columns, "label": ids}, "class_names": class_names}
 
     def csv_version(self) -> list[int] | None:

@@ -149,7 +149,7 @@ class Composer:
         """
         try:
             loaded = self.loader.repository.load_config(f"{group}/{option}")
-            held = {} if loaded is None else OmegaConf.to_container(loaded.config)
+            held: Any = {} if loaded is None else OmegaConf.to_container(loaded.config)
         except (OmegaConfBaseException, YAMLError, ValueError) as error:
             raise CompositionError(_one_line(error)) from error
         return held if isinstance(held, dict) else {}

@@ -81,7 +81,7 @@ def logits_of(outputs: Any, *, task: str, shape: tuple[int | str, ...]) -> torch
     if isinstance(outputs, Mapping):
         expected = f"{wanted}, or a dict that has them as 'logits'"
         logits = output_of(outputs, "logits", task=task, expected=expected)
-    size = getattr(logits, "shape", ())
+    size: tuple[Any, ...] = getattr(logits, "shape", ())
     if len(size) != len(shape) or size[1] < shape[1]:
         given = f"logits {list(size)}" if size else type(logits).__name__
         raise ValueError(

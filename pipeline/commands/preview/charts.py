@@ -103,9 +103,10 @@ class Survey:
     def add_masks(self, samples: Sequence[Any]) -> None:
         """Count the pixels of each class in the masks of samples; bad ones have none."""
         for sample in samples:
-            mask = None if isinstance(sample, BadSample) else sample.get("mask")
-            if np.ndim(mask) == 2:
-                self.pixels += pixel_counts(mask)
+            if isinstance(sample, BadSample) or "mask" not in sample:
+                continue
+            if np.ndim(sample["mask"]) == 2:
+                self.pixels += pixel_counts(sample["mask"])
 
     @property
     def note(self) -> str:

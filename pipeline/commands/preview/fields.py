@@ -67,7 +67,7 @@ def lines_of(sample: Mapping[str, Any], classes: Mapping[str, Classes]) -> tuple
     if "keypoints" in sample:
         visible = np.asarray(sample["keypoints"]).reshape(-1, 3)[:, 2] > 0
         first.append(f"keypoints: {visible.sum()} of {len(visible)} visible")
-    if np.ndim(sample.get("mask")) == 2:
+    if "mask" in sample and np.ndim(sample["mask"]) == 2:
         named = classes.get("mask", Classes())
         counts = pixel_counts(sample["mask"])
         total = counts.total()
