@@ -13,7 +13,7 @@ from typing import Any
 
 from hydra import version
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.config_repository import CachingConfigRepository
+from hydra._internal.config_repository import CachingConfigRepository, IConfigRepository
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.defaults_list import Overrides, _create_defaults_list
 from hydra._internal.utils import create_config_search_path
@@ -29,6 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from penstock.core import registry
+from penstock.core.registry import Component
 from penstock.pipeline.config.discovery import load_all
 from penstock.pipeline.config.errors import ConfigError, Problem
 
@@ -77,15 +78,11 @@ class Composer:
 
     def _store_registered(self) -> None:
         """Give every registered component that has no YAML its option."""
-        store = ConfigStore.instance()
         for component in registry.components():
             group = registry.GROUPS[component.group].option_group
-            if component.group == "storage" and not self._has_yaml("dataset", component.name):
-                store.store(
-                    component.name, _data_set_of(component.name), group="dataset",
-                    provider="penstock",
-                )  # fmt: skip
-            if group is None or self._has_yaml(group, component.name):
+            if component.group == "storage" and self._is_to_be_stored("dataset", component):
+                _store("dataset", component, _data_set_of(component.name))
+            if group is None or not self._is_to_be_stored(group, component):
                 continue
             node: dict[str, Any] = registry.option_node(component)
             if component.group == "logger":  # loggers stand side by side, by name; csv always
@@ -95,11 +92,13 @@ class Composer:
             package = STACK_OF.get(component.group)
             if package is not None:  # a step of its own name, behind those that are there
                 node = {component.name: node}
-            store.store(component.name, node, group=group, package=package, provider="penstock")
+            _store(group, component, node, package)
 
-    def _has_yaml(self, group: str, option: str) -> bool:
-        return any(
-            source.scheme() == "file" and source.is_config(f"{group}/{option}")
+    def _is_to_be_stored(self, group: str, component: Component) -> bool:
+        if _stored.get((group, component.name)) is component:
+            return False
+        return not any(
+            source.scheme() == "file" and source.is_config(f"{group}/{component.name}")
             for source in self.loader.get_sources()
         )
 
@@ -167,7 +166,7 @@ class Composer:
         Raises:
             CompositionError: A file is broken or names an option that there is not.
         """
-        repository = CachingConfigRepository(self.loader.repository)
+        repository = _Repository(self.loader.repository)
         try:
             parsed = self.parser.parse_overrides(list(choices))
             overrides = Overrides(repo=repository, overrides_list=parsed)
@@ -210,6 +209,26 @@ class Composer:
     def parse(self, text: str) -> Override:
         """Parse one override by Hydra's grammar; `HydraException` where it refuses the text."""
         return self.parser.parse_override(text)
+
+
+class _Repository(CachingConfigRepository):
+    """Reads each file once in a composition, and copies no other option than those it reads."""
+
+    def __init__(self, delegate: IConfigRepository) -> None:
+        self.delegate = delegate
+        self.cache = {}
+
+
+_stored: dict[tuple[str, str], Component] = {}
+"""What the store of Hydra, one for all composers, holds of ours: by group and option."""
+
+
+def _store(
+    group: str, component: Component, node: dict[str, Any], package: str | None = None
+) -> None:
+    store = ConfigStore.instance()
+    store.store(component.name, node, group=group, package=package, provider="penstock")
+    _stored[group, component.name] = component
 
 
 def _data_set_of(storage: str) -> dict[str, Any]:
