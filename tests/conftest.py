@@ -7,14 +7,16 @@ import pickle
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from penstock.core import registry
 from penstock.pipeline.config.composition import Composer
 
-# How long one example takes is decided by who else is at work on the machine. Where CI is set,
+# How long an example takes is decided by who else is at work on the machine. Where CI is set,
 # hypothesis draws the same examples every time: what fails there was changed, not drawn.
-settings.register_profile("untimed", settings(), deadline=None)
+settings.register_profile(
+    "untimed", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("untimed")
 
 # Many containers forbid to keep bytecode: hundreds of processes would each compile all they import.

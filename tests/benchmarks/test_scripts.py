@@ -29,7 +29,7 @@ def start(tmp_path: Path, script: str, *arguments: str) -> subprocess.Popen[str]
 
 
 def finish(tmp_path: Path, process: subprocess.Popen[str]) -> str:
-    said, errors = process.communicate(timeout=120)
+    said, errors = process.communicate(timeout=250)
     assert process.returncode == 0, errors
     assert not list(tmp_path.iterdir())  # temporary folders are gone
     return said
@@ -109,7 +109,7 @@ def test_a_benchmark_that_is_broken_off_leaves_nothing(tmp_path, photographs, nu
         time.sleep(0.002)
     assert children
     process.send_signal(number)
-    process.communicate(timeout=120)
+    process.communicate(timeout=250)
     assert process.returncode != 0
     assert not list(tmp_path.iterdir())
     deadline = time.monotonic() + 120

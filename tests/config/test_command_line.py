@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -32,12 +33,15 @@ except SystemExit as end:
 """
 
 
+slow = partial(pytest.param, marks=pytest.mark.slow)
+
+
 def run(
     *arguments: str, cwd: Path, program: str = "train", **environment: str
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", _WATCHED, program, *arguments], capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment}, check=False, timeout=120,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment}, check=False, timeout=250,
         cwd=cwd,
     )  # fmt: skip
 
@@ -55,13 +59,13 @@ def signatures_are_known():
     [
         (("loader.num_worker=8", "sampler=wheighted", "optimizer.lr=x"), 2),
         (("--help",), 0),
-        (("sampler=weighted", "--help"), 0),
-        (("dataset=lmdb", "augment=imagenet", "--help"), 0),
         (("--cfg", "job"), 0),
-        (("--cfg=job", "augment=strong", "optimizer=sgd"), 0),
         (("-m", "sampler=random,weighted", "--cfg", "job"), 0),
         (("-sc", "query=bash"), 0),
         (("--hlep",), 2),
+        slow(("sampler=weighted", "--help"), 0),
+        slow(("dataset=lmdb", "augment=imagenet", "--help"), 0),
+        slow(("--cfg=job", "augment=strong", "optimizer=sgd"), 0),
     ],
 )
 def test_it_answers_at_once_without_heavy_imports_or_files(tmp_path, arguments, status):
@@ -76,12 +80,12 @@ def test_it_answers_at_once_without_heavy_imports_or_files(tmp_path, arguments, 
     ("arguments", "status"),
     [
         ((), 2),
-        (("--help",), 0),
         (("bench", "--help"), 0),
         (("doctor", "sampler=wheighted"), 2),
         (("pack", "path=x", "--cfg", "job"), 0),
-        (("predict",), 2),
-        (("preview", "--cfg", "job"), 0),
+        slow(("--help",), 0),
+        slow(("predict",), 2),
+        slow(("preview", "--cfg", "job"), 0),
     ],
 )
 def test_commands_answer_without_heavy_imports_or_files(tmp_path, arguments, status):
@@ -299,7 +303,7 @@ def test_a_setting_of_a_command_chooses_an_option_and_knows_its_arguments(tmp_pa
     def pack(*words):
         return subprocess.run(
             [sys.executable, "-m", "pipeline", "pack", f"path={tmp_path / 'x'}", *words],
-            capture_output=True, text=True, cwd=tmp_path, timeout=120,
+            capture_output=True, text=True, cwd=tmp_path, timeout=250,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
 

@@ -10,6 +10,8 @@ from penstock.core import registry
 from penstock.pipeline.config.composition import compose
 from penstock.pipeline.config.errors import ConfigError
 
+pytestmark = pytest.mark.usefixtures("composed_anew")
+
 
 def test_the_config_is_plain_and_the_same_each_time():
     first = compose(["dataset=lmdb", "loader.num_workers=3"])

@@ -13,6 +13,8 @@ from penstock.pipeline.config.composition import compose
 from penstock.pipeline.config.discovery import load_builtin, load_entry_points, load_imports
 from penstock.pipeline.config.errors import ConfigError
 
+pytestmark = pytest.mark.usefixtures("composed_anew")
+
 PART = """
 from penstock.core.registry import register
 @register("sampler", "{name}")

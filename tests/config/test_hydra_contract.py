@@ -31,13 +31,13 @@ def test_signatures():
 
 
 def test_overrides_say_what_was_not_used():
-    composer = composition.Composer()
+    composer = composition.composer_for([])
     _, unused = composer.compose(["dataset=torch", "dataset/decode=image"])
     assert unused == ["dataset/decode"]
 
 
 def test_a_sweep_is_split_into_jobs():
-    composer = composition.Composer()
+    composer = composition.composer_for([])
     parsed = [composer.parse(text) for text in ("seed=1,2", "~a.b", "x='y,z'")]
     assert composition.BasicSweeper.split_arguments(parsed, None) == [
         [["seed=1", "~a.b=null", "x='y,z'"], ["seed=2", "~a.b=null", "x='y,z'"]]
@@ -48,4 +48,4 @@ def test_completion_plugins_are_there():
     from penstock.pipeline.config.completion import SHELLS, _plugin
 
     for shell in SHELLS:
-        assert callable(_plugin(shell, composition.Composer())._query)
+        assert callable(_plugin(shell, composition.composer_for([]))._query)

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tarfile
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -270,11 +270,12 @@ def test_waiting_can_be_interrupted(tars, photos):
     waiting = subprocess.Popen(
         [sys.executable, "-c", code, *typed, "loader=threads", "loader.num_workers=1"],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # also in the background
     )  # fmt: skip
     assert waiting.stdout is not None and waiting.stderr is not None
     command = int(waiting.stderr.readline())  # all is sent, and no end comes
     waiting.send_signal(signal.SIGINT)
-    _, said = waiting.communicate(timeout=120)
+    _, said = waiting.communicate(timeout=250)
     assert "KeyboardInterrupt" in said
     assert not Path(f"/proc/{command}").exists() or "Z" in Path(f"/proc/{command}/stat").read_text()
 

@@ -142,7 +142,7 @@ def test_ctrl_c_saves_and_the_run_goes_on_where_it_stopped(tmp_path, data_dir):
     while time.monotonic() < deadline and not _steps(tmp_path):
         time.sleep(0.1)
     os.killpg(process.pid, signal.SIGINT)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=250)
     assert process.returncode == 130, output
     assert "Traceback" not in output
     before = _steps(tmp_path)

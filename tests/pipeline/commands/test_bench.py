@@ -144,7 +144,7 @@ def test_ctrl_c_prints_what_is_known_and_leaves_nothing(data_dir, tmp_path):
             break
     time.sleep(3)
     os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=250)
     assert process.returncode == 130
     assert "Traceback" not in err
     assert not list(tmp_path.glob("penstock-bench-*"))

@@ -152,7 +152,7 @@ def test_an_interrupt_leaves_nothing_behind(number, data_dir, tmp_path):
         while not list(scratch.glob("*/.caches/0")) and process.poll() is None:
             time.sleep(0.05)
         process.send_signal(number)
-        out, _ = process.communicate(timeout=120)
+        out, _ = process.communicate(timeout=250)
     assert process.returncode == 130, out
     assert "Traceback" not in out
     assert list(scratch.iterdir()) == []

@@ -127,7 +127,9 @@ def test_the_number_of_workers_is_honoured_and_torch_threads_are_left_alone():
     try:
         with _auto(num_workers=7, collate=SeesThreads()) as loader:
             assert {int(batch["threads"]) for batch in loader} == {3}
-            assert len(set(threading.enumerate()) - threads) == 7
+            new = set(threading.enumerate()) - threads
+            # Processes may be tried already, which a thread watches.
+            assert len([each for each in new if each.name != "penstock-watch"]) == 7
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
@@ -246,7 +248,7 @@ def test_closing_gives_back_what_was_tried_and_the_server():
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
-        capture_output=True, text=True, timeout=120, cwd=ROOT,
+        capture_output=True, text=True, timeout=250, cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

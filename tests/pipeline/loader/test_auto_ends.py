@@ -82,13 +82,13 @@ def test_nothing_is_left_however_the_main_process_ends(tmp_path, moment, end):
     if end == "kill":
         process.kill()
     if end != "kill":
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=250)
         assert out == ("interrupted\n" if end == "ctrl-c" else "")
         assert ("LookupError: on purpose" in err) == (end == "raise")
         assert err == "" or end == "raise"
         assert process.returncode == (1 if end == "raise" else 0)
     _assert_session_is_gone(process.pid)
-    process.communicate(timeout=120)
+    process.communicate(timeout=250)
 
 
 def _until_chosen(loader, layout):

@@ -63,7 +63,7 @@ def test_ctrl_c_does_not_reach_processes_that_are_still_starting(tmp_path, engin
         os.killpg(process.pid, signal.SIGINT)
         runs.append((process, started))
     for process, started in runs:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=250)
         assert (out, err, process.returncode) == ("ready\ninterrupted\n", "", 0)
         assert_gone(started)
 
@@ -90,7 +90,7 @@ def test_ctrl_c_is_for_the_main_process(tmp_path, start_method):
     process = start_program(tmp_path, SCRIPT, start_method)
     workers = family_at_work(process)
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=250)
     assert out.endswith("interrupted\n") and process.returncode == 0
     assert err == ""
     assert_gone(workers)
@@ -100,5 +100,5 @@ def test_workers_end_when_the_main_process_is_killed(tmp_path):
     process = start_program(tmp_path, SCRIPT, "fork")
     workers = family_at_work(process)
     process.kill()
-    process.communicate(timeout=120)
+    process.communicate(timeout=250)
     assert_gone(workers)

@@ -92,7 +92,7 @@ def test_workers_are_there_for_the_last_step(tmp_path, engine, start_method):
     while (line := process.stdout.readline()) != "saved\n":
         assert line, process.communicate()
     assert all(map(runs, family))
-    _, err = process.communicate("go on\n", timeout=120)
+    _, err = process.communicate("go on\n", timeout=250)
     assert (process.returncode, err) == (0, "")
     assert_gone(family)
 
@@ -102,7 +102,7 @@ def test_workers_end_with_a_main_process_that_ends_of_it(tmp_path, engine, start
     process = start_program(tmp_path, FINISHES, engine, start_method, "unhandled")
     family = family_at_work(process)
     os.killpg(process.pid, signal.SIGTERM)
-    process.communicate(timeout=120)
+    process.communicate(timeout=250)
     assert process.returncode == -signal.SIGTERM
     assert_gone(family)
 
@@ -112,7 +112,7 @@ def test_workers_that_hang_do_not_keep_the_main_process(tmp_path, engine, start_
     process = start_program(tmp_path, ENDS, engine, start_method)
     family = family_at_work(process)
     os.kill(family[-1].pid, signal.SIGTERM)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=250)
     assert (process.returncode, err) == (0, "")
     assert_gone(family)
 
@@ -120,7 +120,7 @@ def test_workers_that_hang_do_not_keep_the_main_process(tmp_path, engine, start_
 def test_processes_of_others_are_terminated_as_usual(tmp_path):
     process = start_program(tmp_path, OTHERS)
     family = family_at_work(process)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=250)
     assert (process.returncode, err) == (0, "")
     assert_gone(family)
 

@@ -168,7 +168,7 @@ def test_a_signal_stops_it_at_once_and_it_goes_on(tmp_path, number):
     others = psutil.Process(process.pid).children(recursive=True)
     # Ctrl-C reaches every process of the terminal.
     os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
-    said = process.communicate(timeout=120)[0]
+    said = process.communicate(timeout=250)[0]
     if number == signal.SIGKILL:
         assert process.returncode == -number
     else:

@@ -31,7 +31,7 @@ def test_ranks_equal_the_single_process(tmp_path, ranks):
     trainer = {"accumulate": 2, "max_epochs": 2}
     single = job.train(config_of(tmp_path / "one", trainer, **options))
     process = start(config_of(tmp_path / "many", trainer, **options), ranks=ranks)
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=250)
     assert process.returncode == 0, errors
     folder = the_folder(tmp_path / "many")
     assert_near(weights(Path(single["run_dir"])), weights(folder))
@@ -45,7 +45,7 @@ def test_ranks_equal_the_single_process(tmp_path, ranks):
 
 def test_a_rank_that_fails_does_not_hang_the_others(tmp_path):
     process = start(config_of(tmp_path, fails={"1": 2}), ranks=2)
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=250)
     assert process.returncode != 0
     assert errors.count("rank 1 stopped: made-up trouble on rank 1") == 1, errors
     assert 'tiny_job.py", line' not in errors  # no traceback but torchrun's own
@@ -54,7 +54,7 @@ def test_a_rank_that_fails_does_not_hang_the_others(tmp_path):
 @pytest.mark.slow
 def test_an_error_of_all_ranks_is_told_once(tmp_path):
     process = start(config_of(tmp_path, {"resume": "nowhere"}), ranks=2)
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=250)
     assert process.returncode != 0
     assert errors.count("nowhere does not exist") == 1, errors
 
@@ -71,7 +71,7 @@ def test_ctrl_c_saves_and_exits_with_130(tmp_path, ranks):
         process.send_signal(signal.SIGINT)
     else:  # as a terminal does: to everyone, torchrun included
         os.killpg(process.pid, signal.SIGINT)
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=250)
     assert "stopping after this step" in errors and 'tiny_job.py", line' not in errors
     if ranks == 1:
         assert process.returncode == 130
@@ -94,7 +94,7 @@ def test_a_second_ctrl_c_exits_at_once(tmp_path):
     while "once more to stop at once" not in process.stderr.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=250)
     assert process.returncode == 130
     assert "stopped at once" in errors
 

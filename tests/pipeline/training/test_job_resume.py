@@ -82,7 +82,7 @@ def test_killed_runs_end_bit_identical(tmp_path, kills):
         process.communicate()
         done += 1
     process = start(config)
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=250)
     assert process.returncode == 0, errors
     assert done == kills
     newest = the_folder(tmp_path / "killed")

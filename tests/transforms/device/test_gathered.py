@@ -184,7 +184,7 @@ def test_what_was_compiled_and_kept_may_be_damaged_or_nowhere(tmp_path, damage):
 
     def run():
         done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=tmp_path,
-                              capture_output=True, text=True, timeout=120)  # fmt: skip
+                              capture_output=True, text=True, timeout=250)  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert "Array(uint8" in done.stdout
 

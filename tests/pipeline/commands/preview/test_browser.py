@@ -52,7 +52,7 @@ def browse(file, *options):
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
     command += [f"--user-data-dir={file.parent / 'profile'}", "--virtual-time-budget=5000"]
     return subprocess.run(
-        [*command, *options, file.as_uri()], capture_output=True, text=True, timeout=120, check=True
+        [*command, *options, file.as_uri()], capture_output=True, text=True, timeout=250, check=True
     )
 
 

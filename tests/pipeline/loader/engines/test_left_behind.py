@@ -48,7 +48,7 @@ def test_ctrl_c(tmp_path, start_method):
     family = family_at_work(process)
     assert len(family) >= 2
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=250)
     assert out.endswith("interrupted\n") and process.returncode == 0
     assert err == ""
     assert_gone(family)
@@ -60,7 +60,7 @@ def test_the_main_process_is_killed(tmp_path, start_method):
     family = family_at_work(process)
     process.kill()
     assert_gone(family)
-    process.communicate(timeout=120)
+    process.communicate(timeout=250)
 
 
 ORPHANED = """
@@ -100,14 +100,14 @@ def test_the_main_process_is_killed_before_a_worker_begins(tmp_path):
     finally:
         with suppress(psutil.NoSuchProcess):
             worker.kill()
-    process.communicate(timeout=120)
+    process.communicate(timeout=250)
 
 
 @pytest.mark.parametrize(("processes", "end"), in_turn(["0", "2"], ["exit", "raise"]))
 def test_the_main_process_ends_without_closing(tmp_path, processes, end):
     process = start_program(tmp_path, SCRIPT, "fork", processes, end)
     family = family_at_work(process)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=250)
     assert process.returncode == (1 if end == "raise" else 0)
     assert ("LookupError: on purpose" in err) == (end == "raise")
     assert "Fatal" not in err and "thread" not in err
