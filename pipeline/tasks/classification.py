@@ -153,6 +153,7 @@ class Classification:
         probabilities = self._logits(outputs).float().softmax(1)
         scores, classes = probabilities.max(1)
         names = named(range(self.num_classes), self.class_names)
+        names += range(self.num_classes, probabilities.shape[1])  # a head may have more
         truth = {"label": named(self._labels(batch).tolist(), names)} if "label" in batch else {}
         return {
             **truth,

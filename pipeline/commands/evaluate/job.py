@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.pipeline.commands.evaluate import EvaluateSettings
 
 _MOST_CLASSES = 2000  # with more, a confusion matrix would take much memory and tell nobody much
-_MOST_ROWS, _FEWER_ROWS = 40, 20
+_MOST_ROWS = 50
 
 Rows = dict[str, dict[str, float | None]]
 
@@ -133,15 +133,10 @@ def _say(
     width = max(map(len, numbers))
     for name, number in numbers.items():
         print_line(f"{name:<{width}}  {number:.4f}")
-    shown = {k: row for k, row in classes.items() if any(row.values())}
+    shown = {name: row for name, row in classes.items() if any(row.values())}
     if len(shown) > _MOST_ROWS:
-        figure = (
-            "f1" if "f1" in next(iter(shown.values())) else next(iter(next(iter(shown.values()))))
-        )
-        lowest = sorted(shown, key=lambda name: shown[name][figure] or 0.0)[:_FEWER_ROWS]
-        print_line(f"the {_FEWER_ROWS} classes of the lowest {figure}; all are in {output}")
-        shown = {name: shown[name] for name in lowest}
-    if not shown:
+        print_line(f"{len(shown):,} classes: the figures of each are in {output}")
+    if not 0 < len(shown) <= _MOST_ROWS:
         return
     heads = list(next(iter(shown.values())))
     width = max(map(len, ["class", *shown]))
@@ -182,17 +177,13 @@ def _picture(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> bytes:
         axes.set_xticks(range(many), names, rotation=90, fontsize=letters)
         axes.set_yticks(range(many), names, fontsize=letters)
     if many <= 20:
+        look: Any = {"ha": "center", "va": "center", "fontsize": points_of(11)}
         for (row, column), share in np.ndenumerate(shares):
-            colour = "white" if share > 0.5 else "black"
-            axes.text(
-                column,
-                row,
+            text, colour = (
                 f"{share:.0%}\n{counts[row, column]:,}",
-                ha="center",
-                va="center",
-                color=colour,
-                fontsize=points_of(11),
+                "white" if share > 0.5 else "black",
             )
+            axes.text(column, row, text, color=colour, **look)
     axes.set(xlabel="predicted", ylabel="true", title="share of each true class, and counts")
     content = io.BytesIO()
     figure.savefig(content, format="png")
