@@ -11,6 +11,7 @@ from penstock import compose
 from penstock.pipeline.loader.digest import batch_digest
 from tests.laws.runs import INLINE, loader_of, overrides
 from tests.laws.runs import rows as whole_rows
+from tests.shares import in_turn
 
 RANKS = (1, 2, 3, 4, 8)
 TAILS = {"drop": True, "keep": False, "pad": "pad"}
@@ -18,8 +19,7 @@ TAILS = {"drop": True, "keep": False, "pad": "pad"}
 SAMPLERS = ("sequential", "random", "weighted", "without", "length_bucket", "torch")
 
 
-@pytest.mark.parametrize("tail", TAILS)
-@pytest.mark.parametrize("sampler", [*SAMPLERS, pytest.param("mix", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("sampler", "tail"), in_turn([*SAMPLERS, "mix"], [*TAILS]))
 def test_the_union_of_the_ranks_is_the_epoch(sampler, tail, photos, packed):
     sizes = (1, 3, 7, 11, 40)
     config = compose(overrides(photos, packed, sampler=sampler, dataset="lmdb"))

@@ -165,33 +165,38 @@ def _steps(folder: Path) -> list[int]:
     return [int(row.split(",")[column]) for row in rows[1:]]
 
 
-def test_bench_preview_pack_and_doctor(tmp_path, data_dir):
-    command = [sys.executable, "-m", "pipeline"]
-    bench = ["bench", "bench.seconds=0.2", "bench.records=16", "bench.try_seconds=0"]
-    bench += ["loader.batch_size=16"]
-    done = _run([*command, *bench], cwd=tmp_path, data_dir=data_dir)
+COMMAND = [sys.executable, "-m", "pipeline"]
+BENCH = ["bench.seconds=0.2", "bench.records=16", "bench.try_seconds=0", "loader.batch_size=16"]
+
+
+def test_bench_preview_and_pack(tmp_path, data_dir):
+    done = _run([*COMMAND, "bench", *BENCH], cwd=tmp_path, data_dir=data_dir)
     assert done.returncode == 0, done.stderr
     assert "is the limit" in done.stdout
-    done = _run([*command, "preview", "preview.samples=2"], cwd=tmp_path, data_dir=data_dir)
+    done = _run([*COMMAND, "preview", "preview.samples=2"], cwd=tmp_path, data_dir=data_dir)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "preview.png").read_bytes().startswith(b"\x89PNG")
     page = (tmp_path / "preview.html").read_text()
     assert page.count("<figure><img") == 2 * 4
-    done = _run([*command, "pack", "pack.path=packed"], cwd=tmp_path, data_dir=data_dir)
+    done = _run([*COMMAND, "pack", "pack.path=packed"], cwd=tmp_path, data_dir=data_dir)
     assert done.returncode == 0, done.stderr
     packed = ["dataset=lmdb", "dataset.storage.path=packed"]
     done = _run(_train(*packed, "loader=inline"), cwd=tmp_path, data_dir=data_dir)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_bench_of_tiled_images_and_doctor(tmp_path, data_dir):
     tiled = ["pack", "pack.path=tiled", "pack.tiled=true", "pack.quality=90"]
-    done = _run([*command, *tiled], cwd=tmp_path, data_dir=data_dir)
+    done = _run([*COMMAND, *tiled], cwd=tmp_path, data_dir=data_dir)
     assert done.returncode == 0, done.stderr
-    tiled = ["dataset=lmdb", "dataset.storage.path=tiled", *bench[1:], "loader=inline"]
-    done = _run([*command, "bench", *tiled], cwd=tmp_path, data_dir=data_dir)
+    bench = ["bench", "dataset=lmdb", "dataset.storage.path=tiled", *BENCH, "loader=inline"]
+    done = _run([*COMMAND, *bench], cwd=tmp_path, data_dir=data_dir)
     assert "of 16 of 16 images only what the first crop needs" in done.stdout
-    done = _run([*command, "pack", "pack.path=packed"], cwd=tmp_path, data_dir=data_dir)
+    done = _run([*COMMAND, *tiled], cwd=tmp_path, data_dir=data_dir)
     assert done.returncode == 1
-    assert done.stderr.startswith("error: pack.path: packed exists")
+    assert done.stderr.startswith("error: pack.path: tiled exists")
     equal = ["doctor", "equal=true", "doctor.batches=2", "loader.batch_size=16"]
-    done = _run([*command, *equal], cwd=tmp_path, data_dir=data_dir)
+    done = _run([*COMMAND, *equal], cwd=tmp_path, data_dir=data_dir)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "differ" not in done.stdout
