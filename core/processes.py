@@ -23,10 +23,13 @@ from pathlib import Path
 from types import MethodType
 from typing import Any
 
+from penstock.core.own_folder import own_folder
+
 START_S = 60.0
 """A start that takes longer, and longer than an answer may, counts as hanging."""
 
 _PRELOADED_IF_USED = ("albumentations", "lmdb", "pyarrow", "PIL.Image")
+_MOST_SOCKET_FOLDER = 85  # bytes: a socket's path has 107 at most
 _LOOK_S = 0.05
 _END_S = 5.0
 _REAP_S = 10.0
@@ -222,6 +225,7 @@ def process_context(name: str, preload: Sequence[str] = ()) -> Any:
     context = multiprocessing.get_context(name)
     if name != "fork":
         _start_resource_tracker()
+        _name_what_may_stay()
     if name == "forkserver":
         os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
         used = [module for module in _PRELOADED_IF_USED if module in sys.modules]
@@ -290,6 +294,16 @@ def _start_resource_tracker() -> None:
         resource_tracker.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
+
+def _name_what_may_stay() -> None:
+    """Let what multiprocessing leaves behind if we are killed be known as ours, to be removed."""
+    if multiprocessing.parent_process() is None:  # the others have it from there
+        settings: dict[str, Any] = vars(current_process())["_config"]
+        folder = own_folder()
+        settings["semprefix"] = f"/{folder.name}"
+        if len(os.fsencode(folder)) <= _MOST_SOCKET_FOLDER:
+            settings.setdefault("tempdir", str(folder))
 
 
 def start_server(name: str, preload: Sequence[str] = ()) -> None:

@@ -25,6 +25,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from penstock.core.own_folder import own_folder
 from penstock.core.processes import ending_of, interrupts_held
 from penstock.core.user_errors import is_explained
 
@@ -77,7 +78,7 @@ def do_tasks(
         for task in tasks:
             yield task, work(task, tell)
         return
-    with tempfile.NamedTemporaryFile(prefix="penstock-pack-") as file:
+    with tempfile.NamedTemporaryFile(dir=own_folder()) as file:
         shape = len(tasks), 2
         counts = np.memmap(file.name, np.int64, "w+", shape=shape)
         workers = _Workers(work, lock, imports, counts)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.cores import usable_cores
+from penstock.core.own_folder import own_folder
 from penstock.pipeline.commands.bench.decoding import Decoding
 from penstock.pipeline.commands.bench.report import FAILURES, doing, heading, last_line, say
 from penstock.pipeline.commands.bench.subject import Round, Subject, alternate
@@ -297,7 +298,7 @@ class Bench:
         if candidate.how == "cached":
             cached = self._points.config_with(*candidate.overrides)
             return self._among, stack.enter_context(Subject(cached, split, sampler=sampler))
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-")))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=own_folder())))
         tiled = candidate.how == "tiled"
         packed = packed_config(config, split, self._rows, folder / "packed", tiled=tiled)
         packed_rows = Among(np.arange(len(self._rows)), length=length)

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.contracts import Decoder, DecoderCapabilities, Storage, capabilities_of
+from penstock.core.own_folder import own_folder
 from penstock.core.record_codec import record_checksum
 from penstock.core.registry import components, find, option_node
 from penstock.core.sample import PendingImage
@@ -368,7 +369,7 @@ def _place_to_keep(config: dict[str, Any], text: str | None) -> Path | None:
 def _scratch(keep: Path | None) -> Iterator[tuple[Path, Path]]:
     """The folder of the forms, and that of their cached indexes; only what is kept stays."""
     try:
-        with tempfile.TemporaryDirectory(prefix="penstock-storages-") as name:
+        with tempfile.TemporaryDirectory(dir=own_folder()) as name:
             if keep is not None:
                 keep.mkdir(parents=True, exist_ok=True)
             yield keep or Path(name), Path(name) / ".caches"
