@@ -23,7 +23,7 @@ from penstock.core.contracts import (
     capabilities_of,
 )
 from penstock.pipeline.config.combinations import ClassesOf, field_of, tasks_of
-from penstock.pipeline.config.discovery import load_all
+from penstock.pipeline.config.discovery import load_all, module_of
 from penstock.pipeline.config.places import NOT_PIXELS, PLACES, TARGETS, said_of_source, sources_of
 from penstock.pipeline.config.targets import (
     family_of,
@@ -206,7 +206,8 @@ def build_dataset(
         elif key == "target":
             arguments[key] = resolve_class(value, bases=("torch.utils.data.Dataset",))
         elif key in ("collate_fn", "worker_init_fn") and value is not None:
-            modules = {str(node["target"]).rpartition(".")[0], *_import_names(config["imports"])}
+            own = map(module_of, config["imports"])
+            modules = {str(node["target"]).rpartition(".")[0], *own}
             arguments[key] = resolve_function(value, modules)
         else:
             arguments[key] = build_nested(value)
@@ -262,11 +263,6 @@ def _storage_recipe(node: Config, data_dir: Path) -> Any:
     if isinstance(path, str) and (made := made_here(path, name, data_dir)) is not None:
         arguments["path"] = str(made)
     return StorageRecipe(resolve_target(node["_target_"]), arguments)
-
-
-def _import_names(imports: Iterable[str]) -> set[str]:
-    """List the module names of `imports`, whose files are imported by their stem."""
-    return {Path(name).stem if name.endswith(".py") else name for name in imports}
 
 
 def build_transform(config: Config, split: Split) -> Transform:
@@ -499,9 +495,12 @@ def build_model(
 
     fields = {name: field_of(task) for name, task in tasks_of(config).items()}
     known = {name: (f, len((classes_of and classes_of(f)) or ())) for name, f in fields.items()}
-    return taking_batches(
-        build(config["model"], num_classes=num_classes, table=table, task_fields=known)
-    )
+    node = config["model"]
+    if isinstance(own := node.get("module"), Mapping) and "_target_" in own:
+        given = {"num_classes"} & own.keys() or "_args_" in own or not num_classes
+        own = build(own) if given else build(own, num_classes=num_classes)
+        node = {**node, "module": own}
+    return taking_batches(build(node, num_classes=num_classes, table=table, task_fields=known))
 
 
 def build_task(

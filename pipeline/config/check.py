@@ -31,7 +31,7 @@ from penstock.pipeline.config.signatures import (
     names_of,
     signature_of,
 )
-from penstock.pipeline.config.targets import FAMILIES, family_of
+from penstock.pipeline.config.targets import FAMILIES, family_of, is_own
 from penstock.pipeline.config.values import (
     given,
     holds_component,
@@ -102,10 +102,18 @@ def not_allowed(target: str, place: Place) -> str:
     """Tell why a target cannot be named, and what can."""
     prefixes = [f"{kind}.*" for kind in (place.kinds or FAMILIES) if kind in FAMILIES]
     fitting = [*_names(place)[:8], *prefixes]
+    module = target.rpartition(".")[0]
+    dotted = bool(module) and "/" not in target
+    accepted = f", accepts {listing(fitting, 16)}" if place.kinds or not dotted else ""
+    own = "a component of your own is registered in a module that `imports` names"
+    if is_own(target):
+        classes = "torch modules, optimizers, schedulers, samplers, transforms of albumentations"
+        return f"{target!r} is none of the classes that are taken as they are ({classes}); {own}"
+    if dotted:
+        own = f"for a class of yours or of a library, type imports=[{module}] too; {own}"
     return (
-        f"{target!r} is neither registered nor on the allow-list, accepts {listing(fitting, 16)}"
-        f"{near_target(target, place)}; a component of your own is registered in a module "
-        f"that `imports` names"
+        f"{target!r} is neither registered nor on the allow-list{accepted}"
+        f"{near_target(target, place)}; {own}"
     )
 
 
@@ -375,8 +383,8 @@ class _Walk:
         ours = registry.find(signature.target) is not None
         for argument in signature.arguments.values():
             full = f"{key}.{argument.name}"
-            if argument.name in node or full in self.skip:
-                continue
+            if argument.name in node or full in {*self.skip, "model.module.num_classes"}:
+                continue  # the last is given by the data
             own = PARTS_OF.get(signature.target, {}).get(argument.name)
             if argument.required and own is not None:
                 self.place("???", full, own)

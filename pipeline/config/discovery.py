@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from penstock.pipeline.config.errors import ConfigError, Problem
+from penstock.pipeline.config.targets import take_classes_of
 
 _ROOMS = ("pipeline", "datasets", "transforms")
 ENTRY_POINT_GROUP = "penstock.components"
@@ -79,12 +80,22 @@ def load_imports(names: Iterable[str]) -> None:
         problem = _load(name)
         if problem is not None:
             problems.append(Problem("imports", problem))
+        take_classes_of(module_of(name))
     if problems:
         raise ConfigError(problems)
 
 
+def module_of(name: str) -> str:
+    """Name the module of an item of `imports`; files are imported by their stem."""
+    return Path(name).stem if _is_file(name) else name
+
+
+def _is_file(name: str) -> bool:
+    return name.endswith(".py") or "/" in name or "\\" in name
+
+
 def _load(name: str) -> str | None:
-    if name.endswith(".py") or "/" in name or "\\" in name:
+    if _is_file(name):
         return _load_file(Path(name).expanduser())
     top = name.partition(".")[0]
     if importlib.util.find_spec(top) is None and any(Path().glob(f"{top}*")):

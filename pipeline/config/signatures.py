@@ -27,7 +27,7 @@ from typing import Any
 from penstock.core import registry
 from penstock.core.files import machine_folder, write_whole
 from penstock.pipeline.config.notation import annotation_of, reduce
-from penstock.pipeline.config.targets import FAMILIES, Family, family_of, resolve_target
+from penstock.pipeline.config.targets import FAMILIES, Family, family_of, is_own, resolve_target
 
 _FORMAT = 3
 """Form of the cache: to be raised when `Signature` changes, or what `reduce` leaves of a type."""
@@ -95,6 +95,8 @@ def signature_of(target: str) -> Signature | str:
         return _registered(target, component.target)
     family = family_of(target)
     assert family is not None, target
+    if is_own(target):
+        return _imported(target)
     if not _installed(family.distribution):
         return (
             f"{target!r}: the package {family.distribution} is missing; run: "

@@ -2,15 +2,18 @@
 
 A prefix is no check: ``torch.nn.functional.importlib.import_module`` resolves, and it is no
 part of torch. So the object is resolved first, and then it is the object that is looked at:
-the module it says it comes from, and the class it descends from.
+the module it says it comes from, and the class it descends from. Modules that `imports` name are
+the user's own: of these, any class counts that descends from such a class.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 import types
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,11 +68,36 @@ FAMILIES: dict[str, Family] = {
 }  # fmt: skip
 
 
+_own_modules: set[str] = set()
+
+
+def take_classes_of(module: str) -> None:
+    """Let configs name classes of a module, or package, that the user's `imports` name."""
+    _own_modules.add(module)
+
+
+def is_own(path: str) -> bool:
+    """Tell whether a dotted path leads into a module that the user's `imports` name."""
+    return any(path.startswith(f"{module}.") for module in _own_modules)
+
+
 def family_of(path: str) -> Family | None:
-    """Find the family whose prefix a dotted path has; the longest prefix wins."""
+    """Find the family whose prefix a dotted path has, or that a class of the user's descends from.
+
+    The longest prefix wins.
+    """
     for family in FAMILIES.values():  # torch.optim.lr_scheduler stands before torch.optim
         if path.startswith(f"{family.name}."):
             return family
+    if not is_own(path):
+        return None
+    with suppress(ValueError):
+        found = _locate(path)
+        for family in FAMILIES.values():
+            # What descends from a library's class has imported the library.
+            if inspect.isclass(found) and family.distribution in sys.modules:
+                if issubclass(found, tuple(map(_locate, family.bases))):
+                    return family
     return None
 
 
@@ -95,7 +123,7 @@ def resolve_target(target: str) -> Callable[..., Any]:
             f"else, register it in a module of yours and name that in `imports`"
         )
     found = resolve_class(target, bases=family.bases)
-    if not f"{found.__module__}.".startswith(f"{family.name}."):
+    if not is_own(target) and not f"{found.__module__}.".startswith(f"{family.name}."):
         raise ValueError(
             f"_target_ {target!r} is a class of {found.__module__}, which is not on the "
             f"allow-list; only classes of {family.name} itself can be named there"

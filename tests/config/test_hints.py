@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.pipeline.build import build_model
 from penstock.pipeline.commands import pack  # noqa: F401 - registers its settings
+from penstock.pipeline.config import targets
 from penstock.pipeline.config.command_line import configure
 from penstock.pipeline.config.composition import compose
 from penstock.pipeline.config.errors import ConfigError
@@ -66,6 +68,45 @@ def test_what_a_hint_of_packing_says_to_type_is_read(given, typed):
         configure(["path=packed", given], command="pack")
     key, _, value = typed.removeprefix("pack.").partition("=")
     assert configure(["path=packed", typed], command="pack")["pack"][key] == value
+
+
+OWN = """
+import os
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self, width, num_classes):
+        super().__init__()
+        self.head = torch.nn.Linear(width, num_classes)
+
+class Plain: ...
+
+class Slow(torch.optim.SGD): ...
+
+def net(): ...
+"""
+
+
+def test_classes_of_a_module_that_imports_names_are_taken(tmp_path, monkeypatch):
+    (tmp_path / "own_nets.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(targets, "_own_modules", set())
+    typed = ["model=module", "model.module._target_=own_nets.Net", "model.module.width=5"]
+    with pytest.raises(ConfigError, match=r"type imports=\[own_nets\] too; a component of your"):
+        compose(typed)
+    imports = "imports=[own_nets]"
+    config = compose([imports, *typed])
+    assert build_model(config, 3).module.head.out_features == 3, "the data's classes"
+    config = compose([imports, *typed, "model.module.num_classes=7"])
+    assert build_model(config, 3).module.head.out_features == 7
+    compose([imports, "optimizer._target_=own_nets.Slow"])
+    for name in ("Plain", "net", "os.system", "torch.load", "nothing"):
+        with pytest.raises(ConfigError, match=rf"own_nets.{name}' is none of the classes"):
+            compose([imports, "model=module", f"model.module._target_=own_nets.{name}"])
+    with pytest.raises(ConfigError, match=r"type model=module model.module._target_=own_nets.Net"):
+        compose([imports, "model._target_=own_nets.Net"])
+    with pytest.raises(ConfigError, match="unknown key"):
+        compose([imports, *typed, "model.module.widht=5"])
 
 
 def test_an_experiment_is_named_not_pathed(tmp_path):
