@@ -127,6 +127,21 @@ def near_target(target: str, place: Place) -> str:
     return f"; did you mean {near}?" if near is not None else ""
 
 
+def with_normalize(augment: dict[str, Any]) -> dict[str, Any]:
+    """Normalise images where an augmentation does not say what happens on the device.
+
+    Not where nothing is done with samples, or a step of theirs gives floats or puts the channels
+    first already.
+    """
+    stacks = [stack for stack in map(augment.get, ("train", "eval")) if isinstance(stack, dict)]
+    nodes = [node for stack in stacks for node in stack.values() if isinstance(node, dict)]
+    targets = [str(node.get("_target_")) for node in nodes]
+    done = any(name in text for text in targets for name in ("Normalize", "ToFloat", "ToTensor"))
+    if "device" in augment or not targets or done:
+        return augment
+    return {**augment, "device": {"normalize": {"_target_": "batch_transform/normalize"}}}
+
+
 def _without(part: str, key: str, node: Mapping[str, Any]) -> str:
     """Tell what to do with a storage or source that a data set does not take."""
     if node.get("sources"):
@@ -238,6 +253,7 @@ class _Walk:
         if not isinstance(value, dict):
             self.report("augment", f"{given(value)} given; type augment=none or augment=light")
             return {}
+        value = with_normalize(value)
         variables = {name: value[name] for name in value if name not in AUGMENT}
         for name, variable in variables.items():
             # A file's own variable stays one when the steps that refer to it are taken away.

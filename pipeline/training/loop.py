@@ -17,6 +17,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from penstock.core.sample import Batch
+from penstock.pipeline.device import describe_inputs
 from penstock.pipeline.learning.losses import total_loss
 from penstock.pipeline.schedulers.units import better
 from penstock.pipeline.training.checkpoint import RunState
@@ -65,12 +66,16 @@ def fit(
     checks_each = world.device.type == "cpu" or settings.on_nonfinite == "skip"
     window = torch.tensor(state.window_loss, dtype=torch.float64, device=world.device)
     skipped = 0
+    told = not world.is_main
 
     while not (state.closed and state.reached(settings)):
         train.set_epoch(state.epoch if settings.overfit_batches is None else 0)
         model.train()
         recorder.meter.start()
         for group in _groups(train, parts.num_batches, state, settings):
+            if not told:
+                _log.info("input %s", describe_inputs(group[0]))
+                told = True
             # One sum over the ranks settles what this step weighs, and what follows it.
             valid, stop, save = world.sum(
                 sum(batch["num_valid"] for batch in group),

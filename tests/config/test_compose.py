@@ -23,6 +23,24 @@ def test_the_config_is_plain_and_the_same_each_time():
     assert "hydra" not in first
 
 
+def test_an_augmentation_that_says_nothing_of_the_device_normalises_there(tmp_path):
+    folder = tmp_path / "augment"
+    folder.mkdir()
+
+    def device_of(step, device=""):
+        text = f"train: {{one: {{_target_: {step}}}}}\neval: {{}}\n{device}"
+        (folder / "mine.yaml").write_text(text)
+        return compose(["augment=mine"], config_dir=tmp_path)["augment"]["device"]
+
+    flip = "albumentations.HorizontalFlip"
+    assert [*device_of(flip)] == ["normalize"]
+    assert device_of(flip) == compose(["augment=none"])["augment"]["device"]
+    for given in ("device: null", "device: {}"):
+        assert device_of(flip, given) == {}
+    for step in ("albumentations.Normalize", "albumentations.ToTensorV2"):
+        assert device_of(step) == {}, "these have done it already"
+
+
 def test_defaults_of_components_are_written_out():
     loader = compose()["loader"]
     assert loader["prefetch_factor"] == 2

@@ -5,10 +5,21 @@ from itertools import islice
 import pytest
 import torch
 
-from penstock.pipeline.device import Copy, DevicePrefetcher, map_tensors
+from penstock.pipeline.device import Copy, DevicePrefetcher, describe_inputs, map_tensors
 from penstock.pipeline.loader.stats import LoaderStats
 from penstock.transforms.device.normalize import Normalize
 from tests.pipeline.loader.staged import FakeMemory
+
+
+def test_what_a_model_gets_is_told_in_words():
+    [batch] = islice(iter(Counting(1)), 1)
+    assert describe_inputs(batch) == "image uint8 [B, 256, 256, 3], channels last, 0 to 0"
+    changed = Normalize()({**batch, "text": torch.arange(6).reshape(2, 3)})
+    assert describe_inputs(changed) == (
+        "image float32 [B, 3, 256, 256], channels first, -2.12 to -1.8; text int64 [B, 3], 0 to 5"
+    )
+    assert describe_inputs({"image": [*changed["image"]]}).startswith("image float32 [B, 3, 256")
+    assert Normalize()({"text": batch["label"]}) == {"text": batch["label"]}
 
 
 class Counting:

@@ -44,7 +44,8 @@ class Normalize:
         """Normalise ``image``.
 
         Args:
-            batch: With ``image`` uint8 [B, H, W, C], or a list of [H, W, C].
+            batch: With ``image`` uint8 [B, H, W, C], or a list of [H, W, C]; one without images,
+                such as of sequences, is left as it is.
 
         Returns:
             The batch with ``image`` float32 [B, C, H, W], or a list of [C, H, W].
@@ -53,7 +54,8 @@ class Normalize:
             ValueError: The images have another number of channels, or are floats, which have
                 been normalised already.
         """
-        image = batch["image"]
+        if (image := batch.get("image")) is None:
+            return batch
         if isinstance(image, list):
             return {**batch, "image": [self._apply(one[None])[0] for one in image]}
         return {**batch, "image": self._apply(image)}

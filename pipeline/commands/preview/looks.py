@@ -24,6 +24,7 @@ from penstock.core.contracts import (
 )
 from penstock.core.sample import BadSample, Batch, Sample
 from penstock.pipeline.build import build, build_dataset, build_device_transforms
+from penstock.pipeline.device import describe_inputs
 from penstock.pipeline.loader.digest import batch_digest
 
 Split = Literal["train", "val"]
@@ -41,6 +42,7 @@ class DeviceSteps:
         group: Positions that a step looks at together.
 
     Attributes:
+        inputs: What the model gets, in words; empty as long as there was no batch.
         notes: What could not be done, and why.
     """
 
@@ -54,6 +56,7 @@ class DeviceSteps:
         self._collate = collate
         self._transforms = tuple(transforms)
         self._group = group
+        self.inputs = ""
         self.notes: list[str] = []
 
     def __call__(self, samples: Sequence[Any], epoch: int) -> list[Any]:
@@ -109,6 +112,7 @@ class DeviceSteps:
                 ends = [transform({**before, "image": level})["image"] for level in levels]
             elif _is_float(batch) and type(transform).__name__.lower().startswith("normal"):
                 ends = [transform({**before, "image": end})["image"] for end in ends]
+        self.inputs = self.inputs or describe_inputs(batch)
         untouched = [name for name, value in batch.items() if value is collated.get(name)]
         if ends and _is_float(batch):
             batch = {**batch, "image": _as_bytes(batch["image"], *map(_level_of, ends))}
@@ -198,7 +202,7 @@ class Looks:
         originals: A sample or a bad one for each record, not augmented.
         epochs: The same by what they are called, as the model gets them; epochs that are alike
             stand there once.
-        notes: What could not be shown as it is, and why.
+        notes: What the model gets; what could not be shown as it is, and why.
     """
 
     originals: list[Any]
@@ -244,7 +248,8 @@ def look(config: dict[str, Any], split: Split, dataset: Any, sampler: Any, optio
         steps(read(dataset, positions, epoch), epoch)[shown]
         for epoch in range(1 if split == "val" else options.epochs)
     ]
-    return Looks(originals[shown], _titled(epochs, split), tuple(steps.notes))
+    notes = [f"the model gets {steps.inputs}"] if steps.inputs else []
+    return Looks(originals[shown], _titled(epochs, split), (*notes, *steps.notes))
 
 
 def _titled(epochs: list[list[Any]], split: Split) -> dict[str, list[Any]]:

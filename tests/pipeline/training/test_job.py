@@ -43,7 +43,15 @@ def test_a_run_leaves_what_it_should(tmp_path, capsys):
     assert [bool(row["val/accuracy"]) for row in table] == [False, False, True] * 3
     assert not [name for name in table[0] if "time" in name or "samples" in name]
     printed = capsys.readouterr().out
-    for part in ("batch 8", "parameters", "samples/s", "waiting for data", "bad samples", "3 clas"):
+    for part in (
+        "batch 8",
+        "input ",
+        "parameters",
+        "samples/s",
+        "waiting for data",
+        "bad samples",
+        "3 clas",
+    ):
         assert part in printed
     assert str(folder) in printed
 

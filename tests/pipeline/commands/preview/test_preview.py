@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html.parser
+import re
 import zlib
 from types import SimpleNamespace
 
@@ -92,6 +93,7 @@ def test_both_files_are_written_whole_and_written_again(photographs, tmp_path, c
     png, page = (tmp_path / "out.png"), (tmp_path / "out.html")
     first = png.read_bytes(), page.read_bytes()
     said = capsys.readouterr().out
+    assert re.search(r"the model gets image float32 \[B, 3, 24, 24\], channels first, -\d", said)
     picture = cv2.imread(str(png))
     assert f"{picture.shape[1]} x {picture.shape[0]} pixels" in said
     # Two samples of three columns of 150, margins of 24, gaps of 20 and 40.
