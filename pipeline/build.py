@@ -19,6 +19,7 @@ from penstock.core import contracts, registry
 from penstock.core.contracts import (
     BatchTransformCapabilities,
     SamplerCapabilities,
+    StorageCapabilities,
     StreamDataset,
     capabilities_of,
 )
@@ -414,7 +415,46 @@ def build_sampler(config: Config, dataset: Any) -> Any:
         seed=config["seed"],
         batch_size=config["loader"]["batch_size"],
         mixed=_mixture(config, dataset),
+        column_of=functools.partial(_column_of, dataset),
     )
+
+
+def _column_of(dataset: Any, name: str) -> Any:
+    """Read a field of all records that is no column of their index, [n]; None: no number.
+
+    It is read once by this machine: whole records where a storage cannot read fields alone.
+    """
+    import numpy as np
+
+    from penstock.core.sample import Record
+    from penstock.datasets.map_dataset import MapDataset
+    from penstock.datasets.records.index import cached_selection
+
+    if not isinstance(dataset, MapDataset):
+        return None
+    storage: Storage = dataset.storage
+    columns = capabilities_of(storage, StorageCapabilities).columns
+
+    def values_at(rows: Any) -> list[Any]:
+        taken = None if columns is None else columns.take(rows, {name})
+        if taken and name in taken:
+            return taken[name].tolist()
+        records = storage.read(rows)
+        return [each.fields.get(name) if isinstance(each, Record) else np.nan for each in records]
+
+    def is_number(value: Any) -> bool:
+        return isinstance(value, int | float | np.number)
+
+    def read() -> Any:
+        chunks = (range(n, min(n + 256, len(storage))) for n in range(0, len(storage), 256))
+        found = [value for rows in chunks for value in values_at(np.array(rows))]
+        return np.array([value if is_number(value) else np.nan for value in found])
+
+    first = values_at(np.arange(min(len(storage), 8)))
+    told = [value for value in first if value is not np.nan]  # of a bad record, nothing is known
+    if not told or not all(map(is_number, told)):
+        return None
+    return cached_selection(f"{storage.fingerprint()} {name}", read)
 
 
 def _mixture(config: Config, dataset: Any) -> Mixture | None:

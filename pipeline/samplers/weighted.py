@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -31,9 +31,11 @@ class WeightedSampler:
     Args:
         n: Number of records.
         index: Metadata of the records, where labels and columns come from.
+        column_of: Reads a field of all records that is no column of the index; None: it is none.
         seed: The run's seed.
-        weights: ``balanced``, a mapping from class to weight (other classes weigh 1), an
-            index column, or the path of a ``.npy`` or ``.csv`` file.
+        weights: ``balanced``, a mapping from class to weight (other classes weigh 1), a
+            column of the data, or the path of a ``.csv`` with the columns key and weight, or of a
+            ``.npy`` or ``.csv`` of weights in the records' order.
         replacement: Whether a record may be drawn more than once in an epoch.
         num_samples: Positions in an epoch; null: `n`, or without replacement the number of
             records with a weight above zero.
@@ -48,12 +50,13 @@ class WeightedSampler:
         n: int,
         index: Index | None = None,
         seed: int = 0,
+        column_of: Callable[[str], NDArray[Any] | None] | None = None,
         *,
         weights: str | dict[str | int, float] = "balanced",
         replacement: bool = True,
         num_samples: int | None = None,
     ) -> None:
-        values = _read_weights(weights, n, index)
+        values = _read_weights(weights, n, index, column_of)
         if num_samples is not None and num_samples < 1:
             raise ValueError(f"weighted sampler: num_samples is {num_samples}; needs 1 or more")
         drawable = int(np.count_nonzero(values))
@@ -146,18 +149,22 @@ def _store(values: NDArray[np.float64], digest: str, *, cumulative: bool) -> Sto
 
 
 def _read_weights(
-    weights: str | dict[str | int, float], n: int, index: Index | None
+    weights: str | dict[str | int, float],
+    n: int,
+    index: Index | None,
+    column_of: Callable[[str], NDArray[Any] | None] | None,
 ) -> NDArray[np.float64]:
     """Weights of all records.
 
     Args:
         weights: ``balanced`` (every class is drawn equally often), a mapping from class name
-            or id to weight (classes not named weigh 1), the name of an index column, or the
+            or id to weight (classes not named weigh 1), the name of a column, or the
             path of a ``.npy`` or ``.csv`` file. A CSV has a column ``weight``, and either a
             column ``key`` or one row per record in index order; one bare number per line
             does as well.
         n: Number of records.
         index: Metadata of the records.
+        column_of: Reads what is no column of the index.
 
     Returns:
         float64 [n], finite, not negative, not all zero.
@@ -173,11 +180,12 @@ def _read_weights(
     elif _is_file(weights):
         source, values = weights, _from_file(Path(weights), n, index)
     else:
-        source, values = f"column {weights}", _column(weights, index)
+        source, values = f"column {weights}", _column(weights, index, column_of)
     if values.shape != (n,):
         raise ValueError(
             f"weighted sampler: {source} has {values.size} weights (shape {values.shape}), the "
-            f"data {n} records; give one weight per record"
+            f"data {n} records; give one weight per record, or, for any order and any split, a "
+            f".csv with the columns key and weight"
         )
     values = values.astype(np.float64, copy=False)
     _check(values, source, index)
@@ -207,14 +215,20 @@ def _key(index: Index | None, row: int) -> str:
     return f" ({index.keys(np.array([row]))[0]})" if index is not None else ""
 
 
-def _column(name: str, index: Index | None) -> NDArray[np.float64]:
-    if index is None or name not in index.columns:
+def _column(
+    name: str, index: Index | None, column_of: Callable[[str], NDArray[Any] | None] | None
+) -> NDArray[np.float64]:
+    if index is not None and name in index.columns:
+        return np.asarray(index.column(name), np.float64)
+    found = None if column_of is None else column_of(name)
+    if found is None:
         known = ", ".join(index.columns) if index is not None else ""
         raise ValueError(
-            f"weighted sampler: no column {name!r} in the index; columns: {known or 'none'}; "
-            f"expected balanced, a column, a path ending in .npy or .csv, or a mapping by class"
+            f"weighted sampler: no column of numbers {name!r} in the data; columns of its index: "
+            f"{known or 'none'}; expected balanced, a column, a path ending in .npy or .csv (with "
+            f"the columns key and weight), or a mapping by class"
         )
-    return np.asarray(index.column(name), np.float64)
+    return np.asarray(found, np.float64)
 
 
 def _labels(index: Index | None) -> NDArray[np.int64]:

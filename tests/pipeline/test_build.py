@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +13,7 @@ from penstock import build_loader, compose
 from penstock.core.registry import register
 from penstock.core.user_errors import is_explained
 from penstock.datasets.demo.shapes import demo_path
-from penstock.pipeline.build import build, build_device_transforms, open_storage
+from penstock.pipeline.build import build, build_device_transforms, build_sampler, open_storage
 from penstock.pipeline.config.errors import ConfigError
 from penstock.pipeline.device import DevicePrefetcher
 
@@ -43,6 +46,42 @@ def test_nothing_to_train_on_is_said(tmp_path):
     (tmp_path / "a" / "1.jpg").write_bytes(b"x")
     config = compose([f"dataset.storage.path={tmp_path}", "dataset.val_fraction=1"])
     with pytest.raises(ValueError, match=r"no sample to train on; got dataset\.val_fraction=1"):
+        build_loader(config)
+
+
+@pytest.mark.parametrize("dataset", ["csv", "sqlite"])
+def test_weights_are_a_column_of_the_data_or_a_file_by_key(tmp_path, dataset):
+    rows = [(f"{row}.jpg", row % 2, float(row == 3), "text") for row in range(6)]
+    names = ("image", "label", "importance", "word")
+    if dataset == "csv":  # the images are not there, and not read
+        path = tmp_path / "t.csv"
+        path.write_text("\n".join(",".join(map(str, row)) for row in (names, *rows)))
+    else:
+        path = tmp_path / "t.sqlite"
+        with contextlib.closing(sqlite3.connect(path)) as database, database:
+            database.execute("CREATE TABLE t (image BLOB, label, importance, word)")
+            pixels = [(name.encode(), *values) for name, *values in rows]
+            database.executemany("INSERT INTO t VALUES (?, ?, ?, ?)", pixels)
+    typed = [f"dataset={dataset}", f"dataset.storage.path={path}", "sampler=weighted"]
+    typed += ["dataset.val_fraction=0", "loader=inline", "loader.batch_size=6"]
+    config = compose([*typed, "sampler.weights=importance"])
+    with build_loader(config) as loader:
+        keys = loader.dataset.index.keys(np.arange(6))
+        sampler = build_sampler(config, loader.dataset)
+        assert sampler.indices(0, 0, 6).tolist() == [3] * 6
+    for name in ("word", "nothing"):
+        config = compose([*typed, f"sampler.weights={name}"])
+        with pytest.raises(ValueError, match=f"no column of numbers '{name}' in the data"):
+            build_loader(config)
+    weights = tmp_path / "weights.csv"
+    weights.write_text(
+        "weight,key\n" + "".join(f"{key == keys[4]:d},{key}\n" for key in keys[::-1])
+    )
+    config = compose([*typed, f"sampler.weights={weights}"])
+    with build_loader(config) as loader:
+        assert build_sampler(config, loader.dataset).indices(0, 0, 6).tolist() == [4] * 6
+    weights.write_text("weight\n1\n")
+    with pytest.raises(ValueError, match=r"1 weights .* 6 records; .*with the columns key and wei"):
         build_loader(config)
 
 

@@ -142,7 +142,7 @@ class CsvStorage(IndexedStorage):
             IndexError: An index is outside 0 .. len - 1.
         """
         rows = self.index.rows(indices)
-        return {name: self._taken(name, rows) for name in self.fields if name in fields}
+        return {name: self._taken(name, rows) for name in self._names() if name in fields}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_known": {}}
