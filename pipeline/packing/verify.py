@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ _FIRST_MARK = ".packed.arrow"
 """Its name in the first version."""
 ABOUT = ".packed.json"
 _FORMAT = 1
+_ABOUT = {"packed", "splits", "files", "recipe"}
 _RANGE, _BATCH, _CHUNK = 2048, 64, 1 << 16
 _SAMPLES = 64
 _SAID = 20
@@ -86,10 +88,17 @@ def _mark_of(folder: Path) -> Path:
 
 
 def write_about(folder: Path, splits: Sequence[str], recipe: Mapping[str, Any]) -> None:
-    """Write what the whole is, beside its splits."""
-    beside = {name: sync_file(folder / name) for name in os.listdir(folder) if name not in splits}
+    """Write what the whole is, beside its splits, whose marks are among its files."""
+    names = [name for name in os.listdir(folder) if name not in splits]
+    names += [f"{split}/{MARK}" for split in splits]
+    beside = {name: sync_file(folder / name) for name in names}
     about = {"packed": _FORMAT, "splits": splits, "files": beside, "recipe": recipe}
-    write_whole(folder / ABOUT, json.dumps(about))
+    write_whole(folder / ABOUT, _with_checksum(about))
+
+
+def _with_checksum(about: Mapping[str, Any]) -> str:
+    text = json.dumps({name: value for name, value in about.items() if name != "crc32"})
+    return f'{text[:-1]}, "crc32": {zlib.crc32(text.encode())}}}'
 
 
 def packed_splits(folder: Path) -> dict[str, Path]:
@@ -136,7 +145,7 @@ def check_made(folder: Path) -> None:
 def _about(folder: Path) -> dict[str, Any]:
     try:
         about: dict[str, Any] = json.loads((folder / ABOUT).read_text())
-        if about["packed"] == _FORMAT:
+        if about["packed"] == _FORMAT and about.keys() >= _ABOUT:
             return about
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
         pass
@@ -271,7 +280,10 @@ def check(path: Path, *, num_workers: int, imports: Sequence[str]) -> int:
     Returns:
         The exit status: 0, or 1 for damage.
     """
-    is_damaged = False
+    damage = [] if _mark_of(path).is_file() else _damage_beside(path)
+    for line in damage:
+        print(line)
+    is_damaged = bool(damage)
     for split, folder in packed_splits(path).items():
         damage = _damage(folder, split, num_workers, imports)
         is_damaged |= bool(damage)
@@ -283,19 +295,37 @@ def check(path: Path, *, num_workers: int, imports: Sequence[str]) -> int:
     return int(is_damaged)
 
 
+def _damage_beside(folder: Path) -> list[str]:
+    """List what is damaged of what stands beside the splits, and of their marks."""
+    about, text = _about(folder), (folder / ABOUT).read_text()
+    first = {*about} == _ABOUT and text == json.dumps(about)  # of a version without a checksum
+    whole = first or text == _with_checksum(about)
+    return [*([] if whole else [_changed(ABOUT)]), *_changed_files(folder, about["files"])]
+
+
+def _changed(name: str) -> str:
+    return f"file {name} is not what was written (size or checksum)"
+
+
+def _changed_files(folder: Path, marks: Mapping[str, Sequence[int]]) -> list[str]:
+    """List files that are gone or changed."""
+    found = []
+    for name, expected in marks.items():
+        path = folder / name
+        if not path.is_file():
+            found.append(f"file {name} is gone")
+        elif mark_file(path) != tuple(expected):
+            found.append(_changed(name))
+    return found
+
+
 def _damage(folder: Path, split: str, num_workers: int, imports: Sequence[str]) -> list[str]:
     """List what is damaged of a split: its files, then its records."""
     try:
         mark = read_mark(folder)
     except ValueError as error:
         return [str(error)]
-    files = []
-    for name, expected in mark.metadata["files"].items():
-        path = folder / name
-        if not path.is_file():
-            files.append(f"file {name} is gone")
-        elif mark_file(path) != tuple(expected):
-            files.append(f"file {name} is not what was written (size or checksum)")
+    files = _changed_files(folder, mark.metadata["files"])
     try:
         storage = open_packed(folder, mark.metadata)
         if len(storage) != len(mark):

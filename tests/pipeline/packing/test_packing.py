@@ -18,6 +18,7 @@ from penstock.pipeline.packing import run as split
 from penstock.pipeline.packing.report import summary_lines
 from penstock.pipeline.packing.run import pack
 from penstock.pipeline.packing.verify import check
+from tests.contracts.killing import packing_of
 from tests.contracts.writer import ListedRecords, assert_equal_records, contents, records_of
 from tests.pipeline.packing.packings import KINDS, packing
 
@@ -173,6 +174,46 @@ def test_a_check_names_what_was_damaged(tmp_path, capsys):
     (tmp_path / "other").mkdir()
     with pytest.raises(ValueError, match="was not made by pack"):
         check(tmp_path / "other", num_workers=0, imports=[])
+
+
+FORMS = ["arrow", "hdf5", "image_folder", "lmdb", "memmap", "npy_shards", "parquet", "pt_shards",
+         "sqlite", "webdataset", "zip"]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_check_finds_a_flipped_byte_in_every_file(tmp_path, capsys, form):
+    from penstock.core.registry import components
+
+    assert {writer.name for writer in components("writer")} >= {*FORMS}
+    writer = next(each.target for each in components("writer") if each.name == form)()
+    sources = {"train": records_of(KINDS - {"shapes", "keys", "values"}, 9)}
+    if "files" in writer.cannot_hold:
+        pixels = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
+        records = {f"{row}": {"image": pixels + row, "label": row % 2} for row in range(9)}
+        sources = {"train": ListedRecords(records, ("cat", "dog"))}
+    folder = tmp_path / "packed"
+    assert pack(packing_of(folder, writer, form, sources)) == 0
+    assert check(folder, num_workers=0, imports=[]) == 0
+    rng = np.random.default_rng(0)
+    files = [file for file in folder.rglob("*") if file.is_file() and file.stat().st_size]
+    names = {file.name for file in files}
+    assert {".packed.json", ".packed.npz"} < names
+    for file in files:
+        content = file.read_bytes()
+        thorough = form == "memmap" and file.name.startswith(".packed")
+        for place in rng.integers(0, len(content), 40 if thorough else 2).tolist():
+            changed = bytearray(content)
+            changed[place] ^= 1 << int(rng.integers(8))
+            file.write_bytes(changed)
+            try:
+                found = check(folder, num_workers=0, imports=[])
+            except ValueError as error:
+                assert file.name == ".packed.json", error
+            else:
+                assert found == 1, (file, place)
+                assert file.name in capsys.readouterr().out
+        file.write_bytes(content)
+    assert check(folder, num_workers=0, imports=[]) == 0
 
 
 def test_keys_that_stand_twice_are_refused(tmp_path):
