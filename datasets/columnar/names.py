@@ -63,7 +63,8 @@ def find_roles(
         if name in _RESERVED or (name == "image" and image) or (name == "label" and label):
             raise ValueError(
                 f"{where}: column {name!r} has a name that samples use for something else; leave "
-                f"it out by columns, or say what it is, as in key_column={name}"
+                f"it out by dataset.storage.columns, or say what it is: "
+                f"dataset.storage.key_column={name}"
             )
     places = {name: place for place, name in enumerate(names)}
     return ColumnRoles(places, image, label, key, fields)

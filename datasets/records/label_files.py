@@ -71,7 +71,8 @@ def find_labels(
         name: Of the component.
         kind: What is expected there.
         path: As configured: relative to the data's folder, to what that lies in, or to the working
-            folder, whichever is there first; ``{part}`` is ``train`` or ``val``.
+            folder, whichever is there first, with a small or a capital letter, as in VOC's own
+            ``Annotations``; ``{part}`` is ``train`` or ``val``.
         records: What they are of.
 
     Returns:
@@ -87,7 +88,9 @@ def find_labels(
         )
     folder = records.root if os.path.isdir(records.root) else os.path.dirname(records.root)
     path = path.replace("{part}", records.part)
-    places = [os.path.abspath(os.path.join(base, path)) for base in (folder, f"{folder}/..", ".")]
+    names = dict.fromkeys((path, path[:1].upper() + path[1:]))
+    bases = (folder, f"{folder}/..", ".")
+    places = [os.path.abspath(os.path.join(base, name)) for base in bases for name in names]
     found = next(filter(os.path.exists, places), places[0])
     where = f"{records.storage}, annotations {name} {found}"
     there = os.path.isdir(found) if kind == "folder" else LabelFile.at(found)

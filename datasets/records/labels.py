@@ -39,8 +39,9 @@ def names_from_folders(keys: Sequence[str], *, where: str) -> list[str]:
         loose = [key for key, name in zip(keys, names, strict=True) if not name]
         raise ValueError(
             f"{where}: labels=folder: {len(loose):,} of {len(keys):,} files lie in no class "
-            f"folder, such as {loose[0]!r}; move them, or use labels=filename with a "
-            f"label_pattern, labels=<a CSV's path>, or labels=null for none"
+            f"folder, such as {loose[0]!r}; move them, or type dataset.storage.labels=filename and "
+            f"a dataset.storage.label_pattern, dataset.storage.labels=<a CSV's path>, or "
+            f"dataset.storage.labels=null for none"
         )
     return names
 
@@ -51,7 +52,7 @@ def names_from_pattern(texts: Sequence[str], pattern: str | None, *, where: str)
     Raises:
         ValueError: No pattern, one that is wrong, or a name that it does not fit.
     """
-    example = r"label_pattern='^([^_]+)_' takes what stands before the first _"
+    example = r"dataset.storage.label_pattern='^([^_]+)_' takes what stands before the first _"
     if pattern is None:
         raise ValueError(f"{where}: labels=filename needs a label_pattern; for example {example}")
     try:

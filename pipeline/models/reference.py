@@ -35,8 +35,9 @@ def small_cnn(
     if not num_classes:
         raise ValueError(
             "model small_cnn classifies, and the data has no classes; set dataset.storage.labels "
-            "(of tables dataset.storage.label_column, of streams dataset.source.classes, with "
-            "dataset=torch dataset.classes=10, or their names), or choose another model"
+            "(of tables dataset.storage.label_column, of arrays a file labels.npy, of streams "
+            "dataset.source.classes, with dataset=torch dataset.classes=10, or their names), or "
+            "choose another model"
         )
     return networks.SmallCnn(num_classes=num_classes, width=width, dropout=dropout)
 

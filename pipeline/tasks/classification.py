@@ -43,8 +43,9 @@ class Classification:
         if not num_classes:
             raise ValueError(
                 "task classification: the data has no classes; set dataset.storage.labels (of "
-                "tables dataset.storage.label_column, of streams dataset.source.classes, with "
-                "dataset=torch dataset.classes=10, or their names), or choose another task"
+                "tables dataset.storage.label_column, of arrays a file labels.npy, of streams "
+                "dataset.source.classes, with dataset=torch dataset.classes=10, or their "
+                "names), or choose another task"
             )
         if num_classes == 1:
             raise ValueError(

@@ -273,7 +273,7 @@ class CsvReader:
 
     def _refuse_twice(self, text: str, *, row: int) -> None:
         where = f"{text!r} stands here and in line {self._row(row)[0]}"
-        raise ValueError(f"{where}; name a key_column whose values differ")
+        raise ValueError(f"{where}; name one whose values differ: dataset.storage.key_column")
 
     def _doubt(self, name: str, row: int, text: str, numbers: int) -> str:
         return (

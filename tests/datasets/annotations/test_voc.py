@@ -8,7 +8,9 @@ import os
 import numpy as np
 import pytest
 
+from penstock import compose
 from penstock.datasets.annotations.voc import VocAnnotations
+from penstock.pipeline.build import build_dataset
 from tests.contracts.storage import check_storage
 from tests.datasets.annotations.annotated import fields_of, open_annotated, write_images
 
@@ -55,6 +57,15 @@ def expected() -> list[dict]:
         fields([], [], []),
         fields([[599, 399, 640, 480]], [1], [1]),
     ]
+
+
+def test_the_experiment_opens_the_set_as_it_is_downloaded(root):
+    (root / "images").rename(root / "JPEGImages")
+    (root / "annotations").rename(root / "Annotations")
+    config = compose(["experiment=bccd", f"dataset.storage.path={root}", "dataset.val_fraction=0"])
+    dataset = build_dataset(config, "train")
+    assert dataset.index.keys(np.arange(3)) == [f"JPEGImages/{name}.jpg" for name in "abc"]
+    assert dataset.index.column("boxes").tolist() == [2, 0, 1]
 
 
 def test_it_is_a_storage(root):

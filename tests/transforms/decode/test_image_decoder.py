@@ -282,6 +282,10 @@ def test_twelve_bits_are_refused_by_name():
 
 
 def test_a_record_without_an_image_says_what_it_has():
+    with pytest.raises(
+        ValueError, match=r"the text 'a/b.jpg', .*dataset.storage.image_column=<its"
+    ):
+        ImageDecoder()(Record(0, "k", {"image": "a/b.jpg"}))
     with pytest.raises(ValueError, match=r"no field 'image'.*jpg, label"):
         ImageDecoder()(Record(0, "a", {"jpg": b"", "label": 1}))
 

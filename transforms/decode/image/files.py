@@ -64,7 +64,13 @@ def image_field(record: Record) -> Any:
     if data is None:
         names = ", ".join(record.fields) or "none"
         raise ValueError(
-            f"no field 'image' to decode, fields: {names}; rename one with dataset.keys"
+            f"no field 'image' to decode, fields: {names}; rename one with dataset.keys, or, where "
+            f"it is a column of paths, type dataset.storage.image_column=<its name>"
+        )
+    if isinstance(data, str):
+        raise ValueError(
+            f"the field 'image' is the text {data[:80]!r}, expected a file's bytes or pixels; name "
+            f"the column of the images' paths: dataset.storage.image_column=<its name>"
         )
     return data
 
