@@ -55,6 +55,7 @@ COMMANDS = {
         takes_files=True,
     ),
     "preview": Command(what="a picture of what the model gets, beside the originals"),
+    "runs": Command(what="the runs below outputs, with their names, tags and best figures"),
 }
 _TRAIN = {"train": Command(what="train, or sweep with -m; the same as a checkout's train.py")}
 

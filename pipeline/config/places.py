@@ -48,6 +48,7 @@ PLACES: dict[str, Place] = {
     "scheduler": Place(("scheduler", "torch.optim.lr_scheduler"), nullable=True),
     "trainer": Place(("settings",), only="settings/trainer"),
     "logger": Place(("logger",), nullable=True, named=True),
+    "run": Place(("settings",), nullable=True, only="settings/run", implied=True),
 }
 """Top-level keys that hold components."""
 

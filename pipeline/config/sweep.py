@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import csv
 import functools
+import io
 import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from penstock.core.files import write_whole
 from penstock.core.user_errors import is_explained
 from penstock.pipeline.config.composition import (
     ROOT_CONFIG,
@@ -24,9 +29,10 @@ from penstock.pipeline.config.composition import (
     setup_globals,
 )
 from penstock.pipeline.config.discovery import load_all
-from penstock.pipeline.config.errors import ConfigError, Problem
+from penstock.pipeline.config.errors import ConfigError, Problem, is_first_rank
 from penstock.pipeline.config.job import Job, check_config, locate, print_config, read_job
 from penstock.pipeline.config.overrides import parse, quote
+from penstock.pipeline.schedulers.units import better, rank
 
 _KEYS = ("hydra.", "hydra/")
 _PLUGINS = ("hydra_plugins.", "hydra._internal.core_plugins.")
@@ -70,6 +76,8 @@ def sweep(
 
     if prints:
         print_table(swept, results)
+        file = _write_csv(swept, results, Path(jobs[0].config["outputs"]))
+        print(f"all figures of the jobs: {file}")
     return 1 if failed_jobs(results) else 0
 
 
@@ -176,7 +184,6 @@ def _launch(
 ) -> list[dict[str, Any] | BaseException]:
     """Hand the jobs to the launcher; return what each returned or raised, in order."""
     from hydra._internal.callbacks import Callbacks
-    from hydra.core.hydra_config import HydraConfig
     from hydra.core.plugins import Plugins
     from hydra.core.utils import JobReturn, JobRuntime, JobStatus
     from hydra.types import HydraContext
@@ -221,6 +228,10 @@ def run_job(config: DictConfig, *, job: str, search: tuple[str, ...] = ()) -> An
         search: Folders that the launching process imports from.
     """
     sys.path.extend(path for path in search if path not in sys.path)
+    if is_first_rank():
+        hydra = HydraConfig.get()
+        typed = " ".join(text.lstrip("+") for text in hydra.overrides.task)
+        print(f"job {hydra.job.num}: {typed}", flush=True)
     load_all(list(config.get("imports") or ()))
     return locate(job)(check_config(config))
 
@@ -228,37 +239,75 @@ def run_job(config: DictConfig, *, job: str, search: tuple[str, ...] = ()) -> An
 def print_table(
     swept: Sequence[Sequence[str]], results: Sequence[Mapping[str, Any] | BaseException | Any]
 ) -> None:
-    """Print what each job was and what came out of it.
+    """Print what each job was and what came out of it, the best first.
 
     Args:
         swept: Overrides of each job.
-        results: What each returned, a mapping of figures, or the exception that ended it.
+        results: What each returned, a mapping of figures, or the exception that ended it. What
+            the figure is that decides, ``monitor`` says; without it all numbers are shown.
     """
+    from rich.box import SIMPLE
     from rich.console import Console
     from rich.table import Table
 
-    names = list(dict.fromkeys(
-        name for result in results if isinstance(result, Mapping) for name in result
-    ))  # fmt: skip
+    figures = [result if isinstance(result, Mapping) else {} for result in results]
+    watched = list(dict.fromkeys(each["monitor"] for each in figures if "monitor" in each))
+    names = {f"best {name}": f"best/{name}" for name in watched}
+    names |= {"of epoch": "best_epoch"} if watched else {}
+    names |= {f"last {name}": f"val/{name}" for name in watched}
+    if not watched:
+        numbers = [k for each in figures for k, v in each.items() if isinstance(v, int | float)]
+        names = {name: name for name in numbers}
     keys = varied_keys(swept)
-    table = Table(title="1 job" if len(results) == 1 else f"{len(results)} jobs")
-    for heading in ["job", *keys]:
+    last = [key.rpartition(".")[2] for key in keys]
+    short = [name if last.count(name) == 1 else key for name, key in zip(last, keys, strict=True)]
+    order = list(range(len(results)))
+    if len(watched) == 1:
+        [name] = watched
+        mode = next((each["monitor_mode"] for each in figures if "monitor_mode" in each), None)
+        order = sorted(
+            order, key=lambda job: rank(figures[job].get(f"best/{name}"), mode or better(name))
+        )
+    count = "1 job" if len(results) == 1 else f"{len(results)} jobs"
+    table = Table(
+        title=f"{count}, the best first" if watched else count, box=SIMPLE, padding=(0, 1)
+    )
+    for heading in ["job", *short]:
         table.add_column(heading, overflow="fold")
     for heading in names:
-        table.add_column(heading, justify="right", overflow="fold")
-    if failed_jobs(results):
-        table.add_column("error", overflow="fold")
-    for number, (overrides, result) in enumerate(zip(swept, results, strict=True)):
-        values = dict(split_override(text) for text in overrides)
+        table.add_column(heading, justify="right")
+    for number in order:
+        values = dict(split_override(text) for text in swept[number])
         row = [str(number), *(values.get(key, "") for key in keys)]
-        figures = result if isinstance(result, Mapping) else {}
-        row += [_figure(figures.get(name)) for name in names]
-        if isinstance(result, BaseException):
-            row.append(f"{type(result).__name__}: {result}".splitlines()[0])
-        table.add_row(*row)
+        table.add_row(*row, *(figure(figures[number].get(name)) for name in names.values()))
     console = Console()
     # Where nobody looks at a window's width, no column is folded away.
     Console(width=None if console.is_terminal else 200).print(table)
+    for number, result in enumerate(results):
+        if isinstance(result, BaseException):
+            print(f"job {number} failed: {_error(result)}")
+
+
+def _error(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _write_csv(swept: Sequence[Sequence[str]], results: Sequence[Any], outputs: Path) -> Path:
+    """Write every override and every figure of all jobs to a file beside their runs."""
+    rows: list[dict[str, Any]] = []
+    for number, (overrides, result) in enumerate(zip(swept, results, strict=True)):
+        row = {"job": number, **dict(split_override(text) for text in overrides)}
+        error = {"error": _error(result)} if isinstance(result, BaseException) else {}
+        rows.append({**row, **(result if isinstance(result, Mapping) else error)})
+    text = io.StringIO()
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    file = outputs / datetime.now().strftime("%Y-%m-%d/sweep-%H-%M-%S.csv")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(file, text.getvalue())
+    return file
 
 
 def failed_jobs(results: Sequence[Any]) -> list[BaseException]:
@@ -282,7 +331,8 @@ def varied_keys(swept: Sequence[Sequence[str]]) -> list[str]:
     return [key for key, found in values.items() if len(found) > 1 or len(swept) == 1]
 
 
-def _figure(value: Any) -> str:
+def figure(value: Any) -> str:
+    """Write a figure for a table; nothing where there is none."""
     if value is None:
         return ""
     return f"{value:.4g}" if isinstance(value, float) else str(value)

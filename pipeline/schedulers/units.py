@@ -57,6 +57,13 @@ def better(figure: str) -> Literal["max", "min"]:
     return "min" if figure.endswith("loss") else "max"
 
 
+def rank(value: float | None, mode: Literal["max", "min"]) -> tuple[bool, float]:
+    """Give a figure its place in a list, the best first; what is no number comes last."""
+    if value is None or value != value:
+        return True, 0.0
+    return False, -value if mode == "max" else value
+
+
 def interval_of(config: Mapping[str, Any]) -> Interval:
     """Tell in what a run's schedule counts: as the trainer says, else in its own unit."""
     target = (config.get("scheduler") or {}).get("_target_", "scheduler/none")

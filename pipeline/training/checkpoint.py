@@ -151,7 +151,11 @@ class RunState:
         samples: Valid samples trained on, over all ranks.
         window_loss: Sum of the losses since the last line in the metrics.
         window_steps: Number of these losses.
+        epoch_loss: Sum of the losses of this epoch that have been in a line.
+        epoch_steps: Number of these losses.
         best: The best score so far.
+        best_epoch: The epoch that has it, counted from 1.
+        best_metrics: Its validation's figures.
         metrics: The last validation's figures.
     """
 
@@ -162,7 +166,11 @@ class RunState:
     samples: int = 0
     window_loss: float = 0.0
     window_steps: int = 0
+    epoch_loss: float = 0.0
+    epoch_steps: int = 0
     best: float | None = None
+    best_epoch: int | None = None
+    best_metrics: dict[str, float] | None = None
     metrics: dict[str, float] | None = None
 
     def steps_reached(self, settings: TrainerSettings) -> bool:
@@ -185,9 +193,9 @@ class RunState:
         return asdict(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over all fields."""
+        """Take over all fields; an older checkpoint may lack some."""
         for field in fields(self):
-            setattr(self, field.name, state[field.name])
+            setattr(self, field.name, state.get(field.name, field.default))
 
 
 def seed_random_states(seed: int, rank: int = 0) -> None:

@@ -40,7 +40,7 @@ from penstock.pipeline.training.run_folder import (
     open_run_folder,
     write_whole,
 )
-from penstock.pipeline.training.settings import TrainerSettings
+from penstock.pipeline.training.settings import TrainerSettings, monitored
 
 _log = logging.getLogger(__name__)
 
@@ -52,8 +52,9 @@ def train(config: Mapping[str, Any]) -> dict[str, Any]:
         config: Plain and checked, as `penstock.compose` gives it.
 
     Returns:
-        Results in plain values: the validation's figures (``val/accuracy``, ...), ``epoch``,
-        ``step``, ``samples_per_s``, ``data_wait`` (a share), ``bad_samples``, ``run_dir``.
+        Results in plain values: the figures of the last validation (``val/accuracy``, ...) and of
+        the best (``best/accuracy``, ...), ``monitor``, ``best_epoch``, ``epoch``, ``step``,
+        ``samples_per_s``, ``data_wait`` (a share), ``bad_samples``, ``run_dir``.
 
     Raises:
         ValueError: The data, the checkpoint or the settings cannot be used.
@@ -93,7 +94,9 @@ def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, An
         state = RunState()
         names = [name for name, node in config["logger"].items() if node and world.is_main]
         loggers = build_loggers(config, run_dir) if names else []
-        progress = make_progress(settings.progress, settings.max_epochs, is_main=world.is_main)
+        progress = make_progress(
+            settings.progress, settings.max_epochs, settings.max_steps, is_main=world.is_main
+        )
         recorder = Recorder(
             parts,
             state,
@@ -114,7 +117,7 @@ def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, An
                 )  # fmt: skip
         if folder is not None:
             folder.write_config(config)
-            report_start(parts, world, run_dir)
+            report_start(parts, world, run_dir, config.get("run") or {})
         interrupt = stack.enter_context(Interrupt(speaks=world.is_main))
         done = fit(
             parts,
@@ -125,7 +128,7 @@ def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, An
             interrupted=lambda: interrupt.requested,
         )
         progress.close()
-        results = _results(parts, state, recorder, world)
+        results = _results(parts, state, recorder, world, settings)
         times = {"train": recorder.meter.summary(), "val": recorder.val_meter.summary()}
         if world.is_main:
             if done:
@@ -173,12 +176,18 @@ def prepare_torch(settings: TrainerSettings, device: torch.device) -> None:
     torch.backends.cudnn.benchmark = not strict
 
 
-def _results(parts: Parts, state: RunState, recorder: Recorder, world: World) -> dict[str, Any]:
+def _results(
+    parts: Parts, state: RunState, recorder: Recorder, world: World, settings: TrainerSettings
+) -> dict[str, Any]:
     loaders = [parts.train.loader, *([parts.val.loader] if parts.val is not None else [])]
     bad = sum(loader.stats.bad_samples for loader in loaders)
     speed = recorder.meter.total()
     return {
         **{f"val/{name}": value for name, value in (state.metrics or {}).items()},
+        **{f"best/{name}": value for name, value in (state.best_metrics or {}).items()},
+        "monitor": monitored(settings, state.metrics or {}),
+        **({"monitor_mode": settings.monitor_mode} if settings.monitor_mode else {}),
+        "best_epoch": state.best_epoch,
         "epoch": state.epoch,
         "step": state.step,
         **speed,

@@ -69,6 +69,7 @@ def fit(
     told = not world.is_main
 
     while not (state.closed and state.reached(settings)):
+        recorder.epoch_began()
         train.set_epoch(state.epoch if settings.overfit_batches is None else 0)
         model.train()
         recorder.meter.start()
@@ -140,6 +141,7 @@ def fit(
                 limit=settings.val_batches,
                 interrupted=interrupted,
                 meter=recorder.val_meter,
+                progress=recorder.validating,
             )
         if metrics is None:
             state.window_loss = _finite(window.item(), state)
@@ -151,17 +153,18 @@ def fit(
         if metrics:
             score, higher = _score(metrics, settings)
             best = state.is_better(score, higher=higher)
-            state.best = score if best else state.best
+            if best:
+                state.best, state.best_epoch, state.best_metrics = score, state.epoch + 1, metrics
             state.metrics = metrics
             figures |= {f"val/{name}": value for name, value in metrics.items()}
-            recorder.validated(metrics)
+        recorder.epoch_ended(metrics, best=best)
         if figures:
             recorder.log({**figures, "lr": parts.lr}, validated=bool(metrics))
         if ended:
             if scheduler and parts.interval == "epoch":
                 _step_epoch(scheduler, metrics, state, settings)
             state.epoch, state.batch = state.epoch + 1, 0
-        state.window_loss = 0.0
+        state.window_loss, state.epoch_loss, state.epoch_steps = 0.0, 0.0, 0
         state.closed = True
         recorder.save(best=best)
     return True
@@ -196,7 +199,10 @@ def _close_window(window: torch.Tensor, state: RunState) -> dict[str, float]:
     """The mean loss since the last line in the metrics, if there were steps."""
     if not state.window_steps:
         return {}
-    mean = _finite(window.item(), state) / state.window_steps
+    loss = _finite(window.item(), state)
+    mean = loss / state.window_steps
+    state.epoch_loss += loss
+    state.epoch_steps += state.window_steps
     window.zero_()
     state.window_steps = 0
     return {"train/loss": mean}

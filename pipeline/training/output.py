@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -67,7 +69,15 @@ class StandardOutput(logging.Handler):
 
 
 def print_line(text: str) -> None:
-    """Print a line; when nobody reads any more (``| head``), training goes on without."""
+    """Print a line, on a terminal broken between words.
+
+    When nobody reads any more (``| head``), training goes on without.
+    """
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        broken = textwrap.TextWrapper(width, subsequent_indent=" " * 6, break_on_hyphens=False)
+        broken.break_long_words = broken.drop_whitespace = False
+        text = "\n".join(row.rstrip() for row in broken.wrap(text)) if len(text) > width else text
     try:
         print(text, flush=True)
     except BrokenPipeError:

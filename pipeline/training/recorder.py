@@ -25,8 +25,8 @@ from penstock.pipeline.training.checkpoint import (
 )
 from penstock.pipeline.training.distributed import World
 from penstock.pipeline.training.given_values import load_with_given
-from penstock.pipeline.training.parts import Parts
-from penstock.pipeline.training.report import Meter, Progress
+from penstock.pipeline.training.parts import Parts, num_batches_of
+from penstock.pipeline.training.report import Meter, Progress, duration, epoch_of
 from penstock.pipeline.training.settings import TrainerSettings
 
 _log = logging.getLogger(__name__)
@@ -70,6 +70,7 @@ class Recorder:
         self._loggers = loggers
         self._progress = progress
         self._saved_s = time.monotonic()
+        self._began_s = self._saved_s
         self._loss: float | None = None
 
     def log(
@@ -101,12 +102,32 @@ class Recorder:
             figures["loss"] = self._loss
         self._progress.step(self._state, self._parts.num_batches, figures)
 
-    def validated(self, metrics: Mapping[str, float]) -> None:
-        """Tell the user the figures of a validation."""
-        figures = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-        _log.info(
-            "epoch %d  step %d  validation: %s", self._state.epoch + 1, self._state.step, figures
-        )
+    def validating(self, done: int) -> None:
+        """So many batches of a validation are done."""
+        assert self._parts.val is not None
+        total, limit = num_batches_of(self._parts.val.loader), self._settings.val_batches
+        total = total if limit is None or total is None else min(limit, total)
+        self._progress.validating(self._state, done, total)
+
+    def epoch_began(self) -> None:
+        """An epoch, or what is left of it, begins."""
+        self._began_s = time.monotonic()
+
+    def epoch_ended(self, metrics: Mapping[str, float], *, best: bool) -> None:
+        """Tell the user what came out of an epoch.
+
+        Args:
+            metrics: Figures of its validation, if it was validated.
+            best: Whether it is the best so far.
+        """
+        state, said = self._state, [epoch_of(self._state, self._settings.max_epochs)]
+        if state.epoch_steps:
+            said.append(f"train loss {state.epoch_loss / state.epoch_steps:.4g}")
+        said += [
+            f"{'val ' * (name == 'loss')}{name} {value:.4g}" for name, value in metrics.items()
+        ]
+        said += [f"lr {self._parts.lr:.3g}", duration(time.monotonic() - self._began_s)]
+        _log.info("%s", "  ".join([*said, "best"] if best else said))
 
     def save_due(self) -> bool:
         """Whether a checkpoint within the epoch is due after the step about to be made."""

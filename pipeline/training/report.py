@@ -25,8 +25,9 @@ _FIGURES_EVERY_S = 0.5
 _WIDE = 80  # columns that the whole bar fits in
 
 
-def report_start(parts: Parts, world: World, run_dir: Path) -> None:
-    """Say what is about to be trained, on what, and where."""
+def report_start(parts: Parts, world: World, run_dir: Path, run: Mapping[str, Any]) -> None:
+    """Say what is about to be trained, on what, and where, and what the run is called."""
+    called = [str(name) for name in (run.get("name"), *(run.get("tags") or ())) if name]
     model_size = sum(parameter.numel() for parameter in parts.model.parameters())
     batch_size = parts.train.loader.batch_size
     lines = {
@@ -35,7 +36,7 @@ def report_start(parts: Parts, world: World, run_dir: Path) -> None:
         "batch": _batch(batch_size, world.size),
         "model": f"{type(parts.model).__name__}, {model_size:,} parameters",
         "on": _device(world),
-        "run": str(run_dir),
+        "run": " ".join([str(run_dir), *([f"({', '.join(called)})"] if called else [])]),
     }
     for name, text in lines.items():
         if text:
@@ -112,19 +113,27 @@ def report_end(
         _log.info(
             "stopped at step %d; go on with trainer.resume=%s", results["step"], results["run_dir"]
         )
-    figures = [
-        f"{name[4:]} {value:.2%}" if name.endswith("accuracy") else f"{name[4:]} {value:.4g}"
-        for name, value in results.items()
-        if name.startswith("val/")
-    ]
+    last, best = _told(results, "val/"), _told(results, "best/")
+    is_last = results.get("best_epoch") == results["epoch"]
     lines = {
-        "result": ", ".join(figures) or "not validated",
+        "result": f"{last}, the best epoch" if last and is_last else last or "not validated",
+        **({"best": f"{best}, of epoch {results['best_epoch']}"} if best and not is_last else {}),
         **_speeds(times),
         "bad": f"{results['bad_samples']} bad samples",
         "outputs": str(results["run_dir"]),
     }
     for name, text in lines.items():
         _log.info("%-10s %s", name, text)
+
+
+def _told(results: Mapping[str, Any], start: str) -> str:
+    figures = {
+        name.removeprefix(start): value for name, value in results.items() if name.startswith(start)
+    }
+    return ", ".join(
+        f"{name} {value:.2%}" if name.endswith("accuracy") else f"{name} {value:.4g}"
+        for name, value in figures.items()
+    )
 
 
 def _speeds(times: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
@@ -167,18 +176,25 @@ class Progress:
             figures: ``samples_per_s``, ``data_wait`` (a share), and ``loss`` once there is one.
         """
 
+    def validating(self, state: RunState, done: int, num_batches: int | None) -> None:
+        """Show how far a validation is."""
+
     def close(self) -> None:
         """Leave the screen as it was."""
 
 
 def make_progress(
-    kind: Literal["auto", "bar", "lines", "off"], max_epochs: int | None, *, is_main: bool
+    kind: Literal["auto", "bar", "lines", "off"],
+    max_epochs: int | None,
+    max_steps: int | None = None,
+    *,
+    is_main: bool,
 ) -> Progress:
     """The kind of progress that fits where standard output goes."""
     if not is_main or kind == "off":
         return Progress()
     if kind == "bar" or (kind == "auto" and sys.stdout.isatty()):
-        return Bar(max_epochs)
+        return Bar(max_epochs, max_steps)
     return Lines(max_epochs)
 
 
@@ -195,24 +211,25 @@ class Lines(Progress):
             return
         self._next_s = time.monotonic() + _LINE_EVERY_S
         batch = f"batch {state.batch}" + (f"/{num_batches}" if num_batches else "")
-        print_line(f"{_epoch(state, self._max_epochs)}  {batch}  {_speed(figures)}")
+        print_line(f"{epoch_of(state, self._max_epochs)}  {batch}  {_speed(figures)}")
 
 
 class Bar(Progress):
-    """A progress bar of the epoch, with speed, loss and waiting beside it.
+    """A progress bar of the epoch, with loss, speed and waiting, and the time left for the run.
 
     On a narrow terminal: epoch, batch and loss.
     """
 
-    def __init__(self, max_epochs: int | None) -> None:
+    def __init__(self, max_epochs: int | None, max_steps: int | None = None) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
         from rich.progress import Progress as RichProgress
 
-        self._max_epochs = max_epochs
+        self._max_epochs, self._max_steps = max_epochs, max_steps
+        self._began: tuple[float, float] | None = None  # the share of the run, and when
         console = Console(highlight=False)
         self._narrow = console.width < _WIDE
-        between = (BarColumn(bar_width=12), MofNCompleteColumn(), TimeRemainingColumn(compact=True))
+        between = (BarColumn(bar_width=8), MofNCompleteColumn())
         self._bar: Any = RichProgress(
             TextColumn("{task.description}"),
             *(between[1:2] if self._narrow else between),
@@ -229,16 +246,46 @@ class Bar(Progress):
         changes: dict[str, Any] = {"completed": state.batch, "total": num_batches}
         if time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + _FIGURES_EVERY_S
-            changes["figures"] = _loss(figures) if self._narrow else _speed(figures, "data wait")
-            changes["description"] = _epoch(state, self._max_epochs)
+            changes["figures"] = _loss(figures)
+            if not self._narrow:
+                changes["figures"] = f"{_speed(figures, 'wait')}  {self._left(state, num_batches)}"
+            changes["description"] = epoch_of(state, self._max_epochs)
         self._bar.update(self._task, **changes)
+
+    def validating(self, state: RunState, done: int, num_batches: int | None) -> None:
+        """Move the bar, which is the validation's until the next step."""
+        what, self._next_s = epoch_of(state, self._max_epochs), 0.0
+        self._bar.update(
+            self._task, completed=done, total=num_batches, description=what, figures="validation"
+        )
+
+    def _left(self, state: RunState, num_batches: int | None) -> str:
+        """Time left for the run, by the share of it that is done; nothing if that is not known."""
+        shares = [state.step / self._max_steps] if self._max_steps else []
+        if self._max_epochs and num_batches:
+            shares.append((state.epoch + state.batch / num_batches) / self._max_epochs)
+        if not shares:
+            return ""
+        share, now = max(shares), time.monotonic()
+        self._began = self._began or (share, now)
+        done, seconds = share - self._began[0], now - self._began[1]
+        return f"{duration(seconds * (1 - share) / done)} left" if done > 0 else ""
 
     def close(self) -> None:
         """Take the bar away."""
         self._bar.stop()
 
 
-def _epoch(state: RunState, max_epochs: int | None) -> str:
+def duration(seconds: float) -> str:
+    """A time to read: ``12 s``, ``3:25 min``, ``2:03 h``."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    high, low = divmod(round(seconds) if seconds < 6000 else round(seconds / 60), 60)
+    return f"{high}:{low:02} {'min' if seconds < 6000 else 'h'}"
+
+
+def epoch_of(state: RunState, max_epochs: int | None) -> str:
+    """Name the epoch that a run is in."""
     return f"epoch {state.epoch + 1}" + (f"/{max_epochs}" if max_epochs else "")
 
 

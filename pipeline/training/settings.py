@@ -98,6 +98,20 @@ class TrainerSettings:
         return _least(self.limit_val_batches, self.overfit_batches)
 
 
+@register("settings", "run")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """What a run is called, for `penstock runs`; it changes nothing else.
+
+    Attributes:
+        name: A name.
+        tags: Words to find it by.
+    """
+
+    name: str | None = None
+    tags: list[str] | None = None
+
+
 def _least(*limits: int | None) -> int | None:
     return min((limit for limit in limits if limit is not None), default=None)
 

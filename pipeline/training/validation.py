@@ -32,6 +32,7 @@ def validate(
     interrupted: Callable[[], bool],
     meter: Meter,
     by_class: bool = False,
+    progress: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Any] | None:
     """Loss and metrics over the valid rows of all ranks.
 
@@ -47,6 +48,7 @@ def validate(
         interrupted: Whether to break off; asked on every rank after each batch.
         meter: Counts the samples and the time.
         by_class: Take a `ClassTask`'s figures by class too.
+        progress: Is told how many batches are done.
 
     Returns:
         ``loss``, if there is one, the task's metrics, and those of each source of a mix as
@@ -64,7 +66,8 @@ def validate(
     try:
         batches.set_epoch(0)
         meter.start()
-        for batch in islice(iter(batches), limit):
+        for done, batch in enumerate(islice(iter(batches), limit)):
+            progress(done)
             with precision():
                 outputs = model(batch)
                 loss = loss_if_any(task, outputs, batch)

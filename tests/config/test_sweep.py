@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import re
+import sys
 
 import pytest
 
@@ -66,6 +69,33 @@ def test_a_value_that_only_one_option_takes_is_found_before_the_first_job(folder
 def test_the_trap_of_a_swept_group_with_a_value_of_its_options(folder):
     assert main("sweep_job.train", ["-m", "sampler=weighted", "sampler.num_samples=3,4"]) == 0
     assert [config["sampler"]["num_samples"] for config in seen(folder)] == [3, 4]
+
+
+def test_the_table_fits_80_columns_with_the_best_first_and_a_file_has_all(
+    folder, capsys, monkeypatch
+):
+    (folder / "sweep_job.py").write_text(
+        "def train(config):\n"
+        "    if config['seed'] == 3:\n        raise ValueError('no such luck')\n"
+        "    best = {1: 0.5, 2: 0.75}[config['seed']]\n"
+        "    return {'monitor': 'accuracy', 'best/accuracy': best, 'best_epoch': 4,\n"
+        "            'val/accuracy': 0.25, 'run_dir': 'x' * 90}\n"
+    )
+    monkeypatch.setattr("sys.modules", {k: v for k, v in sys.modules.items() if k != "sweep_job"})
+    assert main("sweep_job.train", ["-m", "seed=1,2,3", "trainer.max_epochs=7"]) == 1
+    out = capsys.readouterr().out
+    for seed in (1, 2, 3):  # each job says what it is
+        assert re.search(rf"job {seed - 1}: .*\bseed={seed}\b.*max_epochs=7|max_epochs=7 .*", out)
+    table = out[out.index("3 jobs, the best first") :].splitlines()
+    rows = [line.split() for line in table if line[:4].strip().isdigit()]
+    assert rows == [["1", "2", "0.75", "4", "0.25"], ["0", "1", "0.5", "4", "0.25"], ["2", "3"]]
+    assert max(map(len, table[:-2])) <= 80
+    assert "job 2 failed: ValueError: no such luck" in out
+    [file] = folder.glob("outputs/*/sweep-*.csv")
+    with file.open() as text:
+        written = list(csv.DictReader(text))
+    assert [row["seed"] for row in written] == ["1", "2", "3"]
+    assert written[1]["run_dir"] == "x" * 90 and written[2]["error"] == "ValueError: no such luck"
 
 
 def test_a_failed_job_stops_no_other(folder, capsys):

@@ -1,6 +1,7 @@
 """A training run from its config to its folder: what it leaves, repeats and refuses."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -147,3 +148,24 @@ def test_a_run_that_never_began_leaves_no_folder(tmp_path, monkeypatch):
             job.train(config_of(tmp_path / "other"))
     assert [str(path) for path in tmp_path.glob("*/*")] == [done]
     assert list((tmp_path / "other").iterdir()) == []
+
+
+def test_an_epoch_has_a_line_and_the_best_one_is_named_at_the_end(tmp_path, capsys):
+    results = job.train(config_of(tmp_path, {"max_epochs": 4, "log_every": 2}, lr=0.15))
+    out = capsys.readouterr().out
+    lines = [line for line in out.splitlines() if line.startswith("epoch ") and "lr" in line]
+    assert [line.split("  ")[0] for line in lines] == [f"epoch {n}/4" for n in (1, 2, 3, 4)]
+    folder = Path(results["run_dir"])
+    validated = [row for row in rows(folder) if row["val/accuracy"]]
+    for line, row in zip(lines, validated, strict=True):
+        assert f"val loss {float(row['val/loss']):.4g}  accuracy" in line
+        assert re.search(r"train loss [\d.]+  .*lr [\d.e-]+  \d+ s", line)
+    first = [float(row["train/loss"]) for row in rows(folder)[:3]]
+    assert f"train loss {sum(first) / 3:.4g}" in lines[0]
+    best = max(validated, key=lambda row: float(row["val/accuracy"]))
+    assert results["best_epoch"] == int(best["epoch"]) + 1
+    assert checkpoint(folder, "best.pt")["state"]["best_epoch"] == results["best_epoch"]
+    assert results["best/accuracy"] == float(best["val/accuracy"])
+    assert lines[results["best_epoch"] - 1].endswith("  best")
+    end = f"of epoch {results['best_epoch']}" if results["best_epoch"] < 4 else "the best epoch"
+    assert end in out
