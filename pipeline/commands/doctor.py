@@ -15,7 +15,7 @@ from importlib import metadata
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.registry import register
+from penstock.core.registry import find, register
 from penstock.core.user_errors import program_of
 
 if TYPE_CHECKING:
@@ -164,14 +164,29 @@ def _print_equality(config: dict[str, Any], batches: int) -> int:
         table.add_row(name, *counts, result, f"{time.perf_counter() - start:.1f}")
     Console(file=sys.stdout).print(table)
     if different:
+        names = " or ".join(_of_user(config)) or "None of the components is yours, and one"
         print(
-            "The same position gave other data. A component of yours draws from a global random "
-            "state or keeps state between samples: take randomness from `rng`, or register it "
-            "with global_random=True."
+            f"The same position gave other data. {names} draws from a global random state or "
+            f"keeps state between samples: take randomness from `rng`, or register it with "
+            f"global_random=True."
         )
     if not different and not refused:
         print(f"all are equal; compared in {time.perf_counter() - begin:.0f} s")
     return 1 if different else 0
+
+
+def _of_user(node: Any, key: str = "") -> Iterator[str]:
+    """Name the user's own components in a config, with where they stand and are defined."""
+    if not isinstance(node, Mapping):
+        return
+    target = str(node.get("_target_"))
+    component = find(target)
+    if component is not None and not component.target.__module__.startswith("penstock."):
+        yield f"{key} ({target}, {component.origin})"
+    if target in ("dataset/torch", "sampler/torch"):
+        yield f"{key}.target ({node['target']})"
+    for name, value in node.items():
+        yield from _of_user(value, f"{key}.{name}" if key else str(name))
 
 
 def _compare(reference: list[Given], given: list[Given], *, joined: bool) -> str:

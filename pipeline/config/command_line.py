@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from penstock.core.user_errors import is_explained, program_of
 from penstock.pipeline.config.composition import Composer, composer_for
-from penstock.pipeline.config.errors import ConfigError, Problem, is_first_rank, nearest
+from penstock.pipeline.config.errors import ConfigError, Problem, is_first_rank, nearest, tell
 from penstock.pipeline.config.job import locate, print_config, read_job
 from penstock.pipeline.config.overrides import naming_files
 
@@ -142,13 +142,12 @@ def _run(
         result = (locate(job) if isinstance(job, str) else job)(config)
         return result if command is not None and isinstance(result, int) else 0
     except ConfigError as error:
-        if is_first_rank():
-            print(error, file=sys.stderr)
+        tell(str(error), of_all_ranks=True)
         return CONFIG_ERROR
     except (ValueError, OSError) as error:
         if not is_explained(error):
             raise
-        print(f"error: {error}", file=sys.stderr)
+        tell(f"error: {error}")
         return FAILED
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
+import sys
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +63,32 @@ def listing(names: Iterable[str], limit: int = 12) -> str:
 def is_first_rank() -> bool:
     """Tell whether this process speaks for all that torchrun has started."""
     return os.environ.get("RANK", "0") == "0"
+
+
+_TORCHRUN_ENDS_S = 3.0
+
+
+def tell(text: str, *, of_all_ranks: bool = False) -> None:
+    """Print an error; under torchrun it is the cause that the summary ends with, and said once.
+
+    What torchrun prints of itself cannot be kept back, and comes behind all that a rank prints.
+
+    Args:
+        text: What to say.
+        of_all_ranks: Every rank has found it: the first one tells.
+    """
+    if of_all_ranks and not is_first_rank():
+        leave_it_to_another()
+        if "TORCHELASTIC_RUN_ID" not in os.environ:
+            return
+    if not (file := os.environ.get("TORCHELASTIC_ERROR_FILE")):
+        print(text, file=sys.stderr)
+        return
+    more = {"py_callstack": text, "timestamp": str(int(time.time()))}
+    Path(file).write_text(json.dumps({"message": {"message": text, "extraInfo": more}}))
+
+
+def leave_it_to_another() -> None:
+    """Wait, under torchrun, to be ended: the rank that ends first is the cause in its summary."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        time.sleep(_TORCHRUN_ENDS_S)

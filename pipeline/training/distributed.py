@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from penstock.pipeline.config.errors import leave_it_to_another
+
 T = TypeVar("T")
 _OTHERS_SPEAK_S = 3.0
 
@@ -111,6 +113,7 @@ def joined(device: str, timeout_s: float) -> Iterator[World]:
         where = local_device(device, int(os.environ.get("LOCAL_RANK", 0)))
     except ValueError:
         if rank and not torch.cuda.device_count():  # rank 0 has the same error, and tells it
+            leave_it_to_another()
             raise SystemExit(1) from None
         raise
     if size == 1:
@@ -183,6 +186,7 @@ def _told_once(world: World, error: Exception) -> BaseException:
         if world.device.type == "cpu":  # with NCCL this could wait for the device
             dist.destroy_process_group()  # ends the waiting of the others
         if first != str(world.rank):
+            leave_it_to_another()
             return SystemExit(1)
     except (RuntimeError, OSError):  # the store was rank 0's, and rank 0 is gone
         pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import subprocess
@@ -323,3 +324,30 @@ def test_a_setting_of_a_command_chooses_an_option_and_knows_its_arguments(tmp_pa
     shown = yaml.safe_load(mine.stdout)
     assert (shown["pack"]["to"], shown["writer"]["part_records"]) == ("mine", 9)
     assert "writer: " in run("writer=lmdb", cwd=tmp_path).stderr, "train.py has no use for it"
+
+
+def test_under_torchrun_a_mistake_is_the_cause_that_its_summary_ends_with(
+    tmp_path, monkeypatch, capsys
+):
+    from penstock.pipeline.config import command_line, errors
+
+    waited = []
+    monkeypatch.setattr(errors.time, "sleep", waited.append)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    for rank in ("0", "1"):
+        file = tmp_path / f"{rank}.json"
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(file))
+        assert command_line.main("a.job", ["sampler=wheighted"]) == 2
+        message = json.loads(file.read_text())["message"]
+        assert "type sampler=weighted" in message["extraInfo"]["py_callstack"]
+        assert int(message["extraInfo"]["timestamp"]) > 0
+    assert len(waited) == 1  # torchrun ends rank 1 while it waits, once rank 0 has told
+    assert capsys.readouterr().err == ""
+    for name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"):
+        monkeypatch.delenv(name)
+    assert command_line.main("a.job", ["sampler=wheighted"]) == 2
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("RANK", "0")
+    assert command_line.main("a.job", ["sampler=wheighted"]) == 2
+    assert capsys.readouterr().err.count("type sampler=weighted") == 1

@@ -55,6 +55,7 @@ def test_an_impure_component_is_found_out(name, photos, capsys):
     assert code == 1, output
     assert " of 3 batches differ" in output
     assert "all are equal" not in output
+    assert f"augment.train.impure (transform/{name}, " in output and "components.py" in output
     assert "draws from a global random state or keeps state" in output
 
 
