@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import csv
 import fcntl
-import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from penstock.core.registry import register
 from penstock.pipeline.config.job import SAVED
@@ -32,33 +30,12 @@ class RunsSettings:
     tag: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A run as it lies on the disk.
+class _Run(NamedTuple):
+    """A row of the table, and by what it is sorted."""
 
-    Attributes:
-        folder: Its folder.
-        name: What it is called, or nothing.
-        tags: Its tags.
-        state: ``done``, ``running`` or ``stopped``.
-        epochs: Epochs made, of how many.
-        monitor: The figure that is watched.
-        best: Its best value; None: none.
-        best_epoch: The epoch that has it, counted from 1.
-        last: Its last value.
-        mode: Whether more or less of it is better.
-    """
-
-    folder: Path
-    name: str
-    tags: tuple[str, ...]
-    state: str
-    epochs: str
-    monitor: str
-    best: float | None
-    best_epoch: int | None
-    last: float | None
-    mode: Literal["max", "min"]
+    cells: tuple[str, ...]
+    tags: list[str]
+    order: dict[str, Any]
 
 
 def run(config: dict[str, Any]) -> int:
@@ -70,52 +47,38 @@ def run(config: dict[str, Any]) -> int:
     from penstock.pipeline.build import build_settings
 
     settings: RunsSettings = build_settings(config["runs"])
-    roots = [Path(settings.path)] if settings.path else [Path(config["outputs"])]
+    roots = [Path(settings.path or config["outputs"])]
     if settings.path and not roots[0].is_dir():
         raise ValueError(f"runs.path: there is no folder {settings.path!r}; type runs.path=outputs")
-    elif not settings.path and Path("multirun").is_dir():  # of Hydra's own sweeps
+    if not settings.path and Path("multirun").is_dir():  # of Hydra's own sweeps
         roots.append(Path("multirun"))
+    # Folders with a saved config, and those of a day that have none.
+    found = {file.parent for root in roots for file in root.rglob(SAVED)}
+    found |= {path for root in roots for path in root.glob("????-??-??/*") if path.is_dir()}
     runs, skipped = [], 0
-    for folder in (found for root in roots for found in _folders(root)):
+    for folder in sorted(found, reverse=True):
         try:
-            runs.append(read_run(folder))
+            runs.append(_read(folder))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             skipped += 1
     runs = [each for each in runs if settings.tag is None or settings.tag in each.tags]
-    runs.sort(key=lambda each: each.folder, reverse=True)
-    if settings.sort == "name":
-        runs.sort(key=lambda each: (not each.name, each.name))
-    elif settings.sort != "time":
-        runs.sort(key=lambda each: rank(getattr(each, settings.sort), each.mode))
-    table = Table(box=SIMPLE, padding=(0, 1), pad_edge=False)
+    if settings.sort != "time":
+        runs.sort(key=lambda each: each.order[settings.sort])
+    table = Table(box=SIMPLE, pad_edge=False)
     for heading in ("run", "name", "tags", "state", "epochs", "best", "at", "last", "of"):
         table.add_column(heading, justify="right" if heading in ("best", "at", "last") else "left")
     for each in runs:
-        told = "" if each.best_epoch is None else str(each.best_epoch)
-        row = (str(each.folder), each.name, ", ".join(each.tags), each.state, each.epochs)
-        table.add_row(*row, figure(each.best), told, figure(each.last), each.monitor)
+        table.add_row(*each.cells)
     console = Console(highlight=False)
     if runs:
         Console(highlight=False, width=None if console.is_terminal else 200).print(table)
-    where = ", ".join(str(root) for root in roots)
-    print(f"{len(runs)} run{'s' * (len(runs) != 1)} below {where}"
-          + (f"; {skipped} skipped: damaged, or no run's" if skipped else ""))  # fmt: skip
+    more = f"; {skipped} skipped: damaged, or no run's" if skipped else ""
+    print(f"{len(runs)} run{'s' * (len(runs) != 1)} below {', '.join(map(str, roots))}{more}")
     return 0
 
 
-def _folders(root: Path) -> Iterator[Path]:
-    """Find what may be runs: folders with a saved config, and those of a day that have none."""
-    found = {file.parent for file in root.rglob(SAVED)}
-    found |= {folder for folder in root.glob("????-??-??/*") if folder.is_dir()}
-    return iter(sorted(found))
-
-
-def read_run(folder: Path) -> Run:
-    """Read what a run's folder says.
-
-    Raises:
-        ValueError: It is damaged, or no run's; also OSError, KeyError, TypeError, AttributeError.
-    """
+def _read(folder: Path) -> _Run:
+    """Read what a run's folder says; raises whatever what is damaged, or no run's, leads to."""
     import yaml
 
     try:
@@ -123,48 +86,32 @@ def read_run(folder: Path) -> Run:
     except yaml.YAMLError as error:
         raise ValueError(f"{folder / SAVED} is damaged") from error
     trainer, called = config["trainer"], config.get("run") or {}
-    rows = _rows(folder / "metrics.csv")
-    summary = folder / "summary.json"
-    result = json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else {}
-    known = {name[4:] for row in rows for name in row if name.startswith("val/")}
-    name = str(trainer.get("monitor") or ("accuracy" if "accuracy" in known else "loss"))
-    name = name.removeprefix("val/").removeprefix("val_")
+    rows: list[dict[str, str]] = []
+    if (file := folder / "metrics.csv").exists():
+        rows = list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))
+    known = "accuracy" if any(row.get("val/accuracy") for row in rows) else "loss"
+    name = str(trainer.get("monitor") or known).removeprefix("val/").removeprefix("val_")
+    seen = [(float(v), int(row["epoch"]) + 1) for row in rows if (v := row.get(f"val/{name}"))]
     mode = trainer.get("monitor_mode") or better(name)
-    column = f"val/{name}"
-    seen = [(float(row[column]), int(row["epoch"]) + 1) for row in rows if row.get(column)]
-    best, epoch = min(seen, key=lambda each: rank(each[0], mode), default=(None, None))
-    done = result["epoch"] if result else max((int(row["epoch"]) for row in rows), default=0)
-    state = "done" if result else "running" if _is_locked(folder / ".lock") else "stopped"
-    return Run(
-        folder=folder,
-        name=str(called.get("name") or ""),
-        tags=tuple(map(str, called.get("tags") or ())),
-        state=state,
-        epochs=f"{done}/{trainer['max_epochs']}" if trainer.get("max_epochs") else str(done),
-        monitor=name if seen else "",
-        best=best,
-        best_epoch=epoch,
-        last=seen[-1][0] if seen else None,
-        mode=mode,
-    )
-
-
-def _rows(file: Path) -> list[dict[str, str]]:
-    if not file.exists():
-        return []
-    with file.open(newline="", encoding="utf-8") as text:
-        return list(csv.DictReader(text))
+    best, epoch = min(seen, key=lambda each: rank(each[0], mode), default=(None, ""))
+    last, done = seen[-1] if seen else (None, 0)
+    state = "running" if _is_locked(folder / ".lock") else "stopped"
+    if (folder / "summary.json").exists():
+        state = "done"
+    title, tags = str(called.get("name") or ""), [str(tag) for tag in called.get("tags") or ()]
+    epochs = f"{done}/{trainer.get('max_epochs') or 'any'}"
+    cells = (str(folder), title, ", ".join(tags), state, epochs, figure(best), str(epoch))
+    order = {"name": (not title, title), "best": rank(best, mode), "last": rank(last, mode)}
+    return _Run((*cells, figure(last), name * bool(seen)), tags, order)
 
 
 def _is_locked(file: Path) -> bool:
-    """Whether a process trains in the folder of this lock, which is only looked at."""
-    if not file.exists():
-        return False
-    with file.open() as lock:
-        try:
+    """Tell whether a process trains in the folder of this lock, which is only looked at."""
+    try:
+        with file.open() as lock:
             fcntl.lockf(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:  # a file system without locks
-            pass
+    except BlockingIOError:
+        return True
+    except OSError:  # there is none, or the file system has no locks
+        pass
     return False

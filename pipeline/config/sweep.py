@@ -9,6 +9,7 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -32,7 +33,7 @@ from penstock.pipeline.config.discovery import load_all
 from penstock.pipeline.config.errors import ConfigError, Problem, is_first_rank
 from penstock.pipeline.config.job import Job, check_config, locate, print_config, read_job
 from penstock.pipeline.config.overrides import parse, quote
-from penstock.pipeline.schedulers.units import better, rank
+from penstock.pipeline.schedulers.units import rank
 
 _KEYS = ("hydra.", "hydra/")
 _PLUGINS = ("hydra_plugins.", "hydra._internal.core_plugins.")
@@ -75,8 +76,8 @@ def sweep(
     results = _launch(master, jobs, composer, job)
 
     if prints:
-        print_table(swept, results)
         file = _write_csv(swept, results, Path(jobs[0].config["outputs"]))
+        print_table(swept, results)
         print(f"all figures of the jobs: {file}")
     return 1 if failed_jobs(results) else 0
 
@@ -231,7 +232,8 @@ def run_job(config: DictConfig, *, job: str, search: tuple[str, ...] = ()) -> An
     if is_first_rank():
         hydra = HydraConfig.get()
         typed = " ".join(text.lstrip("+") for text in hydra.overrides.task)
-        print(f"job {hydra.job.num}: {typed}", flush=True)
+        with suppress(BrokenPipeError):  # nobody reads any more, and the job goes on
+            print(f"job {hydra.job.num}: {typed}", flush=True)
     load_all(list(config.get("imports") or ()))
     return locate(job)(check_config(config))
 
@@ -251,27 +253,17 @@ def print_table(
     from rich.table import Table
 
     figures = [result if isinstance(result, Mapping) else {} for result in results]
-    watched = list(dict.fromkeys(each["monitor"] for each in figures if "monitor" in each))
-    names = {f"best {name}": f"best/{name}" for name in watched}
-    names |= {"of epoch": "best_epoch"} if watched else {}
-    names |= {f"last {name}": f"val/{name}" for name in watched}
-    if not watched:
-        numbers = [k for each in figures for k, v in each.items() if isinstance(v, int | float)]
-        names = {name: name for name in numbers}
+    told = next((each for each in figures if "monitor" in each), {})
+    name, mode = told.get("monitor"), told.get("monitor_mode", "max")
+    names = {f"best {name}": f"best/{name}", "of epoch": "best_epoch", "last": f"val/{name}"}
+    if not told:
+        names = {k: k for each in figures for k, v in each.items() if isinstance(v, int | float)}
     keys = varied_keys(swept)
     last = [key.rpartition(".")[2] for key in keys]
-    short = [name if last.count(name) == 1 else key for name, key in zip(last, keys, strict=True)]
-    order = list(range(len(results)))
-    if len(watched) == 1:
-        [name] = watched
-        mode = next((each["monitor_mode"] for each in figures if "monitor_mode" in each), None)
-        order = sorted(
-            order, key=lambda job: rank(figures[job].get(f"best/{name}"), mode or better(name))
-        )
+    short = [end if last.count(end) == 1 else key for end, key in zip(last, keys, strict=True)]
+    order = sorted(range(len(swept)), key=lambda job: rank(figures[job].get(f"best/{name}"), mode))
     count = "1 job" if len(results) == 1 else f"{len(results)} jobs"
-    table = Table(
-        title=f"{count}, the best first" if watched else count, box=SIMPLE, padding=(0, 1)
-    )
+    table = Table(title=f"{count}, the best first" if told else count, box=SIMPLE)
     for heading in ["job", *short]:
         table.add_column(heading, overflow="fold")
     for heading in names:

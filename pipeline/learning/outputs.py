@@ -65,7 +65,7 @@ def output_of(outputs: Any, name: str, *, task: str, expected: str) -> Any:
     return outputs[name]
 
 
-def logits_of(outputs: Any, *, task: str, shape: tuple[int | str, ...]) -> torch.Tensor:
+def logits_of(outputs: Any, *, task: str, shape: Sequence[Any]) -> torch.Tensor:
     """Take the logits: all that a model gives, or what it calls so in a dict.
 
     Args:
@@ -81,9 +81,9 @@ def logits_of(outputs: Any, *, task: str, shape: tuple[int | str, ...]) -> torch
     if isinstance(outputs, Mapping):
         expected = f"{wanted}, or a dict that has them as 'logits'"
         logits = output_of(outputs, "logits", task=task, expected=expected)
-    size: tuple[Any, ...] = getattr(logits, "shape", ())
+    size: list[int] = list(getattr(logits, "shape", ()))
     if len(size) != len(shape) or size[1] < shape[1]:
-        given = f"logits {list(size)}" if size else type(logits).__name__
+        given = f"logits {size}" if size else type(logits).__name__
         raise ValueError(
             f"task {task}: the model gave {given}, expected {wanted}; take a model for this task "
             f"(model=small_cnn classifies, model=segmenter gives each pixel a class), or another "

@@ -21,6 +21,7 @@ import torch
 
 from penstock.pipeline.build import build_loggers, build_settings
 from penstock.pipeline.config.combinations import task_classes
+from penstock.pipeline.schedulers.units import better
 from penstock.pipeline.training.checkpoint import (
     CheckpointFolder,
     RunState,
@@ -182,11 +183,12 @@ def _results(
     loaders = [parts.train.loader, *([parts.val.loader] if parts.val is not None else [])]
     bad = sum(loader.stats.bad_samples for loader in loaders)
     speed = recorder.meter.total()
+    watched = monitored(settings, state.metrics or {})
     return {
         **{f"val/{name}": value for name, value in (state.metrics or {}).items()},
         **{f"best/{name}": value for name, value in (state.best_metrics or {}).items()},
-        "monitor": monitored(settings, state.metrics or {}),
-        **({"monitor_mode": settings.monitor_mode} if settings.monitor_mode else {}),
+        "monitor": watched,
+        "monitor_mode": settings.monitor_mode or better(watched),
         "best_epoch": state.best_epoch,
         "epoch": state.epoch,
         "step": state.step,

@@ -51,7 +51,7 @@ def test_runs_are_listed_with_what_came_out(outputs, capsys):
     day = f"{outputs}/2026-01-02"
     assert rows == [
         [f"{day}/12-00-00", "a", "name", "done", "2/3", "0.125", "2", "0.125", "loss"],
-        [f"{day}/11-00-00", "stopped", "9/3", "0.625", "1", "0.625", "accuracy"],
+        [f"{day}/11-00-00", "stopped", "1/3", "0.625", "1", "0.625", "accuracy"],
         [f"{day}/10-00-00", "wide", "old,", "demo", "done", "3/3", "0.75", "2", "0.5", "accuracy"],
     ]
     assert "3 runs below" in out and "2 skipped" in out
