@@ -14,6 +14,8 @@ from typing import IO, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.user_errors import is_trouble
+
 _T = TypeVar("_T")
 _TRIES = 20
 # What NumPy reads of a header at most, and what stands before it.
@@ -44,6 +46,8 @@ def view_npy(data: bytes) -> NDArray[Any]:
     try:
         shape, fortran, dtype = _header(data[:end])
     except Exception as error:  # of many kinds: NumPy lets Python's own parser read it
+        if is_trouble(error):
+            raise
         said = " ".join(str(error).split())
         raise ValueError(f"is no .npy file, or a damaged one ({said})") from None
     if dtype.hasobject:
@@ -97,9 +101,12 @@ def read_npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[An
 
     def parse() -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
         file.seek(start)
-        if version == (1, 0):
-            return np.lib.format.read_array_header_1_0(file)
-        return np.lib.format.read_array_header_2_0(file)
+        try:
+            if version == (1, 0):
+                return np.lib.format.read_array_header_1_0(file)
+            return np.lib.format.read_array_header_2_0(file)
+        except (MemoryError, RecursionError):  # of Python's parser; a header has 10 kB at most
+            raise ValueError("its header is nested too deep") from None
 
     found = _parsed(parse)
     if any(length < 0 for length in found[0]):
@@ -161,6 +168,8 @@ def look_at_header(
     try:
         shape, fortran, dtype = read_npy_header(file)
     except Exception as error:  # of many kinds: NumPy lets Python's own parser read it
+        if is_trouble(error):
+            raise
         raise ValueError(
             f"{where} is no .npy file, or a damaged one ({' '.join(str(error).split())}); write it "
             f"with np.save, or {remedy}"

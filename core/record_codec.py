@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.json_text import parse_json
+
 Buffer = bytes | memoryview
 _LENGTH = struct.Struct("<I")
 _ALIGNMENT = 16
@@ -230,7 +232,7 @@ def _unpacked(view: memoryview, at: int) -> tuple[dict[str, Any], Any]:
     """The header, and the fields whose buffers begin at `at`."""
     end = len(view) - _LENGTH.size
     (length,) = _LENGTH.unpack_from(view, end)
-    header = json.loads(bytes(view[end - length : end]))
+    header = parse_json(bytes(view[end - length : end]))
     align = header.get("align", 1)
 
     def take(size_bytes: int) -> memoryview:

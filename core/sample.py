@@ -88,6 +88,18 @@ class TextColumn:
         return found
 
 
+MAX_RECORD_BYTES = 1 << 30
+"""What a record may take, unless ``dataset.max_record_bytes`` says otherwise."""
+
+
+def too_large(size_bytes: int, max_bytes: int) -> str:
+    """Say that a record has more bytes than it may."""
+    return (
+        f"has {size_bytes:,} bytes, more than dataset.max_record_bytes={max_bytes} allows; leave "
+        f"it out, or set dataset.max_record_bytes={size_bytes}"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class BadRecord:
     """A record that cannot be read; its neighbours in the same read are not affected.

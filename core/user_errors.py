@@ -1,26 +1,55 @@
-"""Errors of users: which of them a line explains, and the program that advice names."""
+"""Errors: which of them a line explains, which say nothing of the data, and what advice names."""
 
 from __future__ import annotations
 
+import errno
 import shlex
 import sys
 from pathlib import Path
 
 _ROOT = Path(__file__).parents[1]
 _OURS = tuple(f"{_ROOT / room}/" for room in ("core", "datasets", "transforms", "pipeline"))
+_PASSING = frozenset(
+    getattr(errno, name)
+    for name in (
+        "EIO EAGAIN EINTR ESTALE ETIMEDOUT EREMOTEIO EHOSTDOWN EHOSTUNREACH ENETDOWN ENETUNREACH "
+        "ENETRESET ECONNRESET ECONNREFUSED ECONNABORTED ENOTCONN EPIPE EBUSY ENOMEM EMFILE ENFILE"
+    ).split()
+)
+_NO_MEMORY = ("out of memory", "insufficient memory", "not enough memory", "cannot allocate memory")
+
+
+class ExplainedError(RuntimeError):
+    """What stops a run and is no mistake of code: its line says all."""
+
+
+def is_trouble(error: BaseException) -> bool:
+    """Tell whether an exception is of this process or its machine, and says nothing of the data.
+
+    Memory or descriptors ran out, a disk or a network failed, the interpreter itself did. Whoever
+    finds damage by exceptions of many kinds raises these: a good record that was replaced for them
+    would be another answer, and a silent one.
+    """
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in _PASSING
+    said = str(error).lower()
+    kinds = (MemoryError, SystemError, RecursionError)
+    return isinstance(error, kinds) or any(words in said for words in _NO_MEMORY)
 
 
 def is_explained(error: BaseException) -> bool:
     """Tell whether the message of an exception says all that its reader needs.
 
     So it is where our own code raised ``ValueError`` (by convention a mistake in what was given:
-    what, got, expected, remedy) and where the system refused a file. An exception out of a
-    library, a user's component or a mistake of ours needs its traceback.
+    what, got, expected, remedy) or `ExplainedError`, and where the system refused a file. An
+    exception out of a library, a user's component or a mistake of ours needs its traceback.
     """
     if error.__cause__ is not None and getattr(error.__cause__, "from_worker", False):
         return False
     if isinstance(error, OSError):
         return error.filename is not None
+    if isinstance(error, ExplainedError):
+        return True
     trace = error.__traceback__
     if not isinstance(error, ValueError) or trace is None:
         return False

@@ -21,6 +21,7 @@ from penstock.core.contracts import (
 )
 from penstock.core.cores import usable_cores
 from penstock.core.registry import register
+from penstock.core.sample import MAX_RECORD_BYTES
 from penstock.datasets.caches.cached_storage import CachedStorage, WholeImages, gives_exact_pixels
 from penstock.datasets.caches.ram import KeepStore, memory_limit
 from penstock.datasets.map_dataset import MapDataset, open_map
@@ -45,6 +46,7 @@ def open_eager(
     val_fraction: Annotated[float, Ge(0), Le(1)] = 0.2,
     val_path: str | None = None,
     test_path: str | None = None,
+    max_record_bytes: Annotated[int, Ge(1)] = MAX_RECORD_BYTES,
     keys: Mapping[str, str | None] | None = None,
     transform: Transform,
     seed: int,
@@ -60,6 +62,7 @@ def open_eager(
         val_fraction: Share of the records that validate, where the data has no split.
         val_path: Where the validation part lies, if not beside or inside of the training part.
         test_path: Where the test part lies, if not beside those.
+        max_record_bytes: A record that takes more bytes is bad, and is not read.
         keys: New field names by field name; null drops, ``"*": null`` drops all others.
         transform: The augmentation of this split.
         seed: The run's seed.
@@ -80,6 +83,7 @@ def open_eager(
         val_fraction=val_fraction,
         val_path=val_path,
         test_path=test_path,
+        max_record_bytes=max_record_bytes,
         keys=keys,
         transform=transform,
         seed=seed,

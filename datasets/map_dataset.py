@@ -30,7 +30,7 @@ from penstock.core.contracts import (
     capabilities_of,
 )
 from penstock.core.registry import register
-from penstock.core.sample import BadSample, Record, Sample, TextColumn
+from penstock.core.sample import MAX_RECORD_BYTES, BadSample, Record, Sample, TextColumn
 from penstock.core.stage_times import StageTimes
 from penstock.datasets.partners import PartnerStage
 from penstock.datasets.records.memory_index import full_index
@@ -311,6 +311,7 @@ def open_map(
     val_fraction: Annotated[float, Ge(0), Le(1)] = 0.2,
     val_path: str | None = None,
     test_path: str | None = None,
+    max_record_bytes: Annotated[int, Ge(1)] = MAX_RECORD_BYTES,
     keys: Mapping[str, str | None] | None = None,
     transform: Transform,
     seed: int,
@@ -326,6 +327,7 @@ def open_map(
         val_fraction: Share of the records that validate, where the data has no split.
         val_path: Where the validation part lies, if not beside or inside of the training part.
         test_path: Where the test part lies, if not beside those.
+        max_record_bytes: A record that takes more bytes is bad, and is not read.
         keys: New field names by field name; null drops, ``"*": null`` drops all others.
         transform: The augmentation of this split.
         seed: The run's seed.
@@ -337,7 +339,9 @@ def open_map(
     from penstock.datasets.fitting import fitted
     from penstock.datasets.records.splits import open_split
 
-    storage = replace(storage, val_path=val_path, test_path=test_path)
+    storage = replace(
+        storage, val_path=val_path, test_path=test_path, max_record_bytes=max_record_bytes
+    )
     opened = open_split(storage, split=split, val_fraction=val_fraction, annotations=annotations)
     decode = fitted(
         decode,

@@ -88,6 +88,8 @@ class DecodeStage:
             return self.decode(record)
         except ValueError as error:
             return BadRecord(record.index, record.key, str(error))
+        except MemoryError:  # a worker process ends with it, and the batch is computed again
+            raise
         except Exception as error:
             raise RuntimeError(
                 f"{self.storage}: {record.key!r} (record {record.index}): decoding failed: "
@@ -289,6 +291,8 @@ class TransformStage:
         if isinstance(error, DamagedImageError):
             key, position = str(sample.get("key")), int(sample["position"])
             return BadSample(int(sample["index"]), key, position, str(error), self.storage)
+        if isinstance(error, MemoryError):
+            raise error
         where = "; ".join(vars(error).get("__notes__", ())) or "in the transform"
         what = f"{self.storage}: {sample.get('key')!r} at position {sample['position']}: {where}: "
         if is_explained(error):

@@ -17,6 +17,7 @@ from penstock.core.contracts import DatasetCapabilities, TransformCapabilities, 
 from penstock.core.registry import register
 from penstock.core.rng import KeyedRng, Stream, philox_words
 from penstock.core.sample import BadSample, Batch, Sample
+from penstock.core.user_errors import is_trouble
 
 if TYPE_CHECKING:
     from penstock.core.contracts import Transform
@@ -348,6 +349,8 @@ class TorchSource:
             try:
                 item = read()
             except (ValueError, OSError) as error:
+                if is_trouble(error):
+                    raise
                 cause = f"{type(error).__name__}: {error}".splitlines()[0]
                 return BadSample(index, key, position, cause, self.name)
             if item is None:

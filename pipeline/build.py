@@ -247,7 +247,8 @@ def storage_opener(config: Config, split: Split) -> Callable[[], Storage]:
         what = f"{node['_target_']} has no storage of its own"
         raise ValueError(f"{what}; take one data set alone, such as dataset=image_folder")
     recipe = _storage_recipe(node["storage"], Path(config["data_dir"]))
-    recipe = replace(recipe, val_path=node.get("val_path"), test_path=node.get("test_path"))
+    names = ("val_path", "test_path", "max_record_bytes")
+    recipe = replace(recipe, **{name: node[name] for name in names if name in node})
     annotations = build(node["annotations"]) if node.get("annotations") else None
     return functools.partial(
         open_split, recipe, split=split, val_fraction=node["val_fraction"], annotations=annotations

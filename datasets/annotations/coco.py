@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from penstock.core.contracts import RecordsToLabel
+from penstock.core.json_text import parse_json
 from penstock.core.registry import register
 from penstock.datasets.records.label_files import (
     BadBoxes,
@@ -70,15 +71,15 @@ class CocoAnnotations:
     ) -> tuple[list[Objects | str], dict[str, list[str]]]:
         try:
             with open(path, "rb") as file:
-                content = json.load(file)
+                content = parse_json(file.read())
             images, annotations = _listed(content, "images"), _listed(content, "annotations")
-            categories = {int(c["id"]): c for c in _listed(content, "categories")}
+            categories = {_whole(c["id"]): c for c in _listed(content, "categories")}
             names = {number: str(c["name"]) for number, c in categories.items()}
             points = [list(map(str, c.get("keypoints") or ())) for c in categories.values()]
             found, by_id = self._images(images)
         except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
             raise ValueError(f"{where}: cannot be read as JSON: {error}") from error
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             said = f"lacks {error}" if isinstance(error, KeyError) else str(error)
             raise ValueError(f"{where}: is no COCO file: {said}") from error
         entries = entries_of(keys, list(found), where=where)
@@ -99,11 +100,11 @@ class CocoAnnotations:
         found: dict[str, int] = {}
         by_id: dict[int, Objects | str] = {}
         for image in images:
-            number, name = int(image["id"]), str(image["file_name"])
+            number, name = _whole(image["id"]), str(image["file_name"])
             if number in by_id or name in found:
                 raise ValueError(f"image {number}, {name!r}, stands twice")
             found[name] = number
-            size = (int(image.get("width") or 0), int(image.get("height") or 0))
+            size = (_whole(image.get("width") or 0), _whole(image.get("height") or 0))
             extras: dict[str, list[int]] = {"crowd": [], "id": []}
             by_id[number] = Objects(extras=extras, size=size if min(size) > 0 else None)
         return found, by_id
@@ -112,13 +113,13 @@ class CocoAnnotations:
         self,
         annotation: Any,
         number: int,
-        by_id: dict[int, Objects | str],
+        by_id: dict[Any, Objects | str],
         names: Mapping[int, str],
         where: str,
     ) -> None:
         """Add an annotation to its image; a broken one makes the image's record bad."""
         image = annotation.get("image_id") if isinstance(annotation, dict) else None
-        if image not in by_id:
+        if not isinstance(image, int) or image not in by_id:
             raise ValueError(
                 f"{where}: annotation {number} is of image {image!r}, which is not listed; "
                 f"remove it, or list the image"
@@ -130,7 +131,7 @@ class CocoAnnotations:
             category = annotation["category_id"]
             if category not in names:
                 raise ValueError(f"category {category!r} is not listed")
-            crowd = int(annotation.get("iscrowd") or 0)
+            crowd, name = (_whole(annotation.get(key) or 0) for key in ("iscrowd", "id"))
             if crowd and self.crowd == "drop":
                 return
             x, y, width, height = map(float, annotation["bbox"])
@@ -139,15 +140,22 @@ class CocoAnnotations:
                 raise ValueError(f"{len(points)} values of keypoints, expected x, y, v of each")
             if not all(map(math.isfinite, points)):
                 raise ValueError("a keypoint is no number")
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             said = f"lacks {error}" if isinstance(error, KeyError) else str(error)
             by_id[image] = f"annotation {number} of {os.path.basename(where)}: {said}"
             return
         objects.boxes.append((x, y, x + width, y + height))
         objects.names.append(names[category])
         objects.extras["crowd"].append(crowd)
-        objects.extras["id"].append(int(annotation.get("id") or 0))
+        objects.extras["id"].append(name)
         objects.keypoints += [points[i : i + 3] for i in range(0, len(points), 3)]
+
+
+def _whole(value: Any) -> int:
+    """Read a whole number; ValueError or TypeError where it is none that an array can hold."""
+    if not abs(float(value)) < 1 << 62:
+        raise ValueError(f"got {str(value)[:40]}, expected a whole number")
+    return int(value)
 
 
 def _listed(content: Any, name: str) -> list[Any]:

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 from penstock.core.contracts import RecordsToLabel
 from penstock.core.registry import register
+from penstock.datasets.files.access import MissingFile, read_file
 from penstock.datasets.records.label_files import (
     BadBoxes,
     LabelFile,
@@ -21,6 +22,7 @@ from penstock.datasets.records.label_files import (
 )
 
 _MAX_BYTES = 1 << 26
+_MOST = 1 << 31
 
 
 @register("annotations", "voc")
@@ -64,7 +66,7 @@ class VocAnnotations:
 
         def read() -> tuple[list[Objects | str], dict[str, list[str]]]:
             return [
-                Objects() if file is None else self._parse(file, key)
+                Objects() if file is None else self._parse(file, key, folder)
                 for key, file in zip(records.keys, files, strict=True)
             ], {}
 
@@ -72,21 +74,20 @@ class VocAnnotations:
             "voc", vars(self), records, marks=marks_of(files), read=read, where=where
         )
 
-    def _parse(self, file: LabelFile, key: str) -> Objects | str:
+    def _parse(self, file: LabelFile, key: str, root: str) -> Objects | str:
         """Parse the objects of an XML file, or say what is wrong with it."""
         name = os.path.basename(file.path)
         if file.size_bytes > _MAX_BYTES:
             return f"{name} has {file.size_bytes:,} bytes, which is no annotation"
         try:
-            with open(file.path, "rb") as opened:
-                text = opened.read()
-        except OSError as error:
-            return f"{name} cannot be read: {error.strerror}"
+            text = read_file(file.path, root=root)
+        except MissingFile as error:
+            return f"{name} {error}"
         if b"<!DOCTYPE" in text or b"<!ENTITY" in text:
             return f"{name} declares a document type or entities, which annotations have no use for"
         try:
             return self._objects(ElementTree.fromstring(text), key)
-        except ElementTree.ParseError as error:
+        except (ElementTree.ParseError, LookupError) as error:
             return f"{name} is no XML: {error}"
         except ValueError as error:
             return f"{name}: {error}"
@@ -98,11 +99,11 @@ class VocAnnotations:
                 f"names another file, {named!r}; correct <filename> or the file's name"
             )
         found = Objects(extras={"difficult": [], "truncated": []})
-        width, height = (_number(root, f"size/{side}", 0.0) for side in ("width", "height"))
+        width, height = (_whole(root, f"size/{side}") for side in ("width", "height"))
         if width > 0 and height > 0:
-            found.size = (int(width), int(height))
+            found.size = (width, height)
         for node in root.iter("object"):
-            difficult = int(_number(node, "difficult", 0.0))
+            difficult = _whole(node, "difficult")
             if difficult and self.difficult == "drop":
                 continue
             label = (node.findtext("name") or "").strip()
@@ -115,7 +116,7 @@ class VocAnnotations:
             found.boxes.append(edges)
             found.names.append(label)
             found.extras["difficult"].append(difficult)
-            found.extras["truncated"].append(int(_number(node, "truncated", 0.0)))
+            found.extras["truncated"].append(_whole(node, "truncated"))
         return found
 
 
@@ -128,6 +129,16 @@ def _number(node: ElementTree.Element, path: str, default: float | None = None) 
     try:
         return float(text)
     except ValueError:
-        raise ValueError(
-            f"{path.replace('/', '.')} is {text.strip()!r}, expected a number"
-        ) from None
+        raise _no_number(path, text) from None
+
+
+def _whole(node: ElementTree.Element, path: str) -> int:
+    number = _number(node, path, 0.0)
+    if not abs(number) < _MOST:  # or none at all
+        raise _no_number(path, str(number))
+    return int(number)
+
+
+def _no_number(path: str, text: str) -> ValueError:
+    name = path.replace("/", ".")
+    return ValueError(f"{name} is {text.strip()[:40]!r}, expected a number")

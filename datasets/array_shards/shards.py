@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.arrays import check_field, field_name, field_place, same_count
+from penstock.core.json_text import parse_json
 from penstock.datasets.files.access import MissingFile
 from penstock.datasets.files.group_cache import GroupCache
 
@@ -533,8 +533,8 @@ class Ragged:
             return value.tobytes()
         try:
             text = value.tobytes().decode("utf-8", "surrogateescape")
-            return text if kind == "text" else json.loads(text)
-        except (ValueError, RecursionError) as error:
+            return text if kind == "text" else parse_json(text)
+        except ValueError as error:
             raise DamagedShard(f"row {row} is no {kind} ({error})") from error
 
     def _shaped(self, value: NDArray[Any], row: int) -> NDArray[Any]:

@@ -209,11 +209,12 @@ class ShardStorage(IndexedStorage):
         return form.shape[:2]
 
     def _keys(self, rows: ShardRows, shards: list[Shard]) -> list[str]:
-        parts = zip(self._whole(rows, shards, "key"), shards, strict=True)
-        try:
-            keys = [str(part[row]) for part, shard in parts for row in range(shard.count)]
-        except DamagedShard as error:
-            raise ValueError(f"{self}: its keys are damaged: {error}; copy it again") from error
+        keys: list[str] = []
+        for part, shard in zip(self._whole(rows, shards, "key"), shards, strict=True):
+            try:
+                keys += [str(part[row]) for row in range(shard.count)]
+            except DamagedShard as error:
+                raise ValueError(f"{self}: {shard.name}: key: {error}; write it again") from error
         if len(set(keys)) < len(keys):
             seen: set[str] = set()
             twice = next(key for key in keys if key in seen or seen.add(key))  # type: ignore[func-returns-value]

@@ -16,8 +16,10 @@ from typing import Any, Literal
 import numpy as np
 
 from penstock.core.arrays import read_npy, write_npy
+from penstock.core.json_text import parse_json
 from penstock.core.record_codec import pack_fields, unpack_fields
 from penstock.core.sample import Record
+from penstock.core.user_errors import is_trouble
 
 Kind = Literal["file", "bytes", "text", "bool", "int", "float", "array", "npy", "json", "rest"]
 
@@ -126,8 +128,8 @@ def restore(value: Any, kind: Kind) -> Any:
     if kind != "json":
         return value
     try:
-        return json.loads(value)
-    except (ValueError, TypeError, RecursionError):
+        return parse_json(value)
+    except (ValueError, TypeError):
         raise ValueError("is no JSON") from None
 
 
@@ -147,6 +149,8 @@ def restore_rest(value: Any, wanted: Collection[str] | None) -> dict[str, Any]:
             raise KeyError("image")
         fields = {name[1:]: field for name, field in packed.items()}
     except Exception as error:  # of many kinds: it is a header, numbers and bytes
+        if is_trouble(error):
+            raise
         raise ValueError(f"is damaged ({type(error).__name__})") from None
     return {name: field for name, field in fields.items() if wanted is None or name in wanted}
 

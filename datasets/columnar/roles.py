@@ -6,10 +6,11 @@ mean as JSON under the schema's key ``huggingface``; tables of others have colum
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from penstock.core.json_text import parse_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -127,16 +128,16 @@ def find_roles(
 def packed_kinds(schema: Any) -> dict[str, str]:
     """Read the kinds of a packed table's columns, by name; empty for a table of others."""
     try:
-        kinds = json.loads((schema.metadata or {})[PACKED])["kinds"]
+        kinds = parse_json((schema.metadata or {})[PACKED])["kinds"]
         return {str(name): str(kinds[name]) for name in schema.names}
-    except (KeyError, ValueError, TypeError, RecursionError):
+    except (KeyError, ValueError, TypeError):
         return {}
 
 
 def hub_features(schema: Any) -> dict[str, dict[str, Any]]:
     """Read the public hubs' metadata of each column; empty where there is none."""
     try:
-        about = json.loads((schema.metadata or {})[b"huggingface"])
+        about = parse_json((schema.metadata or {})[b"huggingface"])
         features = about["info"]["features"]
         return {name: value for name, value in features.items() if isinstance(value, dict)}
     except (KeyError, ValueError, TypeError, AttributeError):

@@ -134,9 +134,8 @@ class TableStorage(IndexedStorage):
             taken["label"] = self.index.values("label", indices)
         return taken
 
-    @staticmethod
     @abstractmethod
-    def _open_file(files: OpenFiles, name: str, size_bytes: int) -> TableFile:
+    def _open_file(self, files: OpenFiles, name: str, size_bytes: int) -> TableFile:
         """Open the file `name`, which had a size; DamagedFile, EndOfFile or MissingFile."""
 
     def _find_files(self) -> DataFiles:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
@@ -183,6 +184,12 @@ def damage() -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno is not None:
+            raise
+        raise DamagedFile(_one_line(error)) from error
+    except pa.ArrowMemoryError as error:
+        # A size that nobody has was never one: it is damaged.
+        asked = re.search("malloc of size ([0-9]{13,})", str(error))
+        if asked is None:
             raise
         raise DamagedFile(_one_line(error)) from error
     except (pa.ArrowException, ValueError, KeyError, IndexError, OverflowError) as error:

@@ -20,15 +20,11 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.sample import MAX_RECORD_BYTES, too_large
+from penstock.core.user_errors import is_trouble
+
 T = TypeVar("T")
 
-_PASSING = frozenset(
-    getattr(errno, name)
-    for name in (
-        "EIO EAGAIN ESTALE ETIMEDOUT EREMOTEIO EHOSTDOWN EHOSTUNREACH ENETDOWN ENETUNREACH "
-        "ENETRESET ECONNRESET ECONNREFUSED ECONNABORTED ENOTCONN EPIPE EBUSY ENOMEM EMFILE ENFILE"
-    ).split()
-)
 _PAUSES_S = (0.1, 0.5, 2.0)
 # Linux reads at most 2,147,479,552 bytes in a call.
 _MOST_BYTES = 1 << 30
@@ -42,22 +38,26 @@ class MissingFile(ValueError):
     """A file that will not be there on another try either: its records are bad, as damaged ones."""
 
 
-def read_file(path: str | bytes, *, root: str) -> bytes:
+def read_file(path: str | bytes, *, root: str, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
     """Read a whole file; passing trouble is retried.
 
     Args:
         path: The file.
         root: The folder of the data set. If it is gone too, the disk is gone and not the file.
+        max_bytes: What it may have.
 
     Raises:
-        MissingFile: The file is not there or may not be read; the message is the cause.
+        MissingFile: The file is not there, may not be read, or is too large; the message is the
+            cause.
         OSError: Trouble that four attempts, over some seconds, did not get past.
     """
-    return retried(lambda: _read(path), path=path, root=root)
+    return retried(lambda: _read(path, max_bytes), path=path, root=root)
 
 
-def _read(path: str | bytes) -> bytes:
+def _read(path: str | bytes, max_bytes: int) -> bytes:
     with open(path, "rb", buffering=0) as file:
+        if (size_bytes := os.fstat(file.fileno()).st_size) > max_bytes:
+            raise MissingFile(too_large(size_bytes, max_bytes))
         return file.read()
 
 
@@ -69,7 +69,7 @@ def retried(read: Callable[[], T], *, path: str | bytes, root: str) -> T:
             return read()
         except OSError as error:
             disk_is_gone = error.errno == errno.ENOENT and not os.path.isdir(root)
-            if error.errno not in _PASSING and not disk_is_gone:
+            if not is_trouble(error) and not disk_is_gone:
                 name = os.fsencode(path).decode(errors="backslashreplace")
                 raise MissingFile(f"cannot be read: {error.strerror}: {name}") from error
             pause_s = next(pauses_s, None)

@@ -27,6 +27,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from penstock.core.contracts import SourceCapabilities
+from penstock.core.sample import MAX_RECORD_BYTES
+from penstock.core.user_errors import ExplainedError
 from penstock.datasets.files.data_files import expand_braces, find_data_files
 from penstock.datasets.files.reading_thread import still_wanted
 from penstock.datasets.records.labels import StreamLabels
@@ -61,7 +63,7 @@ os.register_at_fork(
 )
 
 
-class StreamError(RuntimeError):
+class StreamError(ExplainedError):
     """A stream that broke off, stalled or cannot be opened; no damage of the data."""
 
 
@@ -92,6 +94,7 @@ class ByteSource:
         root: The folder of the files; empty where they are none.
         reopens: The shards can be read again: files and commands can.
         labels: What gives labels their class ids.
+        max_record_bytes: A record that takes more is bad, and is not read.
 
     Args:
         path: A file, a folder, or a pattern with ``*`` or ``{000..099}``; ``pipe:command``,
@@ -106,6 +109,7 @@ class ByteSource:
     """
 
     name: str
+    max_record_bytes: int = MAX_RECORD_BYTES
 
     def __init__(
         self,

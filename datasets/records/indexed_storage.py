@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Callable, Iterable
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.sample import BadRecord, Record
+from penstock.core.sample import MAX_RECORD_BYTES, BadRecord, Record, too_large
 from penstock.datasets.records.index import Index, IndexContent, cached_index, write_index
 
 
@@ -57,14 +57,21 @@ class IndexedStorage(ABC):
         path: Where its data lies, absolute.
         reading_arguments: Arguments that only say how records are read: no index depends on them.
         index_version: To be raised where `scan` finds something else in the same data.
+        max_record_bytes: A record that takes more is bad, and `read` is not asked for it.
     """
 
     name: str
     path: str
     reading_arguments: ClassVar[tuple[str, ...]] = ()
     index_version: ClassVar[int] = 1
+    max_record_bytes: int = MAX_RECORD_BYTES
     _index: Index | None = None
     _handles: tuple[int, Any] | None = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "read" in vars(cls):
+            cls.read = _within_limit(cls.read)  # type: ignore[assignment, method-assign]
 
     def scan(self) -> IndexContent:
         """Look through the data: keys, columns and class names of all records.
@@ -77,6 +84,12 @@ class IndexedStorage(ABC):
     @abstractmethod
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         """Read the records at `indices`, int64 [n]; see `core.contracts.Storage`."""
+
+    def record_bytes(self, indices: NDArray[np.int64]) -> NDArray[Any] | None:
+        """Bytes that reading each record takes, integer [n]; None where the index knows none."""
+        if "size_bytes" in self.index.columns:
+            return self.index.values("size_bytes", indices)
+        return None
 
     def mark(self) -> Any:
         """Tell this state of the data from others, in plain values: its size and time.
@@ -113,7 +126,7 @@ class IndexedStorage(ABC):
                 write_index(path, **content)
 
             index = cached_index(
-                self._recipe(*self.reading_arguments),
+                self._recipe("max_record_bytes", *self.reading_arguments),
                 build=build,
                 is_current=partial(self.is_current, mark=mark),
             )
@@ -170,6 +183,28 @@ class IndexedStorage(ABC):
         """Name what an index is made from: the arguments, but for those that are named."""
         arguments = {n: v for n, v in vars(self).items() if n[0] != "_" and n not in without}
         return {"storage": self.name, "version": self.index_version, **arguments}
+
+
+_Read = Callable[[Any, NDArray[np.int64]], list[Record | BadRecord]]
+
+
+def _within_limit(read: _Read) -> _Read:
+    """Let `read` be asked only for records that are not too large, which are bad."""
+
+    @wraps(read)
+    def limited(self: IndexedStorage, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
+        indices = np.asarray(indices, np.int64)
+        sizes = self.record_bytes(indices)
+        if sizes is None or (large := sizes > self.max_record_bytes).sum() == 0:
+            return read(self, indices)
+        found = iter(read(self, indices[~large]))
+        rows = zip(indices.tolist(), self.index.keys(indices), sizes.tolist(), strict=True)
+        return [
+            BadRecord(i, key, too_large(size, self.max_record_bytes)) if too else next(found)
+            for (i, key, size), too in zip(rows, large.tolist(), strict=True)
+        ]
+
+    return limited
 
 
 def file_mark(path: str | Path) -> list[int]:

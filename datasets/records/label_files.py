@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.contracts import RecordsToLabel
+from penstock.core.user_errors import is_trouble
 from penstock.datasets.records.index import Index, cached_index, write_index
 from penstock.datasets.records.labels import check_missing, class_ids
 
@@ -46,7 +47,9 @@ class LabelFile:
         """Stat the file at `path`; None if there is none."""
         try:
             status = os.stat(path)
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            if is_trouble(error):
+                raise
             return None
         if not stat.S_ISREG(status.st_mode):
             return None

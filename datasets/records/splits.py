@@ -18,8 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.contracts import Annotations, PartedStorage, RecordsToLabel, Storage
+from penstock.core.sample import MAX_RECORD_BYTES
 from penstock.datasets.records.annotated_storage import AnnotatedStorage
 from penstock.datasets.records.index import Index, cached_selection
+from penstock.datasets.records.indexed_storage import IndexedStorage
 from penstock.datasets.records.subset import Subset
 
 log = logging.getLogger(__name__)
@@ -50,6 +52,7 @@ class StorageRecipe:
         test_path: Where the test part lies; None: it is found, or there is none.
         classes: Names of the classes by field that are settled already, such as by a run whose
             model is tried on this data; a field without them has those of the training part.
+        max_record_bytes: What a record may take of an `IndexedStorage` or a `ByteSource`.
     """
 
     make: Callable[..., Storage]
@@ -57,10 +60,14 @@ class StorageRecipe:
     val_path: str | None = None
     test_path: str | None = None
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    max_record_bytes: int = MAX_RECORD_BYTES
 
     def open(self, **changes: Any) -> Storage:
         """Make the storage, with some arguments changed."""
-        return self.make(**{**self.arguments, **changes})
+        made = self.make(**{**self.arguments, **changes})
+        if isinstance(made, IndexedStorage):
+            made.max_record_bytes = self.max_record_bytes
+        return made
 
     def parts(self) -> dict[str, str]:
         """The paths of the splits, as they are given or found.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt
 
+from penstock.core.json_text import parse_json
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record
 from penstock.datasets.files.access import MissingFile, read_file
@@ -79,20 +79,21 @@ class JsonlSource(ByteSource):
     def load(self, item: JsonLine) -> Record | BadRecord:
         """Make the record of a line; one that is damaged, or lacks a file, is a bad record."""
         try:
-            fields = json.loads(item.line)
+            fields = parse_json(item.line)
             if not isinstance(fields, dict):
                 raise ValueError(f"the line holds {type(fields).__name__}, expected an object")
             named = [name for name in self._paths if isinstance(fields.get(name), str)]
             key = str(fields.get("key") or (fields[named[0]] if named else item.key))
+            key.encode("utf-8", "surrogateescape")  # a key goes into files
             fields = {name: value for name, value in fields.items() if name not in _RESERVED}
             for name in named:
                 file = safe_path(
                     self._files, fields[name], follow_symlinks=False, setting="dataset.source.root"
                 )
-                fields[name] = read_file(file, root=self._files)
+                fields[name] = read_file(file, root=self._files, max_bytes=self.max_record_bytes)
             if "label" in fields:
                 fields["label"] = self.labels.id_of(fields["label"])
-        except (ValueError, RecursionError, MissingFile) as error:
+        except (ValueError, MissingFile) as error:
             return BadRecord(-1, item.key, " ".join(str(error).split()))
         return Record(-1, key, fields)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +11,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
+from penstock.core.json_text import parse_json
 from penstock.core.registry import register
 from penstock.datasets.columnar.roles import Roles
 from penstock.datasets.columnar.storage import TableFile, TableStorage
@@ -132,11 +132,11 @@ def saved_files(folder: str, *, where: str) -> DataFiles | None:
 def _read_json(folder: str, name: str, item: str, *, where: str) -> list[Any]:
     try:
         with open(os.path.join(folder, name), encoding="utf-8") as file:
-            value = json.load(file)[item]
+            value = parse_json(file.read())[item]
         if not isinstance(value, list):
             raise TypeError(f"{item} is no list")
         return value
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{where}: {name} is damaged ({type(error).__name__}: {error}); copy the folder again"
         ) from error
@@ -175,8 +175,7 @@ class ArrowStorage(TableStorage):
     endings = (".arrow", ".feather", ".ipc")
     group_name = "record batch"
 
-    @staticmethod
-    def _open_file(files: OpenFiles, name: str, size_bytes: int) -> TableFile:
+    def _open_file(self, files: OpenFiles, name: str, size_bytes: int) -> TableFile:
         path = os.path.join(files.root, name)
         return _MappedFile(retried(lambda: ArrowFile(path), path=path, root=files.root), size_bytes)
 

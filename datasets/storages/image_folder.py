@@ -120,7 +120,7 @@ class ImageFolder(IndexedStorage):
     def _image(self, key: bytes) -> dict[str, Any] | str:
         path = os.fsencode(self.path) + b"/" + key
         try:
-            return {"image": read_file(path, root=self.path)}
+            return {"image": read_file(path, root=self.path, max_bytes=self.max_record_bytes)}
         except MissingFile as error:
             return str(error)
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from annotated_types import Ge
 
 from penstock.core.registry import register
+from penstock.core.sample import too_large
 from penstock.datasets.columnar.roles import Roles
 from penstock.datasets.columnar.storage import TableFile, TableStorage
 from penstock.datasets.columnar.values import DamagedFile, damage
@@ -87,15 +88,15 @@ class ParquetStorage(TableStorage):
     endings = (".parquet", ".parq")
     group_name = "row group"
 
-    @staticmethod
-    def _open_file(files: OpenFiles, name: str, size_bytes: int) -> TableFile:
-        return _FooterFile(files, name, size_bytes)
+    def _open_file(self, files: OpenFiles, name: str, size_bytes: int) -> TableFile:
+        return _FooterFile(files, name, size_bytes, self.max_record_bytes)
 
 
 class _FooterFile:
     """A file whose footer is kept; its handle may be closed between reads."""
 
-    def __init__(self, files: OpenFiles, name: str, file_bytes: int) -> None:
+    def __init__(self, files: OpenFiles, name: str, file_bytes: int, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._files = files
         self._name = name
         self._file_bytes = file_bytes
@@ -119,6 +120,11 @@ class _FooterFile:
 
     def read_group(self, part: int, roles: Roles) -> tuple[Sequence[Any], int]:
         """The columns of a row group that records are made of."""
+        group = self._footer.row_group(part)
+        columns = (group.column(n).total_uncompressed_size for n in range(group.num_columns))
+        each = max(group.total_byte_size, *columns) // max(group.num_rows, 1)
+        if each > self._max_bytes:
+            raise DamagedFile(f"on average a record {too_large(each, self._max_bytes)}")
         table = read_group(self._view(), self._footer, part, roles.leaves)
         return table.to_batches(), table.nbytes
 

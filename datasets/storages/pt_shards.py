@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from penstock.core.contracts import Storage
 from penstock.core.parts import PartSummary
 from penstock.core.registry import register
+from penstock.core.user_errors import is_trouble
 from penstock.datasets.array_shards.samples import SampleFiles
 from penstock.datasets.array_shards.shards import (
     DamagedShard,
@@ -64,9 +65,9 @@ def load_pt(path: str, *, root: str, where: str, checksums: bool) -> Any:
                 raise ValueError(f"{where}: {member.name}: {error}; copy it again") from error
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except OSError:
-        raise
     except Exception as error:  # of many kinds, for damage and for what it may not load
+        if isinstance(error, OSError) or is_trouble(error):
+            raise
         said = " ".join(str(error).split()).partition(" This file can still be loaded")[0]
         raise ValueError(
             f"{where} holds other things than tensors, or is damaged ({said[:200]}); {_REMEDY}"

@@ -26,7 +26,7 @@ from penstock.core.contracts import (
 )
 from penstock.core.permutation import permute
 from penstock.core.registry import register
-from penstock.core.sample import BadRecord, BadSample, Record, Sample
+from penstock.core.sample import MAX_RECORD_BYTES, BadRecord, BadSample, Record, Sample
 from penstock.core.stage_times import StageTimes
 from penstock.datasets.files.reading_thread import read_ahead
 from penstock.datasets.sample_stages import RUN, DecodeStage, TransformStage
@@ -204,6 +204,7 @@ def open_stream(
     val_fraction: Annotated[float, Ge(0), Le(1)] = 0.2,
     val_path: str | None = None,
     test_path: str | None = None,
+    max_record_bytes: Annotated[int, Ge(1)] = MAX_RECORD_BYTES,
     keys: Mapping[str, str | None] | None = None,
     transform: Transform,
     seed: int,
@@ -221,6 +222,7 @@ def open_stream(
             that can be read only once trains on all of it, and nothing validates.
         val_path: Where the validation part lies, if not beside or inside of the training part.
         test_path: Where the test part lies, if not beside those.
+        max_record_bytes: A record that takes more bytes is bad, and is not read.
         keys: New field names by field name; null drops, ``"*": null`` drops all others.
         transform: The augmentation of this split.
         seed: The run's seed.
@@ -238,7 +240,9 @@ def open_stream(
             "in order; give those of a run with dataset.decode.statistics=<run>/table.json, or "
             "choose dataset=parquet or csv"
         )
-    source = replace(source, val_path=val_path, test_path=test_path)
+    source = replace(
+        source, val_path=val_path, test_path=test_path, max_record_bytes=max_record_bytes
+    )
     opened, keep = open_split(source, split=split, val_fraction=val_fraction, lanes=lanes)
     train = split == "train"
     return LaneStreamDataset(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core.contracts import SourceCapabilities, capabilities_of
 from penstock.core.sample import BadRecord, Record
+from penstock.datasets.files.byte_streams import ByteSource
 from penstock.datasets.records.splits import Split, StorageRecipe, is_val
 from penstock.datasets.streams.lanes import ShardItems
 
@@ -63,10 +64,11 @@ def open_split(
 
 
 def _opened(recipe: StorageRecipe, lanes: int, **changes: Any) -> Source:
-    arguments = {**recipe.arguments, **changes}
     if not inspect.isclass(recipe.make):
-        return GeneratorSource(recipe.make, arguments, num_shards=lanes)
-    source: Any = recipe.make(**arguments)
+        return GeneratorSource(recipe.make, {**recipe.arguments, **changes}, num_shards=lanes)
+    source: Any = recipe.open(**changes)
+    if isinstance(source, ByteSource):
+        source.max_record_bytes = recipe.max_record_bytes
     lacking = [name for name in _CONTRACT if not hasattr(source, name)]
     if lacking:
         raise ValueError(

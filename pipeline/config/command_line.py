@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from penstock.core.user_errors import is_explained, program_of
+from penstock.core.user_errors import ExplainedError, is_explained, program_of
 from penstock.pipeline.config.composition import Composer, composer_for
 from penstock.pipeline.config.errors import ConfigError, Problem, is_first_rank, nearest, tell
 from penstock.pipeline.config.job import locate, print_config, read_job
@@ -144,7 +144,7 @@ def _run(
     except ConfigError as error:
         tell(str(error), of_all_ranks=True)
         return CONFIG_ERROR
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ExplainedError) as error:
         if not is_explained(error):
             raise
         tell(f"error: {error}")

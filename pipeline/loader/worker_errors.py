@@ -12,10 +12,10 @@ from multiprocessing.process import BaseProcess
 from typing import NoReturn
 
 from penstock.core.processes import signal_name, why_no_processes
-from penstock.core.user_errors import is_explained
+from penstock.core.user_errors import ExplainedError, is_explained
 
 
-class LoaderTimeoutError(RuntimeError):
+class LoaderTimeoutError(ExplainedError):
     """No batch came in time."""
 
 
@@ -26,7 +26,7 @@ class LoaderClosedError(RuntimeError):
         super().__init__("loader: it was closed while another thread waited for a batch")
 
 
-class WorkerError(RuntimeError):
+class WorkerError(ExplainedError):
     """An exception of a worker that could not be sent as it was, or the worker's own end."""
 
 

@@ -125,7 +125,10 @@ class CsvStorage(IndexedStorage):
             return "its row names no image"
         try:
             file = safe_path(self.root, image, follow_symlinks=self.follow_symlinks)
-            return {"image": read_file(file, root=self.root), **fields}
+            return {
+                "image": read_file(file, root=self.root, max_bytes=self.max_record_bytes),
+                **fields,
+            }
         except (MissingFile, ValueError) as error:
             return str(error)
 

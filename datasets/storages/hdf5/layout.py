@@ -5,7 +5,6 @@ What is wrong in a file is raised as `Refused`, to which the caller adds the sto
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.json_text import parse_json
 from penstock.datasets.files.data_files import DataFiles
 from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.labels import column_ids, images_fault, refuse_twice
@@ -415,8 +415,8 @@ def held(value: Any, holds: str, array: Array, shape: Any) -> Any:
             return content.decode()
         if holds == "any":
             return unpack_fields(content, 0)["value"]
-        return json.loads(content) if holds == "json" else content
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError):
+        return parse_json(content) if holds == "json" else content
+    except (ValueError, KeyError, TypeError, IndexError):
         return Damaged(f"its {holds} value cannot be read")
 
 
@@ -567,7 +567,7 @@ def _is_beside(
 
 def _packed(reader: ArrayReader) -> dict[str, Any]:
     try:
-        about = json.loads(text_attribute(reader.dataset, PACKED) or "{}")
+        about = parse_json(text_attribute(reader.dataset, PACKED) or "{}")
     except ValueError:
         return {}
     return about if isinstance(about, dict) else {}

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.core.user_errors import is_trouble
 from penstock.datasets.files.access import EndOfFile, MissingFile
 
 ENDINGS = (".h5", ".hdf5", ".hdf", ".he5")
@@ -119,7 +120,7 @@ def explained() -> Iterator[None]:
         code = _ERRNO.search(text)
         if code is not None:
             raise OSError(int(code[1]), os.strerror(int(code[1]))) from error
-        if isinstance(error, OSError) and error.errno is not None:
+        if is_trouble(error) or (isinstance(error, OSError) and error.errno is not None):
             raise
         raise Damaged(_reason(error)) from error
 

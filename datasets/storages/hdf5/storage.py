@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from penstock.core.contracts import StorageCapabilities
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record
+from penstock.core.user_errors import is_trouble
 from penstock.datasets.files.data_files import DataFiles, find_data_files
 from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage
@@ -91,7 +92,9 @@ class Hdf5Storage(IndexedStorage):
                     for part, split in _PART_NAMES.items()
                     if is_group(top.get(part))
                 }
-        except (*DAMAGE, OSError):  # who opens the file says it
+        except (*DAMAGE, OSError) as error:  # who opens the file says it
+            if is_trouble(error):
+                raise
             return None
         return found if found.keys() >= {"train", "val"} else None
 

@@ -6,7 +6,6 @@ stands in a value, and under which other keys a record has more (its label, its 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.json_text import parse_json
 from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.labels import column_ids, names_from_pattern
 from penstock.datasets.storages.lmdb.pages import Entry, scan_lmdb
@@ -252,6 +252,6 @@ def _text(descriptor: int, entry: Entry, *, where: str) -> str:
 
 def _json_label(text: str, entry: Entry, *, where: str) -> Any:
     try:
-        return json.loads(text).get("label")
+        return parse_json(text).get("label")
     except (ValueError, AttributeError) as error:
         raise ValueError(f"{where}: the value of {entry.key!r} is no JSON object") from error

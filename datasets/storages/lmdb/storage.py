@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 import zlib
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.contracts import StorageCapabilities
+from penstock.core.json_text import parse_json
 from penstock.core.record_codec import unpack_fields
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record
@@ -177,7 +177,7 @@ class LmdbStorage(IndexedStorage):
             if "metadata_offset" in row:
                 text = file.read(row["metadata_offset"], row["metadata_bytes"])
                 # An "image" in there is a name, not the image.
-                fields = json.loads(text) | fields
+                fields = parse_json(text) | fields
         except (EndOfFile, MissingFile) as error:
             return str(error)
         except (ValueError, KeyError, TypeError, IndexError, struct.error) as error:

@@ -234,8 +234,11 @@ def _explained(path: str) -> Iterator[None]:
             raise OSError(errno.EIO, line, path) from error
         if primary == sqlite3.SQLITE_INTERRUPT:
             raise DamagedDatabase(
-                "reading it computes for too long, as damage can make it"
+                "reading it computes for too long, as damage can make it, and a view or query that "
+                "never ends, which a LIMIT ends"
             ) from error
+        if primary == sqlite3.SQLITE_CANTOPEN:
+            open(path, "rb").close()  # it is said so too where there are no descriptors left
         if primary in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
             raise DamagedDatabase(
                 f"{line}: a program that wrote to it has left a -journal or -wal file behind, "

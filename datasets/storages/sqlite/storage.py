@@ -206,9 +206,8 @@ class SqliteStorage(IndexedStorage):
         if not isinstance(value, str):
             what = "has no image" if value is None else f"has {value!r:.50} for an image"
             raise ValueError(f"its row {what}, expected its bytes, or the path of a file")
-        return read_file(
-            safe_path(self.root, value, follow_symlinks=self.follow_symlinks), root=self.root
-        )
+        path = safe_path(self.root, value, follow_symlinks=self.follow_symlinks)
+        return read_file(path, root=self.root, max_bytes=self.max_record_bytes)
 
     def scan(self) -> IndexContent:
         """Look at all rows: numbers, keys, labels, and what the columns hold."""

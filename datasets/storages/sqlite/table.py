@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -10,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.json_text import parse_json
 from penstock.datasets.columnar.names import ColumnRoles
 from penstock.datasets.columnar.record_columns import restore
 from penstock.datasets.files.data_files import refuse_escape
@@ -109,7 +109,7 @@ def label_ids(
 
 
 # Processor time that a look at a whole file may take, and the reading of some rows.
-READ_LIMIT_S = 60.0
+READ_LIMIT_S = 30.0
 _BYTES_PER_S = 10_000_000
 LAYOUT = "penstock"
 """The table of a packed file that says what its records are."""
@@ -191,10 +191,10 @@ def read_layout(database: Database) -> PackedLayout | None:
     try:
         sql = f"SELECT value FROM {LAYOUT} WHERE name = 'layout'"
         [(text,)] = database.rows(sql, limit_s=READ_LIMIT_S)
-        about = json.loads(text)
+        about = parse_json(text)
         classes = about["classes"]
         return PackedLayout(dict(about["kinds"]), None if classes is None else tuple(classes))
-    except (BadQuery, ValueError, KeyError, TypeError, RecursionError):
+    except (BadQuery, ValueError, KeyError, TypeError):
         return None
 
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from penstock.core.arrays import read_npy, write_npy
+from penstock.core.json_text import parse_json
 from penstock.datasets.files.data_files import IMAGE_ENDINGS
 from penstock.datasets.storages.webdataset.headers import BadTar, shown
 
@@ -254,9 +255,8 @@ def _decoded(extension: str, content: Any) -> Any:
     """A member's value, by the last part of its extension."""
     try:
         return _DECODERS.get(extension.rpartition(".")[2], bytes)(content)
-    except (ValueError, RecursionError) as error:
-        said = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise ValueError(f"its {extension}: {' '.join(said.split())}") from None
+    except ValueError as error:
+        raise ValueError(f"its {extension}: {' '.join(str(error).split())}") from None
 
 
 def _class(content: Any) -> int | str:
@@ -281,7 +281,7 @@ def _text(content: Any) -> str:
 
 _DECODERS: dict[str, Callable[[Any], Any]] = {
     "cls": _class,
-    "json": lambda content: json.loads(_text(content)),
+    "json": lambda content: parse_json(_text(content)),
     "npy": lambda content: read_npy(bytes(content)),
     **dict.fromkeys(_TEXTS, _text),
 }

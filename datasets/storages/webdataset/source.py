@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple
 from annotated_types import Ge, Gt
 
 from penstock.core.registry import register
-from penstock.core.sample import BadRecord, Record
+from penstock.core.sample import BadRecord, Record, too_large
 from penstock.datasets.files.access import EndOfFile, MissingFile, OpenFiles
 from penstock.datasets.files.byte_streams import ByteSource, ByteStream, DamagedBytes, StreamError
 from penstock.datasets.storages.webdataset.headers import BadTar, CutShort, iter_members
@@ -60,7 +60,9 @@ class WebDatasetSource(ByteSource):
 
     def open(self, shard: str) -> TarShard:
         """Read an archive."""
-        return TarShard(self._stream(shard), takes=self._fields.takes)
+        return TarShard(
+            self._stream(shard), takes=self._fields.takes, max_bytes=self.max_record_bytes
+        )
 
     def load(self, item: TarItem) -> Record | BadRecord:
         """Make the record of a sample; one that is damaged is a bad record."""
@@ -75,6 +77,9 @@ class WebDatasetSource(ByteSource):
 
     def _bytes(self, item: TarItem, extension: str) -> bytes:
         content = item.members[extension]
+        if content.size_bytes > self.max_record_bytes:
+            said = too_large(content.size_bytes, self.max_record_bytes)
+            raise ValueError(f"its {extension} {said}")
         value = content.value
         if value is None:
             name = os.path.relpath(item.archive, self.root)
@@ -125,10 +130,12 @@ class TarShard:
     Args:
         stream: The archive's bytes; closed with this.
         takes: Which extensions are wanted; the content of others is passed over.
+        max_bytes: So is content of more bytes.
     """
 
-    def __init__(self, stream: ByteStream, *, takes: Callable[[str], bool]) -> None:
+    def __init__(self, stream: ByteStream, *, takes: Callable[[str], bool], max_bytes: int) -> None:
         self._stream = stream
+        self._max_bytes = max_bytes
         self._takes = takes
         self._passing = False
         self._samples = iter_samples(self._members())
@@ -189,7 +196,7 @@ class TarShard:
                 if self._passing or parts is None or not self._takes(extension_text(parts[1])):
                     continue
                 value = None
-                if self._stream.size is None:
+                if self._stream.size is None and member.size_bytes <= self._max_bytes:
                     value = self._read_at(member.offset, member.size_bytes)
                     if (missing := member.size_bytes - len(value)) > 0:
                         self._refuse_end(missing)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.registry import register
-from penstock.core.sample import BadRecord, Record
+from penstock.core.sample import BadRecord, Record, too_large
 from penstock.datasets.files.access import MissingFile, OpenFiles, SharedFile, find_runs
 from penstock.datasets.files.data_files import DataFiles, find_data_files
 from penstock.datasets.records.index import IndexContent
@@ -116,6 +116,10 @@ class WebDatasetStorage(IndexedStorage):
                     found[n] = f"{name}: {error}"
         return self.records(indices, found)
 
+    def record_bytes(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        """Bytes from the first member of each sample to the end of its last one, integer [n]."""
+        return self.index.values("span_bytes", indices)
+
     def _sample(self, data: bytes, start: int, stop: int, key: bytes) -> dict[str, Any]:
         """Read the fields of a sample, but its label, if that has a member of its own.
 
@@ -160,7 +164,7 @@ class WebDatasetStorage(IndexedStorage):
         def scan(name: str, size_bytes: int) -> ShardScan:
             file = SharedFile(os.path.join(files.root, name), root=files.root)
             try:
-                return scan_shard(file, size_bytes, self._fields)
+                return scan_shard(file, size_bytes, self._fields, self.max_record_bytes)
             except (BadTar, MissingFile) as error:
                 raise ValueError(f"{self}: {name}: {error}") from error
 
@@ -227,13 +231,16 @@ class ShardScan(NamedTuple):
     places: NDArray[np.int64]
 
 
-def scan_shard(file: SharedFile, size_bytes: int, fields: SampleFields) -> ShardScan:
+def scan_shard(
+    file: SharedFile, size_bytes: int, fields: SampleFields, max_bytes: int
+) -> ShardScan:
     """Find the samples of a shard; of their content, only labels are read.
 
     Args:
         file: The shard.
         size_bytes: Its length.
         fields: Which members count.
+        max_bytes: What a label may have.
 
     Raises:
         BadTar: It is damaged, compressed or cut short, or holds what is no plain file.
@@ -258,6 +265,8 @@ def scan_shard(file: SharedFile, size_bytes: int, fields: SampleFields) -> Shard
             layout = fields.layout(tuple(members))
             if layout.label is not None and (layout.label != "json" or json_labels):
                 place = members[layout.label]
+                if place.size_bytes > max_bytes:
+                    raise ValueError(f"its label {too_large(place.size_bytes, max_bytes)}")
                 content = window.read(place.offset, place.size_bytes)
                 if place.crc32 is not None and zlib.crc32(content) != place.crc32:
                     raise ValueError("its label is not what was packed; copy the shard again")

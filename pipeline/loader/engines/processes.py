@@ -390,7 +390,7 @@ class ProcessPool:
                 f"; so it was twice, with batch {task.number} of epoch {task.epoch} alone, though "
                 f"no position of it does that by itself"
             )
-            job.bundle[0].put(Failure(WorkerError(how), how))
+            job.bundle[0].put(Failure(WorkerError(how), how, explained=True))
         except _NobodyWaitsError:
             self._give_back(job)
         finally:

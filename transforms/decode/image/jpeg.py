@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.sample import Box, Part, smaller_box
+from penstock.core.user_errors import is_trouble
 from penstock.transforms.decode.image.header import Header, JpegScan, read_jpeg_header
 from penstock.transforms.decode.image.jpeg_tiles import find_ends
 from penstock.transforms.decode.image.pillow import decode_picture, open_header
@@ -134,6 +135,8 @@ def _decode_stored(data: bytes, header: Header, mode: str, factor: int) -> Image
         # The buffer keeps its pixels when the decoder complains after the last of them.
         _decode_into(image, data, mode, factor)
     except ValueError as error:
+        if is_trouble(error):
+            raise MemoryError(str(error)) from None
         cause = str(error)
         extraneous = _EXTRANEOUS.search(cause)
         if extraneous and int(extraneous[1]) <= max(64, len(data) // 64):

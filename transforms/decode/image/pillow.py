@@ -17,6 +17,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.user_errors import is_trouble
 from penstock.transforms.decode.image.header import Header, read_orientation
 from penstock.transforms.decode.image.pixels import upright
 
@@ -95,9 +96,9 @@ def damage_told(format_name: str) -> Iterator[None]:
     """Raise whatever Pillow raises about a file as a ValueError of one line."""
     try:
         yield
-    except (ImportError, MemoryError):
-        raise
     except Exception as error:  # it depends on the format, and on what is damaged
+        if isinstance(error, ImportError) or is_trouble(error):
+            raise
         cause = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"damaged or unusual {format_name}: {cause}") from None
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
+from penstock.core.user_errors import is_explained
 from penstock.pipeline.loader.worker_errors import WorkerError
 from tests.pipeline.loader.engines.deadly import DeadlyCollate, N, sampler
 from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader, the_pool
@@ -154,9 +155,10 @@ def test_a_loader_that_is_forgotten_ends_its_workers(processes):
 def _fail_with_a_batch_that_ends_every_process() -> None:
     with (
         make_loader(FakeDataset(N), sampler(), collate=DeadlyCollate(), **_of(1)) as loader,
-        pytest.raises(WorkerError, match="signal 9"),
+        pytest.raises(WorkerError, match="signal 9") as error,
     ):
         digests(loader)
+    assert is_explained(error.value), "the program says it in one line"
 
 
 def test_a_batch_that_ends_every_process_leaves_no_descriptor():
