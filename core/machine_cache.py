@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from penstock.core.files import is_at, locked, machine_folder, whole_file, writing
+from penstock.core.locks import ThreadLock
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ _LOCK = ".lock"
 _OURS = re.compile(r"\.?(index|json|order|rows|table)-")
 
 _in_use: dict[Path, IO[bytes]] = {}
+_holding = ThreadLock()
 """Files that this process opened last, each with a lock that keeps others from removing it."""
 
 
@@ -93,10 +95,11 @@ def files_of(name: str) -> list[Path]:
 
 def remove_if_unused(path: Path) -> None:
     """Remove a file, unless another process has it open."""
-    if (file := _in_use.pop(path, None)) is not None:
-        with contextlib.suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_UN)  # in processes that were forked from this one too
-        file.close()
+    with _holding:
+        if (file := _in_use.pop(path, None)) is not None:
+            with contextlib.suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_UN)  # in processes that were forked from this one too
+            file.close()
     with contextlib.suppress(OSError), open(path, "rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         path.unlink()
@@ -122,20 +125,21 @@ def _opened(path: Path, load: Callable[[Path], T | None]) -> T | None:
 
 def _hold(path: Path, at: Path) -> None:
     """Keep others from removing a file, which is at `at` for now."""
-    if path in _in_use:
-        if is_at(at, _in_use[path].fileno()):
-            return
-        _in_use.pop(path).close()
-    file = open(at, "rb")
-    with contextlib.suppress(OSError):  # a file system without locks
-        fcntl.flock(file, fcntl.LOCK_SH)
-    if not is_at(at, file.fileno()):
-        file.close()
-        raise FileNotFoundError(at)
-    _in_use[path] = file
-    while len(_in_use) > _MOST_HELD:
-        if (oldest := _in_use.pop(list(_in_use)[0], None)) is not None:  # noqa: RUF015
-            oldest.close()
+    with _holding:
+        if path in _in_use:
+            if is_at(at, _in_use[path].fileno()):
+                return
+            _in_use.pop(path).close()
+        file = open(at, "rb")
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_SH)
+        if not is_at(at, file.fileno()):
+            file.close()
+            raise FileNotFoundError(at)
+        _in_use[path] = file
+        while len(_in_use) > _MOST_HELD:
+            if (oldest := _in_use.pop(list(_in_use)[0], None)) is not None:  # noqa: RUF015
+                oldest.close()
 
 
 def _remove_unused(folder: Path) -> None:
