@@ -70,6 +70,10 @@ def test_predictions_tell_the_truth_where_there_is_one_and_the_likeliest_classes
     best = plain_columns({"kind_probability": told["probability"]}, top=9)
     assert best["kind_class_2"] == ["b", "b"] and len(best) == 6
     torch.testing.assert_close(best["kind_probability_1"], told["score"])
+    wider = task.predictions(torch.tensor([[1.0, 2, 3, 4, 5]]), {})
+    assert wider["class"] == [4] and list(plain_columns(wider))[-2:] == [
+        "probability_3", "probability_4",
+    ]  # fmt: skip
 
 
 def test_losses_of_the_model_itself_are_taken():
