@@ -32,8 +32,10 @@ _LOCK = ".lock"
 _OURS = re.compile(r"\.?(index|json|order|rows|table)-")
 
 _in_use: dict[Path, IO[bytes]] = {}
-_holding = ThreadLock()
 """Files that this process opened last, each with a lock that keeps others from removing it."""
+
+_holding = ThreadLock()
+"""Held while `_in_use` is changed."""
 
 
 def signature_of(**parts: Any) -> str:

@@ -12,8 +12,9 @@ _OURS = tuple(f"{_ROOT / room}/" for room in ("core", "datasets", "transforms", 
 _PASSING = frozenset(
     getattr(errno, name)
     for name in (
-        "EBADF EIO EAGAIN EINTR ESTALE ETIMEDOUT EREMOTEIO EHOSTDOWN EHOSTUNREACH ENETDOWN ENETUNREACH "
-        "ENETRESET ECONNRESET ECONNREFUSED ECONNABORTED ENOTCONN EPIPE EBUSY ENOMEM EMFILE ENFILE"
+        "EBADF EIO EAGAIN EINTR ESTALE ETIMEDOUT EREMOTEIO EHOSTDOWN EHOSTUNREACH ENETDOWN "
+        "ENETUNREACH ENETRESET ECONNRESET ECONNREFUSED ECONNABORTED ENOTCONN EPIPE EBUSY ENOMEM "
+        "EMFILE ENFILE"
     ).split()
 )
 _NO_MEMORY = ("out of memory", "insufficient memory", "not enough memory", "cannot allocate memory")

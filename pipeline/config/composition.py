@@ -216,7 +216,7 @@ class _Repository(CachingConfigRepository):
 
     def __init__(self, delegate: IConfigRepository) -> None:
         self.delegate = delegate
-        self.cache = {}
+        self.cache: dict[str, Any] = {}
 
 
 _stored: dict[tuple[str, str], Component] = {}
