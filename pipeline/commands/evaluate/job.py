@@ -133,16 +133,27 @@ def _say(
     width = max(map(len, numbers))
     for name, number in numbers.items():
         print_line(f"{name:<{width}}  {number:.4f}")
-    shown = {name: row for name, row in classes.items() if any(row.values())}
+    for line in table_of(classes, output):
+        print_line(line)
+
+
+def table_of(classes: Rows, output: Path) -> list[str]:
+    """Lines of what is told of each class; of those that nothing is known of there is none."""
+    shown = {
+        name: row
+        for name, row in classes.items()
+        if any(value is not None for head, value in row.items() if head != "count")
+    }
     if len(shown) > _MOST_ROWS:
-        print_line(f"{len(shown):,} classes: the figures of each are in {output}")
-    if not 0 < len(shown) <= _MOST_ROWS:
-        return
-    heads = list(next(iter(shown.values())))
+        return [f"{len(shown):,} classes: the figures of each are in {output}"]
+    if not shown:
+        return []
     width = max(map(len, ["class", *shown]))
-    print_line(f"\n{'class':<{width}}" + "".join(f"  {head:>9}" for head in heads))
+    heads = "".join(f"  {head:>9}" for head in next(iter(shown.values())))
+    lines = ["", f"{'class':<{width}}{heads}"]
     for name, row in shown.items():
-        print_line(f"{name:<{width}}" + "".join(f"  {_shown(v):>9}" for v in row.values()))
+        lines.append(f"{name:<{width}}" + "".join(f"  {_shown(v):>9}" for v in row.values()))
+    return lines
 
 
 def _shown(value: float | None) -> str:

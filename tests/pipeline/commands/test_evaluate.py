@@ -18,7 +18,7 @@ import torch
 import yaml
 
 from penstock.pipeline.commands import main
-from penstock.pipeline.commands.evaluate.job import rows_by_class
+from penstock.pipeline.commands.evaluate.job import rows_by_class, table_of
 from penstock.pipeline.config.composition import compose
 from penstock.pipeline.training.job import train
 from tests.datasets.storages.lmdb_files import Listed
@@ -108,6 +108,12 @@ def test_figures_of_a_class_follow_from_the_matrix():
     assert rows["b"] == {"iou": 0, "precision": 0, "recall": 0, "f1": 0, "count": 2}
     nothing = {"iou": None, "precision": None, "recall": None, "f1": None, "count": 0}
     assert rows["c"] == nothing
+    precision = {"average_precision": torch.tensor([0.0, 1.0, float("nan")])}
+    lines = table_of(rows_by_class(precision, ["a", "b", "c"]), Path("x.json"))
+    assert [line.split() for line in lines[2:]] == [["a", "0.000"], ["b", "1.000"]]
+    assert table_of(dict.fromkeys(map(str, range(99)), rows["a"]), Path("x.json")) == [
+        "99 classes: the figures of each are in x.json"
+    ]
 
 
 def test_data_without_a_test_split_is_what_was_validated_on_and_that_is_said(
