@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -165,9 +166,10 @@ def _new_process() -> Any:
 
 def _read_in_new_process(storage: Storage, order: list[int]) -> Any:
     pickled = pickle.dumps((storage, order))  # and not as loky would
-    return _new_process().submit(_read_pickled, pickled).result(120)
+    return _new_process().submit(_read_pickled, sys.path, pickled).result(120)
 
 
-def _read_pickled(pickled: bytes) -> Any:
+def _read_pickled(path: list[str], pickled: bytes) -> Any:
+    sys.path[:] = path  # where the storage's module is found, which may be a test's own
     storage, order = pickle.loads(pickled)
     return summary(storage.read(np.array(order)))

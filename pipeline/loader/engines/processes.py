@@ -48,7 +48,7 @@ _FAILED_STARTS = 3
 _TRIES = 2
 """A position that ends so many processes of its own is quarantined."""
 _TICK_S = 0.5
-_GIVE_UP_S = 2.0
+_GIVE_UP_S = 10.0
 _END_S = 15.0
 _LOOK_S = 0.05
 _HELD_BY_CONSUMER = 3

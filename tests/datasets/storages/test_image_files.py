@@ -18,5 +18,5 @@ def test_storage(tmp_path, monkeypatch):
     expected = [(name, {"image": name.encode()}) for name in names]
     check_storage(lambda: ImageFiles([*names, "b.jpg"]), expected)
     gone = [*expected[:1], ("gone.jpg", None)]
-    check_storage(lambda: ImageFiles(["b.jpg", "gone.jpg"]), gone, start_methods=())
+    check_storage(lambda: ImageFiles(["b.jpg", "gone.jpg"]), gone, processes=())
     assert ImageFiles(names).index.class_names is None

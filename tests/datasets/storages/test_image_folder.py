@@ -292,11 +292,11 @@ def test_passing_trouble_is_retried_then_raised(tmp_path, monkeypatch):
     calls = []
     real = file_access._read
 
-    def trouble(path):
+    def trouble(path, *limits):
         calls.append(path)
         if len(calls) <= failures:
             raise OSError(errno.ESTALE, "Stale file handle")
-        return real(path)
+        return real(path, *limits)
 
     monkeypatch.setattr(file_access, "_read", trouble)
     failures = 3

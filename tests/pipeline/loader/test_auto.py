@@ -235,7 +235,7 @@ def check_that_all_is_given_back() -> None:
     del _batch
     assert most > (0, 1), "the server and a worker, which wrote to shared memory"
     assert (_shared_kb(), _children()) == (0, 0), "all of that is given back"
-    assert not [name for name in map(os.readlink, _descriptors()) if "penstock-" in name]
+    assert not [name for name in map(os.readlink, _descriptors()) if "memfd:penstock" in name]
     assert len(_pools() - before) == 2
     loader.close()
     assert not _pools() - before

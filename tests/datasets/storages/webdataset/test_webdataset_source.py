@@ -228,7 +228,9 @@ def tar_bytes(first: int, count: int, *, size_bytes: int = 700) -> bytes:
 
 
 def shard(name: Path | str) -> TarShard:
-    return TarShard(ByteStream(str(name), timeout_s=60), takes=lambda extension: True)
+    return TarShard(
+        ByteStream(str(name), timeout_s=60), takes=lambda extension: True, max_bytes=1 << 30
+    )
 
 
 def content(item: Any) -> tuple[str, dict[str, bytes]]:
