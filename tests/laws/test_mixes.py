@@ -137,7 +137,7 @@ def test_what_is_wrong_with_a_source_is_said_with_its_name_and_keys(photos, pack
         f"{PHOTOS}.dataset.storage.path={tmp_path}/nothing": "source 'photos': image_folder .*: no "
         "image found, .*; set dataset.sources.photos.dataset.storage.path",
         f"{PHOTOS}.sampler=weighted {PHOTOS}.sampler.weights=age": "source 'photos': weighted "
-        "sampler: no column 'age'",
+        "sampler: no column of numbers 'age'",
     }
     for overrides, message in cases.items():
         with pytest.raises(ValueError, match=message) as caught:
