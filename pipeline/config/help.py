@@ -95,7 +95,7 @@ def print_help(composer: Composer, typed: Sequence[str], *, command: str | None 
 def _entry(head: str, text: str, column: int) -> None:
     """Print words beside a head, from a column on, or below a head that is as long."""
     lines = textwrap.wrap(
-        text, shutil.get_terminal_size().columns, initial_indent=" " * column,
+        text.replace("``", "`"), shutil.get_terminal_size().columns, initial_indent=" " * column,
         subsequent_indent=" " * column, break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
     if lines and len(head) < column:
@@ -178,4 +178,4 @@ def _print_arguments(composer: Composer, target: str, prefix: str, node: Mapping
             accepted = f"{group}={' or '.join(composer.options(group))}"
         text = "(required)" if value == NO_DEFAULT else shown(value)
         _entry(f"  {key}={text}", accepted, shutil.get_terminal_size().columns // 2)
-        _entry("", re.sub(r"\bNone\b", "null", argument.what.replace("``", "`")), 6)
+        _entry("", re.sub(r"\bNone\b", "null", argument.what), 6)
