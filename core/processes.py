@@ -35,7 +35,7 @@ _END_S = 5.0
 _REAP_S = 10.0
 _PR_SET_PDEATHSIG = 1
 
-_own_server: tuple[int, int] | None = None  # this process, and the server that it started here
+_own_server: int | None = None  # this process, if it started the server; its successors count too
 
 
 class ProcessEndedError(RuntimeError):
@@ -329,7 +329,7 @@ def ensure_server(name: str) -> int | None:
         forkserver.ensure_running()
     pid: int = server._forkserver_pid
     if pid != before:
-        _own_server = os.getpid(), pid
+        _own_server = os.getpid()
     return pid
 
 
@@ -354,9 +354,11 @@ def end_unused_server() -> None:
 
     It is killed: it may be importing for seconds. Whoever needs it later starts it again.
     """
+    global _own_server
     if not vars(process)["_children"] and (server := _server_of_ours()) is not None:
         end_hanging_server()
         server._stop()
+        _own_server = None
 
 
 def start_patience(timeout_s: float) -> float:
@@ -389,9 +391,12 @@ def end_hanging_server() -> None:
 
 
 def _server_of_ours() -> Any | None:
-    """The server, if `ensure_server` started it in this very process, and not somebody else."""
+    """The server, if `ensure_server` started it in this very process, and not somebody else.
+
+    One that has died is started again by multiprocessing itself.
+    """
     server: Any = forkserver._forkserver
-    ours = _own_server is not None and _own_server == (os.getpid(), server._forkserver_pid)
+    ours = _own_server == os.getpid() and server._forkserver_pid is not None
     return server if ours else None
 
 

@@ -109,8 +109,10 @@ def of_rows(path, delimiter, types, **columns):
                     raise ValueError(f"{roles.key!r} is missing ({key!r}); fill it in, or take "
                                      f"the row out")  # fmt: skip
                 if lines.setdefault(key, line) != line:
-                    raise ValueError(f"{key!r} stands here and in line {lines[key]}; name a "
-                                     f"key_column whose values differ")  # fmt: skip
+                    raise ValueError(
+                        f"{key!r} stands here and in line {lines[key]}; name one whose values "
+                        f"differ: dataset.storage.key_column"
+                    )
                 found["keys"].append(key)
             for name in roles.fields:
                 found[name].append(convert(value[name], kinds[name], MISSING))
@@ -128,7 +130,8 @@ def at_once(path, delimiter, types, **columns):
         for name, column in table.columns.items()
         if name != table.image
     }
-    labels = [] if table.labels is None else np.asarray(table.labels).tolist()
+    labels = [] if table.labels is None else table.labels
+    labels = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
     return {"keys": table.keys or [], "labels": labels, **fields}
 
 

@@ -161,7 +161,9 @@ def test_classes_of_other_data_are_found_by_their_names(run_dir, tmp_path, names
         path.write_bytes(record["image"])
     again = predict(run_dir, tmp_path / "b.csv", f"dataset.storage.path={folder}")
     told = {Path(row["key"]).stem: row for row in again}
-    assert all(told[row["key"]]["probability_owl"] == row["probability_owl"] for row in rows)
+    for row in rows:  # the place in a batch decides the last digit on some processors
+        again, first = told[row["key"]]["probability_owl"], row["probability_owl"]
+        assert float(again) == pytest.approx(float(first), abs=1e-5)
 
 
 def test_classes_that_cannot_be_put_in_order_are_refused(run_dir, tmp_path, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -98,16 +99,15 @@ class FakeMemory:
     def __init__(self) -> None:
         self.slabs = 0
         self.pinned_bytes: list[int] = []
-        self._free: list[bytearray] = []
+        self._free: defaultdict[int, deque[bytearray]] = defaultdict(deque)
         self._lent: dict[int, tuple[weakref.ref[memoryview], bytearray]] = {}
 
     def allocate(self, size_bytes: int) -> torch.Tensor:
-        slab = next((slab for slab in self._free if len(slab) == size_bytes), None)
-        if slab is None:
+        try:
+            slab = self._free[size_bytes].popleft()  # one call: several threads ask at a time
+        except IndexError:
             slab = bytearray(size_bytes)
             self.slabs += 1
-        else:
-            self._free = [other for other in self._free if other is not slab]
         view = memoryview(slab)
         ref = weakref.ref(view, self._ended)
         self._lent[id(ref)] = ref, slab
@@ -116,7 +116,7 @@ class FakeMemory:
     def _ended(self, ref: weakref.ref[memoryview]) -> None:
         slab = self._lent.pop(id(ref))[1]
         slab[:] = b"\xee" * len(slab)
-        self._free.append(slab)
+        self._free[len(slab)].append(slab)
 
     @property
     def lent(self) -> int:

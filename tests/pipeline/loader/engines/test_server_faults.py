@@ -17,7 +17,7 @@ from penstock.pipeline.loader.engines.worker import PRELOADED
 from penstock.pipeline.loader.worker_errors import WorkerError
 from tests.pipeline.loader.engines.deadly import N, expected, sampler
 from tests.pipeline.loader.fakes import FakeDataset, digest, digests, make_loader, the_pool
-from tests.pipeline.loader.programs import runs
+from tests.pipeline.loader.programs import assert_gone
 
 PROCESSES = {"engine": "processes", "multiprocessing_context": "forkserver", "timeout_s": 30}
 
@@ -108,7 +108,7 @@ def test_that_is_stopped_before_the_workers_start(monkeypatch):
     settings = {**PROCESSES, "processes": 1, "num_workers": 1}
     with make_loader(FakeDataset(N), sampler(), **settings) as loader:
         assert digests(loader) == expected(quarantined=False)
-    assert not runs(server)
+    assert_gone([server])
 
 
 def test_that_is_stopped_and_torchs_workers(monkeypatch):
@@ -119,4 +119,12 @@ def test_that_is_stopped_and_torchs_workers(monkeypatch):
         pytest.raises(WorkerError, match="multiprocessing_context=spawn"),
     ):
         digests(loader)
-    assert not runs(server)
+    assert_gone([server])
+
+
+def test_that_multiprocessing_started_in_place_of_a_killed_one_and_is_stopped(monkeypatch):
+    processes.start_server("forkserver", PRELOADED)
+    os.kill(_server(), signal.SIGKILL)
+    assert_gone([psutil.Process(_server())])
+    forkserver.ensure_running()  # as it does by itself where a process is wanted
+    test_that_is_stopped_and_torchs_workers(monkeypatch)
