@@ -35,6 +35,7 @@ def finish(tmp_path: Path, process: subprocess.Popen[str]) -> str:
     return said
 
 
+@pytest.mark.slow
 def test_the_loaders_table(tmp_path, photographs, tmp_path_factory):
     output = tmp_path_factory.mktemp("output") / "figures.json"
     rows = "floor,ours-tiled-whole"

@@ -97,6 +97,7 @@ def test_commands_answer_without_heavy_imports_or_files(tmp_path, arguments, sta
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_an_answer_takes_little_more_than_importing_what_it_is_built_on(tmp_path):
     """In processor time, which other programs of the machine hardly change; the best of some."""
     answers = {

@@ -97,6 +97,7 @@ def test_a_run_resumes_with_another_cache_or_none(photos, tmp_path):
             assert begun + [batch_digest(batch) for batch in loader] == expected
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_harms_no_batch_of_the_others(photos, tmp_path, expected):
     config = _config(photos, tmp_path, "keep decoded", augment="imagenet")
     with loader_of(config, engine="processes", num_workers=2, processes=2) as loader:

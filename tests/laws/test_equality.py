@@ -54,7 +54,7 @@ def quick(case: Case) -> bool:
 ALONE = {**CONTENT, **WAYS, "dataset": tuple(name for name in DATASETS if name != "mix")}
 MIXED = pairwise({**CONTENT, **WAYS, "dataset": ("mix",), "sampler": OF_SOURCES}, quick)
 CASES = [
-    *in_turn(pairwise(ALONE, quick)),
+    *in_turn(pairwise(ALONE, quick), every=4),
     *MIXED[:2],
     *(pytest.param(case, marks=pytest.mark.slow) for case in MIXED[2:]),
 ]
@@ -83,7 +83,7 @@ def test_every_way_to_run_gives_the_batches_of_the_inline_engine(case, expected)
         assert not {*first} & {*second}, "epochs differ"
 
 
-@pytest.mark.parametrize(("dataset", "engine"), in_turn([*DATASETS], ENGINES))
+@pytest.mark.parametrize(("dataset", "engine"), in_turn([*DATASETS], ENGINES, every=4))
 def test_evaluation_too_and_again_and_again(dataset, engine, expected, photos, packed):
     config = compose(overrides(photos, packed, dataset=dataset, sampler="weighted"))
     changes = {"split": "val", "epochs": 3}
@@ -117,6 +117,7 @@ def test_repeats_of_a_weighted_draw_are_augmented_differently(photos):
         )
 
 
+@pytest.mark.slow
 def test_a_component_that_needs_global_states_is_reproducible(photos):
     noise = "augment.train.noise={_target_: transform/laws_global_noise}"
     config = compose([*overrides(photos), noise])

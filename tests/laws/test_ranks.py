@@ -19,7 +19,7 @@ TAILS = {"drop": True, "keep": False, "pad": "pad"}
 SAMPLERS = ("sequential", "random", "weighted", "without", "length_bucket", "torch")
 
 
-@pytest.mark.parametrize(("sampler", "tail"), in_turn([*SAMPLERS, "mix"], [*TAILS]))
+@pytest.mark.parametrize(("sampler", "tail"), in_turn([*SAMPLERS, "mix"], [*TAILS], every=4))
 def test_the_union_of_the_ranks_is_the_epoch(sampler, tail, photos, packed):
     sizes = (1, 3, 7, 11, 40)
     config = compose(overrides(photos, packed, sampler=sampler, dataset="lmdb"))

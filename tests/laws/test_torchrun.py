@@ -116,6 +116,7 @@ def test_no_sizes_make_ranks_hang(ranks, few, tmp_path):
         check_same(alone, shared)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_what_one_rank_quarantined_is_known_to_all_that_resume(photos, tmp_path, caplog):
     # Rank 1 alone computes record 10 at position 10: the second half of batch 1, positions 6 to 11.

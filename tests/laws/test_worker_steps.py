@@ -85,6 +85,7 @@ def test_workers_give_what_the_loop_would(storages, storage, engine):
         assert not torch.equal(as_stored["image"], one["image"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["threads", "processes"])
 def test_after_resuming_and_in_evaluation_too(storages, engine):
     given = [*storages["gathered"], "loader.batch_size=8", *ENGINES[engine]]
@@ -100,8 +101,7 @@ def test_a_crop_in_evaluation_and_one_that_is_no_shift(storages):
         assert_same(batches(given, "cpu", split=split), expected)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("on_error", ["replace", "skip"])
+@pytest.mark.parametrize(("on_error", "engine"), in_turn(["replace", "skip"], [*ENGINES]))
 def test_photographs_of_which_one_is_damaged(photos, on_error, engine):
     steps = "augment.device={crop: {_target_: batch_transform/random_crop, padding: 3},"
     steps += "flip: {_target_: batch_transform/random_flip},"

@@ -41,6 +41,7 @@ def test_training_runs_and_tells_what_happened(tmp_path, data_dir):
     assert str(runs[0].parent.relative_to(tmp_path)) in done.stdout
 
 
+@pytest.mark.slow
 def test_a_sweep_ends_with_a_table_of_its_jobs(tmp_path, data_dir):
     sweep = ["-m", "sampler=random,weighted", "loader.batch_size=16,32", "loader=inline"]
     command = [sys.executable, str(ROOT / "train.py"), *QUICK[:2], *sweep]
@@ -61,6 +62,7 @@ def test_a_sweep_runs_under_joblib(tmp_path, data_dir):
     assert len(list(tmp_path.glob("outputs/*/*/config.yaml"))) == 2
 
 
+@pytest.mark.slow
 def test_a_registered_component_from_a_file(tmp_path, data_dir):
     file = ROOT / "examples" / "my_components.py"
     sampler = file.read_text().split('@register("sampler", "')[1].split('"')[0]
@@ -69,6 +71,7 @@ def test_a_registered_component_from_a_file(tmp_path, data_dir):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_two_ranks_under_torchrun(tmp_path, data_dir):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
     torchrun += ["--master-addr=127.0.0.1", "--master-port=0", "--rdzv-backend=c10d"]
@@ -130,6 +133,7 @@ def test_a_disk_without_room_ends_a_run_in_a_line(tmp_path, data_dir):
     assert not list(tmp_path.glob("outputs/*/*/checkpoints/*"))
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_and_the_run_goes_on_where_it_stopped(tmp_path, data_dir):
     whole = [sys.executable, str(ROOT / "train.py"), "trainer.max_steps=60", "loader.batch_size=16"]
     whole += ["trainer.limit_val_batches=1", "trainer.resume=auto"]
@@ -169,6 +173,7 @@ COMMAND = [sys.executable, "-m", "pipeline"]
 BENCH = ["bench.seconds=0.2", "bench.records=16", "bench.try_seconds=0", "loader.batch_size=16"]
 
 
+@pytest.mark.slow
 def test_bench_preview_and_pack(tmp_path, data_dir):
     done = _run([*COMMAND, "bench", *BENCH], cwd=tmp_path, data_dir=data_dir)
     assert done.returncode == 0, done.stderr

@@ -29,7 +29,7 @@ WRITERS = {
 ALIKE = frozenset(KINDS) - {"files", "pixels", "shapes", "missing", "no image", "keys"}
 
 
-@pytest.mark.parametrize(("one", "other"), in_turn([*WRITERS], [*WRITERS], every=3))
+@pytest.mark.parametrize(("one", "other"), in_turn([*WRITERS], [*WRITERS], every=6))
 @pytest.mark.parametrize("kinds", [frozenset(KINDS), ALIKE], ids=["any", "alike"])
 def test_there_and_back(one: str, other: str, kinds: frozenset[str], tmp_path: Any):
     a, b = WRITERS[one](), WRITERS[other]()

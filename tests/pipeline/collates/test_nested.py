@@ -190,6 +190,7 @@ def digests(*more: str) -> list[list[str]]:
         return [[batch_digest(batch) for batch in loader] for _ in range(2)]
 
 
+@pytest.mark.slow
 def test_every_engine_passes_nested_batches_on():
     expected = digests("loader=inline")
     assert len({digest for epoch in expected for digest in epoch}) == 14

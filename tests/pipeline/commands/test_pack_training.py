@@ -48,7 +48,7 @@ def trains(words, tmp_path):
     return train("penstock.pipeline.training.job.train", given) == 0
 
 
-@pytest.mark.parametrize("form", in_turn([*FORMS, "image_folder"]))
+@pytest.mark.parametrize("form", in_turn([*FORMS, "image_folder"], every=4))
 def test_images_in_files(photographs, tmp_path, capsys, form):
     given = [f"dataset.storage.path={photographs}", "dataset.val_fraction=0.25"]
     words = printed(capsys, *given, f"to={form}", f"path={tmp_path / 'in it'}")
@@ -96,7 +96,7 @@ def test_arrays(tmp_path, capsys, form):
     assert rows[0] == rows[1] != []
 
 
-@pytest.mark.parametrize(("form", "typed"), in_turn(FORMS, [["task=table"], ["dataset=csv"]]))
+@pytest.mark.parametrize(("form", "typed"), in_turn(FORMS, [["task=table"], ["dataset=csv"]], every=4))
 def test_rows_of_tables(tmp_path, capsys, form, typed):
     table = tmp_path / "table.csv"
     rows = [f"{i / 7},{'uvw'[i % 3]},{'yes' if i % 2 else 'no'}" for i in range(40)]
@@ -105,7 +105,7 @@ def test_rows_of_tables(tmp_path, capsys, form, typed):
     assert trains(printed(capsys, *given, f"to={form}", f"path={tmp_path / 'a'}"), tmp_path)
 
 
-@pytest.mark.parametrize("form", in_turn(FORMS, every=3))
+@pytest.mark.parametrize("form", in_turn(FORMS, every=6))
 def test_sequences(tmp_path, capsys, form, data_dir):
     given = ["task=sequence", f"data_dir={data_dir}"]
     assert trains(printed(capsys, *given, f"to={form}", f"path={tmp_path / 'a'}"), tmp_path)

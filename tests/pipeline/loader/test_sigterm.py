@@ -107,6 +107,7 @@ def test_workers_end_with_a_main_process_that_ends_of_it(tmp_path, engine, start
     assert_gone(family)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("engine", "start_method"), ENGINES)
 def test_workers_that_hang_do_not_keep_the_main_process(tmp_path, engine, start_method):
     process = start_program(tmp_path, ENDS, engine, start_method)

@@ -95,6 +95,7 @@ def _rank(rank: int, rendezvous: str, answers) -> None:
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_ranks_together_even_one_that_saw_nothing(tmp_path):
     context = torch.multiprocessing.get_context("spawn")
     answers = context.Queue()

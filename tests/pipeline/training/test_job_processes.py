@@ -23,6 +23,7 @@ from tests.pipeline.training.tiny_runs import (
 pytestmark = pytest.mark.usefixtures("tiny_parts")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [SLOW_2, 3])
 def test_ranks_equal_the_single_process(tmp_path, ranks):
     # Rank 0 of the last batch (45 = 5 x 8 + 5) has 1 or 2 rows; batch 1 has its bad ones all on
@@ -85,6 +86,7 @@ def test_ctrl_c_saves_and_exits_with_130(tmp_path, ranks):
         assert_equal_weights(weights(Path(job.train(go_on)["run_dir"])), weights(Path(expected)))
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_exits_at_once(tmp_path):
     process = start(config_of(tmp_path, {"log_every": 1}, sleep_s=1.0))
     while not list(tmp_path.glob("*/*/metrics.csv")):
@@ -99,6 +101,7 @@ def test_a_second_ctrl_c_exits_at_once(tmp_path):
     assert "stopped at once" in errors
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_does_not_end_training(tmp_path):
     process = start(config_of(tmp_path, sleep_s=0.02))
     process.stdout.readline()

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from penstock.transforms.device.rows import gathered as gathered_rows
 from penstock.transforms.device.rows.changes import RowSteps
+from tests.shares import in_turn
 from tests.transforms.device.test_random_crop import crop
 from tests.transforms.device.test_random_flip import flip
 
@@ -156,7 +157,7 @@ def test_floats_with_channels_have_them_first():
     assert found.shape == (4, 3, 8, 9) and not np.array_equal(found, array[rows])
 
 
-@pytest.mark.parametrize("damage", ["cut", "garbage", "read-only"])
+@pytest.mark.parametrize("damage", in_turn(["cut", "garbage", "read-only"], every=3))
 def test_what_was_compiled_and_kept_may_be_damaged_or_nowhere(tmp_path, damage):
     files = [
         "__init__.py",

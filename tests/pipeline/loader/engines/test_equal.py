@@ -21,6 +21,7 @@ def test_processes(processes, num_workers):
     check_engine("processes", processes=processes, num_workers=num_workers, **FORK)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "start_method", ["forkserver", pytest.param("spawn", marks=pytest.mark.slow)]
 )

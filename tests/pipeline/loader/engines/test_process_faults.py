@@ -187,6 +187,7 @@ def test_an_error_carries_its_traceback_and_worker():
         assert len(digests(loader)) == 8, "it starts again after an error"
 
 
+@pytest.mark.slow
 def test_an_iteration_broken_off_while_a_death_is_examined():
     with make_loader(DeadlyDataset("hang"), sampler(), **PROCESSES, timeout_s=0.7) as loader:
         for _ in range(2):
