@@ -187,6 +187,18 @@ class PartedStorage(Protocol):
         """Find the paths of ``train``, ``val`` and, if there is one, ``test`` in a file."""
 
 
+@runtime_checkable
+class UrlReader(Protocol):
+    """A class of storages or sources that says whether its path may be a URL.
+
+    Of one that reads none, or does not say so, the files are copied to this machine first.
+    """
+
+    @property
+    def reads_urls(self) -> bool:
+        """Whether it reads what lies behind a URL by itself."""
+
+
 class Writer(Protocol):
     r"""Writes records in the form that the storage of the same name reads.
 

@@ -29,7 +29,7 @@ _KEEP_DAYS = 14.0
 _MOST_HELD = 64
 _SAY_AFTER_S = 1.0
 _LOCK = ".lock"
-_OURS = re.compile(r"\.?(index|json|order|rows|table)-")
+_OURS = re.compile(r"\.?(copy|index|json|order|rows|table)-")
 
 _in_use: dict[Path, IO[bytes]] = {}
 """Files that this process opened last, each with a lock that keeps others from removing it."""
@@ -63,8 +63,8 @@ def computed_once(
     one that they started with. What this process opened last is not removed as long as it lives.
 
     Args:
-        name: What decides the content: ``index-``, ``json-``, ``order-``, ``rows-`` or ``table-``
-            and a `signature_of`.
+        name: What decides the content: ``copy-``, ``index-``, ``json-``, ``order-``, ``rows-`` or
+            ``table-`` and a `signature_of`.
         ending: Of the file's name, such as ``.npy``.
         make: Writes the file that it is given.
         load: Opens it. None, or a ValueError that is logged: it is made anew.
@@ -115,8 +115,8 @@ def _opened(path: Path, load: Callable[[Path], T | None]) -> T | None:
     try:
         _hold(path, path)
         if (found := load(path)) is not None:
-            with contextlib.suppress(OSError):
-                os.utime(path)  # in use
+            with contextlib.suppress(OSError):  # in use; when it was made stays
+                os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
             return found
     except FileNotFoundError:
         pass
@@ -148,7 +148,7 @@ def _remove_unused(folder: Path) -> None:
     stale_before = time.time() - _KEEP_DAYS * 86_400
     for path in folder.iterdir():
         with contextlib.suppress(OSError):
-            if _OURS.match(path.name) and path.stat().st_mtime < stale_before:
+            if _OURS.match(path.name) and path.stat().st_atime < stale_before:
                 remove_if_unused(path)
 
 

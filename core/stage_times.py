@@ -1,43 +1,51 @@
-"""How long the stages of a batch took, and what a cache had of it."""
+"""How long the stages of a batch took, and what caches and servers had to do with it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
+
+_COUNTS = ("hits", "misses", "damaged", "requests", "fetched_bytes")
 
 
 class CountedRecords(list[Any]):
-    """Records that were read through a cache.
+    """Records that were read through a cache, or from a server.
 
     Args:
         records: The records.
         hits: How many of them the cache had.
         misses: How many it had not.
         damaged: How many of those it dropped because they were damaged.
-        decode_s: Seconds that it decoded what it keeps.
+        requests: How often a server was asked for them.
+        fetched_bytes: What came from it.
+        decode_s: Seconds that the cache decoded what it keeps.
     """
 
     def __init__(
-        self, records: Iterable[Any], *, hits: int, misses: int, damaged: int, decode_s: float
+        self,
+        records: Iterable[Any],
+        *,
+        hits: int = 0,
+        misses: int = 0,
+        damaged: int = 0,
+        requests: int = 0,
+        fetched_bytes: int = 0,
+        decode_s: float = 0.0,
     ) -> None:
         super().__init__(records)
         self.hits, self.misses, self.damaged = hits, misses, damaged
+        self.requests, self.fetched_bytes = requests, fetched_bytes
         self.decode_s = decode_s
 
     @classmethod
-    def of(cls, records: list[Any], read: Iterable[Sequence[Any]]) -> Sequence[Any]:
+    def of(cls, records: list[Any], read: Iterable[Sequence[Any]]) -> list[Any]:
         """Give `records`, made of what was `read`, the counts of that, if it has any."""
         counted = [each for each in read if isinstance(each, cls)]
         if not counted:
             return records
-        return cls(
-            records,
-            hits=sum(each.hits for each in counted),
-            misses=sum(each.misses for each in counted),
-            damaged=sum(each.damaged for each in counted),
-            decode_s=sum(each.decode_s for each in counted),
-        )
+        names = (*_COUNTS, "decode_s")
+        return cls(records, **{n: sum(getattr(each, n) for each in counted) for n in names})
 
 
 @dataclass(slots=True)
@@ -52,6 +60,8 @@ class StageTimes:
         hits: Records that a cache had.
         misses: Records that it had not; 0, like `hits`, without one.
         damaged: Entries of a cache that were damaged, and dropped.
+        requests: Questions to servers, where data lies behind a URL.
+        fetched_bytes: What came from them.
     """
 
     read: float = 0.0
@@ -61,25 +71,21 @@ class StageTimes:
     hits: int = 0
     misses: int = 0
     damaged: int = 0
+    requests: int = 0
+    fetched_bytes: int = 0
 
     def count(self, records: Sequence[Any] | None) -> None:
-        """Add what a cache said of records whose reading has been added as a whole."""
+        """Add what was counted of records whose reading has been added as a whole."""
         if isinstance(records, CountedRecords):
             self.read -= records.decode_s
             self.decode += records.decode_s
-            self.hits += records.hits
-            self.misses += records.misses
-            self.damaged += records.damaged
+            for name in _COUNTS:
+                setattr(self, name, getattr(self, name) + getattr(records, name))
 
     def add(self, other: StageTimes) -> None:
         """Add the times of another batch."""
-        self.read += other.read
-        self.decode += other.decode
-        self.transform += other.transform
-        self.collate += other.collate
-        self.hits += other.hits
-        self.misses += other.misses
-        self.damaged += other.damaged
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
     @property
     def total(self) -> float:

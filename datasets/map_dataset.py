@@ -32,6 +32,8 @@ from penstock.core.contracts import (
 from penstock.core.registry import register
 from penstock.core.sample import MAX_RECORD_BYTES, BadSample, Record, Sample, TextColumn
 from penstock.core.stage_times import StageTimes
+from penstock.datasets.caches.disk import open_disk_cache
+from penstock.datasets.files.access import is_url
 from penstock.datasets.partners import PartnerStage
 from penstock.datasets.records.memory_index import full_index
 from penstock.datasets.sample_stages import DecodeStage, TransformStage
@@ -322,7 +324,8 @@ def open_map(
     Args:
         storage: How to open the storage.
         decode: Record to sample.
-        cache: Wraps the storage, if given; is told `decode` and `keys`.
+        cache: Wraps the storage; is told `decode` and `keys`. Null: data behind a URL is kept on
+            disk once it is read, and no other.
         annotations: Label files beside the data: boxes, masks, keypoints.
         val_fraction: Share of the records that validate, where the data has no split.
         val_path: Where the validation part lies, if not beside or inside of the training part.
@@ -352,6 +355,8 @@ def open_map(
         keys=keys,
         annotations=annotations,
     )
+    if cache is None and is_url(storage.arguments.get("path")):
+        cache = open_disk_cache
     if cache is not None:
         opened = cache(storage=opened, decode=decode, keys=keys)
     return MapDataset(opened, decode=decode, transform=transform, seed=seed, keys=keys)

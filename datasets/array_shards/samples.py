@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from penstock.core.sample import BadRecord, Record
 from penstock.datasets.files.access import MissingFile
-from penstock.datasets.files.data_files import is_unchanged, scan_files
-from penstock.datasets.records.index import Index, IndexContent
+from penstock.datasets.files.data_files import scan_files
+from penstock.datasets.records.index import Index, IndexContent, is_unchanged
 from penstock.datasets.records.indexed_storage import IndexedStorage
 from penstock.datasets.records.labels import FileLabels, check_labels, class_ids
 

@@ -98,9 +98,8 @@ class CachedStorage:
             for index, payload in zip(numbers, found, strict=True)
         ]
         kept = []
-        for number, record in zip(
-            missed, self.base.read(indices[missed]) if missed else (), strict=True
-        ):
+        read: Sequence[Any] = self.base.read(indices[missed]) if missed else []
+        for number, record in zip(missed, read, strict=True):
             if isinstance(record, Record) and store.wants_more:
                 start = time.perf_counter()
                 record = self._prepare(record) if self._prepare is not None else record
@@ -110,13 +109,14 @@ class CachedStorage:
             found[number] = record
         if kept:
             store.put_all(kept)
-        return CountedRecords(
+        counted = CountedRecords(
             found,
             hits=len(found) - len(missed),
             misses=len(missed),
             damaged=store.damaged - damaged,
             decode_s=decode_s,
         )
+        return counted if not missed else CountedRecords.of(found, [counted, read])
 
     def _packed(self, record: Record) -> Entry | None:
         """A record as it can be kept; None if it cannot."""

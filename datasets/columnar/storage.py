@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Protocol
@@ -16,7 +15,7 @@ from penstock.core.sample import BadRecord, Record
 from penstock.datasets.columnar.groups import ArrowColumns, Group, RowGroups, has_columns
 from penstock.datasets.columnar.roles import Roles, find_lengths, find_roles, row_lengths
 from penstock.datasets.columnar.values import DamagedFile, Row, key_texts, label_ids, read_rows
-from penstock.datasets.files.access import EndOfFile, MissingFile, OpenFiles
+from penstock.datasets.files.access import EndOfFile, MissingFile, OpenFiles, absolute_path
 from penstock.datasets.files.data_files import DataFiles, find_data_files
 from penstock.datasets.files.group_cache import GroupCache
 from penstock.datasets.records.index import IndexContent
@@ -61,6 +60,7 @@ class TableStorage(IndexedStorage):
     endings: ClassVar[tuple[str, ...]]
     group_name: ClassVar[str]
     reading_arguments = ("cache_bytes",)
+    neighbours = True
     _files: DataFiles
     _groups: RowGroups
     _roles: Roles
@@ -77,7 +77,7 @@ class TableStorage(IndexedStorage):
         classes: list[str] | None = None,
         cache_bytes: Annotated[int, Ge(0)] = 128 << 20,
     ) -> None:
-        self.path = os.path.abspath(path)
+        self.path = absolute_path(path)
         self.image_column = image_column
         self.label_column = label_column
         self.key_column = key_column
@@ -160,7 +160,7 @@ class TableStorage(IndexedStorage):
         """Look at the groups of all files, and at their labels, keys and lengths."""
         import pyarrow as pa
 
-        files, opened = self._files, OpenFiles(self._files.root)
+        files, opened = self._files, OpenFiles(self._files)
         schemas, groups, sizes = [], [], []
         labels, keys, lengths = [], [], list[NDArray[np.int64]]()
         for name, (size, _) in zip(files.names, files.marks, strict=True):
@@ -236,7 +236,7 @@ class _OpenTable:
 
     def __init__(self, table: TableStorage) -> None:
         self._table = table
-        self._handles = OpenFiles(table._files.root)
+        self._handles = OpenFiles(table._files)
         self._opened = GroupCache(_OPEN_FILES_BYTES)
         self._groups = GroupCache(table.cache_bytes)
         self._columns = ArrowColumns(self._load, table._roles, table.cache_bytes)

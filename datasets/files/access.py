@@ -11,11 +11,13 @@ import errno
 import io
 import mmap
 import os
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +25,12 @@ from numpy.typing import NDArray
 from penstock.core.sample import MAX_RECORD_BYTES, too_large
 from penstock.core.user_errors import is_trouble
 
+if TYPE_CHECKING:
+    from penstock.datasets.files.data_files import DataFiles
+
 T = TypeVar("T")
+
+_URL = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 
 _PAUSES_S = (0.1, 0.5, 2.0)
 # Linux reads at most 2,147,479,552 bytes in a call.
@@ -34,6 +41,30 @@ _GAP_BYTES = 1 << 14
 _RUN_BYTES = 1 << 22
 
 
+def is_url(path: object) -> bool:
+    """Whether a path is a URL whose files can be listed or read by place."""
+    found = _URL.match(path) if isinstance(path, str) else None
+    return found is not None and found[1].lower() not in ("tcp", "file")
+
+
+def absolute_path(path: str) -> str:
+    """Make a path absolute; a URL is already.
+
+    Raises:
+        ValueError: It is a URL with a password or a query, which would stand in logs.
+    """
+    if not is_url(path):
+        return os.path.abspath(path)
+    parts = urlsplit(path)
+    if parts.password is not None or parts.query:
+        plain = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
+        raise ValueError(
+            f"{plain}: the URL carries a password or a query, which would be written into logs "
+            f"and configs; give credentials by the environment (docs/remote.md) and the plain URL"
+        )
+    return path.rstrip("/")
+
+
 class MissingFile(ValueError):
     """A file that will not be there on another try either: its records are bad, as damaged ones."""
 
@@ -42,7 +73,7 @@ def read_file(path: str | bytes, *, root: str, max_bytes: int = MAX_RECORD_BYTES
     """Read a whole file; passing trouble is retried.
 
     Args:
-        path: The file.
+        path: The file, or its URL.
         root: The folder of the data set. If it is gone too, the disk is gone and not the file.
         max_bytes: What it may have.
 
@@ -51,6 +82,10 @@ def read_file(path: str | bytes, *, root: str, max_bytes: int = MAX_RECORD_BYTES
             cause.
         OSError: Trouble that four attempts, over some seconds, did not get past.
     """
+    if is_url(root):
+        from penstock.datasets.files.remote import read_url
+
+        return read_url(os.fsdecode(path), root=root, max_bytes=max_bytes)
     return retried(lambda: _read(path, max_bytes), path=path, root=root)
 
 
@@ -90,10 +125,15 @@ class EndOfFile(ValueError):
 class SharedFile:
     """A file, opened on its first read.
 
+    Attributes:
+        piece_bytes: What is worth reading at once by who looks for small things in a row.
+
     Args:
         path: The file.
         root: The folder of the data set; see `read_file`.
     """
+
+    piece_bytes = 1 << 14
 
     def __init__(self, path: str, *, root: str) -> None:
         self.path = path
@@ -169,18 +209,22 @@ class OpenFiles:
     """The files of a data set by name; those not used for longest are closed.
 
     Args:
-        root: The folder that the names are relative to.
+        place: The folder that the names are relative to; or files as they were found, which may
+            lie behind a URL.
     """
 
-    def __init__(self, root: str) -> None:
-        self.root = root
+    def __init__(self, place: str | DataFiles) -> None:
+        self._place = place
         self._files: OrderedDict[str, SharedFile] = OrderedDict()
 
     def __getitem__(self, name: str) -> SharedFile:
         # Each step is atomic by itself; two threads that meet open a file twice, and lose nothing.
         file = self._files.pop(name, None)
         if file is None:
-            file = SharedFile(os.path.join(self.root, name), root=self.root)
+            if isinstance(place := self._place, str):
+                file = SharedFile(os.path.join(place, name), root=place)
+            else:
+                file = place.open(name)
         self._files[name] = file
         if len(self._files) > _OPEN_FILES:
             with contextlib.suppress(KeyError):
@@ -188,7 +232,7 @@ class OpenFiles:
         return file
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return OpenFiles, (self.root,)
+        return OpenFiles, (self._place,)
 
 
 class FileView(io.RawIOBase):

@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import glob
 import gzip
-import hashlib
 import io
 import os
 import select
@@ -22,16 +21,15 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-from penstock.core.contracts import SourceCapabilities
-from penstock.core.sample import MAX_RECORD_BYTES
 from penstock.core.user_errors import ExplainedError
-from penstock.datasets.files.data_files import expand_braces, find_data_files
+from penstock.datasets.files.access import is_url
+from penstock.datasets.files.data_files import expand_braces
 from penstock.datasets.files.reading_thread import still_wanted
-from penstock.datasets.records.labels import StreamLabels
+from penstock.datasets.files.remote import RemoteStream
 
 STDIN = "-"
 _SOCKETS = ("tcp://", "unix:")
@@ -83,85 +81,13 @@ def is_read_once(name: str) -> bool:
 
 def missing_path(path: str) -> bool:
     """Whether a path plainly names a file or folder, and that is not there."""
-    plain = is_file(path) and not glob.has_magic(path) and expand_braces(path) == [path]
+    plain = (
+        is_file(path)
+        and not is_url(path)
+        and not glob.has_magic(path)
+        and expand_braces(path) == [path]
+    )
     return plain and not os.path.exists(os.path.expanduser(path))
-
-
-class ByteSource:
-    """A source whose shards are streams of bytes, named by a path: the base of such.
-
-    Attributes:
-        root: The folder of the files; empty where they are none.
-        reopens: The shards can be read again: files and commands can.
-        labels: What gives labels their class ids.
-        max_record_bytes: A record that takes more is bad, and is not read.
-
-    Args:
-        path: A file, a folder, or a pattern with ``*`` or ``{000..099}``; ``pipe:command``,
-            ``tcp://host:port`` or ``unix:/path``, also with braces; or ``-``.
-        endings: Endings of the files that are looked for in a folder.
-        classes: Class names by id, or how many there are; None: the lines of ``classes.txt`` in
-            the folder.
-        timeout_s: Seconds that may pass without a byte.
-
-    Raises:
-        ValueError: Nothing is there.
-    """
-
-    name: str
-    max_record_bytes: int = MAX_RECORD_BYTES
-
-    def __init__(
-        self,
-        path: str,
-        *,
-        endings: Sequence[str],
-        classes: Sequence[str] | int | None,
-        timeout_s: float,
-    ) -> None:
-        self.path = path
-        self.root = ""
-        self._timeout_s = timeout_s
-        self._sizes: list[int] = []
-        names = [path] if path == STDIN else expand_braces(path)
-        for name in names:
-            if name.startswith(PIPE):
-                command_of(name)
-            elif name.startswith("tcp://"):
-                _socket_address(name)
-        if all(map(is_file, names)):
-            files = find_data_files(os.path.abspath(path), endings=endings, where=str(self))
-            names, self.root = files.paths, files.root
-            self._sizes = [size for size, _ in files.marks]
-        self._names = tuple(names)
-        self.reopens = not any(map(is_read_once, names))
-        self.labels = StreamLabels(classes, folder=self.root)
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.path}"
-
-    @property
-    def capabilities(self) -> SourceCapabilities:
-        """Declare the names of the classes."""
-        return SourceCapabilities(class_names=self.labels.names)
-
-    def shards(self, epoch: int) -> Sequence[str]:
-        """List the files, commands or addresses."""
-        return self._names
-
-    def fingerprint(self) -> str:
-        """Hash names and sizes, of files without their folder."""
-        digest = hashlib.blake2b(digest_size=16)
-        for number, name in enumerate(self._names):
-            known = name
-            if self._sizes:
-                known = f"{os.path.relpath(name, self.root)} {self._sizes[number]}"
-            digest.update(known.encode("utf-8", "surrogateescape") + b"\0")
-        return digest.hexdigest()
-
-    def _stream(self, shard: str) -> ByteStream:
-        """Open a shard."""
-        return ByteStream(shard, timeout_s=self._timeout_s)
 
 
 class ByteStream:
@@ -195,8 +121,10 @@ class ByteStream:
             self._file = self._open_file()
 
     def _open_file(self) -> Any:
+        by_place = not is_url(self.name)
         try:
-            file = io.BufferedReader(io.FileIO(self.name), _BUFFER_BYTES)
+            raw: Any = io.FileIO(self.name) if by_place else RemoteStream(self.name)
+            file = io.BufferedReader(raw, _BUFFER_BYTES)
         except OSError as error:
             raise StreamError(f"{self.name}: cannot be opened: {error.strerror}") from error
         start = file.peek(4)[:4]
@@ -208,7 +136,7 @@ class ByteStream:
                 f"{self.name}: is packed by zstd; have it unpacked by a command: "
                 f"path='pipe:zstd -dc {self.name}'"
             )
-        self.size = os.fstat(file.fileno()).st_size
+        self.size = os.fstat(file.fileno()).st_size if by_place else None
         return file
 
     def read(self, size_bytes: int) -> bytes:
@@ -346,11 +274,11 @@ def _connected(name: str, timeout_s: float) -> socket.socket:
             connection.close()
             raise
         return connection
-    host, port = _socket_address(name)
+    host, port = socket_address(name)
     return socket.create_connection((host, port), timeout=timeout_s)
 
 
-def _socket_address(name: str) -> tuple[str, int]:
+def socket_address(name: str) -> tuple[str, int]:
     """Split ``tcp://host:port`` into host and port.
 
     Raises:

@@ -9,13 +9,14 @@ import math
 import os
 import re
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.datasets.records.index import Index
+from penstock.datasets.files import remote
+from penstock.datasets.files.access import SharedFile, is_url
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,6 @@ _IMAGE_MARKS = {b"\xff\xd8": ".jpg", b"\x89PNG": ".png", b"RIFF": ".webp", b"BM"
 
 # Two changes of a folder within one tick of the kernel's clock leave the same time behind.
 _CLOCK_TICK_S = 0.02
-_SPOT_CHECKS = 64
 _INNERMOST = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 _MOST = 1_000_000  # names that braces stand for
@@ -111,6 +111,20 @@ def scan_files(
     )
 
 
+def scan_listing(
+    files: Iterable[remote.Found], *, endings: Collection[str], hidden: bool = False
+) -> Scan:
+    """Choose among the files that a server lists as `scan_files` does among those of a folder."""
+    wanted = frozenset(ending.lower().lstrip(".").encode() for ending in endings)
+    seen = [(os.fsencode(file.name), file.size_bytes) for file in files]
+    if not hidden:
+        seen = [(key, size) for key, size in seen if b"/." not in b"/" + key]
+    found = sorted((key, size) for key, size in seen if _ends_in(key, wanted))
+    others = [key for key, _ in seen if not _ends_in(key, wanted)]
+    sizes = np.array([size for _, size in found], np.int64)
+    return Scan([key for key, _ in found], sizes, folders=[], others=sorted(others[:3]))
+
+
 def _ends_in(name: bytes, wanted: frozenset[bytes]) -> bool:
     stem, _, ending = name.rpartition(b".")
     return ending.lower() in wanted and bool(stem)
@@ -131,30 +145,6 @@ def _size_bytes(entry: os.DirEntry[bytes]) -> int:
         return entry.stat().st_size
     except OSError:
         return 0
-
-
-def is_unchanged(root: str, folders: Sequence[tuple[str, int]], index: Index) -> bool:
-    """Tell whether the scan that gave `index` would find the same again.
-
-    Every folder's time is compared (files that came or went), and the sizes of a few files
-    spread over the index (files written over).
-    """
-    try:
-        for folder, mtime_ns in folders:
-            if os.stat(os.path.join(root, folder)).st_mtime_ns != mtime_ns:
-                return False
-    except OSError:
-        return False
-    rows = np.unique(np.linspace(0, len(index) - 1, min(_SPOT_CHECKS, len(index))).astype(np.int64))
-    sizes = index.values("size_bytes", rows).tolist()
-    for key, size in zip(index.raw_keys(rows), sizes, strict=True):
-        try:
-            found = os.stat(os.path.join(os.fsencode(root), key)).st_size
-        except OSError:
-            found = 0
-        if found != size:
-            return False
-    return True
 
 
 def expand_braces(pattern: str) -> list[str]:
@@ -191,14 +181,22 @@ class DataFiles:
     """Files in the order of their names.
 
     Attributes:
-        root: The folder that the names are relative to.
+        root: The folder, or the URL, that the names are relative to.
         names: Paths below it.
-        marks: Size and mtime in ns of each: whether a file is the one that was looked at.
+        marks: Size, and mtime in ns or etag, of each: whether a file is the one that was looked at.
     """
 
     root: str
     names: tuple[str, ...]
-    marks: tuple[tuple[int, int], ...]
+    marks: tuple[tuple[int, int | str], ...]
+
+    def open(self, name: str) -> SharedFile:
+        """Open one of them, of a URL only as it was when it was found."""
+        path = os.path.join(self.root, name)
+        if not is_url(self.root):
+            return SharedFile(path, root=self.root)
+        mark = self.marks[self.names.index(name)][1]
+        return remote.RemoteFile(path, root=self.root, mark=str(mark))
 
     @property
     def paths(self) -> list[str]:
@@ -225,11 +223,16 @@ def find_data_files(path: str | Sequence[str], *, endings: Sequence[str], where:
     Raises:
         ValueError: There is none, one is missing, or is named twice.
     """
+    patterns = [path] if isinstance(path, str) else path
+    if any(map(is_url, patterns)):
+        named = [url for pattern in patterns for url in expand_braces(pattern)]
+        root, files = remote.find_named(named, endings=endings, where=where)
+        return DataFiles(root, tuple(files), tuple(files.values()))
     found: dict[str, None] = {}
     roots = []
-    for pattern in [path] if isinstance(path, str) else path:
-        for named in _all_named(pattern, where):
-            root, names = _files_at(named, endings, where)
+    for pattern in patterns:
+        for name in _all_named(pattern, where):
+            root, names = _files_at(name, endings, where)
             roots.append(root)
             for file in (os.path.join(root, name) for name in names):
                 if file in found:
@@ -296,7 +299,7 @@ def safe_path(
     """Give the path of the file `name` below the folder `root`, which data must not lead out of.
 
     Args:
-        root: An absolute path.
+        root: An absolute path, or a URL.
         name: A path relative to it, or an absolute one, as it stands in the data.
         follow_symlinks: Whether a link on the way may lead out of the folder.
         setting: The key of `root`, for messages.
@@ -306,7 +309,7 @@ def safe_path(
     """
     refuse_escape(name, root, setting=setting)
     path = os.path.join(root, name)
-    if not follow_symlinks:
+    if not follow_symlinks and not is_url(root):
         top = os.path.realpath(root)
         if os.path.commonpath((top, os.path.realpath(path))) != top:
             raise ValueError(f"{name!r} leads out of its folder by a link")
@@ -315,7 +318,11 @@ def safe_path(
 
 def refuse_escape(name: str, root: str, *, setting: str = "dataset.storage.root") -> None:
     """Raise ValueError for a path that leads out of the folder `root`; see `safe_path`."""
-    path = os.path.normpath(os.path.join(root, name))
-    if "\0" in name or os.path.commonpath((root, path)) != root:
+    if is_url(root):
+        outside = is_url(name) or name.startswith("/") or ".." in name.split("/")
+    else:
+        path = os.path.normpath(os.path.join(root, name))
+        outside = os.path.commonpath((root, path)) != root
+    if outside or "\0" in name:
         how = f"type {setting}=/" if os.path.isabs(name) else f"set {setting}"
         raise ValueError(f"{name!r} leads out of its folder {root}; if that is meant, {how}")

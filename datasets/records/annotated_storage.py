@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from penstock.core.contracts import RecordAnnotations, Storage, StorageCapabilities, capabilities_of
 from penstock.core.parts import raw_keys
 from penstock.core.sample import BadRecord, Record
+from penstock.core.stage_times import CountedRecords
 from penstock.datasets.records.index import Index, cached_index, write_index
 from penstock.datasets.records.memory_index import MemoryIndex
 
@@ -57,11 +58,11 @@ class AnnotatedStorage:
             IndexError: An index is outside 0 .. len - 1.
         """
         indices = np.asarray(indices, np.int64)
-        records = self.base.read(indices)
+        records = read = self.base.read(indices)
         for source in self._annotations:
             fields = source.fields(indices)
             records = [_with(record, more) for record, more in zip(records, fields, strict=True)]
-        return records
+        return CountedRecords.of(records, [read])
 
     @property
     def capabilities(self) -> StorageCapabilities:

@@ -27,6 +27,7 @@ from penstock.core.files import whole_file, write_whole
 from penstock.core.machine_cache import computed_once, signature_of
 from penstock.core.sample import Keys
 
+_SPOT_CHECKS = 64
 _HEADER = "index.json"
 _CHUNK_ROWS = 1 << 18
 _ALIGNMENT = 64
@@ -507,3 +508,27 @@ def cached_json(name: str, compute: Callable[[], Any]) -> Any:
         load=lambda path: json.loads(path.read_bytes()), what="statistics of the training part",
     )  # fmt: skip
     return values
+
+
+def is_unchanged(root: str, folders: Sequence[tuple[str, int]], index: Index) -> bool:
+    """Tell whether the scan that gave `index` would find the same again.
+
+    Every folder's time is compared (files that came or went), and the sizes of a few files
+    spread over the index (files written over).
+    """
+    try:
+        for folder, mtime_ns in folders:
+            if os.stat(os.path.join(root, folder)).st_mtime_ns != mtime_ns:
+                return False
+    except OSError:
+        return False
+    rows = np.unique(np.linspace(0, len(index) - 1, min(_SPOT_CHECKS, len(index))).astype(np.int64))
+    sizes = index.values("size_bytes", rows).tolist()
+    for key, size in zip(index.raw_keys(rows), sizes, strict=True):
+        try:
+            found = os.stat(os.path.join(os.fsencode(root), key)).st_size
+        except OSError:
+            found = 0
+        if found != size:
+            return False
+    return True

@@ -14,6 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.sample import MAX_RECORD_BYTES, BadRecord, Record, too_large
+from penstock.core.stage_times import CountedRecords
+from penstock.datasets.files.access import is_url
+from penstock.datasets.files.remote import side_by_side, traffic
 from penstock.datasets.records.index import Index, IndexContent, cached_index, write_index
 
 
@@ -57,6 +60,9 @@ class IndexedStorage(ABC):
         path: Where its data lies, absolute.
         reading_arguments: Arguments that only say how records are read: no index depends on them.
         index_version: To be raised where `scan` finds something else in the same data.
+        reads_urls: Its path may be a URL, whose files it reads by place; of one that does not,
+            the files are copied to this machine first.
+        neighbours: Records beside each other in the index are read at once, as one is.
         max_record_bytes: A record that takes more is bad, and `read` is not asked for it.
     """
 
@@ -64,6 +70,8 @@ class IndexedStorage(ABC):
     path: str
     reading_arguments: ClassVar[tuple[str, ...]] = ()
     index_version: ClassVar[int] = 1
+    reads_urls: ClassVar[bool] = False
+    neighbours: ClassVar[bool] = False
     max_record_bytes: int = MAX_RECORD_BYTES
     _index: Index | None = None
     _handles: tuple[int, Any] | None = None
@@ -71,7 +79,7 @@ class IndexedStorage(ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "read" in vars(cls):
-            cls.read = _within_limit(cls.read)  # type: ignore[assignment, method-assign]
+            cls.read = _within_limit(_side_by_side(cls.read))  # type: ignore[assignment, method-assign]
 
     def scan(self) -> IndexContent:
         """Look through the data: keys, columns and class names of all records.
@@ -188,6 +196,28 @@ class IndexedStorage(ABC):
 _Read = Callable[[Any, NDArray[np.int64]], list[Record | BadRecord]]
 
 
+def _side_by_side(read: _Read) -> _Read:
+    """Let `read` ask a server for many records at a time: each answer takes a while to come."""
+
+    @wraps(read)
+    def at_once(self: IndexedStorage, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
+        if not is_url(self.path) or len(indices) < 2:
+            return read(self, indices)
+        apart = np.diff(indices) != 1 if self.neighbours else np.ones(len(indices) - 1, np.bool_)
+        parts = np.split(indices, np.flatnonzero(apart) + 1)
+        before = traffic()
+        counts = before.requests, before.size_bytes
+        found = side_by_side(partial(read, self), parts)
+        now = traffic()
+        return CountedRecords(
+            [record for records in found for record in records],
+            requests=now.requests - counts[0],
+            fetched_bytes=now.size_bytes - counts[1],
+        )
+
+    return at_once
+
+
 def _within_limit(read: _Read) -> _Read:
     """Let `read` be asked only for records that are not too large, which are bad."""
 
@@ -197,12 +227,14 @@ def _within_limit(read: _Read) -> _Read:
         sizes = self.record_bytes(indices)
         if sizes is None or (large := sizes > self.max_record_bytes).sum() == 0:
             return read(self, indices)
-        found = iter(read(self, indices[~large]))
+        taken = read(self, indices[~large])
+        found = iter(taken)
         rows = zip(indices.tolist(), self.index.keys(indices), sizes.tolist(), strict=True)
-        return [
+        records = [
             BadRecord(i, key, too_large(size, self.max_record_bytes)) if too else next(found)
             for (i, key, size), too in zip(rows, large.tolist(), strict=True)
         ]
+        return CountedRecords.of(records, [taken])
 
     return limited
 

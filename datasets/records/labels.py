@@ -13,6 +13,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.datasets.files.access import MissingFile, is_url
+from penstock.datasets.files.remote import local_copy, read_url
 from penstock.datasets.records.index import IndexContent
 
 log = logging.getLogger(__name__)
@@ -305,8 +307,11 @@ def read_class_names(folder: str, *, where: str) -> tuple[str, ...] | None:
         ValueError: It cannot be read.
     """
     try:
-        text = Path(folder, CLASSES_NAME).read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
+        if is_url(folder):
+            text = read_url(f"{folder}/{CLASSES_NAME}").decode()
+        else:
+            text = Path(folder, CLASSES_NAME).read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError, MissingFile):
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{where}: {CLASSES_NAME} cannot be read ({error})") from error
@@ -397,7 +402,8 @@ class FileLabels(NamedTuple):
         """
         if labels not in (None, "folder", "filename") and not (own and labels == "file"):
             inside = os.path.join(folder, labels)
-            labels = os.path.abspath(labels if os.path.exists(labels) else inside)
+            labels = labels if is_url(labels) or os.path.exists(labels) else inside
+            labels = local_copy(labels) if is_url(labels) else os.path.abspath(labels)
         key, label = columns
         return cls(labels, pattern, (key, label), unlabelled)
 

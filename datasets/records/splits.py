@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import hashlib
 import inspect
@@ -11,14 +12,21 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import Annotations, PartedStorage, RecordsToLabel, Storage
+from penstock.core.contracts import (
+    Annotations,
+    PartedStorage,
+    RecordsToLabel,
+    Storage,
+    UrlReader,
+)
 from penstock.core.sample import MAX_RECORD_BYTES
+from penstock.datasets.files.access import is_url
+from penstock.datasets.files.remote import list_folder, local_copy
 from penstock.datasets.records.annotated_storage import AnnotatedStorage
 from penstock.datasets.records.index import Index, cached_selection
 from penstock.datasets.records.indexed_storage import IndexedStorage
@@ -39,6 +47,38 @@ _SPLIT_OF = {
     "test": "test", "testing": "test",
 }  # fmt: skip
 _WORD = re.compile(rf"(?<![A-Za-z])({'|'.join(_SPLIT_OF)})(?![A-Za-z])", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """What lies in a folder, or behind a URL.
+
+    Attributes:
+        path: The folder.
+        folders: Names of the folders in it.
+        files: Names of the files in it.
+    """
+
+    path: str
+    folders: list[str]
+    files: list[str]
+
+    @classmethod
+    def at(cls, path: str) -> Folder:
+        """Look into one; a web server shows nothing of its folders."""
+        if is_url(path):
+            path = path.rstrip("/")
+            return cls(path, *(([], []) if path.startswith("http") else list_folder(path)))
+        with os.scandir(path) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+        folders = [entry.name for entry in entries if entry.is_dir()]
+        return cls(path, folders, [entry.name for entry in entries if entry.is_file()])
+
+    def __str__(self) -> str:
+        return self.path
+
+    def __truediv__(self, name: str) -> str:
+        return name if is_url(name) else os.path.join(self.path, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +104,12 @@ class StorageRecipe:
 
     def open(self, **changes: Any) -> Storage:
         """Make the storage, with some arguments changed."""
-        made = self.make(**{**self.arguments, **changes})
+        arguments = {**self.arguments, **changes}
+        make, path = self.make, arguments.get("path")
+        by_itself = isinstance(make, UrlReader) and make.reads_urls
+        if isinstance(path, str) and is_url(path) and not by_itself:
+            arguments["path"] = local_copy(path)
+        made = make(**arguments)
         if isinstance(made, IndexedStorage):
             made.max_record_bytes = self.max_record_bytes
         return made
@@ -157,13 +202,13 @@ def find_parts(path: Any) -> dict[str, str] | None:
     Raises:
         ValueError: There is a ``train`` alone, or two parts for one split.
     """
-    if not isinstance(path, str | os.PathLike) or not os.path.isdir(path):
+    if not isinstance(path, str | os.PathLike) or not (is_url(path) or os.path.isdir(path)):
         return None
-    folder = Path(path)
-    for found in (_hub_parts(folder), *_sub_folders(folder), *_sub_files(folder)):
+    folder = Folder.at(str(path))
+    for found in (_hub_parts(folder), *_alike(folder.folders), *_sub_files(folder)):
         if "train" in found and len(found) > 1:
             return _chosen(folder, found)
-    if [entry.name for entry in folder.iterdir() if entry.is_dir()] == ["train"]:
+    if folder.folders == ["train"]:
         raise ValueError(
             f"{folder}: holds train and no val; set dataset.storage.path={folder / 'train'} "
             f"to split that by dataset.val_fraction; where the other lies elsewhere, name that "
@@ -190,18 +235,13 @@ def _alike(names: Iterable[str]) -> Iterator[dict[str, list[str]]]:
     yield from (groups[template] for template in sorted(groups, key=len))  # the word alone first
 
 
-def _sub_folders(folder: Path) -> Iterator[dict[str, list[str]]]:
-    return _alike(entry.name for entry in folder.iterdir() if entry.is_dir())
-
-
-def _sub_files(folder: Path) -> Iterator[dict[str, list[str]]]:
+def _sub_files(folder: Folder) -> Iterator[dict[str, list[str]]]:
     """Group files such as ``train.lmdb``; a test part, which may lack labels, validates none."""
-    files = (entry.name for entry in folder.iterdir() if entry.is_file())
-    for found in _alike(name for name in files if _WORD.fullmatch(name.partition(".")[0])):
+    for found in _alike(name for name in folder.files if _WORD.fullmatch(name.partition(".")[0])):
         yield {k: names for k, names in found.items() if k != "test" or "val" in found}
 
 
-def _chosen(folder: Path, found: Mapping[str, list[str]]) -> dict[str, str]:
+def _chosen(folder: Folder, found: Mapping[str, list[str]]) -> dict[str, str]:
     """Take one part for each split."""
     for names in found.values():
         if len(names) > 1:
@@ -237,24 +277,25 @@ def _refuse_splits(storage: Storage, recipe: StorageRecipe) -> None:
             )
 
 
-def _hub_parts(folder: Path) -> dict[str, list[str]]:
+def _hub_parts(folder: Folder) -> dict[str, list[str]]:
     """Find the parts of a folder laid out as the public hubs do: shards, or folders of their own.
 
     Shards are named ``train-00000-of-00004.parquet`` or ``imagenet-train-000000.tar``; in a folder
     with a ``dataset_dict.json``, every part is a folder.
     """
-    if (folder / "dataset_dict.json").is_file():
-        return next(_sub_folders(folder), {})
+    if "dataset_dict.json" in folder.files:
+        return next(_alike(folder.folders), {})
+    tops = [folder, *(Folder.at(folder / "data") for name in folder.folders if name == "data")]
     for pattern in _SHARD_NAMES:
-        for top in (folder, folder / "data"):
-            shard = next(top.glob(pattern.format("train", "")), None)
-            suffix = shard.suffix if shard else ""
+        for top in tops:
+            shards = fnmatch.filter(top.files, pattern.format("train", ""))
+            suffix = os.path.splitext(shards[0])[1] if shards else ""
             found: dict[str, list[str]] = {}
-            for word, split in _SPLIT_OF.items() if shard else ():
+            for word, split in _SPLIT_OF.items() if shards else ():
                 names = pattern.format(word, suffix)
-                if next(top.glob(names), None):
-                    shards = Path(glob.escape(str(top)), names)
-                    found.setdefault(split, []).append(str(shards))
+                if fnmatch.filter(top.files, names):
+                    place = top if is_url(str(top)) else glob.escape(str(top))
+                    found.setdefault(split, []).append(f"{place}/{names}")
             if found:
                 return found
     return {}

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from penstock.core.contracts import ColumnStorage, Storage, StorageCapabilities, capabilities_of
 from penstock.core.sample import BadRecord, Record
+from penstock.core.stage_times import CountedRecords
 from penstock.datasets.records.index import Index
 from penstock.datasets.records.memory_index import MemoryIndex
 
@@ -55,9 +56,10 @@ class Subset:
         """Read the records at `indices`, int64 [n], numbered as in this subset."""
         indices = np.asarray(indices, np.int64)
         records = self.base.read(self._rows_at(indices))
-        return [
+        numbered = [
             replace(record, index=i) for i, record in zip(indices.tolist(), records, strict=True)
         ]
+        return CountedRecords.of(numbered, [records])
 
     @property
     def capabilities(self) -> StorageCapabilities:

@@ -14,8 +14,9 @@ from penstock.core.json_text import parse_json
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record
 from penstock.datasets.files.access import MissingFile, read_file
-from penstock.datasets.files.byte_streams import ByteSource, ByteStream, DamagedBytes
+from penstock.datasets.files.byte_streams import ByteStream, DamagedBytes
 from penstock.datasets.files.data_files import safe_path
+from penstock.datasets.streams.byte_source import ByteSource
 from penstock.datasets.streams.lanes import ShardItems
 
 _MOST_LINE_BYTES = 1 << 26

@@ -176,8 +176,9 @@ class ArrowStorage(TableStorage):
     group_name = "record batch"
 
     def _open_file(self, files: OpenFiles, name: str, size_bytes: int) -> TableFile:
-        path = os.path.join(files.root, name)
-        return _MappedFile(retried(lambda: ArrowFile(path), path=path, root=files.root), size_bytes)
+        file = files[name]
+        opened = retried(lambda: ArrowFile(file.path), path=file.path, root=file.root)
+        return _MappedFile(opened, size_bytes)
 
     def _find_files(self) -> DataFiles:
         saved = saved_files(self.path, where=str(self)) if os.path.isdir(self.path) else None

@@ -12,12 +12,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.machine_cache import signature_of
 from penstock.core.parts import PackPlan, Part, PartSummary, Written, raw_keys, written_keys
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record
-from penstock.datasets.files.access import MissingFile, read_file
-from penstock.datasets.files.data_files import IMAGE_ENDINGS, Scan, is_unchanged, scan_files
-from penstock.datasets.records.index import Index, IndexContent
+from penstock.datasets.files.access import MissingFile, absolute_path, is_url, read_file
+from penstock.datasets.files.data_files import (
+    IMAGE_ENDINGS,
+    Scan,
+    scan_files,
+    scan_listing,
+)
+from penstock.datasets.files.remote import Found, list_files
+from penstock.datasets.records.index import Index, IndexContent, is_unchanged
 from penstock.datasets.records.indexed_storage import IndexedStorage
 from penstock.datasets.records.labels import (
     FileLabels,
@@ -40,7 +47,7 @@ class ImageFolder(IndexedStorage):
     as bad samples when they are used.
 
     Args:
-        path: The folder.
+        path: The folder, or its URL.
         labels: ``folder`` (the first folder below `path`, where there are any), ``filename``, the
             path of a CSV, or None.
         label_pattern: For ``filename``: a regular expression whose group is the label.
@@ -60,6 +67,8 @@ class ImageFolder(IndexedStorage):
     """
 
     name = "image_folder"
+    reads_urls = True
+    _files: list[Found] | None = None
 
     def __init__(
         self,
@@ -77,7 +86,7 @@ class ImageFolder(IndexedStorage):
         hidden: bool = False,
         endings: tuple[str, ...] = IMAGE_ENDINGS,
     ) -> None:
-        self.path = os.path.abspath(path)
+        self.path = absolute_path(path)
         self.labels = FileLabels.of(
             labels, label_pattern, label_columns, unlabelled, folder=self.path
         )
@@ -94,7 +103,10 @@ class ImageFolder(IndexedStorage):
             self._check_pattern(pattern)
 
     def mark(self) -> Any:
-        """Size and time of the CSV of the labels, if there is one."""
+        """Size and time of the CSV of the labels, if there is one; and the listing of a URL."""
+        if is_url(self.path):
+            listed = signature_of(files=self._listed()) if self.pattern is None else None
+            return [listed, self.labels.csv_version()]
         if not os.path.isdir(self.path):
             what = "a file" if os.path.exists(self.path) else "nothing there"
             raise ValueError(
@@ -106,7 +118,12 @@ class ImageFolder(IndexedStorage):
         """Whether neither the CSV nor any folder has changed."""
         if not super().is_current(index, mark):
             return False
-        return self.pattern is not None or is_unchanged(self.path, index.metadata["folders"], index)
+        known = self.pattern is not None or is_url(self.path)
+        return known or is_unchanged(self.path, index.metadata["folders"], index)
+
+    def learn(self, metadata: dict[str, Any]) -> None:
+        """Forget the listing, which may be long."""
+        self._files = None
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         """Read files; one that is gone or forbidden is a bad record.
@@ -163,13 +180,21 @@ class ImageFolder(IndexedStorage):
             return found
         return self.labels.add_to(found, self.classes, where=str(self))
 
+    def _listed(self) -> list[Found]:
+        if self._files is None:
+            self._files = list_files(self.path)
+        return self._files
+
     def _scan(self) -> Scan:
-        found = scan_files(
-            self.path,
-            endings=self.endings,
-            follow_symlinks=self.follow_symlinks,
-            hidden=self.hidden,
-        )
+        if is_url(self.path):
+            found = scan_listing(self._listed(), endings=self.endings, hidden=self.hidden)
+        else:
+            found = scan_files(
+                self.path,
+                endings=self.endings,
+                follow_symlinks=self.follow_symlinks,
+                hidden=self.hidden,
+            )
         if not found.keys:
             others = ", ".join(name.decode(errors="backslashreplace") for name in found.others)
             raise ValueError(

@@ -87,6 +87,7 @@ class ParquetStorage(TableStorage):
     name = "parquet"
     endings = (".parquet", ".parq")
     group_name = "row group"
+    reads_urls = True
 
     def _open_file(self, files: OpenFiles, name: str, size_bytes: int) -> TableFile:
         return _FooterFile(files, name, size_bytes, self.max_record_bytes)

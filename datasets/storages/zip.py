@@ -26,7 +26,14 @@ from penstock.core.sample import BadRecord, Record
 from penstock.datasets.columnar.roles import Roles, find_roles
 from penstock.datasets.columnar.values import DamagedFile, Row, damage, label_ids, read_rows
 from penstock.datasets.columnar.writer import RecordTable
-from penstock.datasets.files.access import EndOfFile, FileView, MissingFile, OpenFiles, SharedFile
+from penstock.datasets.files.access import (
+    EndOfFile,
+    FileView,
+    MissingFile,
+    OpenFiles,
+    SharedFile,
+    absolute_path,
+)
 from penstock.datasets.files.data_files import (
     IMAGE_ENDINGS,
     DataFiles,
@@ -84,6 +91,7 @@ class ZipStorage(IndexedStorage):
 
     name = "zip"
     reading_arguments = ("checksums",)
+    reads_urls = True
 
     def __init__(
         self,
@@ -99,7 +107,7 @@ class ZipStorage(IndexedStorage):
         endings: tuple[str, ...] = IMAGE_ENDINGS,
         checksums: bool = True,
     ) -> None:
-        self.path = os.path.abspath(path)
+        self.path = absolute_path(path)
         self.folder = folder.strip("/")
         beside = self.path if os.path.isdir(self.path) else os.path.dirname(self.path)
         self.labels = FileLabels.of(labels, label_pattern, label_columns, unlabelled, folder=beside)
@@ -149,7 +157,7 @@ class ZipStorage(IndexedStorage):
 
     def scan(self) -> IndexContent:
         """Index the directories of all archives."""
-        files, opened = self._files, OpenFiles(self._files.root)
+        files, opened = self._files, OpenFiles(self._files)
         listed = []
         for name, (size, _) in zip(files.names, files.marks, strict=True):
             where = f"{self}: {name}" if len(files.names) > 1 else str(self)
@@ -269,7 +277,7 @@ class _OpenArchives:
         self._files = files
         self._places = places
         self._checksums = checksums
-        self._opened = OpenFiles(files.root)
+        self._opened = OpenFiles(files)
         self._sidecars = GroupCache(_SIDECAR_BYTES)
 
     def content(self, archive: int, **place: Any) -> bytes | str:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core.contracts import SourceCapabilities, capabilities_of
 from penstock.core.sample import BadRecord, Record
-from penstock.datasets.files.byte_streams import ByteSource
 from penstock.datasets.records.splits import Split, StorageRecipe, is_val
+from penstock.datasets.streams.byte_source import ByteSource
 from penstock.datasets.streams.lanes import ShardItems
 
 if TYPE_CHECKING:

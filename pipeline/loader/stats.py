@@ -35,6 +35,8 @@ class LoaderTimes(NamedTuple):
         hits: Records that the data set's cache had.
         misses: Records that it had not.
         damaged: Entries of the cache that were damaged, dropped, and read from the data again.
+        requests: Questions to servers, where data lies behind a URL.
+        fetched_bytes: What came from them.
     """
 
     batches: int = 0
@@ -49,6 +51,8 @@ class LoaderTimes(NamedTuple):
     hits: int = 0
     misses: int = 0
     damaged: int = 0
+    requests: int = 0
+    fetched_bytes: int = 0
 
     def __sub__(self, earlier: LoaderTimes) -> LoaderTimes:
         differences = (a - b for a, b in zip(self, earlier, strict=True))
@@ -97,6 +101,9 @@ class LoaderTimes(NamedTuple):
         if self.hit_rate is not None:
             damaged = f", {self.damaged:,} damaged" if self.damaged else ""
             lines.append(f"cache: {self.hit_rate:.0%} of {self.hits + self.misses:,} hit{damaged}")
+        if self.requests:
+            fetched_mb = self.fetched_bytes / 1e6
+            lines.append(f"fetched: {fetched_mb:,.1f} MB in {self.requests:,} requests")
         return "\n".join(lines)
 
 
@@ -160,7 +167,7 @@ class LoaderStats:
         return LoaderTimes(
             self.batches, self.samples, stages.read, stages.decode, stages.transform,
             stages.collate, self._wait_s, self.copy_s, self._consumer_s,
-            stages.hits, stages.misses, stages.damaged,
+            stages.hits, stages.misses, stages.damaged, stages.requests, stages.fetched_bytes,
         )  # fmt: skip
 
     @property

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from penstock.core.contracts import StorageCapabilities
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record, TextColumn
-from penstock.datasets.files.access import MissingFile, read_file
+from penstock.datasets.files.access import MissingFile, absolute_path, is_url, read_file
 from penstock.datasets.files.data_files import safe_path
+from penstock.datasets.files.remote import local_copy
 from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage, file_mark
 from penstock.datasets.records.labels import column_ids
@@ -54,6 +55,7 @@ class CsvStorage(IndexedStorage):
     """
 
     name = "csv"
+    reads_urls = True
     reading_arguments = ("root", "follow_symlinks")
     index_version = 3
 
@@ -72,19 +74,20 @@ class CsvStorage(IndexedStorage):
         delimiter: str | None = None,
         classes: list[str] | None = None,
     ) -> None:
-        self.path = os.path.abspath(path)
+        self.path = absolute_path(path)
         self.image_column = image_column
         self.label_column = label_column
         self.key_column = key_column
         self.columns = None if columns is None else tuple(columns)
         self.types = dict(types or {})
         self.missing = tuple(missing)
-        self.root = os.path.abspath(root or os.path.dirname(self.path))
+        self.root = absolute_path(root or os.path.dirname(self.path))
         self.follow_symlinks = follow_symlinks
         self.delimiter = delimiter or ("\t" if path.endswith(".tsv") else ",")
         self.classes = None if classes is None else tuple(classes)
         if len(self.delimiter) != 1 or self.delimiter in '"\r\n' or not self.delimiter.isascii():
             raise ValueError(f"{self}: delimiter {delimiter!r}, expected one character, as in ';'")
+        self._file = self.path
         self._columns: dict[str, tuple[str, tuple[int, int] | None]] = {}
         self._image: str | None = None
         self._known: dict[str, NDArray[np.object_]] = {}
@@ -177,18 +180,19 @@ class CsvStorage(IndexedStorage):
 
     def mark(self) -> list[int]:
         """Size and time of the file."""
-        if not os.path.isfile(self.path):
+        self._file = local_copy(self.path) if is_url(self.path) else self.path
+        if not os.path.isfile(self._file):
             what = "a folder" if os.path.isdir(self.path) else "nothing there"
             raise ValueError(
                 f"{self}: expected a CSV file, got {what}; set dataset.storage.path to a file, "
                 f"or to a folder with train.csv and val.csv"
             )
-        return file_mark(self.path)
+        return file_mark(self._file)
 
     def scan(self) -> IndexContent:
         """Parse the file."""
         reader = CsvReader(
-            self.path,
+            self._file,
             delimiter=self.delimiter,
             missing=self.missing,
             types=self.types,

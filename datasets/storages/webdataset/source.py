@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record, too_large
 from penstock.datasets.files.access import EndOfFile, MissingFile, OpenFiles
-from penstock.datasets.files.byte_streams import ByteSource, ByteStream, DamagedBytes, StreamError
+from penstock.datasets.files.byte_streams import ByteStream, DamagedBytes, StreamError
 from penstock.datasets.storages.webdataset.headers import BadTar, CutShort, iter_members
 from penstock.datasets.storages.webdataset.layout import (
     SampleFields,
@@ -21,6 +21,7 @@ from penstock.datasets.storages.webdataset.layout import (
     iter_samples,
     split_name,
 )
+from penstock.datasets.streams.byte_source import ByteSource
 
 
 @register("source", "webdataset")

@@ -13,7 +13,13 @@ from numpy.typing import NDArray
 
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record, too_large
-from penstock.datasets.files.access import MissingFile, OpenFiles, SharedFile, find_runs
+from penstock.datasets.files.access import (
+    MissingFile,
+    OpenFiles,
+    SharedFile,
+    absolute_path,
+    find_runs,
+)
 from penstock.datasets.files.data_files import DataFiles, find_data_files
 from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage
@@ -25,7 +31,6 @@ _ENDINGS = (".tar", ".tgz")  # the second to be refused, and not passed over
 # Shards looked through at a time: their headers are many small reads, which a disk answers better
 # when it has several to answer.
 _SCANS = 8
-_PIECE_BYTES = 1 << 14
 _COMPRESSED = {
     b"\x1f\x8b": "gzip", b"(\xb5/\xfd": "zstd", b"\xfd7zXZ": "xz", b"BZh": "bzip2",
     b"\x04\"M\x18": "lz4",
@@ -55,6 +60,8 @@ class WebDatasetStorage(IndexedStorage):
 
     name = "webdataset"
     reading_arguments = ("checksums",)
+    reads_urls = True
+    neighbours = True
     _files: DataFiles
     _names: tuple[str, ...] | None
 
@@ -70,7 +77,7 @@ class WebDatasetStorage(IndexedStorage):
         paths = [path] if isinstance(path, str) else path
         if not paths:
             raise ValueError("webdataset: path is an empty list; set dataset.storage.path")
-        self.paths = tuple(map(os.path.abspath, paths))
+        self.paths = tuple(map(absolute_path, paths))
         more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
         self.path = self.paths[0] + more
         self.fields = None if fields is None else dict(fields)
@@ -87,7 +94,7 @@ class WebDatasetStorage(IndexedStorage):
 
     def open(self) -> OpenFiles:
         """Prepare to open shards, each when it is needed."""
-        return OpenFiles(self._files.root)
+        return OpenFiles(self._files)
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         """Read samples, those beside each other at once; one that is damaged is a bad record.
@@ -162,9 +169,8 @@ class WebDatasetStorage(IndexedStorage):
         files = self._files
 
         def scan(name: str, size_bytes: int) -> ShardScan:
-            file = SharedFile(os.path.join(files.root, name), root=files.root)
             try:
-                return scan_shard(file, size_bytes, self._fields, self.max_record_bytes)
+                return scan_shard(files.open(name), size_bytes, self._fields, self.max_record_bytes)
             except (BadTar, MissingFile) as error:
                 raise ValueError(f"{self}: {name}: {error}") from error
 
@@ -316,6 +322,6 @@ class _Window:
         """Read the bytes at a place, as many of them as there are."""
         start = offset - self._start
         if start < 0 or start + size_bytes > len(self._data):
-            self._data = self._file.read_upto(offset, max(size_bytes, _PIECE_BYTES))
+            self._data = self._file.read_upto(offset, max(size_bytes, self._file.piece_bytes))
             self._start, start = offset, 0
         return self._data[start : start + size_bytes]

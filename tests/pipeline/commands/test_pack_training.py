@@ -96,7 +96,9 @@ def test_arrays(tmp_path, capsys, form):
     assert rows[0] == rows[1] != []
 
 
-@pytest.mark.parametrize(("form", "typed"), in_turn(FORMS, [["task=table"], ["dataset=csv"]], every=4))
+@pytest.mark.parametrize(
+    ("form", "typed"), in_turn(FORMS, [["task=table"], ["dataset=csv"]], every=4)
+)
 def test_rows_of_tables(tmp_path, capsys, form, typed):
     table = tmp_path / "table.csv"
     rows = [f"{i / 7},{'uvw'[i % 3]},{'yes' if i % 2 else 'no'}" for i in range(40)]

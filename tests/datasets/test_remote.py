@@ -1,0 +1,291 @@
+"""Data behind URLs: the same records, whatever the server does, or one line where it gives none."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from penstock import build_loader, compose
+from penstock.core.sample import BadRecord
+from penstock.datasets.files import remote
+from penstock.datasets.files.remote import RemoteError
+from penstock.datasets.records.splits import StorageRecipe, find_parts, open_split
+from penstock.datasets.storages.csv import CsvStorage
+from penstock.datasets.storages.image_folder import ImageFolder
+from penstock.datasets.storages.lmdb import LmdbStorage, LmdbWriter
+from penstock.datasets.storages.parquet import ParquetStorage, ParquetWriter
+from penstock.datasets.storages.webdataset import WebDatasetStorage, WebDatasetWriter
+from penstock.datasets.storages.zip import ZipStorage, ZipWriter
+from penstock.datasets.writing import write_storage
+from penstock.pipeline.loader.digest import batch_digest
+from tests.contracts.storage import check_storage, read_all, summary
+from tests.laws.conftest import make_photos
+from tests.object_store import BUCKET, object_store
+
+FORMS = {
+    "zip": (ZipStorage, ZipWriter),
+    "webdataset": (WebDatasetStorage, WebDatasetWriter),
+    "parquet": (ParquetStorage, ParquetWriter),
+    "lmdb": (LmdbStorage, LmdbWriter),
+}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    root = tmp_path_factory.mktemp("photos")
+    make_photos(root, {"ash": 5, "birch": 8, "yew": 3})
+    return root
+
+
+@pytest.fixture
+def store(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(remote, "_PAUSES_S", (0.0, 0.0, 0.0))
+    remote._open_client.cache_clear()
+    with object_store(monkeypatch.setenv) as store:
+        yield store
+
+
+def written(form: str, photos: Path, folder: Path) -> Path:
+    write_storage(FORMS[form][1](), folder / form, ImageFolder(str(photos / "train")))
+    return folder / form
+
+
+def opened(make, url):
+    return StorageRecipe(make=make, arguments={"path": url}).open()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_records_are_those_of_the_files(form, store, photos, tmp_path):
+    local = written(form, photos, tmp_path)
+    url = store.put(local, f"data/{form}")
+    make = FORMS[form][0]
+    here, there = make(str(local)), opened(make, url)
+    assert there.fingerprint() == here.fingerprint()
+    order = np.random.default_rng(1).permutation(len(here))
+    assert summary(there.read(order)) == summary(here.read(order))
+
+
+def test_the_contract(store, photos):
+    url = store.put(photos / "train", "train")
+    expected = [(r.key, r.fields) for r in read_all(ImageFolder(str(photos / "train")))]
+    check_storage(lambda: ImageFolder(url), expected, processes=())
+
+
+def test_a_csv_names_images_beside_it(store, photos, tmp_path):
+    rows = ["image,label"]
+    rows += [f"train/{p.parent.name}/{p.name},{p.parent.name}" for p in photos.glob("train/*/*")]
+    (photos / "all.csv").write_text("\n".join(rows) + "\n")
+    url = store.put(photos, "table")
+    here, there = CsvStorage(str(photos / "all.csv")), CsvStorage(f"{url}/all.csv")
+    assert summary(read_all(there)) == summary(read_all(here))
+    before = len(store.requests)
+    again = CsvStorage(f"{url}/all.csv")
+    assert again.fingerprint() == there.fingerprint()
+    assert [method for method, _ in store.requests[before:]] == ["HEAD"], "the copy is kept"
+
+
+def test_labels_and_class_names_beside_it(store, photos, tmp_path):
+    local = written("webdataset", photos, tmp_path)
+    (local / "classes.txt").write_text("yew\nbirch\nash\n")
+    assert WebDatasetStorage(store.put(local, "w")).index.class_names == ("yew", "birch", "ash")
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for path in (photos / "train").glob("*/*"):
+        (flat / f"{path.parent.name}-{path.name}").write_bytes(path.read_bytes())
+    rows = [f"{path.name},{path.name.partition('-')[0]}" for path in sorted(flat.iterdir())]
+    (tmp_path / "labels.csv").write_text("\n".join(["key,label", *rows]) + "\n")
+    url = store.put(flat, "flat")
+    named = ImageFolder(url, labels=store.put(tmp_path / "labels.csv", "labels.csv"))
+    assert named.index.class_names == ("ash", "birch", "yew") and len(named) == 16
+
+
+def test_patterns_braces_and_single_files(store, photos, tmp_path):
+    source = ImageFolder(str(photos / "train"))
+    write_storage(WebDatasetWriter(shard_records=4), tmp_path / "w", source)
+    url = store.put(tmp_path / "w", "w")
+    names = sorted(key[2:] for key in store.files if key.endswith(".tar"))
+    assert len(names) == 4
+    every = summary(read_all(WebDatasetStorage(url)))
+    for pattern in (
+        f"{url}/shard-00000{{0..3}}.tar",
+        f"{url}/*.tar",
+        [f"{url}/{name}" for name in names],
+    ):
+        assert summary(read_all(WebDatasetStorage(pattern))) == every
+    assert len(WebDatasetStorage(f"{url}/{names[1]}")) == 4
+    with pytest.raises(ValueError, match=rf"nothing there: {url}/\S+4.tar.*dataset.storage.path"):
+        len(WebDatasetStorage(f"{url}/shard-00000{{0..4}}.tar"))
+    with pytest.raises(ValueError, match="is named twice"):
+        len(WebDatasetStorage([f"{url}/{names[0]}", f"{url}/*.tar"]))
+
+
+def test_a_web_server_gives_files_that_are_named(store, photos, tmp_path):
+    store.put(written("zip", photos, tmp_path), "z")
+    [name] = [key for key in store.files if key.endswith(".zip")]
+    url = f"{store.url}/{BUCKET}/{name}"
+    assert summary(read_all(ZipStorage(url))) == summary(
+        read_all(ZipStorage(str(tmp_path / "zip")))
+    )
+
+
+def test_parts_are_found_as_in_a_folder(store, photos):
+    url = store.put(photos, "photos")
+    parts = find_parts(url)
+    assert parts == {"train": f"{url}/train", "val": f"{url}/val"}
+    recipe = StorageRecipe(make=ImageFolder, arguments={"path": url})
+    there = open_split(recipe, split="val", val_fraction=0.2)
+    assert summary(read_all(there)) == summary(read_all(ImageFolder(str(photos / "val"))))
+    for split, count in (("train", 3), ("test", 2)):
+        for n in range(count):
+            store.files[f"hub/data/{split}-{n:05d}-of-{count:05d}.parquet"] = b""
+    hub = f"s3://{BUCKET}/hub"
+    shards = {"train": f"{hub}/data/train-*-of-*.parquet", "val": f"{hub}/data/test-*-of-*.parquet"}
+    assert find_parts(hub) == shards
+
+
+def digests(given):
+    with build_loader(compose(given), "train") as loader:
+        return [batch_digest(batch) for batch in loader], loader.stats.times
+
+
+SMALL = ["augment=light", "augment.image_size=20", "loader.batch_size=4"]
+
+
+@pytest.mark.parametrize("engine", ["inline", "threads", "processes"])
+def test_batches_are_those_of_files_while_the_server_fails_now_and_then(engine, store, photos):
+    url = store.put(photos, "photos")
+    given = [*SMALL, f"loader={engine}", "loader.timeout_s=100"]
+    expected, _ = digests([*given, f"dataset.storage.path={photos}"])
+    faults = iter([503, None, "cut", None, 429, None, None, 500] * 1000)
+    store.fault = lambda method, key: next(faults) if method == "GET" else None
+    found, times = digests([*given, f"dataset.storage.path={url}"])
+    assert found == expected
+    assert times.requests >= 16 and times.fetched_bytes >= 16 * 500
+    store.fault = lambda method, key: 503 if key.endswith(".jpg") else None
+    found, again = digests([*given, f"dataset.storage.path={url}"])
+    assert found == expected and again.hits == 16 and again.requests == 0, "all of it was kept"
+
+
+def test_nothing_is_kept_where_no_cache_is_wanted(store, photos):
+    given = [*SMALL, f"dataset.storage.path={store.put(photos, 'photos')}", "dataset/cache=none"]
+    assert digests(given)[1].requests == digests(given)[1].requests == 16
+
+
+def test_a_file_that_is_gone_is_a_bad_record_and_a_refusal_is_none(store, photos):
+    storage = ImageFolder(store.put(photos / "train", "train"))
+    key = storage.index.keys(np.array([3]))[0]
+    del store.files[f"train/{key}"]
+    records = read_all(storage)
+    assert [n for n, r in enumerate(records) if isinstance(r, BadRecord)] == [3]
+    assert "not there" in records[3].cause
+    store.fault = lambda method, key: 403
+    with pytest.raises(RemoteError, match=r"s3://bucket/train/.*: access is denied; .*environment"):
+        read_all(storage)
+
+
+def test_content_that_changes_while_it_is_read_is_an_error(store, photos, tmp_path):
+    url = store.put(written("zip", photos, tmp_path), "z")
+    storage = ZipStorage(url)
+    assert not any(isinstance(record, BadRecord) for record in read_all(storage))
+    [name] = [key for key in store.files if key.endswith(".zip")]
+    store.files[name] = store.files[name][:-1] + b"!"
+    with pytest.raises(RemoteError, match="its content was changed since it was looked at"):
+        read_all(storage)
+
+
+def test_what_is_there_now_is_read_by_the_next_run(store, photos):
+    url = store.put(photos / "train", "train")
+    before = ImageFolder(url)
+    keys = before.index.keys(np.arange(2))
+    store.files[f"train/{keys[0]}"] = store.files[f"train/{keys[1]}"]
+    after = ImageFolder(url)
+    one, other = read_all(after)[:2]
+    assert one.fields["image"] == other.fields["image"]
+
+
+@pytest.mark.parametrize(
+    ("url", "fault", "said"),
+    [
+        (f"s3://{BUCKET}/nothing", None, "nothing there|no image found"),
+        ("s3://other/train", None, "there is no such bucket"),
+        (f"s3://{BUCKET}/train", 301, "in another region; set AWS_REGION"),
+        (f"s3://{BUCKET}/train", 403, "access is denied"),
+        (f"s3://{BUCKET}/train", 503, "after 4 tries"),
+        (f"s3://me:word@{BUCKET}/train", None, "carries a password"),
+        (f"https://{BUCKET}/train.zip?token=word", None, "carries a password or a query"),
+        ("sss://bucket/train", None, "sss.*expected s3, gs"),
+        ("s3://", None, "s3:.*"),
+    ],
+)
+@pytest.mark.parametrize("make", [ImageFolder, WebDatasetStorage])
+def test_one_line_says_what_is_wrong(make, url, fault, said, store):
+    store.fault = lambda method, key: fault
+    with pytest.raises((ValueError, RemoteError)) as raised:
+        len(make(url))
+    text = str(raised.value)
+    assert re.search(said, text) and "\n" not in text and len(text) < 500
+    assert "word@" not in text and "token=" not in text and "secret-of" not in text
+
+
+def test_a_server_that_is_not_there_is_one_line(monkeypatch, store):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with pytest.raises(RemoteError) as raised:
+        len(ImageFolder(f"s3://{BUCKET}/train"))
+    assert str(raised.value) == (
+        f"s3://{BUCKET}/train: the server does not answer; look at the network, and at "
+        f"AWS_ENDPOINT_URL if set, after 4 tries"
+    )
+
+
+def test_the_library_is_named_where_it_is_lacking(store, monkeypatch):
+    monkeypatch.setattr(remote.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(RemoteError, match=r"needs obstore; type pip install 'penstock\[remote\]'"):
+        len(ImageFolder(f"s3://{BUCKET}/train"))
+
+
+def test_a_forked_process_says_how_to_start_it_instead(store, photos):
+    storage = ImageFolder(store.put(photos / "train", "train"))
+    read_all(storage)
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            storage.read(np.arange(2))
+        except RemoteError as error:
+            os.write(writing, str(error).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert b"loader.multiprocessing_context=forkserver" in os.read(reading, 1000)
+
+
+def test_names_that_lead_elsewhere_are_refused(store):
+    for name in ("../secret.jpg", "/secret.jpg", "s3://other/secret.jpg", "a/../../secret.jpg"):
+        store.files["table.csv"] = f"image,label\n{name},a\n".encode()
+        with pytest.raises(ValueError, match="leads out of its folder"):
+            len(CsvStorage(f"s3://{BUCKET}/table.csv"))
+
+
+@pytest.mark.parametrize("fault", [None, "cut"])
+def test_a_stream_of_shards_is_that_of_the_files(store, photos, tmp_path, fault):
+    for part in ("train", "val"):
+        source = ImageFolder(str(photos / part))
+        write_storage(WebDatasetWriter(shard_records=4), tmp_path / "w" / part, source)
+    given = [*SMALL, "dataset=stream", "sampler=sequential", "dataset.source.classes=3"]
+    expected, _ = digests([*given, f"dataset.source.path={tmp_path / 'w'}"])
+    url = store.put(tmp_path / "w", "w")
+    faults = iter([None, fault] * 1000)
+    store.fault = lambda method, key: next(faults) if method == "GET" else None
+    found, _ = digests([*given, f"dataset.source.path={url}"])
+    assert found == expected and len(found) == 4
+    assert not list((tmp_path / "cache").rglob("copy-*")), "it is read as it comes"
+
+
+def test_credentials_stand_nowhere(store, photos, tmp_path, caplog):
+    url = store.put(photos, "photos")
+    config = compose([*SMALL, f"dataset.storage.path={url}"])
+    assert "secret-of-the-user" not in json.dumps(config, default=str) + caplog.text

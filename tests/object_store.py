@@ -1,0 +1,182 @@
+"""A small object store on loopback: S3's listings and ranges, and the faults of real ones."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape
+
+BUCKET = "bucket"
+Fault = int | str | None
+"""A status to answer with, ``cut`` for a body that breaks off, ``stall`` for none that comes."""
+
+
+class ObjectStore:
+    """The files of a bucket, served as S3 serves them, and as a web server does.
+
+    Attributes:
+        files: Content by key.
+        fault: Called with the method and the key of a request; says what goes wrong with it.
+        requests: Method and key of every request.
+        sent_bytes: Content that was sent.
+        latency_s: What an answer takes beside its content.
+        bytes_per_s: What all answers together may send.
+    """
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.fault: Callable[[str, str], Fault] = lambda method, key: None
+        self.requests: list[tuple[str, str]] = []
+        self.sent_bytes = 0
+        self.latency_s = 0.0
+        self.bytes_per_s = float("inf")
+        self._wire_free_s = 0.0
+        self._lock = threading.Lock()
+        store = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            wbufsize = 1 << 16
+
+            def do_GET(self) -> None:
+                store.answer(self)
+
+            do_HEAD = do_GET
+
+            def log_message(self, *given: object) -> None:
+                pass
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+            request_queue_size = 256
+
+            def handle_error(self, *given: object) -> None:
+                pass  # a client that left
+
+        self._server = Server(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def put(self, folder: Path, prefix: str) -> str:
+        """Store the files below a folder, or one file, and give their URL."""
+        for path in [folder] if folder.is_file() else sorted(folder.rglob("*")):
+            if path.is_file():
+                name = "" if path == folder else f"/{path.relative_to(folder).as_posix()}"
+                self.files[f"{prefix}{name}"] = path.read_bytes()
+        return f"s3://{BUCKET}/{prefix}"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def answer(self, request: BaseHTTPRequestHandler) -> None:
+        parts = urlsplit(request.path)
+        bucket, _, key = unquote(parts.path).lstrip("/").partition("/")
+        with self._lock:
+            self.requests.append((request.command, key or parts.query))
+        time.sleep(self.latency_s)
+        fault = self.fault(request.command, key)
+        if fault == "stall":
+            time.sleep(3600)
+        if isinstance(fault, int):
+            return self._send(request, fault, _error({301: "PermanentRedirect"}.get(fault, "Odd")))
+        if bucket != BUCKET:
+            return self._send(request, 404, _error("NoSuchBucket"))
+        if not key:
+            return self._list(request, parse_qs(parts.query))
+        content = self.files.get(key)
+        if content is None:
+            return self._send(request, 404, _error("NoSuchKey"))
+        etag = f'"{hashlib.md5(content).hexdigest()}"'
+        wanted = request.headers.get("If-Match")
+        if wanted is not None and wanted != etag:
+            return self._send(request, 412, _error("PreconditionFailed"))
+        headers = {"ETag": etag, "Last-Modified": "Mon, 05 Jan 2026 10:00:00 GMT"}
+        status, size = 200, len(content)
+        if (span := request.headers.get("Range")) is not None:
+            first, _, last = span.removeprefix("bytes=").partition("-")
+            start, stop = int(first), min(int(last or size - 1) + 1, size)
+            if start >= size:
+                return self._send(request, 416, _error("InvalidRange"))
+            content, status = content[start:stop], 206
+            headers["Content-Range"] = f"bytes {start}-{stop - 1}/{size}"
+        self._send(request, status, content, headers, cut=fault == "cut")
+
+    def _send(self, request: BaseHTTPRequestHandler, status: int, content: bytes,
+              headers: dict[str, str] | None = None, *, cut: bool = False) -> None:  # fmt: skip
+        request.send_response(status)
+        for name, value in (headers or {}).items():
+            request.send_header(name, value)
+        request.send_header("Content-Length", str(len(content)))
+        request.end_headers()
+        if request.command == "HEAD":
+            return
+        with self._lock:
+            self.sent_bytes += len(content)
+            now = time.monotonic()
+            self._wire_free_s = max(self._wire_free_s, now) + len(content) / self.bytes_per_s
+            wait_s = self._wire_free_s - now
+        time.sleep(wait_s)
+        request.wfile.write(content[: len(content) // 2] if cut else content)
+        if cut:
+            request.wfile.flush()
+            request.connection.shutdown(socket.SHUT_RDWR)
+            request.close_connection = True
+
+    def _list(self, request: BaseHTTPRequestHandler, query: dict[str, list[str]]) -> None:
+        prefix, delimiter = query.get("prefix", [""])[0], query.get("delimiter", [""])[0]
+        after = query.get("continuation-token", [""])[0]
+        entries, folders, last = [], [], ""
+        for key in sorted(key for key in self.files if key.startswith(prefix) and key > after):
+            inside, found, _ = key[len(prefix) :].partition(delimiter or "\0")
+            if found and delimiter:
+                if (folder := prefix + inside + delimiter) not in folders:
+                    folders.append(folder)
+                continue
+            content = self.files[key]
+            entries.append(
+                f"<Contents><Key>{escape(key)}</Key><Size>{len(content)}</Size>"
+                f'<ETag>"{hashlib.md5(content).hexdigest()}"</ETag>'
+                f"<LastModified>2026-01-05T10:00:00.000Z</LastModified></Contents>"
+            )
+            last = key
+            if len(entries) == 100:
+                break
+        more = len(entries) == 100
+        token = f"<NextContinuationToken>{escape(last)}</NextContinuationToken>" if more else ""
+        commons = (
+            f"<CommonPrefixes><Prefix>{escape(f)}</Prefix></CommonPrefixes>" for f in folders
+        )
+        body = (
+            f"<ListBucketResult><IsTruncated>{str(more).lower()}</IsTruncated>{token}"
+            f"{''.join(entries)}{''.join(commons)}</ListBucketResult>"
+        )
+        self._send(request, 200, body.encode())
+
+
+def _error(code: str) -> bytes:
+    return f"<Error><Code>{code}</Code><Message>it is so</Message></Error>".encode()
+
+
+@contextmanager
+def object_store(patch: Callable[[str, str], None]) -> Iterator[ObjectStore]:
+    """Run one, and let S3's variables of the environment lead there; `patch` sets one of them."""
+    store = ObjectStore()
+    for name, value in {
+        "AWS_ENDPOINT_URL": store.url,
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret-of-the-user",
+        "AWS_REGION": "us-east-1",
+    }.items():
+        patch(name, value)
+    try:
+        yield store
+    finally:
+        store.close()
