@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -94,7 +95,7 @@ class ObjectStore:
         content = self.files.get(key)
         if content is None:
             return self._send(request, 404, _error("NoSuchKey"))
-        etag = f'"{hashlib.md5(content).hexdigest()}"'
+        etag = _etag(content)
         wanted = request.headers.get("If-Match")
         if wanted is not None and wanted != etag:
             return self._send(request, 412, _error("PreconditionFailed"))
@@ -143,7 +144,7 @@ class ObjectStore:
             content = self.files[key]
             entries.append(
                 f"<Contents><Key>{escape(key)}</Key><Size>{len(content)}</Size>"
-                f'<ETag>"{hashlib.md5(content).hexdigest()}"</ETag>'
+                f"<ETag>{_etag(content)}</ETag>"
                 f"<LastModified>2026-01-05T10:00:00.000Z</LastModified></Contents>"
             )
             last = key
@@ -159,6 +160,11 @@ class ObjectStore:
             f"{''.join(entries)}{''.join(commons)}</ListBucketResult>"
         )
         self._send(request, 200, body.encode())
+
+
+@lru_cache(10_000)
+def _etag(content: bytes) -> str:
+    return f'"{hashlib.md5(content).hexdigest()}"'
 
 
 def _error(code: str) -> bytes:

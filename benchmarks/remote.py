@@ -1,0 +1,208 @@
+"""Photographs in tar shards behind a slow line: the share of its bandwidth that a loader gets.
+
+    python benchmarks/remote.py PHOTOGRAPHS [--count 2000] [--latency-ms 20] [--mb-per-s 100]
+
+An object store in a process of its own answers each request after the latency, and sends all
+answers together no faster than the line. Records are not decoded: that would measure the
+processor. Ours draws them in a random order over all shards, by their index; the webdataset
+library streams shards in a random order and shuffles in a buffer, which is what it does; the plain
+way is torch's DataLoader with a request for each record. Loaders take turns over the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from harness import alternate, markdown, reply, run_cell, stop_when_terminated, with_spread
+from machine import describe
+from photographs import find_photographs, link_photographs
+
+ROOT = Path(__file__).resolve().parents[1]
+HEADER = ["loader", "MB/s", "of the line", "from the cache, MB/s", "/ files"]
+OURS = "ours, random over all shards"
+WORKERS = 4
+
+
+def main() -> None:
+    """Write the shards, serve them, measure the loaders by turns, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("photographs", type=Path, help="a folder of JPEG files, at any depth")
+    parser.add_argument("--count", type=int, default=2000)
+    parser.add_argument("--latency-ms", type=float, default=20)
+    parser.add_argument("--mb-per-s", type=float, default=100)
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    stop_when_terminated()
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        scratch = Path(name)
+        link_photographs(find_photographs(arguments.photographs), scratch / "all", arguments.count)
+        shards = _pack(scratch)
+        spec = {
+            "shards": str(shards),
+            "latency_s": arguments.latency_ms / 1e3,
+            "bytes_per_s": arguments.mb_per_s * 1e6,
+        }
+        found = alternate(
+            [*CELLS],
+            arguments.rounds,
+            lambda loader: run_cell(
+                __file__,
+                {**spec, "loader": loader, "cache": tempfile.mkdtemp(dir=scratch)},
+                timeout_s=600,
+            ),
+        )
+    rows = [
+        [
+            loader,
+            with_spread([each["mb_per_s"] for each in rounds], 1),
+            with_spread([each["mb_per_s"] / arguments.mb_per_s for each in rounds]),
+            *(with_spread([each[key] for each in rounds]) for key in ("cached", "to_files")
+              if key in rounds[0]),
+        ]
+        for loader, rounds in found.items()
+        if rounds
+    ]  # fmt: skip
+    rows = [[*row, *[""] * (len(HEADER) - len(row))] for row in rows]
+    print(describe(), markdown(HEADER, rows), sep="\n\n")
+
+
+def _pack(scratch: Path) -> Path:
+    from penstock.datasets.storages.image_folder import ImageFolder
+    from penstock.datasets.storages.webdataset import WebDatasetWriter
+    from penstock.datasets.writing import write_storage
+
+    write_storage(
+        WebDatasetWriter(shard_records=200), scratch / "shards", ImageFolder(f"{scratch}/all")
+    )
+    return scratch / "shards"
+
+
+def _ours(url: str, shards: Path) -> dict[str, float]:
+    from penstock import build_loader, compose
+
+    def measured(path: str, epochs: int) -> list[float]:
+        given = ["dataset=webdataset", f"dataset.storage.path={path}", "dataset/decode=raw",
+                 "augment=as_is", "collate=list", "dataset.val_fraction=0", "loader=threads",
+                 f"loader.num_workers={WORKERS}", "loader.batch_size=64"]  # fmt: skip
+        rates = []
+        with build_loader(compose(given), "train") as loader:
+            for epoch in range(epochs):
+                loader.set_epoch(epoch)
+                rates.append(_rate(loader, lambda batch: sum(map(len, batch["image"]))))
+        return rates
+
+    first, again, _ = measured(url, 3)
+    files = measured(str(shards), 3)[2]
+    return {"mb_per_s": first, "cached": again, "to_files": again / files}
+
+
+def _webdataset(url: str, shards: Path) -> dict[str, float]:
+    import webdataset
+
+    names = [f"{url}/{path.name}" for path in sorted(shards.glob("*.tar"))]
+    data = webdataset.WebDataset(
+        names, shardshuffle=100, empty_check=False, nodesplitter=None
+    ).shuffle(1000)
+    loader = webdataset.WebLoader(data, batch_size=None, num_workers=WORKERS)
+    return {"mb_per_s": _rate(loader, lambda sample: len(sample["jpg"]))}
+
+
+def _plain(url: str, shards: Path) -> dict[str, float]:
+    from torch.utils.data import DataLoader
+
+    from penstock.datasets.storages.webdataset import WebDatasetStorage
+
+    storage = WebDatasetStorage(str(shards))
+    index = storage.index
+    files = [f"{url}/{path.name}" for path in sorted(shards.glob("*.tar"))]
+    columns = (index.column(name).tolist() for name in ("shard", "offset", "span_bytes"))
+    places = zip(*columns, strict=True)
+    loader = DataLoader(
+        _OneRequestEach([(files[shard], start, size) for shard, start, size in places]),
+        batch_size=64, shuffle=True, num_workers=WORKERS, collate_fn=list,
+    )  # fmt: skip
+    return {"mb_per_s": _rate(loader, lambda batch: sum(map(len, batch)))}
+
+
+class _OneRequestEach:
+    """A map-style dataset as one writes it: a record is a request over a connection kept open."""
+
+    def __init__(self, places: list[tuple[str, int, int]]) -> None:
+        self._places = places
+        self._connection: Any = None
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, row: int) -> bytes:
+        import http.client
+        from urllib.parse import urlsplit
+
+        url, start, size = self._places[row]
+        parts = urlsplit(url)
+        if self._connection is None:
+            self._connection = http.client.HTTPConnection(parts.netloc)
+        wanted = {"Range": f"bytes={start}-{start + size - 1}"}
+        self._connection.request("GET", parts.path, headers=wanted)
+        content: bytes = self._connection.getresponse().read()
+        return content
+
+
+CELLS: dict[str, Callable[[str, Path], dict[str, float]]] = {
+    OURS: _ours,
+    "webdataset library, shards in a row": _webdataset,
+    "torch DataLoader, a request each": _plain,
+}
+
+
+def _rate(batches: Iterable[Any], size: Callable[[Any], int]) -> float:
+    """MB a second of all batches."""
+    start = time.perf_counter()
+    total = sum(map(size, batches))
+    return total / (time.perf_counter() - start) / 1e6
+
+
+def serve(spec: dict[str, Any]) -> None:
+    """Serve the shards until the input ends; tell the address first."""
+    from tests.object_store import ObjectStore
+
+    store = ObjectStore()
+    store.latency_s, store.bytes_per_s = spec["latency_s"], spec["bytes_per_s"]
+    store.put(Path(spec["shards"]), "shards")
+    print(store.url, flush=True)
+    sys.stdin.read()
+
+
+def cell(spec: dict[str, Any]) -> None:
+    """Measure one loader at a server of its own."""
+    os.environ["XDG_CACHE_HOME"] = spec["cache"]
+    server = subprocess.Popen(
+        [sys.executable, __file__, "--serve", json.dumps(spec)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert server.stdout is not None
+    address = server.stdout.readline().strip()
+    os.environ.update(AWS_ENDPOINT_URL=address, AWS_ACCESS_KEY_ID="k", AWS_SECRET_ACCESS_KEY="s",
+                      AWS_REGION="us-east-1")  # fmt: skip
+    url = "s3://bucket/shards" if spec["loader"] == OURS else f"{address}/bucket/shards"
+    reply(CELLS[spec["loader"]](url, Path(spec["shards"])))
+    server.communicate("")  # its end
+
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(ROOT), str(ROOT.parent)]
+    if sys.argv[1] == "--cell":
+        cell(json.loads(sys.argv[2]))
+    elif sys.argv[1] == "--serve":
+        serve(json.loads(sys.argv[2]))
+    else:
+        main()
