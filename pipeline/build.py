@@ -23,6 +23,7 @@ from penstock.core.contracts import (
     StreamDataset,
     capabilities_of,
 )
+from penstock.datasets.files.passwords import revealed
 from penstock.pipeline.config.combinations import ClassesOf, field_of, tasks_of
 from penstock.pipeline.config.discovery import load_all, module_of
 from penstock.pipeline.config.places import NOT_PIXELS, PLACES, TARGETS, said_of_source, sources_of
@@ -172,7 +173,7 @@ def build_nested(value: Any) -> Any:
         return {key: build_nested(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return type(value)(build_nested(item) for item in value)
-    return value
+    return revealed(value) if isinstance(value, str) else value
 
 
 def build_dataset(

@@ -43,7 +43,10 @@ REQUIRED = {
     ("dataset/annotations", "voc"): ["collate=list"],
     ("dataset/source", "jsonl"): ["dataset=stream"],
     ("dataset/source", "webdataset"): ["dataset=stream"],
+    ("dataset/source", "sql"): ["dataset=stream", "dataset.source.url=env:DATABASE_URL"],
     ("dataset", "image_files"): ["dataset.storage.paths=[photo.jpg]"],
+    ("dataset", "sql"): ["dataset.storage.url=env:DATABASE_URL"],
+    ("dataset/storage", "sql"): ["dataset.storage.url=env:DATABASE_URL"],
     ("dataset/storage", "image_files"): ["dataset.storage.paths=[photo.jpg]"],
     ("dataset/storage", "memmap"): ["dataset/decode=raw"],
     ("dataset/storage", "npy_shards"): ["dataset/decode=raw"],
@@ -92,6 +95,10 @@ NOT_BUILT = {
     ("experiment", "camvid"): "has its own data",
     ("experiment", "market1501"): "has its own data",
     ("dataset", "image_files"): "has no labels",
+    ("dataset", "sql"): "has its own data",
+    ("dataset/source", "sql"): "has its own data",
+    ("dataset/storage", "sql"): "has its own data",
+    ("experiment", "database"): "has its own data",
     ("dataset/storage", "image_files"): "has no labels",
     ("dataset/annotations", "voc"): "the demo set has no XML",
     ("dataset/decode", "array"): "is for what is no image",
@@ -128,7 +135,7 @@ def _options() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("group", "option"), _options())
 def test_an_option_composes_and_trains_a_step(group: str, option: str, data_dir: Path, tmp_path):
     chosen = SMALL[1:] if group == "loader" else SMALL
-    of_storage = group in ("dataset", "dataset/storage") and option != "image_files"
+    of_storage = group in ("dataset", "dataset/storage") and option not in ("image_files", "sql")
     if of_storage and not any((ROOT / "conf" / "dataset").rglob(f"{option}.yaml")):
         chosen = [*chosen, "dataset.storage.path=demo"]
     config = compose(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 _IMAGE_COLUMNS = ("image", "file_name", "filename", "path")
@@ -35,6 +35,7 @@ def find_roles(
     label_column: str | None,
     key_column: str | None,
     columns: Sequence[str] | None,
+    types: Collection[str] = (),
     where: str,
 ) -> ColumnRoles:
     """Find the roles of columns by their names.
@@ -46,6 +47,7 @@ def find_roles(
         label_column: The labels; None: ``label``, if there is one.
         key_column: The keys; None: ``key``, if there is one.
         columns: The other columns that are taken; None: all.
+        types: Columns whose types a config says, which must be among the fields.
         where: The storage, for messages.
 
     Raises:
@@ -66,5 +68,9 @@ def find_roles(
                 f"it out by dataset.storage.columns, or say what it is: "
                 f"dataset.storage.key_column={name}"
             )
+    for name in types:
+        if name not in fields:
+            known = ", ".join(fields) or "none"
+            raise ValueError(f"{where}: types: no field {name!r}; fields: {known}")
     places = {name: place for place, name in enumerate(names)}
     return ColumnRoles(places, image, label, key, fields)

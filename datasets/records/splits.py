@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,6 @@ from penstock.datasets.files.access import is_url
 from penstock.datasets.files.remote import list_folder, local_copy
 from penstock.datasets.records.annotated_storage import AnnotatedStorage
 from penstock.datasets.records.index import Index, cached_selection
-from penstock.datasets.records.indexed_storage import IndexedStorage
 from penstock.datasets.records.subset import Subset
 
 log = logging.getLogger(__name__)
@@ -47,6 +46,13 @@ _SPLIT_OF = {
     "test": "test", "testing": "test",
 }  # fmt: skip
 _WORD = re.compile(rf"(?<![A-Za-z])({'|'.join(_SPLIT_OF)})(?![A-Za-z])", re.IGNORECASE)
+
+
+@runtime_checkable
+class Limited(Protocol):
+    """A storage or source, such as an `IndexedStorage`, whose larger records are bad."""
+
+    max_record_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +98,7 @@ class StorageRecipe:
         test_path: Where the test part lies; None: it is found, or there is none.
         classes: Names of the classes by field that are settled already, such as by a run whose
             model is tried on this data; a field without them has those of the training part.
-        max_record_bytes: What a record may take of an `IndexedStorage` or a `ByteSource`.
+        max_record_bytes: What a record may take, of what is `Limited`.
     """
 
     make: Callable[..., Storage]
@@ -103,14 +109,16 @@ class StorageRecipe:
     max_record_bytes: int = MAX_RECORD_BYTES
 
     def open(self, **changes: Any) -> Storage:
-        """Make the storage, with some arguments changed."""
+        """Make the storage, with some arguments changed; `path` is its place, whatever the name."""
+        if "path" in changes:
+            changes[self._place] = changes.pop("path")
         arguments = {**self.arguments, **changes}
         make, path = self.make, arguments.get("path")
         by_itself = isinstance(make, UrlReader) and make.reads_urls
         if isinstance(path, str) and is_url(path) and not by_itself:
             arguments["path"] = local_copy(path)
         made = make(**arguments)
-        if isinstance(made, IndexedStorage):
+        if isinstance(made, Limited):
             made.max_record_bytes = self.max_record_bytes
         return made
 
@@ -122,12 +130,25 @@ class StorageRecipe:
         Raises:
             ValueError: See `find_parts`.
         """
-        path = self.arguments.get("path")
+        path = self.arguments.get(self._place)
+        if self._place == "table" and path is None and (self.val_path or self.test_path):
+            raise ValueError(
+                "dataset.val_path and dataset.test_path name tables or views here; name the one to "
+                "train on in the same way: dataset.storage.table=<table>"
+            )
         if self.val_path is not None:
             parts = {"train": str(path), "val": self.val_path}
-        else:
+        elif self._place == "path":
             parts = find_parts(path) or self._parts_inside(path) or {}
+        else:
+            parts = {}
         return parts if self.test_path is None else {**parts, "test": self.test_path}
+
+    @property
+    def _place(self) -> str:
+        """Name the argument that says where a part lies: a path, or the table of a database."""
+        given = self.arguments
+        return "table" if "table" in given and "path" not in given else "path"
 
     def _parts_inside(self, path: Any) -> dict[str, str] | None:
         """Find the parts in a file, if the storage looks for them."""
@@ -140,8 +161,8 @@ class StorageRecipe:
         parts = self.parts()
         if split == "test" and "test" not in parts:
             raise ValueError(
-                f"{self.arguments.get('path')}: there is no test split beside those to train and "
-                f"to validate; where it lies elsewhere, type dataset.test_path=<folder or file>"
+                f"{self.arguments.get(self._place)}: there is no test split beside those to train "
+                f"and to validate; where it lies elsewhere, type dataset.test_path=<folder or file>"
             )
         return parts
 

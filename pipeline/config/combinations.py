@@ -60,10 +60,16 @@ def _touches(key: str, wrong: str) -> bool:
 def missing_data(config: dict[str, Any]) -> Iterator[Problem]:
     """Refuse a path that does not exist; demos are generated, a pattern is no path."""
     dataset = config["dataset"]
-    paths = {
-        "dataset.storage.path": (dataset.get("storage") or {}).get("path"),
-        **{f"dataset.{name}": dataset.get(name) for name in ("val_path", "test_path")},
-    }
+    paths = {"dataset.storage.path": (dataset.get("storage") or {}).get("path")}
+    parts = {f"dataset.{name}": dataset.get(name) for name in ("val_path", "test_path")}
+    source = dataset.get("source")
+    if source is not None and "path" not in source:
+        for key, part in parts.items():
+            if part is not None:
+                yield Problem(key, f"{part!r} given, and this stream has no parts: keys tell who "
+                              f"validates (dataset.val_fraction); type {key}=null")  # fmt: skip
+    elif "path" in (dataset.get("storage") or source or {"path"}):  # else they are tables
+        paths |= parts
     for key, path in paths.items():
         if path == "":
             yield _nothing(key)

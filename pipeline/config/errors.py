@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.datasets.files.passwords import masked
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -25,7 +27,7 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
-        return f"{self.key}: {self.message}" if self.key else self.message
+        return masked(f"{self.key}: {self.message}" if self.key else self.message)
 
 
 class ConfigError(ValueError):

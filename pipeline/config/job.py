@@ -12,6 +12,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from penstock.core import registry
+from penstock.datasets.files.passwords import hidden
 from penstock.pipeline.config.check import check
 from penstock.pipeline.config.combinations import check_combinations
 from penstock.pipeline.config.composition import Composer, CompositionError
@@ -114,6 +115,7 @@ def _checked(
         with open_dict(config):
             del config["hydra"]
     resolved, unresolved = plain(config)
+    resolved = hidden(resolved)
     rename_engine(resolved)
     skip |= {*unresolved_keys(resolved)}
     variables |= referred_keys(config)

@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from penstock.core.files import write_whole
 from penstock.core.user_errors import is_explained
+from penstock.datasets.files.passwords import masked
 from penstock.pipeline.config.composition import (
     ROOT_CONFIG,
     BasicSweeper,
@@ -69,7 +70,7 @@ def sweep(
     master = _master(settings, composer)
     if show_only:
         for overrides, read in zip(swept, jobs, strict=True):
-            print(f"# {' '.join(overrides)}")
+            print(f"# {masked(' '.join(overrides))}")
             print_config(read.config)
             print("---")
         return 0
@@ -233,7 +234,7 @@ def run_job(config: DictConfig, *, job: str, search: tuple[str, ...] = ()) -> An
         hydra = HydraConfig.get()
         typed = " ".join(text.lstrip("+") for text in hydra.overrides.task)
         with suppress(BrokenPipeError):  # nobody reads any more, and the job goes on
-            print(f"job {hydra.job.num}: {typed}", flush=True)
+            print(f"job {hydra.job.num}: {masked(typed)}", flush=True)
     load_all(list(config.get("imports") or ()))
     return locate(job)(check_config(config))
 
@@ -308,8 +309,8 @@ def failed_jobs(results: Sequence[Any]) -> list[BaseException]:
 
 
 def split_override(text: str) -> tuple[str, str]:
-    """Split an override into key and value."""
-    key, _, value = text.partition("=")
+    """Split an override into key and value, as it is shown."""
+    key, _, value = masked(text).partition("=")
     return key.lstrip("+"), value
 
 

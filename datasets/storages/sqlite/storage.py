@@ -13,28 +13,25 @@ from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record
 from penstock.datasets.columnar.names import ColumnRoles, find_roles
 from penstock.datasets.columnar.record_columns import REST, restore, restore_rest
-from penstock.datasets.files.access import MissingFile, read_file
-from penstock.datasets.files.data_files import safe_path
+from penstock.datasets.columnar.rows import FieldType, image_bytes, label_ids
+from penstock.datasets.files.access import MissingFile
 from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage
 from penstock.datasets.storages.sqlite.database import (
     BadQuery,
-    BadText,
     DamagedDatabase,
     Database,
     change_mark,
 )
 from penstock.datasets.storages.sqlite.table import (
     READ_LIMIT_S,
-    FieldType,
     PackedLayout,
     Scan,
     Source,
     convert,
     find_source,
-    key_bytes,
-    key_value,
-    label_ids,
+    key_place,
+    placed,
     quoted,
     read_layout,
     scan,
@@ -159,7 +156,7 @@ class SqliteStorage(IndexedStorage):
         """Read rows, which are put into `found` by their places; or the cause for one by itself."""
         layout = self._layout
         by_rowid = layout["by_rowid"]
-        given = [("?", place) if by_rowid else key_value(*place) for place in places]
+        given = [("?", place) if by_rowid else placed(*place) for place in places]
         sql = (
             f"SELECT {', '.join([layout['place'], *map(quoted, layout['columns'])])} "
             f"FROM {layout['source']} WHERE {layout['place']} IN "
@@ -175,7 +172,7 @@ class SqliteStorage(IndexedStorage):
                     self._fetch(database, [place], found)
             return
         for place, *values in rows:
-            found[place if by_rowid else key_bytes(place)] = values
+            found[place if by_rowid else key_place(place)] = values
 
     def _fields(self, row: list[Any] | str | None) -> dict[str, Any] | str:
         """Make the fields of a row that was read, or say why they cannot be had."""
@@ -188,7 +185,12 @@ class SqliteStorage(IndexedStorage):
             if self._layout["has_image"]:
                 image = next(values)
                 if image is not None or not self._layout["is_packed"]:
-                    fields["image"] = self._image(image)
+                    fields["image"] = image_bytes(
+                        image,
+                        self.root,
+                        follow_symlinks=self.follow_symlinks,
+                        max_bytes=self.max_record_bytes,
+                    )
             for (name, kind), value in zip(self._layout["fields"].items(), values, strict=True):
                 if not self._layout["is_packed"]:
                     fields[name] = convert(value, kind)
@@ -199,15 +201,6 @@ class SqliteStorage(IndexedStorage):
         except (ValueError, MissingFile) as error:
             return f"column {name!r} {error}" if name else str(error)
         return fields
-
-    def _image(self, value: Any) -> bytes:
-        if isinstance(value, bytes) and not isinstance(value, BadText):
-            return value
-        if not isinstance(value, str):
-            what = "has no image" if value is None else f"has {value!r:.50} for an image"
-            raise ValueError(f"its row {what}, expected its bytes, or the path of a file")
-        path = safe_path(self.root, value, follow_symlinks=self.follow_symlinks)
-        return read_file(path, root=self.root, max_bytes=self.max_record_bytes)
 
     def scan(self) -> IndexContent:
         """Look at all rows: numbers, keys, labels, and what the columns hold."""
@@ -274,12 +267,9 @@ class SqliteStorage(IndexedStorage):
                 label_column=self.label_column,
                 key_column=key or source.key,
                 columns=self.columns,
+                types=self.types,
                 where=where,
             )
-        for name in self.types:
-            if name not in roles.fields:
-                known = ", ".join(roles.fields) or "none"
-                raise ValueError(f"{where}: types: no field {name!r}; fields: {known}")
         types = self.types if packed is None else {n: packed.kinds[n] for n in roles.fields}
         rows = scan(
             database, source, roles, types, size_bytes=size_bytes, root=self.root, where=where

@@ -6,17 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from penstock.core.json_text import parse_json
 from penstock.datasets.columnar.names import ColumnRoles
 from penstock.datasets.columnar.record_columns import restore
+from penstock.datasets.columnar.rows import key_bytes, key_value
 from penstock.datasets.files.data_files import refuse_escape
-from penstock.datasets.records.labels import column_ids, refuse_twice
+from penstock.datasets.records.labels import refuse_twice
 from penstock.datasets.storages.sqlite.database import BadQuery, BadText, Database
 
-FieldType = Literal["array", "json"]
 Kind = Literal["int", "float", "str", "value", "array", "json"]
 """Types that a column's values become; ``value``: as they are."""
 
@@ -58,54 +55,16 @@ def convert(value: Any, kind: Kind) -> Any:
     return value
 
 
-def key_bytes(value: Any) -> tuple[bytes, int]:
-    """Encode a key as bytes, and its type for `key_value`.
-
-    Raises:
-        ValueError: It is missing, or a float.
-    """
-    if isinstance(value, str):
-        return value.encode(), 1
-    if isinstance(value, BadText):
-        return bytes(value), 3
-    if isinstance(value, bytes):
-        return value, 2
-    if isinstance(value, int):
-        return b"%d" % value, 0
-    what = "missing" if value is None else f"{value!r}"
-    raise ValueError(f"the key is {what}, expected a text, bytes or a whole number; fill it in, "
-                     f"or take another column")  # fmt: skip
+def key_place(value: Any) -> tuple[bytes, int]:
+    """Encode a key as bytes, and its type for `placed`; see `key_bytes`."""
+    return (bytes(value), _BAD_TEXT) if isinstance(value, BadText) else key_bytes(value)
 
 
-def key_value(key: bytes, kind: int) -> tuple[str, Any]:
+def placed(key: bytes, kind: int) -> tuple[str, Any]:
     """A key as SQL and the value that stands for the question mark in it."""
-    if kind == 3:  # which cannot be given as a text
+    if kind == _BAD_TEXT:  # which cannot be given as a text
         return "CAST(? AS TEXT)", key
-    return "?", int(key) if kind == 0 else key.decode() if kind == 1 else key
-
-
-def label_ids(
-    labels: Sequence[Any],
-    classes: Sequence[str] | None,
-    *,
-    names: Sequence[str] | None = None,
-    where: str,
-) -> tuple[NDArray[np.int32], tuple[str, ...]]:
-    """Class ids of a column's values: whole numbers or texts; see `column_ids`.
-
-    Raises:
-        ValueError: One is missing, or of another type than the first.
-    """
-    kind = int if isinstance(labels[0], int) else str
-    for n, label in enumerate(labels):
-        if not isinstance(label, kind):
-            what = "missing" if label is None else f"{label!r:.50}"
-            raise ValueError(
-                f"{where}: the label of record {n} is {what}, expected whole numbers or texts, the "
-                f"same in every row; fill it in, or leave such rows out by a query"
-            )
-    values = np.array(labels) if kind is int else labels
-    return column_ids(values, names=names, classes=classes, where=where)
+    return "?", key_value(key, kind)
 
 
 # Processor time that a look at a whole file may take, and the reading of some rows.
@@ -113,6 +72,7 @@ READ_LIMIT_S = 30.0
 _BYTES_PER_S = 10_000_000
 LAYOUT = "penstock"
 """The table of a packed file that says what its records are."""
+_BAD_TEXT = 3  # of the types of keys, beside those of `key_bytes`
 _ROWID_NAMES = ("rowid", "_rowid_", "oid")
 
 
@@ -336,7 +296,7 @@ def _add(found: Scan, row: Sequence[Any], source: Source, roles: ColumnRoles, ro
         found.places.append(place)
     if isinstance(image_path, str):
         refuse_escape(image_path, root)
-    text, key_type = key_bytes(key)
+    text, key_type = key_place(key)
     found.image_bytes.append(image_bytes)
     found.key_types.append(key_type)
     if roles.label is not None:

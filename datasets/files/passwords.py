@@ -1,0 +1,37 @@
+"""Keep the passwords of URLs out of what is printed and written.
+
+A config is without them from where it is checked: ``scheme://user:***@host``. The process that it
+was typed in knows them, and puts them back where components are made.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+MASK = "***"
+"""What stands in the place of a password."""
+_IN_URL = re.compile(r"(?<=://)(?P<user>[^\s/:@]*:)[^\s/]+(?=@)|(?P<name>[?&]\w*passw\w*=)[^&\s]+")
+_known: dict[str, str] = {}
+
+
+def masked(text: str) -> str:
+    """Replace the passwords of the URLs in a text."""
+    return _IN_URL.sub(lambda found: f"{found['user'] or found['name']}{MASK}", text)
+
+
+def hidden(value: Any) -> Any:
+    """Mask every text in a value of a config; `revealed` gives it back in this process."""
+    if isinstance(value, dict):
+        return {key: hidden(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [hidden(item) for item in value]
+    if not isinstance(value, str) or (text := masked(value)) == value:
+        return value
+    _known[text] = value
+    return text
+
+
+def revealed(text: str) -> str:
+    """Give a text that `hidden` masked, as it was where this process was given it."""
+    return _known.get(text, text)

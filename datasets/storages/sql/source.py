@@ -1,0 +1,131 @@
+"""Rows of a database as a stream: in ranges of their keys, each through a cursor."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from annotated_types import Ge, Gt
+
+from penstock.core.contracts import SourceCapabilities
+from penstock.core.registry import register
+from penstock.core.sample import BadRecord, Record
+from penstock.datasets.columnar.rows import FieldType
+from penstock.datasets.storages.sql.storage import TIMEOUT_S, Row, ServerStorage, open_sql
+from penstock.datasets.streams.lanes import ShardItems
+
+_FILE_ROWS = 64
+
+
+class RowItem(NamedTuple):
+    """A row that is no record yet; see `ServerStorage.made`."""
+
+    key: str
+    place: int
+    row: Row
+
+
+@register("source", "sql")
+class SqlSource:
+    """Rows of a database in the order of their keys, a shard for each `shard_rows` of them.
+
+    The rows are listed as for ``dataset=sql``, so that shards are counted and positions stay what
+    they are while the table changes. A server gives the rows of a shard through one cursor, which
+    is much quicker than to find each by its key.
+
+    Args:
+        url: As of ``dataset=sql``, with all that follows but `shard_rows`.
+        table: A table or view.
+        query: One SELECT in its place.
+        image_column: The images, or the paths of their files.
+        label_column: The labels.
+        key_column: The keys.
+        version_column: What grows with every change.
+        columns: The other columns that are read.
+        types: ``array`` or ``json``, by column.
+        root: The folder of the images.
+        follow_symlinks: Read images that lie elsewhere by a link.
+        classes: Class names by id.
+        timeout_s: Seconds that the server may compute for a statement.
+        shard_rows: Rows of a shard; part of what the order of an epoch is.
+    """
+
+    reopens = True
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        table: str | None = None,
+        query: str | None = None,
+        image_column: str | None = None,
+        label_column: str | None = None,
+        key_column: str | None = None,
+        version_column: str | None = None,
+        columns: list[str] | None = None,
+        types: dict[str, FieldType] | None = None,
+        root: str | None = None,
+        follow_symlinks: bool = False,
+        classes: list[str] | None = None,
+        timeout_s: Annotated[float, Gt(0)] = TIMEOUT_S,
+        shard_rows: Annotated[int, Ge(1)] = 10_000,
+    ) -> None:
+        given = {name: v for name, v in locals().items() if name not in ("self", "shard_rows")}
+        try:
+            self._storage: Any = open_sql(**given)
+            len(self._storage)  # lists the rows
+        except ValueError as error:
+            raise ValueError(str(error).replace("dataset.storage.", "dataset.source.")) from error
+        self._shard_rows = shard_rows
+
+    def __str__(self) -> str:
+        return str(self._storage)
+
+    @property
+    def max_record_bytes(self) -> int:
+        """What a record may take."""
+        return int(self._storage.max_record_bytes)
+
+    @max_record_bytes.setter
+    def max_record_bytes(self, most: int) -> None:
+        self._storage.max_record_bytes = most
+
+    @property
+    def capabilities(self) -> SourceCapabilities:
+        """Declare the names of the classes, and how many rows every shard has."""
+        counts = {shard: shard[1] - shard[0] for shard in self.shards(0)}
+        return SourceCapabilities(class_names=self._storage.index.class_names, counts=counts)
+
+    def shards(self, epoch: int) -> Sequence[tuple[int, int]]:
+        """List the ranges of rows: the first, and the one behind the last."""
+        count, step = len(self._storage), self._shard_rows
+        return [(start, min(start + step, count)) for start in range(0, count, step)]
+
+    def open(self, shard: tuple[int, int]) -> ShardItems:
+        """Read the rows of a shard."""
+        in_order = isinstance(self._storage, ServerStorage)
+        items = self._rows(*shard) if in_order else self._records(*shard)
+        return ShardItems(items, close=items.close)
+
+    def load(self, item: RowItem | Record) -> Record | BadRecord:
+        """Make the record of a row; one that is damaged, gone or changed is a bad record."""
+        if not isinstance(item, RowItem):
+            return item
+        [record] = self._storage.made(np.array([item.place]), [item.row])
+        return record
+
+    def fingerprint(self) -> str:
+        """Hash of keys, labels and sizes, and of how many rows are a shard."""
+        return f"{self._storage.fingerprint()} {self._shard_rows}"
+
+    def _rows(self, start: int, stop: int) -> Generator[RowItem]:
+        with contextlib.closing(self._storage.in_order(start, stop)) as rows:
+            for index, row in rows:
+                [key] = self._storage.index.keys(np.array([index]))
+                yield RowItem(key, index, row)
+
+    def _records(self, start: int, stop: int) -> Generator[Record | BadRecord]:
+        for first in range(start, stop, _FILE_ROWS):
+            yield from self._storage.read(np.arange(first, min(first + _FILE_ROWS, stop)))

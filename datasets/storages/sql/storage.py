@@ -1,0 +1,392 @@
+"""Read records in the rows of a database, by their keys."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+from uuid import UUID
+
+import numpy as np
+from annotated_types import Gt
+from numpy.typing import NDArray
+
+from penstock.core.contracts import Storage
+from penstock.core.registry import register
+from penstock.core.sample import BadRecord, Record, too_large
+from penstock.core.user_errors import ExplainedError
+from penstock.datasets.columnar.names import ColumnRoles, find_roles
+from penstock.datasets.columnar.rows import (
+    FieldType,
+    image_bytes,
+    key_bytes,
+    key_value,
+    label_ids,
+)
+from penstock.datasets.files.access import MissingFile
+from penstock.datasets.files.data_files import refuse_escape
+from penstock.datasets.records.index import IndexContent
+from penstock.datasets.records.indexed_storage import IndexedStorage
+from penstock.datasets.storages.sql.server import (
+    BadStatement,
+    DamagedRows,
+    Server,
+    as_given,
+    find_url,
+    parse_url,
+    shown,
+)
+from penstock.datasets.storages.sql.table import (
+    Rows,
+    convert,
+    find_kinds,
+    find_rows,
+    mark_of,
+    plain,
+    select_from,
+)
+
+Row = tuple[Any, ...] | str | None
+"""A row that was read, or why it cannot be; None: it is gone."""
+
+TIMEOUT_S = 30.0
+# Rows that are read at once: by key, with their images through a cursor, without them.
+_BATCH_ROWS, _PAGE_ROWS, _SCAN_ROWS = 256, 64, 4096
+_SQLITE = "sqlite:///"
+_CHANGED = "unlike when the rows were listed; name a version_column, and they are listed anew"
+
+
+@register("storage", "sql")
+def open_sql(
+    url: str,
+    *,
+    table: str | None = None,
+    query: str | None = None,
+    image_column: str | None = None,
+    label_column: str | None = None,
+    key_column: str | None = None,
+    version_column: str | None = None,
+    columns: list[str] | None = None,
+    types: dict[str, FieldType] | None = None,
+    root: str | None = None,
+    follow_symlinks: bool = False,
+    classes: list[str] | None = None,
+    timeout_s: Annotated[float, Gt(0)] = TIMEOUT_S,
+) -> Storage:
+    """Rows of a database: PostgreSQL, MariaDB, MySQL or SQLite, a table, view or query.
+
+    Every row is a record, every column a field. An SQLite file is what ``dataset=sqlite`` opens,
+    by a URL. A server's rows are listed once, in the order of their keys, and read by key: that
+    should be an indexed column.
+
+    Args:
+        url: ``postgresql://user@host/database``, ``mariadb://...``, ``mysql://...``,
+            ``sqlite:///file.db``; ``env:NAME`` takes it from the environment. See docs/sql.md for
+            passwords.
+        table: A table or view, or ``schema.table``; None: the only one.
+        query: One SELECT in place of `table`.
+        image_column: The column of the field ``image``: its bytes, or the path of a file; None:
+            ``image``, ``file_name``, ``filename`` or ``path``, whichever there is first.
+        label_column: The column of the field ``label``: class ids or names; None: ``label``.
+        key_column: The column of the keys; None: ``key``, else the primary key.
+        version_column: A column whose largest value grows whenever a row changes, such as the time
+            of the last change: the rows are then listed anew. None: rows come and go, and do not
+            change otherwise; one that does is a bad record where its label or size has changed.
+        columns: The other columns that are read; None: all.
+        types: ``array`` for columns of ``.npy`` files' bytes, ``json`` for texts that are JSON.
+        root: The folder that the paths of images are relative to, and may not leave; None: the
+            working directory, or that of the SQLite file. ``/`` takes absolute paths.
+        follow_symlinks: Read images that lie elsewhere by a link.
+        classes: Class names by id; None: those found, sorted (numbers are ids already).
+        timeout_s: Seconds that the server may compute for a statement.
+    """
+    given = {**locals(), "url": find_url(url)}
+    return (_sqlite if given["url"].startswith("sqlite") else ServerStorage)(**given)
+
+
+def _sqlite(url: str, version_column: str | None, timeout_s: float, **given: Any) -> Storage:
+    """Open an SQLite file, which needs no server and nothing of SQLAlchemy."""
+    from penstock.datasets.storages.sqlite import SqliteStorage
+
+    path = url.removeprefix(_SQLITE)
+    if path in (url, "") or "?" in path:
+        raise ValueError(f"sql {url}: expected sqlite:///file.db, or sqlite:////folder/file.db")
+    if version_column is not None:
+        raise ValueError(
+            f"sql {url}: version_column is {version_column!r}, and a file tells by itself whether "
+            f"it has changed; leave it out"
+        )
+    return SqliteStorage(os.path.expanduser(path), **given)
+
+
+@dataclass(slots=True)
+class Listed:
+    """What is listed of all rows: keys and their type, labels, and sizes of images in the rows."""
+
+    keys: list[bytes] = field(default_factory=list)
+    key_type: int = 0
+    labels: list[Any] = field(default_factory=list)
+    sizes: list[int | None] = field(default_factory=list)
+
+
+class ServerStorage(IndexedStorage):
+    """Rows of a database server; see `open_sql`."""
+
+    name = "sql"
+    reading_arguments = ("root", "follow_symlinks", "timeout_s")
+
+    table: str | None
+    query: str | None
+    image_column: str | None
+    label_column: str | None
+    key_column: str | None
+    version_column: str | None
+    columns: Sequence[str] | None
+    types: dict[str, FieldType]
+    root: str
+    follow_symlinks: bool
+    classes: Sequence[str] | None
+    timeout_s: float
+
+    def __init__(self, url: str, **given: Any) -> None:
+        self._url = parse_url(url)
+        self.url = shown(self._url)
+        given["root"] = os.path.abspath(given["root"] or os.curdir)
+        given["types"] = given["types"] or {}
+        vars(self).update(given)
+        self._layout: dict[str, Any] = {}
+        if self.table is not None and self.query is not None:
+            raise ValueError(f"{self}: table and query, expected one of them; leave one out")
+
+    def __str__(self) -> str:
+        what = self.table or ("" if self.query is None else "by a query")
+        return f"sql {self.url} {what}".rstrip()
+
+    def mark(self) -> Any:
+        """Number of rows, first and last key, columns, and when or where the table was made."""
+        with self._asking() as server:
+            return mark_of(server, self._find(server)[0], self.version_column)
+
+    def scan(self) -> IndexContent:
+        """Look at all rows in the order of their keys: keys, labels, sizes or paths of images."""
+        with self._asking() as server:
+            rows, roles = self._find(server)
+            kinds, image = find_kinds(server, rows, roles, self.types, where=str(self))
+            listed = self._list(server, rows, roles, in_row=isinstance(plain(image), bytes))
+        if not listed.keys:
+            raise ValueError(f"{self}: it has no row; nothing to read")
+        columns: dict[str, NDArray[Any]] = {}
+        if listed.sizes and None not in listed.sizes:
+            columns["size_bytes"] = np.array(listed.sizes, np.int64)
+        class_names = None
+        if roles.label is not None:
+            where = f"{self}: column {roles.label!r}"
+            columns["label"], class_names = label_ids(listed.labels, self.classes, where=where)
+        return {
+            "keys": listed.keys,
+            "columns": columns,
+            "class_names": class_names,
+            "content": repr(sorted(kinds.items())),
+            "metadata": {
+                "table": rows.table,
+                "key": rows.key,
+                "key_type": listed.key_type,
+                "label": roles.label,
+                "image": roles.image,
+                "fields": kinds,
+            },
+        }
+
+    def learn(self, metadata: dict[str, Any]) -> None:
+        """Keep how rows are asked for, and what their columns become."""
+        self._layout = metadata
+
+    def open(self) -> Server:
+        """Prepare to query; connections are opened when they are needed."""
+        return Server(self._url, timeout_s=self.timeout_s, patient=True)
+
+    def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
+        """Read rows and their images; one that is damaged, gone or changed is a bad record.
+
+        Raises:
+            OSError: The server, or the disk of the images, has trouble that did not pass.
+            ExplainedError: The server refuses to read the rows.
+        """
+        indices = np.asarray(indices, np.int64)
+        keys = self.index.raw_keys(indices)
+        found = self._fetched(sorted(set(keys)))
+        return self.made(indices, [found.get(key) for key in keys])
+
+    def in_order(self, start: int, stop: int) -> Generator[tuple[int, Row]]:
+        """Read the rows `start` to `stop` - 1 through a cursor of the server's.
+
+        Rows that came between them later are passed over. Raises as `read`.
+
+        Yields:
+            Each index, and what `made` makes a record of.
+        """
+        import sqlalchemy as sql
+
+        keys = self.index.raw_keys(np.arange(start, stop))
+        places = {key: start + n for n, key in enumerate(keys)}
+        key: Any = sql.column(self._layout["key"])
+        first, last = (as_given(key_value(keys[n], self._layout["key_type"])) for n in (0, -1))
+        statement, at = self._statement().where(key >= first, key <= last), start
+        with self._refused(), contextlib.suppress(DamagedRows):
+            for rows in self.opened.in_order(statement, key, page_rows=_PAGE_ROWS):
+                for row in rows:
+                    place = places.get(_key_bytes(row[0])[0], -1)
+                    if place >= at:
+                        yield from ((gone, None) for gone in range(at, place))
+                        yield place, row
+                        at = place + 1
+            yield from ((gone, None) for gone in range(at, stop))
+            return
+        for first in range(at, stop, _PAGE_ROWS):  # behind rows that spoil what comes with them
+            some = keys[first - start : first - start + _PAGE_ROWS]
+            found = self._fetched(some)
+            yield from ((places[key], found.get(key)) for key in some)
+
+    def made(self, indices: NDArray[np.int64], rows: Sequence[Row]) -> list[Record | BadRecord]:
+        """Make the records at `indices`, int64 [n], of n rows that were read."""
+        known: list[list[Any]] = [[None] * len(indices)] * 2
+        for n, name in enumerate(("label", "size_bytes")):
+            if name in self.index.columns:
+                known[n] = self.index.values(name, indices).tolist()
+        return self.records(indices, map(self._fields, rows, *known))
+
+    def _fetched(self, keys: Sequence[bytes]) -> dict[bytes, Row]:
+        """Read rows by their keys; a line where a row cannot be had."""
+        import sqlalchemy as sql
+
+        found: dict[bytes, Row] = {}
+        column: Any = sql.column(self._layout["key"])
+        kind = self._layout["key_type"]
+        wanted = sql.bindparam("keys", expanding=True, type_=sql.types.NULLTYPE)
+        statement = self._statement().where(column.in_(wanted))
+        left = [keys[n : n + _BATCH_ROWS] for n in range(0, len(keys), _BATCH_ROWS)]
+        with self._refused():
+            while left:
+                some = left.pop()
+                try:
+                    rows = self.opened.rows(statement, keys=[key_value(k, kind) for k in some])
+                    found |= {_key_bytes(row[0])[0]: row for row in rows}
+                except DamagedRows as error:
+                    middle = len(some) // 2
+                    left += [some[:middle], some[middle:]] if middle else []
+                    if not middle:
+                        found[some[0]] = str(error)
+        return found
+
+    def _statement(self) -> Any:
+        """Select the columns that records are made of, the key first."""
+        layout = self._layout
+        more = [name for name in (layout["label"], layout["image"]) if name is not None]
+        return select_from(layout["table"], self.query, layout["key"], *more, *layout["fields"])
+
+    def _fields(self, row: Row, label: int | None, size_bytes: int | None) -> dict[str, Any] | str:
+        """Make the fields of a row, or say why they cannot be had."""
+        if row is None or isinstance(row, str):
+            return row or "its row is gone"
+        if size_bytes is not None and size_bytes > self.max_record_bytes:
+            return too_large(size_bytes, self.max_record_bytes)
+        layout, fields = self._layout, dict[str, Any]()
+        name, values = "", iter(row[1:])
+        try:
+            if (name := layout["label"]) is not None:
+                now, names = _name_of(plain(next(values))), self.index.class_names
+                if names is None or label is None or names[label] != now:
+                    raise ValueError(f"is {now!r} now, {_CHANGED}")
+            if (name := layout["image"]) is not None:
+                value = plain(next(values))
+                if size_bytes is not None and (value is None or len(value) != size_bytes):
+                    raise ValueError(f"has not its {size_bytes:,} bytes any more, {_CHANGED}")
+                name = ""
+                fields["image"] = image_bytes(
+                    value,
+                    self.root,
+                    follow_symlinks=self.follow_symlinks,
+                    max_bytes=self.max_record_bytes,
+                )
+            for (name, kind), value in zip(layout["fields"].items(), values, strict=True):
+                fields[name] = convert(value, kind)
+        except (ValueError, MissingFile) as error:
+            return f"column {name!r} {error}" if name else str(error)
+        return fields
+
+    @contextlib.contextmanager
+    def _refused(self) -> Iterator[None]:
+        """Say what the server refuses to do with the table, which is no fault of a row."""
+        try:
+            yield
+        except BadStatement as error:
+            raise ExplainedError(
+                f"{self}: the server says: {error}; the table, or the right to read it, is not "
+                f"what it was when the run began"
+            ) from error
+
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[Server]:
+        """Ask a server that nothing is known of yet; what it says against it becomes one line."""
+        try:
+            server = Server(self._url, timeout_s=self.timeout_s, patient=False)
+            with contextlib.closing(server):
+                yield server
+        except (BadStatement, DamagedRows) as error:
+            raise ValueError(f"{self}: {error}") from error
+
+    def _find(self, server: Server) -> tuple[Rows, ColumnRoles]:
+        """Find the rows, and the roles of their columns."""
+        rows = find_rows(server, self.table, self.query, self.key_column, where=str(self))
+        roles = find_roles(
+            rows.columns,
+            image_column=self.image_column,
+            label_column=self.label_column,
+            key_column=rows.key,
+            columns=self.columns,
+            types=self.types,
+            where=str(self),
+        )
+        if self.version_column not in (None, *rows.columns):
+            known = ", ".join(rows.columns)
+            raise ValueError(f"{self}: no column {self.version_column!r}; columns: {known}")
+        return rows, roles
+
+    def _list(self, server: Server, rows: Rows, roles: ColumnRoles, *, in_row: bool) -> Listed:
+        """List the rows; `in_row` tells that images are bytes there, and no paths."""
+        import sqlalchemy as sql
+
+        about_image: Any = sql.null() if roles.image is None else sql.column(roles.image)
+        if in_row:
+            about_image = sql.func.octet_length(about_image)
+        label = sql.null() if roles.label is None else roles.label
+        statement = rows.select(rows.key, label, about_image)
+        found = Listed()
+        try:
+            for page in server.in_order(statement, sql.column(rows.key), page_rows=_SCAN_ROWS):
+                for value, label, image in page:
+                    key, found.key_type = _key_bytes(value)
+                    if in_row:
+                        found.sizes.append(image)
+                    elif isinstance(image, str):
+                        refuse_escape(image, self.root)
+                    if roles.label is not None:  # equal texts are kept once
+                        text = isinstance(label, str)
+                        found.labels.append(sys.intern(label) if text else plain(label))
+                    found.keys.append(key)
+        except ValueError as error:
+            raise ValueError(f"{self}: record {len(found.keys)}: {error}") from None
+        return found
+
+
+def _key_bytes(value: Any) -> tuple[bytes, int]:
+    """Encode a key as a driver gives it; see `key_bytes`."""
+    return key_bytes(plain(value) if isinstance(value, UUID | memoryview | bytearray) else value)
+
+
+def _name_of(label: Any) -> str | None:
+    """Name the class of a label, as `label_ids` does."""
+    return label if label is None or isinstance(label, str) else str(int(label))

@@ -1,0 +1,258 @@
+"""Look into a table, view or query of a server: its columns, its key, what its values become."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Literal
+from uuid import UUID
+
+import numpy as np
+
+from penstock.core.json_text import parse_json
+from penstock.datasets.columnar.names import ColumnRoles
+from penstock.datasets.columnar.record_columns import restore
+from penstock.datasets.columnar.rows import FieldType
+from penstock.datasets.storages.sql.server import Server
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Select
+
+Kind = Literal["float", "value", "array", "json"]
+"""Types that a column's values become; ``value``: as `plain` makes them."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_US = timedelta(microseconds=1)
+
+
+def plain(value: Any) -> Any:
+    """Make what a driver gives plain: numbers, texts, bytes, lists and dicts.
+
+    Times are whole numbers since 1970 or midnight, as in other tables: microseconds, and days of
+    dates. Lists of numbers are arrays.
+
+    Raises:
+        ValueError: It is of another type.
+    """
+    match value:
+        case None | bool() | int() | float() | str() | bytes() | dict():
+            return value
+        case Decimal():
+            return float(value)
+        case datetime():
+            return ((value if value.tzinfo else value.replace(tzinfo=UTC)) - _EPOCH) // _US
+        case date():
+            return (value - _EPOCH.date()).days
+        case time():
+            since = timedelta(hours=value.hour, minutes=value.minute, seconds=value.second)
+            return since // _US + value.microsecond
+        case timedelta():
+            return value // _US
+        case UUID():
+            return str(value)
+        case memoryview() | bytearray():
+            return bytes(value)
+        case list():
+            numbers = all(isinstance(item, int | float) for item in value)
+            return np.array(value) if value and numbers else value
+    raise ValueError(
+        f"is of the type {type(value).__name__}, which no field can be; cast it in a query, or "
+        f"leave it out by dataset.storage.columns"
+    )
+
+
+def convert(value: Any, kind: Kind) -> Any:
+    """Convert a field's value: a missing one is NaN among numbers, else None.
+
+    Raises:
+        ValueError: It cannot be one of its kind.
+    """
+    if kind == "json" and not isinstance(value, str):  # as some drivers give it
+        return value
+    value = plain(value)
+    if value is None:
+        return float("nan") if kind == "float" else None
+    if kind == "float":
+        return float(value)
+    if kind == "array":
+        if not isinstance(value, bytes):
+            raise ValueError(f"is {value!r:.50}, expected the bytes of a .npy file")
+        return restore(value, "npy")
+    return parse_json(value) if kind == "json" else value
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows that have been found, and what their columns become.
+
+    Attributes:
+        table: The table or view; None for a query.
+        query: One SELECT in its place.
+        columns: Names of its columns.
+        key: The column of the keys.
+    """
+
+    table: str | None
+    query: str | None
+    columns: tuple[str, ...]
+    key: str
+
+    def select(self, *wanted: Any) -> Select[Any]:
+        """Make the statement that reads columns, given by name or as SQL."""
+        return select_from(self.table, self.query, *wanted)
+
+
+def select_from(table: str | None, query: str | None, *wanted: Any) -> Select[Any]:
+    """Make the statement that reads columns of a table or query, given by name or as SQL."""
+    import sqlalchemy as sql
+
+    columns = [sql.column(each) if isinstance(each, str) else each for each in wanted]
+    if query is not None:
+        # On a line of its own, because a query may end with a comment; a colon is no parameter.
+        text = query.strip().rstrip(";").replace("\\", "\\\\").replace(":", "\\:")
+        return sql.select(*columns).select_from(sql.text(f"({text}\n) AS penstock_rows"))
+    schema, _, name = str(table).rpartition(".")
+    return sql.select(*columns).select_from(sql.table(name, schema=schema or None))
+
+
+def find_rows(
+    server: Server, table: str | None, query: str | None, key: str | None, *, where: str
+) -> Rows:
+    """Find the table, view or query that is meant, and the column that tells its rows apart.
+
+    Args:
+        server: Where it is.
+        table: Its name, maybe behind that of its schema; None: the only one.
+        query: One SELECT in its place.
+        key: The column of the keys; None: ``key``, or the primary key.
+        where: The storage, for messages.
+
+    Raises:
+        ValueError: It is not there, or nothing tells its rows apart.
+        BadStatement, OSError: See `Server.rows`.
+    """
+    import sqlalchemy as sql
+
+    primary: Sequence[str] = ()
+    if query is None:
+        table, primary = server.call(lambda at: _find_table(at, table, where=where))
+    none = select_from(table, query, sql.text("*")).where(sql.false())
+    columns = tuple(server.call(lambda connection: tuple(connection.execute(none).keys())))
+    if key is None and "key" in columns:
+        key = "key"
+    if key is None and len(primary) == 1:
+        key = primary[0]
+    if key is None:
+        what = "a query" if query is not None else f"the table or view {table!r}"
+        many = f" (its primary key has {len(primary)} columns)" if primary else ""
+        raise ValueError(
+            f"{where}: the rows of {what} have nothing to find them by{many}; name a column whose "
+            f"values differ: dataset.storage.key_column, of {', '.join(columns)}"
+        )
+    if key not in columns:
+        raise ValueError(f"{where}: no column {key!r}; columns: {', '.join(columns)}")
+    return Rows(table, query, columns, key)
+
+
+def _find_table(
+    connection: Connection, table: str | None, *, where: str
+) -> tuple[str, Sequence[str]]:
+    """Find a table by its name, and the columns of its primary key."""
+    from sqlalchemy import inspect
+
+    inspector = inspect(connection)
+    schema, _, name = str(table).rpartition(".")
+    if table is None or not inspector.has_table(name, schema or None):
+        above = schema if schema in inspector.get_schema_names() else None
+        names = sorted({*inspector.get_table_names(above), *inspector.get_view_names(above)})
+        names = [f"{above}.{each}" if above else each for each in names]
+        known = ", ".join(map(repr, names[:20])) or "none"
+        if table is not None:
+            near = get_close_matches(table, names, n=1)
+            hint = f"; type dataset.storage.table={near[0]}" if near else ""
+            raise ValueError(f"{where}: no table {table!r}; tables: {known}{hint}")
+        if len(names) != 1:
+            raise ValueError(f"{where}: tables: {known}; name one: dataset.storage.table")
+        table, schema, name = names[0], "", names[0]
+    found = inspector.get_pk_constraint(name, schema or None)
+    return table, found["constrained_columns"]
+
+
+def mark_of(server: Server, rows: Rows, version_column: str | None) -> list[Any]:
+    """Tell this state of the rows from others: how many, first and last key, where they lie."""
+    import sqlalchemy as sql
+
+    def end(name: str, direction: Any) -> Any:
+        column: Any = sql.column(name)
+        ordered = rows.select(name).where(column.is_not(None)).order_by(direction(column))
+        return ordered.limit(1).scalar_subquery().correlate(None)
+
+    wanted = [sql.func.count(), end(rows.key, sql.asc), end(rows.key, sql.desc)]
+    if version_column is not None:
+        wanted.append(end(version_column, sql.desc))
+    [(count, *ends)] = server.rows(rows.select(*wanted))
+    made = None
+    if rows.table is not None:
+        made = server.call(lambda connection: _made_as(connection, str(rows.table)))
+    return [count, *map(str, ends), list(rows.columns), str(made)]
+
+
+def _made_as(connection: Connection, table: str) -> Any:
+    """Tell a table from one of the same name that was made, or filled, in its place."""
+    import sqlalchemy as sql
+
+    schema, _, name = table.rpartition(".")
+    if connection.dialect.name == "postgresql":
+        prepare = connection.dialect.identifier_preparer
+        values = {"name": prepare.format_table(sql.table(name, schema=schema or None))}
+        text = "SELECT pg_relation_filenode(to_regclass(:name))"
+    else:
+        values = {"name": name, "schema": schema}
+        text = (
+            "SELECT create_time FROM information_schema.tables WHERE table_name = :name AND "
+            "table_schema = CASE :schema WHEN '' THEN database() ELSE :schema END"
+        )
+    return connection.execute(sql.text(text), values).scalar()
+
+
+def find_kinds(
+    server: Server, rows: Rows, roles: ColumnRoles, types: Mapping[str, FieldType], *, where: str
+) -> tuple[dict[str, Kind], Any]:
+    """Tell what the fields' values become, from one of each column, and show one image.
+
+    Raises:
+        ValueError: A row has no key, or a column holds what no field can be.
+    """
+    import sqlalchemy as sql
+
+    names = [*roles.fields, *([] if roles.image is None else [roles.image])]
+    numbers = [sql.func.count(), *(sql.func.count(sql.column(n)) for n in (rows.key, *names))]
+    [(count, keyed, *counts)] = server.rows(rows.select(*numbers))
+    if keyed < count:
+        raise ValueError(
+            f"{where}: the key is missing in {count - keyed:,} of {count:,} rows: column "
+            f"{rows.key!r}; fill it in, or take another by dataset.storage.key_column"
+        )
+    kinds: dict[str, Kind] = {}
+    image = None
+    for name, found in zip(names, counts, strict=True):
+        value = None
+        if found:
+            column: Any = sql.column(name)
+            one = server.rows(rows.select(name).where(column.is_not(None)).limit(1))
+            [value] = one[0] if one else [None]  # it may have gone meanwhile
+        if name == roles.image:
+            image = value
+            continue
+        kinds[name] = types.get(name, "value")
+        if name not in types:
+            try:
+                number = isinstance(plain(value), int | float)
+            except ValueError as error:
+                raise ValueError(f"{where}: column {name!r} {error}") from None
+            if number and found < count:
+                kinds[name] = "float"
+    return kinds, image

@@ -1,0 +1,55 @@
+"""Passwords of URLs: in no config, message or file, and back where something is made."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.datasets.files.passwords import hidden, masked, revealed
+from penstock.pipeline.build import build_nested
+from penstock.pipeline.config.command_line import main
+from penstock.pipeline.config.composition import compose
+from penstock.pipeline.config.errors import ConfigError
+from penstock.pipeline.config.sweep import split_override
+
+URL = "postgresql+psycopg://me:geh%40eim:7@host:5432/db?sslmode=require"
+MASKED = "postgresql+psycopg://me:***@host:5432/db?sslmode=require"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (URL, MASKED),
+        (f"two {URL} of {URL} them", f"two {MASKED} of {MASKED} them"),
+        ("mysql://me:p@ss@host/db", "mysql://me:***@host/db"),
+        ("mysql://:geheim@host/db", "mysql://:***@host/db"),
+        ("x:///db?user=me&password=geheim&a=b", "x:///db?user=me&password=***&a=b"),
+    ],
+)
+def test_a_password_is_masked(text, shown):
+    assert masked(text) == masked(shown) == shown
+    assert revealed(hidden({"a": [text]})["a"][0]) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["photos/a:b@2x.jpg", "tcp://host:80", "pipe:curl http://host:80/a@2.tar", "a@b://c", "12:30"],
+)
+def test_what_is_no_password_stays(text):
+    assert masked(text) == text
+
+
+def test_a_config_is_without_it_and_what_is_made_has_it():
+    config = compose(["dataset=sql", f"dataset.storage.url={URL}"])
+    assert config["dataset"]["storage"]["url"] == MASKED
+    assert build_nested(config["dataset"]["storage"]["url"]) == URL
+
+
+def test_mistakes_and_sweeps_do_not_show_it(capsys):
+    with pytest.raises(ConfigError) as error:
+        compose(["dataset=sql", f"dataset.storage.ulr={URL}", f"loader.batch_size={URL}"])
+    assert "geh" not in str(error.value) and "me:***@host" in str(error.value)
+    assert split_override(f"dataset.storage.url={URL}") == ("dataset.storage.url", MASKED)
+    typed = ["dataset=sql", f"dataset.storage.url={URL}", "seed=1,2"]
+    assert main("penstock.pipeline.training.job.train", [*typed, "--cfg", "job", "-m"]) == 0
+    told = capsys.readouterr()
+    assert "geh" not in told.out + told.err and told.out.count(MASKED) == 4
