@@ -450,7 +450,9 @@ def _open_client(url: str, pid: int) -> _Client:
     scheme = url.partition(":")[0].lower()
     needed = "obstore" if scheme in _OBSTORE else "fsspec"
     if importlib.util.find_spec(needed) is None:
-        raise RemoteError(f"{url}: needs {needed}; type pip install 'penstock[remote]'")
+        raise RemoteError(
+            f"{url}: the package {needed} is missing (the extra remote); run: pip install {needed}"
+        )
     return _ObjectStore(url, scheme) if scheme in _OBSTORE else _FileSystem(url)
 
 

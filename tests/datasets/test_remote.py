@@ -245,7 +245,7 @@ def test_a_server_that_is_not_there_is_one_line(monkeypatch, store):
 
 def test_the_library_is_named_where_it_is_lacking(store, monkeypatch):
     monkeypatch.setattr(remote.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(RemoteError, match=r"needs obstore; type pip install 'penstock\[remote\]'"):
+    with pytest.raises(RemoteError, match=r"the extra remote\); run: pip install obstore"):
         len(ImageFolder(f"s3://{BUCKET}/train"))
 
 
