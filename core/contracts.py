@@ -735,6 +735,16 @@ class ClassTask(Protocol):
 
 
 @runtime_checkable
+class TaskGroup(Protocol):
+    """Several tasks by name, whose figures are called ``<task>_<figure>``."""
+
+    tasks: Mapping[str, Task]
+
+    def metrics_by_class(self) -> Any:
+        """As those of each `ClassTask` among them, whose tensors are called ``<task>/<figure>``."""
+
+
+@runtime_checkable
 class PredictingTask(Protocol):
     """A task whose model's outputs can be told, row by row."""
 

@@ -17,7 +17,10 @@ _PASSING = frozenset(
         "EMFILE ENFILE"
     ).split()
 )
-_NO_MEMORY = ("out of memory", "insufficient memory", "not enough memory", "cannot allocate memory")
+_NO_MEMORY = (
+    "out of memory", "insufficient memory", "not enough memory", "cannot allocate memory",
+    "can't allocate memory",
+)  # fmt: skip
 
 
 class ExplainedError(RuntimeError):
@@ -33,9 +36,7 @@ def is_trouble(error: BaseException) -> bool:
     """
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _PASSING
-    said = str(error).lower()
-    kinds = (MemoryError, SystemError, RecursionError)
-    return isinstance(error, kinds) or any(words in said for words in _NO_MEMORY)
+    return isinstance(error, SystemError | RecursionError) or _wants_memory(error)
 
 
 def is_explained(error: BaseException) -> bool:
@@ -57,6 +58,50 @@ def is_explained(error: BaseException) -> bool:
     while trace.tb_next is not None:
         trace = trace.tb_next
     return trace.tb_frame.f_code.co_filename.startswith(_OURS)
+
+
+_LOWER = {
+    "pack": "lower pack.num_workers, or writer.part_records",
+    "": "lower loader.batch_size (with trainer.accumulate=2 a step has as many samples), or "
+    "loader.prefetch_factor and loader.num_workers",
+}
+"""What to lower where memory ran out, by command; of all others the last."""
+
+
+def in_one_line(error: BaseException, *, command: str = "") -> str | None:
+    """Say an error in one line, where that is all that its reader needs; None: the traceback is.
+
+    That is `is_explained`, and want of memory, which is no mistake of code either: of what wanted
+    it, the line says how much and where.
+
+    Args:
+        error: What came up.
+        command: The command that the user has typed.
+    """
+    if is_explained(error):
+        return str(error)
+    chain, cause = [error], error.__cause__
+    while cause is not None and not getattr(cause, "from_worker", False):
+        chain.append(cause)
+        cause = cause.__cause__
+    wanting = [each for each in chain if _wants_memory(each)]
+    if not wanting:
+        return None
+    said = " ".join(str(wanting[-1]).split())
+    if "; lower " in said:  # ours
+        return said
+    trace = wanting[-1].__traceback__ if cause is None else None
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else ""
+    lower = _LOWER.get(command, _LOWER[""])
+    return f"memory ran out{where} ({said[:200] or type(wanting[-1]).__name__}); {lower}"
+
+
+def _wants_memory(error: BaseException) -> bool:
+    """Tell whether memory ran out: a process's own, or a device's."""
+    said = str(error).lower()
+    return isinstance(error, MemoryError) or any(words in said for words in _NO_MEMORY)
 
 
 def program_of(command: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import fields, replace
 from enum import Enum
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
 Config = Mapping[str, Any]
 Split = Literal["train", "val", "test"]
 Classes = Mapping[str, tuple[str, ...]]
+
+_log = logging.getLogger(__name__)
 
 NO_ARGUMENTS = frozenset({"_target_", "_after_"})
 """Keys of a node that are no arguments of its target."""
@@ -539,10 +542,28 @@ def build_model(
     known = {name: (f, len((classes_of and classes_of(f)) or ())) for name, f in fields.items()}
     node = config["model"]
     if isinstance(own := node.get("module"), Mapping) and "_target_" in own:
-        given = {"num_classes"} & own.keys() or "_args_" in own or not num_classes
-        own = build(own) if given else build(own, num_classes=num_classes)
+        given = {"num_classes", "_args_"} & own.keys() or not num_classes
+        own = build(own) if given else _told_classes(own, num_classes)
         node = {**node, "module": own}
-    return taking_batches(build(node, num_classes=num_classes, table=table, task_fields=known))
+    return taking_batches(_told_classes(node, num_classes, table=table, task_fields=known))
+
+
+def _told_classes(node: Config, num_classes: int, **known: Any) -> Any:
+    """Build a model that is told the classes, also where it would take any argument.
+
+    One of ``**kwargs`` may hand them on, as those of timm do, to what takes none.
+    """
+    accepted = inspect.signature(resolve_target(node["_target_"])).parameters
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in accepted.values())
+    if num_classes and takes_any and "num_classes" not in accepted:
+        try:
+            return build({**node, "num_classes": num_classes}, **known)
+        except (TypeError, ValueError) as error:
+            if "num_classes" not in str(error):
+                raise
+        name = node["_target_"]
+        _log.warning("%s takes no num_classes, and the data has %d", name, num_classes)
+    return build(node, num_classes=num_classes, **known)
 
 
 def build_task(

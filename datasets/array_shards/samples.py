@@ -26,8 +26,9 @@ class SampleFiles(IndexedStorage):
         name: What the storage is called.
         path: The folder.
         endings: Of the files.
-        load: The fields in a file, of its path and the folder's; ValueError where it is damaged,
-            `datasets.files.access.MissingFile` where it is gone.
+        load: The fields in a file, of its path, the folder's, and the bytes that a record may
+            take; ValueError where it is damaged or too large, `MissingFile` of
+            `datasets.files.access` where it is gone.
         labels: Where their labels come from; with the source ``file`` from the files' own
             ``label``, which is not used otherwise.
         classes: Class names by id; None: those found.
@@ -39,7 +40,7 @@ class SampleFiles(IndexedStorage):
         path: str,
         *,
         endings: tuple[str, ...],
-        load: Callable[[str, str], dict[str, Any]],
+        load: Callable[[str, str, int], dict[str, Any]],
         labels: FileLabels,
         classes: list[str] | None,
     ) -> None:
@@ -62,7 +63,8 @@ class SampleFiles(IndexedStorage):
     def _fields(self, key: bytes) -> dict[str, Any] | str:
         """The fields in a file but the label, or why there are none."""
         try:
-            found = self._load(os.path.join(self.path, os.fsdecode(key)), self.path)
+            path = os.path.join(self.path, os.fsdecode(key))
+            found = self._load(path, self.path, self.max_record_bytes)
         except (MissingFile, ValueError) as error:
             return " ".join(str(error).split())
         return {name: _plain(value) for name, value in found.items() if name != "label"}
@@ -110,7 +112,8 @@ class SampleFiles(IndexedStorage):
         for key in keys:
             name = os.fsdecode(key)
             try:
-                label = _plain(self._load(os.path.join(self.path, name), self.path).get("label"))
+                path = os.path.join(self.path, name)
+                label = _plain(self._load(path, self.path, self.max_record_bytes).get("label"))
             except (MissingFile, ValueError) as error:
                 raise ValueError(f"{self}: {name}: {error}; repair or remove it") from error
             if not isinstance(label, int | str) or isinstance(label, bool):

@@ -33,9 +33,11 @@ class LoadColumns(Protocol):
     """How a format opens a file."""
 
     def __call__(
-        self, path: str, *, root: str, where: str, checksums: bool
+        self, path: str, *, root: str, where: str, checksums: bool, max_bytes: int
     ) -> Mapping[str | None, Any]:
         """Give the columns of a file by name, as `find_shards` takes them.
+
+        What is compressed may not become absurdly more than `max_bytes`, those of a record.
 
         Raises:
             ValueError: It is damaged, or holds what is not taken.
@@ -183,11 +185,13 @@ class ShardStorage(IndexedStorage):
         """The columns of a file whose content is not needed yet."""
         name, root = self._files.names[number], self._files.root
         path = os.path.join(root, name)
-        return self._load(path, root=root, where=f"{self}: {name}", checksums=False)
+        where, most = f"{self}: {name}", self.max_record_bytes
+        return self._load(path, root=root, where=where, checksums=False, max_bytes=most)
 
     def _opened(self, number: int) -> Mapping[str | None, Any]:
         path, root = os.path.join(self._files.root, self._files.names[number]), self._files.root
-        return self._load(path, root=root, where="it", checksums=self.checksums)
+        checks, most = self.checksums, self.max_record_bytes
+        return self._load(path, root=root, where="it", checksums=checks, max_bytes=most)
 
     def _rows_of(self, shards: list[Shard]) -> ShardRows:
         counts = np.array([shard.count for shard in shards], np.int64)

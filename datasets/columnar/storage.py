@@ -269,7 +269,10 @@ class _OpenTable:
         for batch in batches:
             inside = (group.rows >= start) & (group.rows < start + len(batch))
             rows = (group.rows[inside] - start).tolist()
-            found += read_rows(batch, rows, self._table._roles, self._table.columns)
+            table = self._table
+            found += read_rows(
+                batch, rows, table._roles, table.columns, max_bytes=table.max_record_bytes
+            )
             start += len(batch)
         return found
 

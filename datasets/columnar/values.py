@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.sample import too_large
 from penstock.datasets.columnar.record_columns import restore, restore_rest
 from penstock.datasets.columnar.roles import Roles, is_bytes, is_list, is_text
 from penstock.datasets.records.labels import column_ids, refuse_twice
@@ -19,7 +20,12 @@ Row = dict[str, Any] | str
 
 
 def read_rows(
-    batch: Any, rows: Sequence[int], roles: Roles, wanted: Collection[str] | None = None
+    batch: Any,
+    rows: Sequence[int],
+    roles: Roles,
+    wanted: Collection[str] | None = None,
+    *,
+    max_bytes: int,
 ) -> list[Row]:
     """The fields of some rows.
 
@@ -28,11 +34,16 @@ def read_rows(
         rows: Row numbers, [n].
         roles: What the columns become.
         wanted: Names of the fields that are given, of those without a column; None: all.
+        max_bytes: What a record may take.
 
     Returns:
-        The fields of each row, copied out of the batch; or the cause, where it has no image.
+        The fields of each row, copied out of the batch; or the cause, where it has no image or is
+        too large.
     """
     found: list[Row] = [{} for _ in rows]
+    if batch.get_total_buffer_size() > max_bytes:  # which takes no time; `nbytes` 20 us and more
+        sizes = (batch.slice(row, 1).nbytes for row in rows)
+        found = [too_large(size, max_bytes) if size > max_bytes else {} for size in sizes]
     for column, name in roles.fields.items():
         array = batch.column(batch.schema.get_field_index(column))
         value_of = _reader(array, is_image=column in roles.images)

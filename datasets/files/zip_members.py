@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.core.sample import inflated_too_large
 from penstock.datasets.files.access import EndOfFile, FileView, SharedFile
 
 STORED, DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
@@ -23,8 +24,8 @@ _LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 _LOCAL_MARK = b"PK\x03\x04"
 # Room for what writers commonly add behind the name, so that one read suffices.
 _EXTRA_BYTES = 64
-# A byte of deflate gives at most 1,032 bytes (RFC 1951: length 258 in two bits).
-_MOST_EXPANDED = 1032
+MOST_EXPANDED = 1032
+"""What a byte of deflate becomes at most (RFC 1951: length 258 in two bits)."""
 
 
 class DamagedMember(Exception):
@@ -146,6 +147,7 @@ def read_member(
     size_bytes: int,
     crc32: int | None,
     method: int,
+    max_bytes: int | None = None,
 ) -> bytes:
     """Read the content of a member, in one read where its header is as long as usual.
 
@@ -157,13 +159,16 @@ def read_member(
         size_bytes: Length of the content.
         crc32: Its checksum, or None: it is not compared.
         method: How it is compressed.
+        max_bytes: What a record may take; what is compressed may not become absurdly more.
 
     Raises:
-        DamagedMember: It is not what the directory says.
+        DamagedMember: It is not what the directory says, or is too large.
         EndOfFile: It lies behind the end of the file.
     """
-    if size_bytes > stored_bytes * (_MOST_EXPANDED if method == DEFLATED else 1):
+    if size_bytes > stored_bytes * (MOST_EXPANDED if method == DEFLATED else 1):
         raise DamagedMember(f"{stored_bytes:,} bytes cannot hold {size_bytes:,}")
+    if max_bytes and (fault := inflated_too_large(size_bytes, stored_bytes, max_bytes)):
+        raise DamagedMember(fault)
     data = file.read_upto(offset, header_bytes + _EXTRA_BYTES + stored_bytes)
     if len(data) < _LOCAL_HEADER.size or not data.startswith(_LOCAL_MARK):
         raise DamagedMember("there is no member where the directory says")

@@ -188,6 +188,8 @@ def _read_layout(path: str, *, verify: bool) -> tuple[_Layout, dict[str, Any]]:
         if file.read(6) == b"ARROW1":
             return _read_arrow_layout(path)
         with zipfile.ZipFile(file) as archive:
+            if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+                raise ValueError("it is compressed, and was not when it was written")
             header = json.loads(archive.read(_HEADER))
             if verify and (damaged := archive.testzip()):
                 raise ValueError(f"{damaged} is not what was written")

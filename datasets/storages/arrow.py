@@ -15,10 +15,11 @@ from penstock.core.json_text import parse_json
 from penstock.core.registry import register
 from penstock.datasets.columnar.roles import Roles
 from penstock.datasets.columnar.storage import TableFile, TableStorage
-from penstock.datasets.columnar.values import damage
+from penstock.datasets.columnar.values import DamagedFile, damage
 from penstock.datasets.columnar.writer import TableWriter
 from penstock.datasets.files.access import OpenFiles, retried
 from penstock.datasets.files.data_files import DataFiles
+from penstock.datasets.files.ipc_sizes import file_fault, message_fault
 
 _MAGIC = b"ARROW1"
 # What a mapped batch costs: the objects that point into the file.
@@ -33,15 +34,17 @@ class ArrowFile:
 
     Args:
         path: The file.
+        max_bytes: What a record may take: what is compressed may not become absurdly more.
 
     Raises:
         DamagedFile: It is neither, or is cut short.
         FileNotFoundError: There is no such file.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, max_bytes: int) -> None:
         import pyarrow as pa
 
+        self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._reader: Any = None
         self._batches: list[Any] = []
@@ -52,6 +55,9 @@ class ArrowFile:
                 self._reader = pa.ipc.open_file(self._memory)
                 self.schema = self._reader.schema
             else:
+                for message in pa.ipc.MessageReader.open_stream(self._memory):
+                    if fault := message_fault(message.metadata, message.body or b"", max_bytes):
+                        raise DamagedFile(fault)
                 stream = pa.ipc.open_stream(self._memory)
                 self.schema = stream.schema
                 self._batches = list(stream)
@@ -75,6 +81,8 @@ class ArrowFile:
         """
         with damage():
             if self._reader is not None:
+                if fault := file_fault(self._memory, part, self._max_bytes):
+                    raise DamagedFile(fault)
                 with self._lock:
                     batch = self._reader.get_batch(part)
             else:
@@ -176,8 +184,8 @@ class ArrowStorage(TableStorage):
     group_name = "record batch"
 
     def _open_file(self, files: OpenFiles, name: str, size_bytes: int) -> TableFile:
-        file = files[name]
-        opened = retried(lambda: ArrowFile(file.path), path=file.path, root=file.root)
+        path, root = files[name].path, files[name].root
+        opened = retried(lambda: ArrowFile(path, self.max_record_bytes), path=path, root=root)
         return _MappedFile(opened, size_bytes)
 
     def _find_files(self) -> DataFiles:

@@ -23,6 +23,7 @@ from penstock.core.arrays import (
 from penstock.core.contracts import Storage
 from penstock.core.parts import PartSummary
 from penstock.core.registry import register
+from penstock.core.sample import too_large
 from penstock.datasets.array_shards.samples import SampleFiles
 from penstock.datasets.array_shards.shards import Unread
 from penstock.datasets.array_shards.storage import ShardStorage
@@ -50,18 +51,20 @@ _HEAD_BYTES = 1 << 14
 _KINDS = "biufcSU"
 
 
-def load_sample(path: str, root: str) -> dict[str, Any]:
-    """The fields of the sample in a file; ValueError where it is damaged."""
+def load_sample(path: str, root: str, max_bytes: int) -> dict[str, Any]:
+    """The fields of the sample in a file; ValueError where it is damaged or too large."""
     if not path.lower().endswith(".npz"):
         return {"array": view_npy(read_file(path, root=root))}
     file = SharedFile(path, root=root)
     size = retried(lambda: os.stat(path).st_size, path=path, root=root)
     members = list_members(FileView(file, size), where="it")
+    if (size_bytes := sum(member.size_bytes for member in members)) > max_bytes:
+        raise ValueError(too_large(size_bytes, max_bytes))
     return {m.name.removesuffix(".npy"): view_npy(_content(file, m)) for m in members}
 
 
 def load_columns(
-    path: str, *, root: str, where: str, checksums: bool
+    path: str, *, root: str, where: str, checksums: bool, max_bytes: int
 ) -> dict[str | None, NDArray[Any] | Unread]:
     """Map the array of a `.npy` file, or those of an `.npz` file; compressed ones are `Unread`.
 
@@ -74,7 +77,7 @@ def load_columns(
     for name, place in _look(path, root, where, status.st_size, status.st_mtime_ns).items():
         dtype, member = np.dtype(place.dtype), place.member
         if member is not None and member.method == DEFLATED:
-            columns[name] = Unread(dtype, place.shape, partial(_array, file, member))
+            columns[name] = Unread(dtype, place.shape, partial(_array, file, member, max_bytes))
             continue
         if checksums and member is not None:
             _content(file, member)
@@ -128,15 +131,15 @@ def _map(path: str) -> mmap.mmap:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def _content(file: SharedFile, member: Member) -> bytes:
+def _content(file: SharedFile, member: Member, max_bytes: int | None = None) -> bytes:
     try:
-        return read_member(file, **member.place)
+        return read_member(file, **member.place, max_bytes=max_bytes)
     except (DamagedMember, EndOfFile) as error:
         raise ValueError(f"{member.name}: {error}") from error
 
 
-def _array(file: SharedFile, member: Member) -> NDArray[Any]:
-    return view_npy(_content(file, member))
+def _array(file: SharedFile, member: Member, max_bytes: int) -> NDArray[Any]:
+    return view_npy(_content(file, member, max_bytes))
 
 
 ENDINGS = (".npy", ".npz")

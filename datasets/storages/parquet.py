@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import Ge
 
 from penstock.core.registry import register
-from penstock.core.sample import too_large
+from penstock.core.sample import inflated_too_large, too_large
 from penstock.datasets.columnar.roles import Roles
 from penstock.datasets.columnar.storage import TableFile, TableStorage
 from penstock.datasets.columnar.values import DamagedFile, damage
 from penstock.datasets.columnar.writer import TableWriter
-from penstock.datasets.files.access import FileView, OpenFiles
+from penstock.datasets.files.access import FileView, OpenFiles, SharedFile
+
+_VALUE_BYTES = {"FLOAT": 4, "DOUBLE": 8, "INT64": 8}  # at least
 
 
 def read_footer(view: FileView) -> Any:
@@ -53,6 +55,38 @@ def read_group(view: FileView, footer: Any, part: int, columns: Sequence[str]) -
         table = file.read_row_group(part, columns=list(columns), use_threads=False)
         table.validate(full=True)
     return table
+
+
+def check_columns(footer: Any, file_bytes: int, part: int, columns: Sequence[str]) -> None:
+    """Let the library look at what the footer says of some columns of a row group, and no further.
+
+    Asked for it from Python, it ends the process where that is damaged: by an exception of C++ that
+    nobody catches.
+
+    Raises:
+        DamagedFile: It is damaged.
+    """
+    import pyarrow.parquet as pq
+
+    with suppress(_DataReached), damage():
+        # A buffered column is read when all have been looked at.
+        file = pq.ParquetFile(_NoData(file_bytes), metadata=footer, buffer_size=4096)
+        file.read_row_group(part, columns=list(columns), use_threads=False)
+
+
+class _DataReached(Exception):
+    """A library wants data of a file that gives none."""
+
+
+class _NoData(FileView):
+    """A file that gives no data."""
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__(SharedFile("", root=""), size_bytes)
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Raise `_DataReached`."""
+        raise _DataReached
 
 
 @register("storage", "parquet")
@@ -105,6 +139,7 @@ class _FooterFile:
         self.size_bytes = self._footer.serialized_size
         self.schema = self._footer.schema.to_arrow_schema()
         self.num_groups = self._footer.num_row_groups
+        self._checked: set[tuple[int | str, ...]] = set()  # groups, and columns of them
 
     def groups(self) -> tuple[list[int], list[int]]:
         """Take rows and sizes from the footer."""
@@ -114,6 +149,7 @@ class _FooterFile:
     def column(self, name: str) -> Iterator[Any]:
         """Read a column, a row group at a time: there may be room for no more."""
         for part, rows in enumerate(self.groups()[0]):
+            self._refuse_large(part, [name])
             table = read_group(self._view(), self._footer, part, [name])
             if len(table) != rows:
                 raise DamagedFile(f"column {name!r} has {len(table):,} of {rows:,} rows")
@@ -121,13 +157,32 @@ class _FooterFile:
 
     def read_group(self, part: int, roles: Roles) -> tuple[Sequence[Any], int]:
         """The columns of a row group that records are made of."""
-        group = self._footer.row_group(part)
-        columns = (group.column(n).total_uncompressed_size for n in range(group.num_columns))
-        each = max(group.total_byte_size, *columns) // max(group.num_rows, 1)
-        if each > self._max_bytes:
-            raise DamagedFile(f"on average a record {too_large(each, self._max_bytes)}")
+        self._refuse_large(part, roles.leaves)
         table = read_group(self._view(), self._footer, part, roles.leaves)
         return table.to_batches(), table.nbytes
+
+    def _refuse_large(self, part: int, leaves: Sequence[str]) -> None:
+        """Raise DamagedFile where columns would take absurdly much memory, or are damaged."""
+        if (part, *leaves) in self._checked:
+            return
+        check_columns(self._footer, self._file_bytes, part, leaves)
+        group, schema, largest = self._footer.row_group(part), self._footer.schema, 0
+        for number in range(len(schema)):
+            path = schema.column(number).path
+            if not any(path == leaf or path.startswith(f"{leaf}.") for leaf in leaves):
+                continue
+            column = group.column(number)
+            # Equal values are stored once, and take their memory all the same.
+            values = column.num_values * _VALUE_BYTES.get(column.physical_type, 1)
+            size_bytes = max(column.total_uncompressed_size, values)
+            stored_bytes = column.total_compressed_size
+            if fault := inflated_too_large(size_bytes, stored_bytes, self._max_bytes):
+                raise DamagedFile(f"column {path!r}: {fault}")
+            largest = max(largest, size_bytes)
+        each = max(group.total_byte_size, largest) // max(group.num_rows, 1)
+        if each > self._max_bytes:
+            raise DamagedFile(f"on average a record {too_large(each, self._max_bytes)}")
+        self._checked.add((part, *leaves))
 
     def _view(self) -> FileView:
         return FileView(self._files[self._name], self._file_bytes)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _REMEDY = "save tensors, or lists and dicts of them, with torch.save"
 
 
-def load_pt(path: str, *, root: str, where: str, checksums: bool) -> Any:
+def load_pt(path: str, *, root: str, where: str, checksums: bool, max_bytes: int) -> Any:
     """Load what was saved in a file: tensors are mapped, on the CPU; no code of it is run.
 
     Args:
@@ -39,6 +39,7 @@ def load_pt(path: str, *, root: str, where: str, checksums: bool) -> Any:
         root: The folder of the data set.
         where: What messages call the file.
         checksums: Compare all of it with its checksums, for which it is read.
+        max_bytes: What a record may take: what is compressed may not become absurdly more.
 
     Raises:
         ValueError: It is damaged, or holds what would take running code to load; one line.
@@ -60,7 +61,7 @@ def load_pt(path: str, *, root: str, where: str, checksums: bool) -> Any:
         # What the library maps it does not compare; nothing else in the file is large.
         if checksums or "/data/" not in member.name:
             try:
-                read_member(file, **member.place)
+                read_member(file, **member.place, max_bytes=max_bytes)
             except (DamagedMember, EndOfFile) as error:
                 raise ValueError(f"{where}: {member.name}: {error}; copy it again") from error
     try:
@@ -129,11 +130,13 @@ class Items:
             raise DamagedShard(str(error)) from error
 
 
-def load_columns(path: str, *, root: str, where: str, checksums: bool) -> dict[str | None, Any]:
+def load_columns(
+    path: str, *, root: str, where: str, checksums: bool, max_bytes: int
+) -> dict[str | None, Any]:
     """Map the tensors of a file; see `datasets.array_shards.storage.LoadColumns`."""
     import torch
 
-    saved = load_pt(path, root=root, where=where, checksums=checksums)
+    saved = load_pt(path, root=root, where=where, checksums=checksums, max_bytes=max_bytes)
 
     if isinstance(saved, Mapping):
         if not saved:
@@ -249,9 +252,10 @@ def open_pt_shards(
     )
 
 
-def load_sample(path: str, root: str, *, checksums: bool) -> dict[str, Any]:
+def load_sample(path: str, root: str, max_bytes: int, *, checksums: bool) -> dict[str, Any]:
     """The fields of the sample in a file; ValueError where it is damaged."""
-    return sample_fields(load_pt(path, root=root, where="it", checksums=checksums), "it")
+    saved = load_pt(path, root=root, where="it", checksums=checksums, max_bytes=max_bytes)
+    return sample_fields(saved, "it")
 
 
 @register("writer", "pt_shards")

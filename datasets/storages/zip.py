@@ -41,6 +41,7 @@ from penstock.datasets.files.data_files import (
     image_ending,
 )
 from penstock.datasets.files.group_cache import GroupCache
+from penstock.datasets.files.ipc_sizes import file_fault
 from penstock.datasets.files.zip_members import (
     NO_MEMBER,
     PLACE,
@@ -130,7 +131,7 @@ class ZipStorage(IndexedStorage):
 
     def open(self) -> _OpenArchives:
         """Prepare to read; archives are opened when they are needed."""
-        return _OpenArchives(self._files, self._places, self.checksums)
+        return _OpenArchives(self._files, self._places, self.checksums, self.max_record_bytes)
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         """Read members; one that is damaged is a bad record.
@@ -169,7 +170,12 @@ class ZipStorage(IndexedStorage):
         if packed := len(hidden) == len(listed) and by_folder and not self.folder:
             places = [{name: getattr(one, name) for name in PLACE} for one in hidden]
             sidecars = [
-                _open_checked(opened[name], place, where=f"{self}: damaged: {name}, {_SIDECAR}")
+                _open_checked(
+                    opened[name],
+                    place,
+                    self.max_record_bytes,
+                    where=f"{self}: damaged: {name}, {_SIDECAR}",
+                )
                 for name, place in zip(files.names, places, strict=True)
             ]
             found = self._packed_records(files, listed, sidecars)
@@ -271,9 +277,13 @@ class _OpenArchives:
         files: The archives.
         places: Where their hidden members lie, if all have one.
         checksums: Compare members with their checksums.
+        max_bytes: What a record may take.
     """
 
-    def __init__(self, files: DataFiles, places: Sequence[dict[str, int]], checksums: bool) -> None:
+    def __init__(
+        self, files: DataFiles, places: Sequence[dict[str, int]], checksums: bool, max_bytes: int
+    ) -> None:
+        self._max_bytes = max_bytes
         self._files = files
         self._places = places
         self._checksums = checksums
@@ -297,7 +307,7 @@ class _OpenArchives:
             at = np.flatnonzero(archives == archive)
             try:
                 sidecar: _Sidecar = self._sidecars.get(archive, partial(self._load, archive))
-                values: Sequence[Row] = sidecar.read(rows[at])
+                values: Sequence[Row] = sidecar.read(rows[at], self._max_bytes)
             except _UNREADABLE as error:
                 values = [f"{self._files.names[archive]}, {_SIDECAR}: {error}"] * len(at)
             for n, value in zip(at.tolist(), values, strict=True):
@@ -307,8 +317,8 @@ class _OpenArchives:
     def _load(self, archive: int) -> tuple[_Sidecar, int]:
         """Read an archive's hidden member, and what it costs to keep it."""
         place = self._places[archive]
-        content = read_member(self._opened[self._files.names[archive]], **place)
-        return _Sidecar.open(content), place["size_bytes"]
+        file = self._opened[self._files.names[archive]]
+        return _Sidecar.open(file, place, self._max_bytes), place["size_bytes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,21 +334,33 @@ class _Sidecar:
     roles: Roles
 
     @classmethod
-    def open(cls, content: bytes, columns: Collection[str] | None = None) -> _Sidecar:
-        """Read the content of a hidden member.
+    def open(
+        cls,
+        file: SharedFile,
+        place: dict[str, int],
+        max_bytes: int,
+        columns: Collection[str] | None = None,
+    ) -> _Sidecar:
+        """Read a hidden member.
 
         Args:
-            content: Its bytes.
+            file: The archive.
+            place: Where the member lies in it.
+            max_bytes: What a record may take: what is compressed may not become absurdly more.
             columns: Columns that are to be checked; None: all.
 
         Raises:
-            DamagedFile: It cannot be read.
+            DamagedFile, DamagedMember, EndOfFile: It cannot be read.
         """
         import pyarrow as pa
 
+        content = pa.py_buffer(read_member(file, **place, max_bytes=max_bytes))
         with damage():
-            reader = pa.ipc.open_file(pa.BufferReader(content))
+            reader = pa.ipc.open_file(content)
             names = reader.schema.names
+            for part in range(reader.num_record_batches):
+                if fault := file_fault(content, part, max_bytes):
+                    raise DamagedFile(fault)
             batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
             wanted = [name for name in names if columns is None or name in columns]
             for batch in batches:
@@ -359,7 +381,7 @@ class _Sidecar:
         """Arrays of one column."""
         return [batch.column(batch.schema.get_field_index(name)) for batch in self.batches]
 
-    def read(self, rows: NDArray[np.int64]) -> list[Row]:
+    def read(self, rows: NDArray[np.int64], max_bytes: int) -> list[Row]:
         """Read the fields of some records, int64 [n], but for images that are files."""
         ends = np.cumsum([len(batch) for batch in self.batches])
         found: list[Row] = []
@@ -369,14 +391,17 @@ class _Sidecar:
                 found.append("it is not what it was when the index was made")
                 continue
             batch = self.batches[part]
-            found += read_rows(batch, [row - int(ends[part]) + len(batch)], self.roles)
+            row -= int(ends[part]) - len(batch)
+            found += read_rows(batch, [row], self.roles, max_bytes=max_bytes)
         return found
 
 
-def _open_checked(file: SharedFile, place: dict[str, int], *, where: str) -> _Sidecar:
+def _open_checked(
+    file: SharedFile, place: dict[str, int], max_bytes: int, *, where: str
+) -> _Sidecar:
     """Open what an index needs of a hidden member; ValueError where it is damaged."""
     try:
-        return _Sidecar.open(read_member(file, **place), ("key", "label", _MEMBER))
+        return _Sidecar.open(file, place, max_bytes, ("key", "label", _MEMBER))
     except _UNREADABLE as error:
         raise ValueError(f"{where}: {error}; copy it again, or take it away") from error
 

@@ -13,6 +13,7 @@ from annotated_types import Ge, Le
 from penstock.core.registry import register
 
 if TYPE_CHECKING:
+    from penstock.core.contracts import Storage
     from penstock.transforms.recode import Recode
 
 
@@ -32,8 +33,8 @@ class PackSettings:
     command, at the next part; the folder appears under its name when it is whole.
 
     Args:
-        path: The folder to make; it gets ``train`` and ``val``. It must not exist,
-            or be empty.
+        path: The folder to make; it gets ``train`` and ``val``, and ``test`` where the data has
+            that. It must not exist, or be empty.
         to: The form to write: a storage's name. ``writer.<argument>`` are its own arguments.
         max_side: Shrink images whose longer side has more pixels to it (area interpolation).
         short_side: The same for the shorter side.
@@ -90,14 +91,14 @@ class PackSettings:
 
 
 def run(config: dict[str, Any], typed: Sequence[str] = ()) -> int:
-    """Write both splits of ``dataset.storage`` as ``pack.to`` under ``pack.path``.
+    """Write all splits of ``dataset.storage`` as ``pack.to`` under ``pack.path``.
 
     Args:
         config: The plain config.
         typed: The overrides that it came from, of which those of the task stay true of the result.
     """
     from penstock.core.cores import default_workers
-    from penstock.pipeline.build import build, build_settings, open_storage
+    from penstock.pipeline.build import build, build_settings
     from penstock.pipeline.config.discovery import load_all
     from penstock.pipeline.packing.report import training_line
     from penstock.pipeline.packing.run import Packing, pack
@@ -115,10 +116,7 @@ def run(config: dict[str, Any], typed: Sequence[str] = ()) -> int:
     if target.name in ("", ".."):  # a hidden folder of its name grows beside it
         target = target.resolve()
     refuse_nesting(config, target)
-    sources = {split: open_storage(config, split) for split in ("train", "val")}
-    for split in [split for split, source in sources.items() if not len(source)]:
-        print(f"{split}: no records, nothing written")
-        del sources[split]
+    sources = open_sources(config)
     if not sources:
         raise ValueError("pack: the data set has no records; check dataset.storage.path")
     node = config["writer"]
@@ -163,13 +161,38 @@ def run(config: dict[str, Any], typed: Sequence[str] = ()) -> int:
     return status
 
 
+def open_sources(config: dict[str, Any]) -> dict[str, Storage]:
+    """Open the splits that there are, and say which is left out.
+
+    A test split may be one that training could not use, without labels or annotations: that it
+    cannot be opened is said, and is no reason to pack nothing.
+
+    Raises:
+        ValueError: One to train or to validate on cannot be opened.
+    """
+    from penstock.pipeline.build import open_storage, splits_of
+
+    sources = {split: open_storage(config, split) for split in ("train", "val")}
+    if "test" in splits_of(config):
+        try:
+            sources["test"] = open_storage(config, "test")
+        except ValueError as error:
+            print(f"test: nothing written: {error}")
+    for split in [split for split, source in sources.items() if not len(source)]:
+        print(f"{split}: no records, nothing written")
+        del sources[split]
+    return sources
+
+
 def _place(target: Path, splits: list[str], arguments: Mapping[str, Any]) -> list[str]:
     """Overrides that say where the result lies."""
-    # A folder of both splits is opened as one; a split alone by its own name.
-    alone = len(splits) == 1
+    # A folder to train and validate is opened as one; without either, a split by its own name.
+    whole = {"train", "val"} <= set(splits)
+    apart = splits[1:] == ["test"]
     return [
-        f"dataset.storage.path={target / splits[0] if alone else target}",
-        *(["dataset.val_fraction=0"] if alone else []),
+        f"dataset.storage.path={target if whole else target / splits[0]}",
+        *([] if whole else ["dataset.val_fraction=0"]),
+        *([f"dataset.test_path={target / 'test'}"] if apart else []),
         *(f"dataset.storage.{name}={value}" for name, value in arguments.items()),
     ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -371,7 +371,7 @@ class _Walk:
                 known = [f"{key}.{argument}" for argument in signature.arguments]
                 accepts = listing(signature.arguments) or "no arguments"
                 self.unknown(full, value, known, f"{signature.target} accepts {accepts}")
-        self._fill(checked, node, key, signature)
+        self._fill(checked, node, key, signature, place.given)
         if signature.kind == "settings" and len(self.problems) == before:
             self.problems += wrong_settings(checked, key, signature.target)
         return checked
@@ -393,14 +393,19 @@ class _Walk:
         return value
 
     def _fill(
-        self, checked: dict[str, Any], node: dict[str, Any], key: str, signature: Signature
+        self,
+        checked: dict[str, Any],
+        node: dict[str, Any],
+        key: str,
+        signature: Signature,
+        known: Collection[str],
     ) -> None:
         """Report what is required and missing, and write out what registered targets default to."""
         ours = registry.find(signature.target) is not None
         for argument in signature.arguments.values():
             full = f"{key}.{argument.name}"
-            if argument.name in node or full in {*self.skip, "model.module.num_classes"}:
-                continue  # the last is given by the data
+            if argument.name in {*node, *known} or full in self.skip:
+                continue
             own = PARTS_OF.get(signature.target, {}).get(argument.name)
             if argument.required and own is not None:
                 self.place("???", full, own)

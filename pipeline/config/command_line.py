@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from penstock.core.user_errors import ExplainedError, is_explained, program_of
+from penstock.core.user_errors import in_one_line, program_of
 from penstock.pipeline.config.composition import Composer, composer_for
 from penstock.pipeline.config.errors import ConfigError, Problem, is_first_rank, nearest, tell
 from penstock.pipeline.config.job import locate, print_config, read_job
@@ -144,10 +144,10 @@ def _run(
     except ConfigError as error:
         tell(str(error), of_all_ranks=True)
         return CONFIG_ERROR
-    except (ValueError, OSError, ExplainedError) as error:
-        if not is_explained(error):
+    except Exception as error:
+        if (line := in_one_line(error, command=command or "")) is None:
             raise
-        tell(f"error: {error}")
+        tell(f"error: {line}")
         return FAILED
 
 

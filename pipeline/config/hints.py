@@ -79,6 +79,7 @@ INSTEAD: dict[str, str] = {
     "loader.collate_fn": "collating is a group of its own: type collate=pad",
     "loader.worker_init_fn": "it belongs to a data set of yours: dataset=torch "
     "dataset.worker_init_fn=my_module.my_function",
+    "dataset.decode.mask_colors": "it belongs to images: type dataset/decode=image too",
     "trainer.gpus": _RANKS,
     "trainer.devices": _RANKS,
     "gpus": _RANKS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -38,6 +39,9 @@ SAVED = "config.yaml"
 RESUME = "trainer.resume"
 CHECKPOINTS = ("evaluate.checkpoint", "predict.checkpoint")
 
+_TIME = re.compile(r"(\d\d-\d\d-\d\d)(?:-(\d+))?")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -68,7 +72,7 @@ def read_job(texts: Sequence[str], composer: Composer, *, command: str | None = 
     for text in parsed.hydra:
         key = text.split("=")[0]
         parsed.problems.append(Problem(key, "only a sweep has a launcher and a sweeper; add -m"))
-    run = saved_run(parsed)
+    run = saved_run(parsed, command)
     if run is not None:
         config = None if command else _as_typed(run, texts, parsed, composer)
         if config is not None:
@@ -289,17 +293,23 @@ def _command_node(command: str | None, parsed: Parsed) -> dict[str, dict[str, An
     return {command: node}
 
 
-def saved_run(parsed: Parsed) -> Path | None:
+def saved_run(parsed: Parsed, command: str | None) -> Path | None:
     """Find the saved config that ``trainer.resume=<path>`` means, or a command's checkpoint.
 
     Returns:
         The file; None where nothing is named so, where a checkpoint lies in no run's folder (it
-        is of what is typed), or there is no run at the path: that is added to the problems.
+        is of what is typed), or there is no run at the path: that is added to the problems, as is
+        that a command has none, where there are runs.
     """
-    key, path = RESUME, None
+    key, path, outputs = RESUME, None, "outputs"
     for change in parsed.changes:
+        if change.key == "outputs":
+            outputs = change.override.value()
         if change.key in (RESUME, *CHECKPOINTS):
             key, path = change.key, change.override.value()
+    own = f"{command}.checkpoint"
+    if path is None and own in CHECKPOINTS and (newest := _type_newest(own, outputs)):
+        parsed.problems.append(Problem(own, f"missing, accepts a run's folder{newest}"))
     if not isinstance(path, str) or (key == RESUME and path in ("auto", "None", "")):
         return None
     folder = Path(path).expanduser()
@@ -311,9 +321,31 @@ def saved_run(parsed: Parsed) -> Path | None:
     what = f"there is no {SAVED} in it" if folder.exists() else "there is no such folder"
     other = "a checkpoint in one, or auto" if key == RESUME else "or a checkpoint"
     problem = Problem(key, f"{path!r} given, but {what}; accepts a run's folder, such as "
-                      f"outputs/<date>/<time>, {other}")  # fmt: skip
+                      f"outputs/<date>/<time>, {other}{_type_newest(key, outputs)}")  # fmt: skip
     parsed.problems.append(problem)
     return None
+
+
+def newest_first(outputs: Path) -> Iterator[Path]:
+    """Run folders, the newest first by their names."""
+    found = []
+    for day in outputs.iterdir() if outputs.is_dir() else ():
+        if not _DATE.fullmatch(day.name) or not day.is_dir():
+            continue
+        for folder in day.iterdir():
+            match = _TIME.fullmatch(folder.name)
+            if match and (folder / SAVED).is_file():
+                found.append((day.name, match[1], int(match[2] or 1), folder))
+    for *_, folder in sorted(found, reverse=True):
+        yield folder
+
+
+def _type_newest(key: str, outputs: Any) -> str:
+    """Tell how to name the newest run that has a checkpoint; nothing where there is none."""
+    folders = newest_first(Path(str(outputs)).expanduser())
+    newest = next((each for each in folders if next(each.glob("checkpoints/*.pt"), None)), None)
+    short = key.rpartition(".")[2] if key in CHECKPOINTS else key
+    return f"; type {short}={newest}" if newest else ""
 
 
 def apply_to_saved(

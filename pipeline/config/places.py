@@ -27,6 +27,7 @@ class Place:
         named: It holds any number of components, by name.
         step: They are steps of a stack, which may say ``_after_``.
         implied: The target is `only` where none is given.
+        given: Arguments that a run gives where nobody types them.
     """
 
     kinds: tuple[str, ...]
@@ -35,6 +36,7 @@ class Place:
     named: bool = False
     step: bool = False
     implied: bool = False
+    given: tuple[str, ...] = ()
 
 
 PLACES: dict[str, Place] = {
@@ -82,6 +84,7 @@ PARTS_OF: dict[str, dict[str, Place]] = {
         "dataset": Place(("dataset",)),
         "sampler": Place(("sampler",), nullable=True),
     },
+    "model/module": {"module": Place(("torch.nn",), given=("num_classes",))},
     "dataset/mix": {
         "sources": Place(
             ("settings",), nullable=True, only="settings/source", named=True, implied=True

@@ -6,9 +6,12 @@ import csv
 import functools
 import io
 import os
+import shlex
+import signal
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,7 +23,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from penstock.core.files import write_whole
-from penstock.core.user_errors import is_explained
+from penstock.core.user_errors import ExplainedError, in_one_line, program_of
 from penstock.datasets.files.passwords import masked
 from penstock.pipeline.config.composition import (
     ROOT_CONFIG,
@@ -74,13 +77,41 @@ def sweep(
             print_config(read.config)
             print("---")
         return 0
-    results = _launch(master, jobs, composer, job)
-
+    finished: list[Any] = []
+    status: int | None = None
+    try:
+        results = _launch(master, jobs, composer, job, finished)
+    except (KeyboardInterrupt, SystemExit) as error:  # a job that is stopped ends by the second
+        code = error.code if isinstance(error, SystemExit) else 128 + signal.SIGINT
+        status = code if isinstance(code, int) else 1
+        results = [*finished, *({} for _ in jobs[len(finished) :])]
+    except BrokenExecutor as error:
+        raise ExplainedError(
+            "a process that ran jobs was ended, often for want of memory; lower "
+            f"hydra.launcher.n_jobs ({program_of('runs')} lists what the jobs came to)"
+        ) from error
     if prints:
         file = _write_csv(swept, results, Path(jobs[0].config["outputs"]))
         print_table(swept, results)
         print(f"all figures of the jobs: {file}")
-    return 1 if failed_jobs(results) else 0
+        if status is not None:
+            print("\n".join(_how_to_go_on(swept, len(finished), master)))
+    if status is None:
+        status = 1 if failed_jobs(results) else 0
+    return status
+
+
+def _how_to_go_on(
+    swept: Sequence[Sequence[str]], finished: int, master: DictConfig
+) -> Iterator[str]:
+    """Say what to type for the jobs that a stopped sweep has not done."""
+    if not master.hydra.launcher._target_.endswith(".BasicLauncher"):
+        yield f"stopped; {program_of('runs')} lists what each job came to"
+        return
+    yield f"stopped in job {finished} of {len(swept)}; it goes on, and the others begin, with"
+    for number, overrides in enumerate(swept[finished:]):
+        resume = ["trainer.resume=auto"] if number == 0 else []
+        yield f"  {program_of('train')} {shlex.join([*overrides, *resume])}"
 
 
 def expand(texts: Sequence[str], composer: Composer) -> list[list[str]]:
@@ -182,23 +213,35 @@ def _targets(node: Any, key: str = "") -> list[tuple[str, str]]:
 
 
 def _launch(
-    master: DictConfig, jobs: Sequence[Job], composer: Composer, job: str
+    master: DictConfig, jobs: Sequence[Job], composer: Composer, job: str, finished: list[Any]
 ) -> list[dict[str, Any] | BaseException]:
-    """Hand the jobs to the launcher; return what each returned or raised, in order."""
+    """Hand the jobs to the launcher; return what each returned or raised, in order.
+
+    Those that have run in this process are in `finished` too, also where it is interrupted.
+    """
     from hydra._internal.callbacks import Callbacks
     from hydra.core.plugins import Plugins
     from hydra.core.utils import JobReturn, JobRuntime, JobStatus
     from hydra.types import HydraContext
 
+    def note(config: DictConfig, *, run: Callable[[DictConfig], Any]) -> Any:
+        try:
+            finished.append(run(config))
+        except Exception as error:
+            finished.append(error)
+            raise
+        return finished[-1]
+
     # Children of a launcher find the project where this process has found it.
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, sys.path)))
     JobRuntime.instance().set("name", "penstock")
     before = HydraConfig.instance().cfg
+    run = functools.partial(run_job, job=job, search=_search_paths())
     with base_version():
         context = HydraContext(config_loader=composer.loader, callbacks=Callbacks())
         launcher = Plugins.instance().instantiate_launcher(
             hydra_context=context,
-            task_function=functools.partial(run_job, job=job, search=_search_paths()),
+            task_function=functools.partial(note, run=run),
             config=master,
         )
         try:
@@ -210,7 +253,7 @@ def _launch(
         assert isinstance(returned, JobReturn)
         value = returned._return_value
         # The table has the line of an explained error.
-        if returned.status is not JobStatus.COMPLETED and not is_explained(value):
+        if returned.status is not JobStatus.COMPLETED and in_one_line(value) is None:
             traceback.print_exception(value, file=sys.stderr)
         results.append(value)
     return results
@@ -282,7 +325,7 @@ def print_table(
 
 
 def _error(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]
+    return f"{type(error).__name__}: {in_one_line(error) or error}".splitlines()[0]
 
 
 def _write_csv(swept: Sequence[Sequence[str]], results: Sequence[Any], outputs: Path) -> Path:

@@ -13,6 +13,8 @@ from torch import nn
 from torchmetrics import Metric, MetricCollection, R2Score
 from torchmetrics.classification import MulticlassConfusionMatrix
 
+from penstock.pipeline.learning.outputs import joined_names
+
 Boxes = dict[str, torch.Tensor]
 
 
@@ -36,7 +38,7 @@ class BoxMap(Metric):
 
     Args:
         num_classes: Number of classes.
-        class_names: With them, a ``map_<name>`` for each class.
+        class_names: With them, a ``map_class_<name>`` for each class.
         by_class: Also give ``average_precision``, float [num_classes].
     """
 
@@ -94,7 +96,7 @@ class BoxMap(Metric):
             for values in np.moveaxis(of_classes, 2, 0)
         ]
         for name, mean in zip(self.class_names or (), means, strict=False):
-            figures[f"map_{name}"] = torch.tensor(-1.0 if mean != mean else mean)
+            figures[f"map_class_{name}"] = torch.tensor(-1.0 if mean != mean else mean)
         return {**figures, "average_precision": torch.tensor(means)} if self.by_class else figures
 
     def _evaluated(self, images: list[int], truth: Any, found: Any) -> tuple[Any, Any]:
@@ -165,7 +167,7 @@ class MaskIou(Metric):
         num_classes: Number of classes.
         ignore: Classes that have no pixels that count, and are left out of the mean.
         ignored_id: What stands in the truth where a pixel does not count.
-        class_names: With them, an ``iou_<name>`` for each class that counts.
+        class_names: With them, an ``iou_class_<name>`` for each class that counts.
         by_class: Also give ``iou``, float [num_classes], and ``confusion``.
     """
 
@@ -208,7 +210,7 @@ class MaskIou(Metric):
         }
         for number, name in enumerate(self.class_names or ()):
             if number not in self.ignore:
-                figures[f"iou_{name}"] = iou[number]
+                figures[f"iou_class_{name}"] = iou[number]
         if self.by_class:
             figures |= {"iou": iou.masked_fill(~counts, float("nan")), "confusion": confusion}
         return figures
@@ -220,16 +222,23 @@ class MaskIou(Metric):
 
 
 class NamedMetrics(nn.ModuleDict):
-    """Collections of metrics by name; a figure is called ``<name>_<figure>``."""
+    """Collections of metrics by name; a figure is called ``<name>_<figure>``.
+
+    One of several numbers, as those by class are, is called ``<name>/<figure>``.
+    """
 
     def compute(self) -> dict[str, torch.Tensor]:
-        """All figures, over all ranks."""
+        """All figures, over all ranks.
+
+        Raises:
+            ValueError: Two are called the same.
+        """
         metrics: dict[str, Any] = dict(self.items())
-        return {
-            f"{name}_{figure}": value
+        return joined_names(
+            (f"{name}{'/' if value.ndim else '_'}{figure}", value)
             for name, collection in metrics.items()
             for figure, value in collection.compute().items()
-        }
+        )
 
     def reset(self) -> None:
         """Forget everything."""

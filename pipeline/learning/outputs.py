@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.core.sample import Batch
 
 if TYPE_CHECKING:
     import torch
+
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,3 +133,17 @@ def image_sizes(batch: Batch) -> dict[str, list[int]]:
         "image_height": [height for height, _ in sizes],
         "image_width": [width for _, width in sizes],
     }
+
+
+def joined_names(told: Iterable[tuple[str, V]]) -> dict[str, V]:
+    """Put what several tasks tell into one dict.
+
+    Raises:
+        ValueError: Two are called the same.
+    """
+    joined: dict[str, V] = {}
+    for name, value in told:
+        if name in joined:
+            raise ValueError(f"task multi: two of its tasks tell {name!r}; call one otherwise")
+        joined[name] = value
+    return joined

@@ -27,7 +27,7 @@ import numpy as np
 
 from penstock.core.own_folder import own_folder
 from penstock.core.processes import ending_of, interrupts_held
-from penstock.core.user_errors import is_explained
+from penstock.core.user_errors import in_one_line
 
 _ATTEMPTS = 3
 _REPORT_EVERY_S = 0.2
@@ -206,8 +206,8 @@ def _do(number: int, task: Any) -> tuple[Any, Exception | None]:
     except OSError as error:
         return None, OSError(error.errno or 0, error.strerror or str(error))
     except Exception as error:
-        if isinstance(error, ValueError) and is_explained(error):
-            return None, ValueError(str(error))
+        if (line := in_one_line(error, command="pack")) is not None:
+            return None, ValueError(line)
         return None, RuntimeError(f"pack: a worker failed\n{traceback.format_exc()}")
 
 

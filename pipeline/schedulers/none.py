@@ -11,11 +11,10 @@ if TYPE_CHECKING:
 
 
 @register("scheduler", "none")
-def constant(*, optimizer: Optimizer, total_steps: int | None) -> None:
-    """The learning rate stays as the optimizer has it.
+def constant(*, optimizer: Optimizer) -> None:
+    """The learning rate stays as the optimizer has it, however long the run is.
 
     Args:
         optimizer: Left alone.
-        total_steps: Not needed.
     """
-    del optimizer, total_steps
+    del optimizer

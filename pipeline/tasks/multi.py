@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge
 
-from penstock.core.contracts import PredictingTask
+from penstock.core.contracts import ClassTask, PredictingTask
 from penstock.core.registry import register
 from penstock.core.sample import Batch
-from penstock.pipeline.learning.outputs import output_of
+from penstock.pipeline.learning.outputs import joined_names, output_of
 
 if TYPE_CHECKING:
     import torch
@@ -54,17 +54,26 @@ class Multi:
             outputs: What each task takes, by its name.
             batch: What all of them need.
         """
-        return {
-            f"{name}_{loss}": value * self.weights[name]
+        return joined_names(
+            (f"{name}_{loss}", value * self.weights[name])
             for name, task in self.tasks.items()
             for loss, value in task.losses(self._outputs(outputs, name), batch).items()
-        }
+        )
 
     def metrics(self) -> Any:
         """Every task's metrics, their figures as ``<task>_<figure>``."""
         from penstock.pipeline.learning.metrics import NamedMetrics
 
         return NamedMetrics({name: task.metrics() for name, task in self.tasks.items()})
+
+    def metrics_by_class(self) -> Any:
+        """The same, and what is told class by class as ``<task>/<figure>``."""
+        from penstock.pipeline.learning.metrics import NamedMetrics
+
+        return NamedMetrics({
+            name: task.metrics_by_class() if isinstance(task, ClassTask) else task.metrics()
+            for name, task in self.tasks.items()
+        })  # fmt: skip
 
     def update(self, metrics: Any, outputs: Any, batch: Batch) -> None:
         """Add the valid rows of a batch to every task's metrics."""
@@ -73,7 +82,7 @@ class Multi:
 
     def predictions(self, outputs: Any, batch: Batch) -> dict[str, Any]:
         """Every task's columns, as ``<task>_<column>``."""
-        columns: dict[str, Any] = {}
+        columns: list[tuple[str, Any]] = []
         for name, task in self.tasks.items():
             if not isinstance(task, PredictingTask):
                 raise ValueError(
@@ -81,8 +90,8 @@ class Multi:
                     f"predictions; give its class a method predictions(outputs, batch)"
                 )
             told = task.predictions(self._outputs(outputs, name), batch)
-            columns |= {f"{name}_{column}": values for column, values in told.items()}
-        return columns
+            columns += [(f"{name}_{column}", values) for column, values in told.items()]
+        return joined_names(columns)
 
     def _outputs(self, outputs: Any, name: str) -> Any:
         expected = (

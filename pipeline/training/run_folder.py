@@ -7,9 +7,8 @@ import fcntl
 import json
 import logging
 import math
-import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -19,15 +18,13 @@ import yaml
 
 from penstock.core import files
 from penstock.core.files import writing
-from penstock.pipeline.config.job import SAVED
+from penstock.pipeline.config.job import SAVED, newest_first
 from penstock.pipeline.config.places import AROUND, EXECUTION, LENGTH, MIX
 from penstock.pipeline.loader.state import differing
 
 _log = logging.getLogger(__name__)
 
 CLASSES, TABLE = "classes.json", "table.json"
-_TIME = re.compile(r"(\d\d-\d\d-\d\d)(?:-(\d+))?")
-_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 class RunFolder:
@@ -192,7 +189,7 @@ def _newest_equal(config: Mapping[str, Any], outputs: Path) -> RunFolder | None:
     """The newest run of an equal config, else of one that is shorter, if it can be gone on with."""
     wanted = yaml.safe_load(_dump(config))
     shorter: list[Path] = []
-    for folder in _newest_first(outputs):
+    for folder in newest_first(outputs):
         try:
             saved = yaml.safe_load((folder / SAVED).read_text(encoding="utf-8"))
             equal = comparable(saved) == comparable(wanted) and _reaches_as_far(wanted, saved)
@@ -250,20 +247,6 @@ def _reaches_as_far(config: Mapping[str, Any], saved: Mapping[str, Any]) -> bool
     """Whether a run is to be at least as long as a saved one."""
     ends = [[each["trainer"].get(n) or math.inf for n in LENGTH] for each in (config, saved)]
     return all(now >= then for now, then in zip(*ends, strict=True))
-
-
-def _newest_first(outputs: Path) -> Iterator[Path]:
-    """Run folders, the newest first by their names."""
-    found = []
-    for day in outputs.iterdir() if outputs.is_dir() else ():
-        if not _DATE.fullmatch(day.name) or not day.is_dir():
-            continue
-        for folder in day.iterdir():
-            match = _TIME.fullmatch(folder.name)
-            if match and (folder / SAVED).is_file():
-                found.append((day.name, match[1], int(match[2] or 1), folder))
-    for *_, folder in sorted(found, reverse=True):
-        yield folder
 
 
 def _locked(folder: Path) -> IO[str] | None:

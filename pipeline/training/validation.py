@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from penstock.core.contracts import ClassTask, Task
+from penstock.core.contracts import ClassTask, Task, TaskGroup
 from penstock.core.sample import Batch
 from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.learning.losses import loss_if_any
@@ -47,7 +47,7 @@ def validate(
         limit: Batches to take; None: all.
         interrupted: Whether to break off; asked on every rank after each batch.
         meter: Counts the samples and the time.
-        by_class: Take a `ClassTask`'s figures by class too.
+        by_class: Take the figures by class of a `ClassTask`, or a `TaskGroup`, too.
         progress: Is told how many batches are done.
 
     Returns:
@@ -58,7 +58,7 @@ def validate(
     before = random_states()
     world.take_buffers(model)
     model.eval()
-    in_detail = task if by_class and isinstance(task, ClassTask) else None
+    in_detail = task if by_class and isinstance(task, ClassTask | TaskGroup) else None
     metrics = (in_detail.metrics_by_class() if in_detail else task.metrics()).to(world.device)
     by_source = SourceMetrics(task, batches.loader, world)
     has_loss = True

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
+import pytest
+import torch
+
+from penstock.core.registry import register
 from penstock.pipeline.build import build_model
 from penstock.pipeline.commands import pack  # noqa: F401 - registers its settings
 from penstock.pipeline.config import targets
 from penstock.pipeline.config.command_line import configure
 from penstock.pipeline.config.composition import compose
 from penstock.pipeline.config.errors import ConfigError
+
+
+@register("model", "test_timm_style")
+def timm_style(*, depth: int = 1, **kwargs: Any) -> torch.nn.Module:
+    return torch.nn.Linear(depth, kwargs["num_classes"])
+
 
 CASES = [
     ("image_size=32", "augment.image_size=32"),
@@ -79,6 +89,14 @@ class Net(torch.nn.Module):
         super().__init__()
         self.head = torch.nn.Linear(width, num_classes)
 
+class Wrapped(Net):
+    def __init__(self, width=4, **kwargs):
+        super().__init__(width, **kwargs)
+
+class Alone(torch.nn.Linear):
+    def __init__(self, **kwargs):
+        super().__init__(2, 5, **kwargs)
+
 class Plain: ...
 
 class Slow(torch.optim.SGD): ...
@@ -107,6 +125,30 @@ def test_classes_of_a_module_that_imports_names_are_taken(tmp_path, monkeypatch)
         compose([imports, "model._target_=own_nets.Net"])
     with pytest.raises(ConfigError, match="unknown key"):
         compose([imports, *typed, "model.module.widht=5"])
+
+
+def test_a_model_that_takes_any_argument_is_told_the_classes_if_it_hands_them_on(
+    tmp_path, monkeypatch, caplog
+):
+    (tmp_path / "own_nets.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(targets, "_own_modules", set())
+    typed = ["imports=[own_nets]", "model=module", "model.module._target_=own_nets.Wrapped"]
+    assert build_model(compose(typed), 3).module.head.out_features == 3
+    config = compose([*typed, "model.module.num_classes=7"])
+    assert build_model(config, 3).module.head.out_features == 7
+    assert not caplog.messages
+    config = compose([*typed[:2], "model.module._target_=own_nets.Alone"])
+    assert build_model(config, 3).module.out_features == 5
+    assert caplog.messages == ["own_nets.Alone takes no num_classes, and the data has 3"]
+    with pytest.raises(ValueError, match=r"cannot be made: .*unexpected keyword argument 'hight'"):
+        build_model(compose([*typed, "+model.module.hight=7"]), 3)
+
+
+def test_a_registered_model_that_takes_any_argument_is_told_the_classes():
+    assert (
+        build_model(compose(["model=test_timm_style", "model.depth=2"]), 3).module.out_features == 3
+    )
 
 
 def test_an_experiment_is_named_not_pathed(tmp_path):

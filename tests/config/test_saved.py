@@ -7,7 +7,8 @@ import re
 import pytest
 import yaml
 
-import penstock.pipeline.commands.predict  # noqa: F401 - its settings are registered
+import penstock.pipeline.commands.evaluate
+import penstock.pipeline.commands.predict  # noqa: F401 - the same
 from penstock.pipeline.config.command_line import configure
 from penstock.pipeline.config.composition import compose
 from penstock.pipeline.config.errors import ConfigError
@@ -82,6 +83,29 @@ def test_a_checkpoint_that_lies_in_no_run_is_of_what_is_typed(tmp_path):
     (tmp_path / "alone.pt").write_bytes(b"")
     config = configure([f"predict.checkpoint={tmp_path / 'alone.pt'}"], command="predict")
     assert config["sampler"]["_target_"] == "sampler/random"
+
+
+@pytest.mark.parametrize("command", ["evaluate", "predict"])
+def test_a_missing_run_is_told_by_the_newest_that_there_is(tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=rf"string; type {command}.checkpoint=\.\.\."):
+        configure([], command=command)
+    for name in ("2026-01-31/23-59-59", "2026-02-01/08-00-00", "2026-02-01/09-00-00"):
+        folder = tmp_path / "outputs" / name
+        (folder / "checkpoints").mkdir(parents=True)
+        (folder / "config.yaml").write_text(yaml.safe_dump(compose([])))
+        if not name.endswith("09-00-00"):  # which has not come to one
+            (folder / "checkpoints/last.pt").write_bytes(b"")
+    for given in ([], ["checkpoint=outputs/nope"]):
+        with pytest.raises(ConfigError, match="; type checkpoint=outputs/") as no:
+            configure(given, command=command)
+        [typed] = re.findall(r"type (checkpoint=\S+)$", str(no.value))
+        assert typed == "checkpoint=outputs/2026-02-01/08-00-00"
+    assert configure([typed], command=command)[command]["checkpoint"]
+    with pytest.raises(ConfigError, match=r"; type trainer.resume=outputs/2026-02-01/08-00-00$"):
+        compose(["trainer.resume=outputs/nope"])
+    with pytest.raises(ConfigError, match=r"or a checkpoint$"):
+        configure(["checkpoint=nope", "outputs=elsewhere"], command=command)
 
 
 def test_auto_is_left_to_the_run():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shlex
 import sys
 
 import pytest
@@ -18,6 +19,12 @@ def train(config):
         out.write(json.dumps(config) + "\\n")
     if config["loader"]["batch_size"] == 13:
         raise RuntimeError("unlucky")
+    if config["loader"]["batch_size"] == 17:
+        raise MemoryError("Unable to allocate 7 PiB")
+    if config["seed"] == 99:
+        raise KeyboardInterrupt
+    if config["seed"] == 98:
+        raise SystemExit(143)
     return {"accuracy": config["seed"] / 10, "run_dir": "r"}
 """
 
@@ -104,6 +111,33 @@ def test_a_failed_job_stops_no_other(folder, capsys):
     captured = capsys.readouterr()
     assert "RuntimeError: unlucky" in captured.out
     assert "Traceback" in captured.err
+
+
+def test_a_job_without_memory_is_a_line_of_what_to_lower(folder, capsys):
+    assert main("sweep_job.train", ["-m", "loader.batch_size=17,64"]) == 1
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.err
+    [line] = [line for line in captured.out.splitlines() if "7 PiB" in line]
+    assert line.startswith("job 0 failed: MemoryError: memory ran out at")
+    assert "; lower loader.batch_size" in line
+
+
+@pytest.mark.parametrize(("seed", "status"), [(99, 130), (98, 143)])
+def test_a_stopped_sweep_prints_its_table_and_how_it_goes_on(folder, capsys, seed, status):
+    swept = f"seed=3,{seed},4"
+    assert main("sweep_job.train", ["-m", swept, "run.name='a b'"]) == status
+    said = capsys.readouterr()
+    lines = said.out.splitlines()
+    assert "Traceback" not in said.err and "0.3" in said.out
+    assert "stopped in job 1 of 3; it goes on, and the others begin, with" in lines
+    typed = [shlex.split(line) for line in lines if line.startswith("  penstock train ")]
+    assert [words[-1] for words in typed] == ["trainer.resume=auto", "run.name='a b'"]
+    assert [config["seed"] for config in seen(folder)] == [3, seed]
+    assert main("sweep_job.train", typed[1][2:]) == 0
+    assert (seen(folder)[-1]["seed"], seen(folder)[-1]["run"]["name"]) == (4, "a b")
+    [file] = folder.glob("outputs/*/sweep-*.csv")
+    with file.open() as text:
+        assert [row["accuracy"] for row in csv.DictReader(text)] == ["0.3", "", ""]
 
 
 def test_ranges_lists_and_deletions(folder):

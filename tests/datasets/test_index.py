@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zipfile
 import zlib
 from pathlib import Path
 
@@ -219,6 +220,18 @@ def test_damage_anywhere_is_found(tmp_path):
         Index.open(path)
     with pytest.raises(FileNotFoundError):
         Index.open(tmp_path / "none")
+
+
+def test_a_compressed_index_is_refused_and_not_decompressed(tmp_path):
+    made(tmp_path / "x", [f"key {i}" for i in range(50)])
+    with (
+        zipfile.ZipFile(tmp_path / "x") as ours,
+        zipfile.ZipFile(tmp_path / "y", "w", zipfile.ZIP_DEFLATED) as theirs,
+    ):
+        for name in ours.namelist():
+            theirs.writestr(name, ours.read(name))
+    with pytest.raises(ValueError, match="it is compressed, and was not"):
+        Index.open(tmp_path / "y")
 
 
 def test_a_mapped_selection_pickles_as_its_path(tmp_path):

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import resource
 import tarfile
 import zipfile
+import zlib
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,9 +21,13 @@ import pytest
 
 from penstock.core.sample import BadRecord
 from penstock.datasets.map_dataset import open_map
+from penstock.datasets.records.indexed_storage import IndexedStorage
 from penstock.datasets.records.splits import StorageRecipe
+from penstock.datasets.storages.arrow import ArrowStorage
 from penstock.datasets.storages.csv import CsvStorage
+from penstock.datasets.storages.hdf5 import Hdf5Storage
 from penstock.datasets.storages.image_folder import ImageFolder
+from penstock.datasets.storages.npy_shards import open_npy_shards
 from penstock.datasets.storages.parquet import ParquetStorage
 from penstock.datasets.storages.webdataset import WebDatasetSource, WebDatasetStorage
 from penstock.datasets.storages.zip import ZipStorage
@@ -31,10 +40,15 @@ MB, GB = 1 << 20, 1 << 30
 def little_memory():
     """No more than 1 GB beyond what the process has already."""
     before = resource.getrlimit(resource.RLIMIT_AS)
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + GB, before[1]))
+    leave_a_gigabyte()
     yield
     resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def leave_a_gigabyte() -> None:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + GB, hard))
 
 
 def sparse(path: Path, size_bytes: int) -> Path:
@@ -136,3 +150,148 @@ def test_a_large_member_of_a_compressed_archive_is_bad(tmp_path):
     first, second, third = map(source.load, source.open(source.shards(0)[0]))
     assert first.fields == third.fields == {"image": bytes(5)}
     assert second.cause.startswith("its jpg has 4,194,304 bytes, more than dataset.max_record_")
+
+
+ZEROS = bytes(4 * MB)
+SMALL = 99
+
+
+def parquet_group(root: Path, large: bytes = ZEROS) -> ParquetStorage:
+    """A page that is nothing once compressed, among rows whose average is small."""
+    values = pa.table({"image": pa.array([large, *[b"small"] * SMALL], pa.binary())})
+    pq.write_table(values, root / "a.parquet", compression="zstd")
+    return ParquetStorage(str(root / "a.parquet"))
+
+
+def parquet_equal(root: Path) -> ParquetStorage:
+    """A value that stands for many: the file holds it once."""
+    lists = pa.array([[0.0] * 600_000, *[[0.0]] * SMALL], pa.list_(pa.float64()))
+    pq.write_table(pa.table({"x": lists}), root / "a.parquet")
+    return ParquetStorage(str(root / "a.parquet"))
+
+
+def arrow(root: Path, large: bytes = ZEROS, *, stream: bool = False, old: bool = False) -> Any:
+    values = pa.table({"image": pa.array([large, *[b"small"] * SMALL], pa.large_binary())})
+    options = pa.ipc.IpcWriteOptions(compression="zstd", use_legacy_format=old)
+    write = pa.ipc.new_stream if stream else pa.ipc.new_file
+    with write(str(root / "a.arrow"), values.schema, options=options) as file:
+        file.write_table(values)
+    return ArrowStorage(str(root / "a.arrow"))
+
+
+def arrow_dictionary(root: Path) -> ArrowStorage:
+    values = pa.array([ZEROS.decode(), *["small"] * SMALL]).dictionary_encode()
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    table = pa.table({"x": values})
+    with pa.ipc.new_file(str(root / "a.arrow"), table.schema, options=options) as file:
+        file.write_table(table)
+    return ArrowStorage(str(root / "a.arrow"))
+
+
+def npz_shard(root: Path) -> IndexedStorage:
+    np.savez_compressed(root / "a.npz", x=np.zeros((100, 1 << 16), np.uint8))
+    return open_npy_shards(str(root))
+
+
+def npz_sample(root: Path) -> IndexedStorage:
+    np.savez_compressed(root / "a.npz", x=np.zeros(4 * MB, np.uint8))
+    return open_npy_shards(str(root), rows=False, labels=None)
+
+
+def hdf5_chunk(root: Path) -> Hdf5Storage:
+    with h5py.File(root / "a.h5", "w") as file:
+        file.create_dataset("x", data=np.zeros((100, 1 << 16), np.uint8), chunks=(100, 1 << 16),
+                            compression="gzip")  # fmt: skip
+    return Hdf5Storage(str(root / "a.h5"))
+
+
+def hdf5_stream(root: Path) -> Hdf5Storage:
+    """A chunk of 100 bytes whose stream holds 4 MB: the library would go to its end."""
+    with h5py.File(root / "a.h5", "w") as file:
+        x = file.create_dataset("x", (100, 1), np.uint8, chunks=(100, 1), compression="gzip")
+        x.id.write_direct_chunk((0, 0), zlib.compress(ZEROS))
+    return Hdf5Storage(str(root / "a.h5"))
+
+
+def hdf5_hollow(root: Path) -> Hdf5Storage:
+    """A chunk of 4 MB for 100 numbers, which was never written: the library fills all of it."""
+    with h5py.File(root / "a.h5", "w") as file:
+        file.create_dataset("x", (100, 1), np.uint8, chunks=(2048, 2048), maxshape=(None, None),
+                            fillvalue=0)  # fmt: skip
+    return Hdf5Storage(str(root / "a.h5"))
+
+
+def zip_sidecar(root: Path, *, inside: bool = False) -> ZipStorage:
+    """A hidden member that is nothing once compressed: by the archive, or in itself."""
+    sink = pa.BufferOutputStream()
+    columns = {"key": [str(n) for n in range(100)], "penstock_member": [""] * 100,
+               "x": [ZEROS.decode(), *["small"] * SMALL]}  # fmt: skip
+    table = pa.table(columns)
+    options = pa.ipc.IpcWriteOptions(compression="zstd" if inside else None)
+    with pa.ipc.new_file(sink, table.schema, options=options) as file:
+        file.write_table(table)
+    method = zipfile.ZIP_STORED if inside else zipfile.ZIP_DEFLATED
+    with zipfile.ZipFile(root / "a.zip", "w", method) as file:
+        file.writestr(".penstock.arrow", sink.getvalue())
+    return ZipStorage(str(root / "a.zip"))
+
+
+COMPRESSED = [
+    parquet_group, parquet_equal, arrow, partial(arrow, stream=True),
+    partial(arrow, old=True), arrow_dictionary, npz_shard,
+    npz_sample, hdf5_chunk, hdf5_stream, hdf5_hollow, zip_sidecar,
+    partial(zip_sidecar, inside=True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", COMPRESSED)
+def test_what_is_nothing_until_it_is_decompressed_is_not(tmp_path, make):
+    said = causes(make(tmp_path), MB)
+    assert len(said) == 1 and "\n" not in said[0]
+    shown = "has 4,1|has 4,8|has 6,|takes more than|becomes more than its 100 bytes"
+    assert re.search(shown, said[0])
+
+
+def causes(storage: Any, limit: int) -> list[str]:
+    """What reading all of a storage says."""
+    storage.max_record_bytes = limit
+    try:
+        rows = storage.read(np.arange(len(storage)))
+    except ValueError as error:  # where the file is looked through at once
+        return [str(error)]
+    return list({row.cause for row in rows if isinstance(row, BadRecord)})
+
+
+@pytest.mark.parametrize("make", COMPRESSED)
+def test_the_limit_that_the_line_says_is_enough(tmp_path, make):
+    limit = MB
+    for attempt in range(3):  # of a record alone, and of all that are read with it
+        (folder := tmp_path / str(attempt)).mkdir()
+        said = causes(make(folder), limit)
+        if make is hdf5_stream or not said:
+            break
+        limit = int(re.findall(r"dataset.max_record_bytes=(\d+)", said[0])[-1])
+    assert (said == []) == (make is not hdf5_stream)
+
+
+@pytest.mark.parametrize("make", [parquet_group, arrow])
+def test_a_large_record_among_small_ones_is_bad_alone(tmp_path, make):
+    storage = make(tmp_path, np.random.default_rng(0).bytes(4 * MB))
+    storage.max_record_bytes = MB
+    first, *others = storage.read(np.arange(100))
+    assert first.cause.startswith("has 4,194,3") and len(first.cause.splitlines()) == 1
+    assert all(record.fields["image"] == b"small" for record in others)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [parquet_group, arrow])
+def test_two_gigabytes_of_zeros_take_no_memory(tmp_path, make):
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+    make(tmp_path, bytes(2 * GB - 4096))
+    pa.default_memory_pool().release_unused()
+    leave_a_gigabyte()
+    kind = ParquetStorage if make is parquet_group else ArrowStorage
+    storage = kind(str(tmp_path))
+    [said] = causes(storage, storage.max_record_bytes)
+    assert "bytes and has 2,147,4" in said

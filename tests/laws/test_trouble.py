@@ -16,6 +16,7 @@ from penstock.core.arrays import read_npy, write_npy
 from penstock.core.json_text import parse_json
 from penstock.core.record_codec import pack_fields
 from penstock.core.sample import Record
+from penstock.core.user_errors import in_one_line
 from penstock.datasets.annotations.voc import VocAnnotations
 from penstock.datasets.columnar.record_columns import restore_rest
 from penstock.datasets.files import access
@@ -124,6 +125,36 @@ class _WithoutMemory(FakeDataset):
         if 5 in indices.tolist():
             raise MemoryError
         return super().fetch(indices, positions, epoch)
+
+
+@pytest.mark.parametrize("engine", ["inline", "torch"])
+def test_want_of_memory_is_one_line_of_what_to_lower(engine):
+    with (
+        make_loader(_WithoutMemory(8), engine=engine, num_workers=2) as loader,
+        pytest.raises(MemoryError) as raised,
+    ):
+        digests(loader)
+    line = in_one_line(raised.value)
+    assert "\n" not in line and "; lower loader.batch_size (with trainer.accumulate=2" in line
+    assert (f"memory ran out at {__file__}:" in line) == (engine == "inline")
+    assert in_one_line(raised.value, command="pack").endswith("; lower pack.num_workers, or "
+                                                              "writer.part_records")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "said", ["DefaultCPUAllocator: can't allocate memory: you tried", "CUDA out of memory. Tried"]
+)
+def test_want_of_memory_is_found_in_what_libraries_say(said):
+    try:
+        try:
+            raise RuntimeError(said)
+        except RuntimeError as error:
+            raise RuntimeError("decoding failed") from error
+    except RuntimeError as error:
+        assert f"({said})" in in_one_line(error)
+    assert in_one_line(RuntimeError("unlucky")) is None
+    ours = "loader: no memory for it; lower loader.batch_size"
+    assert in_one_line(MemoryError(ours)) == ours
 
 
 @pytest.mark.parametrize("engine", ["inline", "threads"])

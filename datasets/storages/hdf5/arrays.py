@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import math
 import os
+import zlib
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.sample import inflated_too_large
 from penstock.datasets.files.access import SharedFile, retried
 from penstock.datasets.files.data_files import DataFiles
 from penstock.datasets.files.group_cache import GroupCache
+from penstock.datasets.files.zip_members import MOST_EXPANDED
 from penstock.datasets.storages.hdf5.guard import alive, check_collection
 from penstock.datasets.storages.hdf5.objects import (
     DAMAGE,
@@ -41,9 +44,11 @@ class OpenFiles:
         files: The files.
         group: The group in each that holds the data.
         cache_bytes: How much is kept of decoded chunks.
+        max_bytes: What a record may take: what is compressed may not become absurdly more.
     """
 
-    def __init__(self, files: DataFiles, group: str, cache_bytes: int) -> None:
+    def __init__(self, files: DataFiles, group: str, cache_bytes: int, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._files = files
         self._group = group
         self._opened = GroupCache(_MOST_OPEN)
@@ -67,7 +72,8 @@ class OpenFiles:
         return reader
 
     def _open(self, number: int) -> OpenFile:
-        return OpenFile(self._files.paths[number], self._files.root, self._group, self._chunks)
+        path, root = self._files.paths[number], self._files.root
+        return OpenFile(path, root, self._group, self._chunks, self._max_bytes)
 
 
 class OpenFile:
@@ -78,11 +84,15 @@ class OpenFile:
         root: The folder of the data set.
         group: The group that holds the data.
         chunks: The cache of decoded chunks.
+        max_bytes: See `OpenFiles`.
     """
 
-    def __init__(self, path: str, root: str, group: str, chunks: GroupCache) -> None:
+    def __init__(
+        self, path: str, root: str, group: str, chunks: GroupCache, max_bytes: int
+    ) -> None:
         self.path = path
         self.chunks = chunks
+        self.max_bytes = max_bytes
         self.size_bytes = os.path.getsize(path) if os.path.exists(path) else 0
         self.shared = SharedFile(path, root=root)
         self.file = self.asked(lambda: open_file(path))
@@ -136,6 +146,10 @@ class ArrayReader:
         if not self.array.is_listed:
             self._in_memory = np.dtype((self.array.native, self.array.shape[len(self._shape) :]))
         self._type: Any = None  # of elements in memory, as the library has it
+        element_bytes = dataset.id.get_type().get_size()
+        self._chunk_bytes = math.prod(dataset.chunks or (0,)) * element_bytes
+        self._is_deflated = file.asked(lambda: is_deflated(dataset))
+        self._checked: set[int] = set()  # rows whose chunks become no more than they should
 
     def refuse_unwritten(self) -> None:
         """Raise `Refused` where parts were never written, and no value is there to fill them."""
@@ -148,6 +162,9 @@ class ArrayReader:
         Raises:
             Damaged: It cannot be read.
         """
+        stored_bytes = self._file.asked(self.dataset.id.get_storage_size)
+        self._refuse(math.prod(self.array.shape) * self.array.native.itemsize, stored_bytes)
+        self._check_chunks(0, max((1, *self._shape[:1])))
         if self.array.is_listed:
             self._check_heap(np.arange(math.prod(self.array.shape)))
         return self._file.asked(lambda: self._right(self.dataset[()]))
@@ -190,6 +207,8 @@ class ArrayReader:
         wanted, places = np.unique(rows, return_inverse=True)
 
         def read() -> NDArray[Any]:
+            for number in np.unique(wanted // self._height).tolist():
+                self._check_chunks(number * self._height, number * self._height + 1)
             self._check_heap(wanted)
             space = self.dataset.id.get_space()
             space.select_elements(wanted[:, None].astype(np.uint64))
@@ -281,6 +300,53 @@ class ArrayReader:
                 check_collection(self._file.shared, self._file.file.userblock_size + address)
                 checked.add(address)
 
+    def _check_chunks(self, first: int, last: int) -> None:
+        """Check the chunks of some rows, each once, before the library decompresses them.
+
+        Raises:
+            Damaged: One would take absurdly much memory.
+        """
+        suspects, is_large = self._suspects, self._chunk_bytes > self._file.max_bytes
+        if not suspects and not is_large:
+            return
+        for start in range(first, last, self._height):
+            if start in self._checked:
+                continue
+            infos = suspects.get(start, [])
+            if is_large and not infos:  # never written: the library makes one all the same
+                self._refuse(self._chunk_bytes, 0)
+            for info in infos:
+                self._refuse(self._chunk_bytes, info.size)
+                # The library decompresses to the end of the stream, whatever a chunk holds.
+                read = partial(self.dataset.id.read_direct_chunk, info.chunk_offset)
+                if self._is_deflated and not info.filter_mask:
+                    if inflates_beyond(self._file.asked(read)[1], self._chunk_bytes):
+                        raise Damaged(f"a chunk becomes more than its {self._chunk_bytes:,} bytes")
+            self._checked.add(start)
+
+    @cached_property
+    def _suspects(self) -> dict[int, list[Any]]:
+        """Chunks that may become more than a record may take, by their first row."""
+        found: dict[int, list[Any]] = {}
+        most = self._file.max_bytes
+        is_large, harmless_bytes = self._chunk_bytes > most, most // MOST_EXPANDED
+
+        def look(info: Any) -> None:
+            if is_large or info.size > harmless_bytes:
+                found.setdefault(info.chunk_offset[0], []).append(info)
+
+        # One after the other: to look for a single chunk takes the library as long as for all.
+        dataset = self.dataset.id
+        if is_large or (
+            self._is_deflated and self._file.asked(dataset.get_storage_size) > harmless_bytes
+        ):
+            self._file.asked(partial(dataset.chunk_iter, look))
+        return found
+
+    def _refuse(self, size_bytes: int, stored_bytes: int) -> None:
+        if fault := inflated_too_large(size_bytes, stored_bytes, self._file.max_bytes):
+            raise Damaged(fault)
+
     def _right(self, value: Any) -> Any:
         """Put lists right: h5py gives their items in the file's order of bytes, as if native."""
         if self.array.kind != "list":
@@ -294,6 +360,7 @@ class ArrayReader:
     def _decoded(self, first: int, last: int) -> tuple[NDArray[Any], int]:
         def read() -> NDArray[Any]:
             counts = (last - first, *self._shape[1:])
+            self._check_chunks(first, last)
             space = self.dataset.id.get_space()
             space.select_hyperslab((first, *(0 for _ in counts[1:])), counts)
             return self._selected(space, counts)
@@ -320,6 +387,24 @@ def mapped(
 ) -> NDArray[Any]:
     """Map numbers as they lie in a file, a read-only view."""
     return file.view(offset, math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
+
+
+def is_deflated(dataset: Any) -> bool:
+    """Tell whether the chunks of a dataset are streams of deflate, checksums behind them or not."""
+    import h5py
+
+    plist = dataset.id.get_create_plist()
+    filters = [plist.get_filter(number)[0] for number in range(plist.get_nfilters())]
+    compressing = [code for code in filters if code != h5py.h5z.FILTER_FLETCHER32]
+    return compressing[-1:] == [h5py.h5z.FILTER_DEFLATE]
+
+
+def inflates_beyond(stream: bytes, size_bytes: int) -> bool:
+    """Tell whether a zlib stream holds more than so many bytes, without more memory than that."""
+    try:
+        return len(zlib.decompressobj().decompress(stream, size_bytes + 1)) > size_bytes
+    except zlib.error:
+        return False  # the library says what is wrong
 
 
 def native(array: NDArray[Any]) -> NDArray[Any]:

@@ -122,6 +122,7 @@ def scan_files(
     fields: Mapping[str, str] | None,
     class_names: Sequence[str] | None,
     classes: Sequence[str] | None,
+    max_bytes: int,
     where: str,
 ) -> IndexContent:
     """Look into all files, one open at a time, and index their records.
@@ -132,6 +133,7 @@ def scan_files(
         fields: Paths of datasets by field; None: all there are.
         class_names: Names of the classes, where no file says them.
         classes: Class names by id that are given.
+        max_bytes: What a record may take.
         where: The storage, for messages.
 
     Raises:
@@ -140,7 +142,7 @@ def scan_files(
     found = []
     for number, name in enumerate(files.names):
         with in_one_line(f"{where}: {name}" if len(files.names) > 1 else where):
-            file = OpenFiles(files, group, 0)[number]
+            file = OpenFiles(files, group, 0, max_bytes)[number]
             try:
                 found.append(_look_into(file, group, fields))
             finally:

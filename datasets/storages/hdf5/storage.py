@@ -156,6 +156,7 @@ class Hdf5Storage(IndexedStorage):
             fields=self.field_paths,
             class_names=read_class_names(self._files.root, where=str(self)),
             classes=self.classes,
+            max_bytes=self.max_record_bytes,
             where=str(self),
         )
         content: IndexContent = run_guarded(look, where=str(self))
@@ -172,7 +173,9 @@ class Hdf5Storage(IndexedStorage):
 
     def open(self) -> OpenFiles:
         """Prepare to read; files are opened when they are needed."""
-        return OpenFiles(self._files, _data_path(self.path)[1], self.cache_bytes)
+        return OpenFiles(
+            self._files, _data_path(self.path)[1], self.cache_bytes, self.max_record_bytes
+        )
 
 
 def _data_path(path: str) -> tuple[str, str]:

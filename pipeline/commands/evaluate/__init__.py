@@ -21,7 +21,8 @@ class EvaluateSettings:
         split: The split to evaluate on; null: the test split, or where there is none what the run
             was validated on; all of data that the run did not have, if it lies in one part.
         output: The ``.json`` file to write; beside it the confusion matrix, as
-            ``<output>_confusion.csv`` and ``.png``: rows are the true classes.
+            ``<output>_confusion.csv`` and ``.png``: rows are the true classes. Of several tasks
+            there is one for each: ``<output>_<task>_confusion.csv``.
         overwrite: Write over files that are there.
     """
 

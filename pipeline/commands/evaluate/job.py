@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from penstock.core.contracts import ClassTask
+from penstock.core.contracts import ClassTask, Task, TaskGroup
 from penstock.core.files import write_whole, writing
 from penstock.pipeline.build import build_settings
 from penstock.pipeline.learning.outputs import named
@@ -39,14 +39,19 @@ def evaluate(config: dict[str, Any], settings: EvaluateSettings) -> int:
     """
     trainer = build_settings(config["trainer"])
     output = Path(settings.output).expanduser()
-    table, picture = (output.with_name(f"{output.stem}_confusion{e}") for e in (".csv", ".png"))
     with ExitStack() as stack:
         world = stack.enter_context(joined(trainer.device, trainer.timeout_s))
         stack.enter_context(spoken_lines(world.rank))
-        files, overwrite = [output, table, picture], settings.overwrite
-        world.on_main(lambda: check_output("evaluate", files, [".json"], overwrite=overwrite))
+
+        def check(*parts: str) -> None:
+            files = [output, *(file for part in parts for file in confusion_files(output, part))]
+            check_output("evaluate", files, [".json"], overwrite=settings.overwrite)
+
+        world.on_main(lambda: check(""))
         trained = open_trained(config, command="evaluate", world=world, stack=stack)
         task, loader = trained.task, trained.batches.loader
+        kinds = class_tasks(task)
+        world.on_main(lambda: check(*kinds))
         meter = Meter(trained.batches)
         found = validate(
             trained.model,
@@ -57,7 +62,7 @@ def evaluate(config: dict[str, Any], settings: EvaluateSettings) -> int:
             limit=None,
             interrupted=lambda: False,
             meter=meter,
-            by_class=isinstance(task, ClassTask) and task.num_classes <= _MOST_CLASSES,
+            by_class=all(kind.num_classes <= _MOST_CLASSES for kind in kinds.values()),
         )
         bad = int(world.sum(loader.stats.bad_samples)[0])
         if not found:
@@ -69,22 +74,27 @@ def evaluate(config: dict[str, Any], settings: EvaluateSettings) -> int:
             return 0
         numbers = {name: value for name, value in found.items() if isinstance(value, float)}
         tensors = {name: value for name, value in found.items() if name not in numbers}
-        names: list[str] = []
-        if isinstance(task, ClassTask):
-            names = list(map(str, named(range(task.num_classes), task.class_names)))
-        classes = rows_by_class(tensors, names)
+        classes: dict[str, Rows] = {}
+        matrices: dict[Path, bytes] = {}
+        for part, kind in kinds.items():
+            names = list(map(str, named(range(kind.num_classes), kind.class_names)))
+            start = f"{part}/" if part else ""
+            its = {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
+            classes[part] = rows_by_class(its, names)
+            if "confusion" in its:
+                table, picture = confusion_files(output, part)
+                matrix = its["confusion"].tolist()
+                matrices |= {table: _csv(matrix, names), picture: _picture(matrix, names)}
         result = {
             "checkpoint": str(trained.checkpoint),
             "split": trained.split,
             "samples": meter.samples,
             "bad_samples": bad,
             "metrics": {name: _number(value) for name, value in numbers.items()},
-            "classes": classes,
+            "classes": classes if isinstance(task, TaskGroup) else classes.get("", {}),
         }
         written = {output: json.dumps(result, indent=1, ensure_ascii=False).encode() + b"\n"}
-        if "confusion" in tensors:
-            matrix = tensors["confusion"].tolist()
-            written |= {table: _csv(matrix, names), picture: _picture(matrix, names)}
+        written |= matrices
         _say(trained, numbers, classes, output, asked=settings.split is not None)
         output.parent.mkdir(parents=True, exist_ok=True)
         for path, content in written.items():
@@ -94,6 +104,18 @@ def evaluate(config: dict[str, Any], settings: EvaluateSettings) -> int:
         text = f"{meter.samples:,} samples{left_out} of {trained.data}"
         print_line(f"written: {', '.join(map(str, written))}: {text}")
     return 0
+
+
+def class_tasks(task: Task) -> dict[str, ClassTask]:
+    """The tasks whose figures can be told by class: of several by name, else under no name."""
+    tasks = task.tasks if isinstance(task, TaskGroup) else {"": task}
+    return {name: each for name, each in tasks.items() if isinstance(each, ClassTask)}
+
+
+def confusion_files(output: Path, part: str) -> list[Path]:
+    """Name the files of a confusion matrix: of one of several tasks, or of the only one."""
+    stem = "_".join(filter(None, (output.stem, part, "confusion")))
+    return [output.with_name(f"{stem}{ending}") for ending in (".csv", ".png")]
 
 
 def rows_by_class(tensors: Mapping[str, torch.Tensor], names: Sequence[str]) -> Rows:
@@ -125,7 +147,12 @@ def _number(value: float) -> float | None:
 
 
 def _say(
-    trained: Trained, numbers: Mapping[str, float], classes: Rows, output: Path, *, asked: bool
+    trained: Trained,
+    numbers: Mapping[str, float],
+    classes: Mapping[str, Rows],
+    output: Path,
+    *,
+    asked: bool,
 ) -> None:
     """Print the figures, and those of the classes as a table."""
     if trained.split == "val" and trained.others and not asked:
@@ -133,24 +160,25 @@ def _say(
     width = max(map(len, numbers))
     for name, number in numbers.items():
         print_line(f"{name:<{width}}  {number:.4f}")
-    for line in table_of(classes, output):
-        print_line(line)
+    for part, rows in classes.items():
+        for line in table_of(rows, output, head=part or "class"):
+            print_line(line)
 
 
-def table_of(classes: Rows, output: Path) -> list[str]:
+def table_of(classes: Rows, output: Path, *, head: str = "class") -> list[str]:
     """Lines of what is told of each class; of those that nothing is known of there is none."""
     shown = {
         name: row
         for name, row in classes.items()
-        if any(value is not None for head, value in row.items() if head != "count")
+        if any(value is not None for name, value in row.items() if name != "count")
     }
     if len(shown) > _MOST_ROWS:
         return [f"{len(shown):,} classes: the figures of each are in {output}"]
     if not shown:
         return []
-    width = max(map(len, ["class", *shown]))
-    heads = "".join(f"  {head:>9}" for head in next(iter(shown.values())))
-    lines = ["", f"{'class':<{width}}{heads}"]
+    width = max(map(len, [head, *shown]))
+    heads = "".join(f"  {name:>9}" for name in next(iter(shown.values())))
+    lines = ["", f"{head:<{width}}{heads}"]
     for name, row in shown.items():
         lines.append(f"{name:<{width}}" + "".join(f"  {_shown(v):>9}" for v in row.values()))
     return lines

@@ -326,3 +326,20 @@ def test_a_flipped_bit_anywhere_is_an_error_or_spoils_its_row_group(tmp_path):
             assert len({n // 10 for n in wrong}) <= 1
             seen += bool(wrong)
     assert seen > 60
+
+
+def test_a_damaged_footer_does_not_end_the_process(tmp_path):
+    """Where the library throws in C++ what nobody catches: the sizes of levels, among others."""
+    pq.write_table(pa.table({"x": [[1, 2], [3]]}), tmp_path / "a.parquet", store_schema=False)
+    good, refused = (tmp_path / "a.parquet").read_bytes(), 0
+    for at in range(-230, -180):
+        data = bytearray(good)
+        data[at] ^= 1
+        (tmp_path / "a.parquet").write_bytes(data)
+        try:
+            storage = ParquetStorage(str(tmp_path))
+            refused += isinstance(storage.read(np.arange(len(storage)))[0], BadRecord)
+        except ValueError as error:
+            assert "\n" not in str(error)
+            refused += 1
+    assert refused > 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 
 import cv2
 import numpy as np
@@ -37,6 +38,62 @@ def test_the_last_line_says_how_to_train_on_it(photographs, tmp_path, capsys, va
         with build_loader(compose([*overrides, *small])) as loader:
             keys.append(sorted(key for batch in loader for key in batch["key"]))
     assert keys[0] == keys[1] != []
+
+
+@pytest.fixture
+def three_parts(photographs, tmp_path):
+    for part in ("train", "val", "test"):
+        shutil.copytree(photographs, tmp_path / "parts" / part)
+    for number, name in enumerate(("val/cat/0", "test/cat/1", "test/dog/2")):
+        (tmp_path / f"parts/{name}.jpg").rename(tmp_path / f"parts/{name}-{number}.jpg")
+    return tmp_path / "parts"
+
+
+def keys_of(overrides, split):
+    given = [*overrides, "loader=inline", "loader.batch_size=2", "loader.drop_last=false"]
+    with build_loader(compose(given), split=split) as loader:
+        return sorted(key for batch in loader for key in batch["key"])
+
+
+def trained_on(capsys):
+    """What is typed to train on it, and all that was said."""
+    said = capsys.readouterr().out
+    return shlex.split(said.splitlines()[-1].partition("penstock train ")[2]), said
+
+
+@pytest.mark.parametrize("form", ["lmdb", "zip"])
+def test_all_parts_of_the_data_are_packed(three_parts, tmp_path, capsys, form):
+    given = [f"dataset.storage.path={three_parts}"]
+    to = [f"pack.path={tmp_path / 'packed'}", f"pack.to={form}"]
+    assert pack.run(configure([*given, *to], command="pack")) == 0
+    typed, said = trained_on(capsys)
+    assert "test: 12 records" in said
+    for split in ("train", "val", "test"):
+        assert keys_of(typed, split) == keys_of(given, split) != []
+    assert pack.run(configure([f"pack.check={tmp_path / 'packed'}"], command="pack")) == 0
+    assert "test" in capsys.readouterr().out
+
+
+def test_a_test_part_that_lies_elsewhere_is_packed(three_parts, tmp_path, capsys):
+    given = [f"dataset.storage.path={three_parts / 'train'}", "dataset.val_fraction=0",
+             f"dataset.test_path={three_parts / 'test'}"]  # fmt: skip
+    to = [f"pack.path={tmp_path / 'packed'}"]
+    assert pack.run(configure([*given, *to], command="pack")) == 0
+    typed, _ = trained_on(capsys)
+    for split in ("train", "test"):
+        assert keys_of(typed, split) == keys_of(given, split) != []
+
+
+def test_a_test_part_that_cannot_be_opened_is_said_and_the_others_packed(
+    three_parts, tmp_path, capsys
+):
+    (three_parts / "test/cat").rename(three_parts / "test/lion")
+    given = [f"dataset.storage.path={three_parts}", f"pack.path={tmp_path / 'packed'}"]
+    assert pack.run(configure(given, command="pack")) == 0
+    typed, said = trained_on(capsys)
+    assert "test: nothing written: " in said and "'lion' is not among" in said
+    assert not (tmp_path / "packed/test").exists()
+    assert keys_of(typed, "val") == keys_of(given[:1], "val")
 
 
 STACK = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -162,3 +163,55 @@ def test_the_chosen_that_cannot_start_again_ends_the_run(closed, monkeypatch):
     monkeypatch.setattr(worker, "end_with_parent", lambda **options: os._exit(3))
     with pytest.raises(WorkerError, match="exit code 3"):
         _until_chosen(closed, FEW)
+
+
+KILLED = """
+import contextlib, json, os, random, signal, sys
+from tests.pipeline.loader.fakes import FakeDataset, digest, make_loader
+from tests.pipeline.loader.trying import EACH, FEW, let_try
+
+def workers(loader):
+    pools = dict(loader._engine.pools)
+    return [pid for layout, pool in pools.items() if layout.processes for pid in pool.pids if pid]
+
+if __name__ == "__main__":
+    rng, found, kills = random.Random(int(sys.argv[1])), [], 0
+    for _ in range(2):
+        dataset = FakeDataset(1000, slow_s=0.04)
+        with make_loader(dataset, engine="auto", num_workers=2) as loader:
+            let_try(loader, FEW, EACH, least=30)
+            for epoch in range(3):
+                due = 0
+                for number, batch in enumerate(loader):
+                    found.append(digest(batch))
+                    pids = workers(loader)
+                    # A batch that ends two processes would be suspected.
+                    if pids and number >= due:
+                        due = number + rng.randrange(10, 30)
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(rng.choice(pids), signal.SIGKILL)
+                            kills += 1
+    print(json.dumps([kills, found]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", ["0", "1"])
+def test_workers_that_are_killed_again_and_again_change_nothing_and_leave_nothing(
+    tmp_path, monkeypatch, seed
+):
+    """While layouts are tried, while they are changed, and when one is chosen."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    before = set(os.listdir("/dev/shm"))
+    process = start_program(tmp_path, KILLED, seed)
+    out, err = process.communicate(timeout=500)
+    assert process.returncode == 0, err
+    kills, found = json.loads(out)
+    assert kills > 10
+    assert found == 2 * digests(make_loader(FakeDataset(1000), engine="inline"), 3)
+    said = [line for line in err.splitlines() if "it is replaced" not in line]
+    assert "Traceback" not in err and said == []
+    _assert_session_is_gone(process.pid)
+    assert not set(os.listdir("/dev/shm")) - before
+    assert os.listdir(tmp_path / "tmp") == []

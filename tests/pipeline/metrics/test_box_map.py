@@ -37,7 +37,7 @@ def figures(found, *, images=IMAGES, truth=TRUTH, **options):
 def test_all_found():
     found = figures(PERFECT, class_names=("a", "b"))
     assert found["map"] == found["map_50"] == found["mar_100"] == pytest.approx(1)
-    assert found["map_a"] == found["map_b"] == pytest.approx(1)
+    assert found["map_class_a"] == found["map_class_b"] == pytest.approx(1)
 
 
 def test_of_each_class_by_its_id():
@@ -46,8 +46,14 @@ def test_of_each_class_by_its_id():
     metric.update(IMAGES, found, TRUTH)
     computed = metric.compute()
     of_class = computed["average_precision"]
-    assert of_class[:2].tolist() == [computed["map_a"], computed["map_b"]] == [1, 0]
-    assert of_class[2].isnan() and computed["map_c"] == -1
+    assert of_class[:2].tolist() == [computed["map_class_a"], computed["map_class_b"]] == [1, 0]
+    assert of_class[2].isnan() and computed["map_class_c"] == -1
+
+
+def test_a_class_may_be_called_as_a_figure_is():
+    found = [boxes((0, 0, 20, 20, 0), scores=[0.9]), PERFECT[1], PERFECT[2]]
+    without, told = figures(found), figures(found, class_names=("50", "small"))
+    assert told == {**without, "map_class_50": 1, "map_class_small": 0}
 
 
 def test_nothing_found_and_nothing_there():

@@ -30,9 +30,9 @@ def test_it_counts_pixels(seed, classes):
     assert found["miou"] == pytest.approx(np.mean(shares) if shares else 0)
     assert found["pixel_accuracy"] == pytest.approx((truth == guess).sum() / max(counted.sum(), 1))
     for c in range(classes):
-        assert found[f"iou_{c}"] == pytest.approx(common[c] / unions[c] if unions[c] else 0)
+        assert found[f"iou_class_{c}"] == pytest.approx(common[c] / unions[c] if unions[c] else 0)
         assert bool(iou[c].isnan()) == (unions[c] == 0) and matrix[c, c] == common[c]
-        assert unions[c] == 0 or iou[c] == found[f"iou_{c}"]
+        assert unions[c] == 0 or iou[c] == found[f"iou_class_{c}"]
         for d in range(classes):
             assert matrix[c, d] == ((truth == c) & (guess == d)).sum()
     metric.reset()
@@ -45,4 +45,4 @@ def test_an_ignored_class_is_left_out():
     found = MaskIou(3, ignore=[2], class_names=["a", "b", "void"])
     found.update(guess, truth)
     assert found.compute()["miou"] == 1
-    assert "iou_void" not in found.compute()
+    assert "iou_class_void" not in found.compute()

@@ -34,4 +34,4 @@ def test_mistakes_say_what_to_do():
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     with pytest.raises(ValueError, match=r"set trainer.max_steps"):
         cosine(optimizer=optimizer, total_steps=None)
-    assert constant(optimizer=optimizer, total_steps=None) is None
+    assert constant(optimizer=optimizer) is None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
 from penstock.pipeline.build import build_device_transforms, build_loader, build_model, build_task
+from penstock.pipeline.commands import main
 from penstock.pipeline.config.composition import compose
 from penstock.pipeline.config.errors import ConfigError
 from penstock.pipeline.learning.losses import total_loss
@@ -112,13 +115,38 @@ def test_an_outputs_of_a_row_do_not_depend_on_its_batch(made):
     assert torch.allclose(whole["boxes"]["logits"][:1], alone["boxes"]["logits"], atol=1e-4)
 
 
-def test_all_of_it_trains(data_dir, tmp_path):
+def test_all_of_it_trains_and_is_told_by_class(data_dir, tmp_path, capsys):
     results = train(compose([
         *SMALL, f"data_dir={data_dir}", f"outputs={tmp_path}", "trainer.max_epochs=1",
         "trainer.limit_train_batches=2", "trainer.limit_val_batches=1", "trainer.progress=off",
-        "task.weights.boxes=0.5",
+        "task.weights.boxes=0.5", "task.tasks.boxes.class_metrics=true",
     ]))  # fmt: skip
-    assert {"val/label_accuracy", "val/boxes_map", "val/points_pck", "val/loss"} <= set(results)
+    names = {"label_accuracy", "boxes_map", "boxes_map_class_circle", "points_pck", "loss"}
+    assert {f"val/{name}" for name in names} <= set(results)
+    output = tmp_path / "figures.json"
+    given = [f"checkpoint={results['run_dir']}", f"output={output}", "trainer.progress=off"]
+    assert main(["evaluate", *given]) == 0
+    found = json.loads(output.read_text())
+    assert {"label_accuracy", "boxes_map"} <= set(found["metrics"])
+    assert list(found["classes"]) == ["label", "boxes"]
+    assert set(found["classes"]["label"]["circle"]) == {"precision", "recall", "f1", "count"}
+    assert set(found["classes"]["boxes"]["circle"]) == {"average_precision"}
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.split()[:1] in (["label"], ["boxes"]) for line in lines) == 2
+    with open(tmp_path / "figures_label_confusion.csv", newline="") as file:
+        assert next(csv.reader(file))[1:] == list(found["classes"]["label"])
+    assert not (tmp_path / "figures_confusion.csv").exists()
+    Path(tmp_path / "figures.json").unlink()
+    assert main(["evaluate", *given]) == 1
+    assert "figures_label_confusion.csv exists" in capsys.readouterr().err
+
+
+def test_what_two_tasks_would_call_the_same_is_said():
+    task = Multi(tasks={"a": both(), "a_kind": Classification(num_classes=2)})
+    outputs = {"kind": torch.zeros(2, 2), "size": torch.zeros(2, 3)}
+    said = "two of its tasks tell 'a_kind_cross_entropy'; call one otherwise"
+    with pytest.raises(ValueError, match=said):
+        task.losses({"a": outputs, "a_kind": torch.zeros(2, 2)}, BATCH)
 
 
 def test_a_task_is_taken_away_by_null(data_dir, tmp_path):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 
+import h5py
 import numpy as np
 import pytest
 from PIL import Image
 
+from penstock import build_loader, compose
 from penstock.core.sample import Record
+from penstock.pipeline.config.errors import ConfigError
 from penstock.transforms.decode.image import ImageDecoder
 from penstock.transforms.decode.image.masks import decode_mask
 
@@ -80,6 +83,54 @@ def test_greys_that_stand_for_classes():
     fields["mask"] = png(Image.fromarray(np.array([[0, 254, 255]], np.uint8)))
     with pytest.raises(ValueError, match=r"colour \[254, 254, 254\] at 1, 0, which is not among"):
         decoder(Record(0, "a", fields))
+
+
+def test_arrays_hold_colours_as_files_do():
+    """As the rows of a mapped or of a chunked file do, read-only views among them."""
+    image = np.zeros((*IDS.shape, 3), np.uint8)
+    rgb = np.array(COLOURS, np.uint8)[IDS]
+    rgb.flags.writeable = False
+    sample = ImageDecoder(mask_colors=COLOURS)(Record(0, "a", {"image": image, "mask": rgb}))
+    assert (sample["mask"] == IDS).all() and sample["mask"].dtype == np.uint8
+    decoder = ImageDecoder(mask_colors=[0, 255])
+    for dtype in (np.uint8, np.int16, np.int64):
+        grey = ((IDS > 1) * 255).astype(dtype)
+        sample = decoder(Record(0, "a", {"image": image, "mask": grey}))
+        assert (sample["mask"] == (IDS > 1)).all() and sample["mask"].dtype == np.uint8
+    for wrong in (-1, 254, 256):
+        grey = np.zeros(IDS.shape, np.int16)
+        grey[3, 5] = wrong
+        with pytest.raises(ValueError, match="at 5, 3, which is not among"):
+            decoder(Record(0, "a", {"image": image, "mask": grey}))
+    with pytest.raises(ValueError, match=r"a mask of uint8 \[.*3\], expected integer"):
+        ImageDecoder()(Record(0, "a", {"image": image, "mask": rgb}))
+
+
+@pytest.mark.parametrize("form", ["memmap", "npy_shards", "hdf5"])
+def test_arrays_of_0_and_255_in_any_form(tmp_path, form):
+    masks = np.zeros((5, 24, 24), np.uint8)
+    masks[:, :9] = 255
+    images = np.random.default_rng(0).integers(0, 255, (5, 24, 24, 3), np.uint8)
+    (tmp_path / "data").mkdir()
+    if form == "hdf5":
+        with h5py.File(tmp_path / "data/a.h5", "w") as file:
+            file["images"] = images
+            file.create_dataset("masks", data=masks, chunks=(2, 24, 24), compression="gzip")
+    else:
+        ending = "_0" if form == "npy_shards" else ""
+        np.save(tmp_path / f"data/images{ending}.npy", images)
+        np.save(tmp_path / f"data/masks{ending}.npy", masks)
+    given = [f"dataset={form}", f"dataset.storage.path={tmp_path / 'data'}", "augment=none",
+             "loader=inline", "dataset.val_fraction=0", "loader.batch_size=5"]  # fmt: skip
+    typed = ["dataset.decode.mask_colors=[0,255]"]
+    if form != "hdf5":  # whose records may be images
+        with pytest.raises(ConfigError, match=r"mask_colors: .*type dataset/decode=image too"):
+            compose([*given, *typed])
+        typed += ["dataset/decode=image"]
+    with build_loader(compose([*given, *typed])) as loader:
+        [batch] = loader
+    assert batch["mask"].unique().tolist() == [0, 1]
+    assert batch["mask"].float().mean().item() == pytest.approx(9 / 24, abs=0.02)  # resized
 
 
 def test_arrays_pass():

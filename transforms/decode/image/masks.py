@@ -1,4 +1,4 @@
-"""Decode masks: PNG files whose values, or colours, are class ids."""
+"""Decode masks: PNG files or arrays whose values, or colours, are class ids."""
 
 from __future__ import annotations
 
@@ -22,20 +22,23 @@ def decode_mask(data: Any, *, colours: Colours | None, max_pixels: int) -> NDArr
 
     Args:
         data: A PNG: grey of up to 16 bits, or a palette, whose *indices* are the ids; RGB with
-            `colours`. Or ids already: integer [H, W].
-        colours: Class id by colour of RGB masks, and of greys of 8 bits if there are any.
+            `colours`. Or an array: ids, integer [H, W], or with `colours` uint8 [H, W, 3] too.
+        colours: Class id by colour of RGB masks, and of arrays and greys of 8 bits if there are
+            any.
         max_pixels: Larger masks are refused.
 
     Returns:
-        uint8 or uint16 [H, W], a new array; what is no file is passed on.
+        uint8 or uint16 [H, W], a new array; ids in an array are passed on.
 
     Raises:
         ValueError: It is no such file, damaged, too large, or a colour has no id; one line.
     """
     if isinstance(data, np.ndarray):
-        if data.ndim != 2 or data.dtype.kind not in "iu":
-            raise ValueError(f"a mask of {data.dtype} {list(data.shape)}, expected integer [H, W]")
-        return data
+        if colours and data.dtype == np.uint8 and data.shape[2:] == (3,):
+            return _by_colour(data, colours)
+        if data.ndim == 2 and data.dtype.kind in "iu":
+            return _by_grey(data, colours) if colours else data
+        raise ValueError(f"a mask of {data.dtype} {list(data.shape)}, expected integer [H, W]")
     data = bytes(data)
     if not data.startswith(_SIGNATURE):
         raise ValueError("a mask that is no PNG; lossy formats change class ids")
@@ -54,8 +57,21 @@ def decode_mask(data: Any, *, colours: Colours | None, max_pixels: int) -> NDArr
     if colour == _GREY and depth in (2, 4):
         ids //= 255 // ((1 << depth) - 1)  # Pillow widens such greys to 0 .. 255
     if colour == _GREY and depth == 8 and colours:
-        return _by_colour(np.broadcast_to(ids[..., None], (*ids.shape, 3)), colours)
+        return _by_grey(ids, colours)
     return ids.astype(np.uint8) if depth == 1 else ids
+
+
+def _by_grey(values: NDArray[np.integer], colours: Colours) -> NDArray[np.integer]:
+    if values.dtype != np.uint8:
+        wrong = (values < 0) | (values > 255)
+        if wrong.any():
+            row, column = np.argwhere(wrong)[0].tolist()
+            raise ValueError(
+                f"a mask with the value {values[row, column]} at {column}, {row}, which is not "
+                f"among dataset.decode.mask_colors"
+            )
+        values = values.astype(np.uint8)
+    return _by_colour(np.broadcast_to(values[..., None], (*values.shape, 3)), colours)
 
 
 def _by_colour(rgb: NDArray[np.uint8], colours: Colours | None) -> NDArray[np.integer]:
