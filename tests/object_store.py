@@ -16,7 +16,8 @@ from xml.sax.saxutils import escape
 
 BUCKET = "bucket"
 Fault = int | str | None
-"""A status to answer with, ``cut`` for a body that breaks off, ``stall`` for none that comes."""
+"""A status to answer with; ``cut``: a body that breaks off; ``stall``: none that comes; ``short``:
+half of it, as if that were all that was asked for; ``deaf``: no heed of If-Match."""
 
 
 class ObjectStore:
@@ -97,13 +98,15 @@ class ObjectStore:
             return self._send(request, 404, _error("NoSuchKey"))
         etag = _etag(content)
         wanted = request.headers.get("If-Match")
-        if wanted is not None and wanted != etag:
+        if wanted is not None and wanted != etag and fault != "deaf":
             return self._send(request, 412, _error("PreconditionFailed"))
         headers = {"ETag": etag, "Last-Modified": "Mon, 05 Jan 2026 10:00:00 GMT"}
         status, size = 200, len(content)
         if (span := request.headers.get("Range")) is not None:
             first, _, last = span.removeprefix("bytes=").partition("-")
             start, stop = int(first), min(int(last or size - 1) + 1, size)
+            if fault == "short":
+                stop = (start + stop) // 2
             if start >= size:
                 return self._send(request, 416, _error("InvalidRange"))
             content, status = content[start:stop], 206

@@ -383,12 +383,13 @@ def _asked(url: str, ask: Callable[[_Client], T], name: str = "") -> T:
             time.sleep(pause_s)
 
 
+_CHANGED = "its content was changed since it was looked at; start again"
 _REMEDIES = {
     "NoSuchBucket": "there is no such bucket; look at its name, and at AWS_ENDPOINT_URL",
     "PermanentRedirect": "the bucket is in another region; set AWS_REGION to it",
     "AuthorizationHeaderMalformed": "the bucket is in another region; set AWS_REGION to it",
     "ExpiredToken": "the credentials have expired; renew them and go on with trainer.resume=auto",
-    "PreconditionError": "its content was changed since it was looked at; start again",
+    "PreconditionError": _CHANGED,
 }
 
 
@@ -504,11 +505,18 @@ class _ObjectStore:
         if mark is not None and mark.startswith('"'):
             options["if_match"] = mark
         try:
-            return bytes(obstore.get(self._store, name, options=options).bytes())
+            answer = obstore.get(self._store, name, options=options)
         except obstore.exceptions.GenericError as error:
             if "416 " in str(error).partition("\n")[0]:  # it ends before that place
                 return b""
             raise
+        content, found = bytes(answer.bytes()), _found(answer.meta)
+        # Servers there are that pay no heed to what they are asked.
+        if mark is not None and found.mark != mark:
+            raise RemoteError(f"{self._url}/{name}: {_CHANGED}")
+        if len(content) != (wanted := min(stop, found.size_bytes) - start):
+            raise OSError(errno.EIO, f"{len(content):,} of {wanted:,} bytes were sent")
+        return content
 
 
 def _found(each: Any) -> Found:

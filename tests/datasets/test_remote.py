@@ -162,7 +162,7 @@ def test_batches_are_those_of_files_while_the_server_fails_now_and_then(engine, 
     url = store.put(photos, "photos")
     given = [*SMALL, f"loader={engine}", "loader.timeout_s=100"]
     expected, _ = digests([*given, f"dataset.storage.path={photos}"])
-    faults = iter([503, None, "cut", None, 429, None, None, 500] * 1000)
+    faults = iter([503, None, "cut", None, 429, None, "short", None, 500] * 1000)
     store.fault = lambda method, key: next(faults) if method == "GET" else None
     found, times = digests([*given, f"dataset.storage.path={url}"])
     assert found == expected
@@ -189,12 +189,14 @@ def test_a_file_that_is_gone_is_a_bad_record_and_a_refusal_is_none(store, photos
         read_all(storage)
 
 
-def test_content_that_changes_while_it_is_read_is_an_error(store, photos, tmp_path):
+@pytest.mark.parametrize("heed", [None, "deaf"])
+def test_content_that_changes_while_it_is_read_is_an_error(store, photos, tmp_path, heed):
     url = store.put(written("zip", photos, tmp_path), "z")
     storage = ZipStorage(url)
     assert not any(isinstance(record, BadRecord) for record in read_all(storage))
     [name] = [key for key in store.files if key.endswith(".zip")]
     store.files[name] = store.files[name][:-1] + b"!"
+    store.fault = lambda method, key: heed
     with pytest.raises(RemoteError, match="its content was changed since it was looked at"):
         read_all(storage)
 
