@@ -201,7 +201,7 @@ def _side_by_side(read: _Read) -> _Read:
 
     @wraps(read)
     def at_once(self: IndexedStorage, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
-        if not is_url(self.path) or len(indices) < 2:
+        if not (self.reads_urls and is_url(self.path)) or len(indices) < 2:
             return read(self, indices)
         apart = np.diff(indices) != 1 if self.neighbours else np.ones(len(indices) - 1, np.bool_)
         parts = np.split(indices, np.flatnonzero(apart) + 1)
