@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from penstock import build_loader, compose
+from penstock.core.processes import end_unused_server
 from penstock.core.sample import BadRecord
 from penstock.datasets.files import remote
 from penstock.datasets.files.remote import RemoteError
@@ -47,8 +48,11 @@ def store(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(remote, "_PAUSES_S", (0.0, 0.0, 0.0))
     remote._open_client.cache_clear()
+    end_unused_server()  # processes forked from it have the environment that it began with
     with object_store(monkeypatch.setenv) as store:
         yield store
+    remote._open_client.cache_clear()
+    end_unused_server()
 
 
 def written(form: str, photos: Path, folder: Path) -> Path:
