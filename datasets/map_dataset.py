@@ -35,6 +35,7 @@ from penstock.core.stage_times import StageTimes
 from penstock.datasets.caches.disk import open_disk_cache
 from penstock.datasets.files.access import is_url
 from penstock.datasets.partners import PartnerStage
+from penstock.datasets.records.indexed_storage import IndexedStorage
 from penstock.datasets.records.memory_index import full_index
 from penstock.datasets.sample_stages import DecodeStage, TransformStage
 
@@ -303,6 +304,15 @@ def _listed(values: Any) -> Any:
     return values.tolist() if isinstance(values, np.ma.MaskedArray | TextColumn) else values
 
 
+def _is_far(storage: Storage) -> bool:
+    """Whether records come from a URL, and a run knows of each whether it has changed."""
+    while (inner := capabilities_of(storage, StorageCapabilities).wraps) is not None:
+        storage = inner
+    if not isinstance(storage, IndexedStorage):
+        return False
+    return storage.reads_urls and storage.marks_records and is_url(storage.path)
+
+
 @register("dataset", "map")
 def open_map(
     storage: StorageRecipe,
@@ -355,7 +365,7 @@ def open_map(
         keys=keys,
         annotations=annotations,
     )
-    if cache is None and is_url(storage.arguments.get("path")):
+    if cache is None and _is_far(opened):
         cache = open_disk_cache
     if cache is not None:
         opened = cache(storage=opened, decode=decode, keys=keys)

@@ -17,7 +17,8 @@ from xml.sax.saxutils import escape
 BUCKET = "bucket"
 Fault = int | str | None
 """A status to answer with; ``cut``: a body that breaks off; ``stall``: none that comes; ``short``:
-half of it, as if that were all that was asked for; ``deaf``: no heed of If-Match."""
+half of it, as if that were all that was asked for; ``deaf``: no heed of If-Match; ``bare``: etags
+of listings without quotes."""
 
 
 class ObjectStore:
@@ -138,6 +139,7 @@ class ObjectStore:
         prefix, delimiter = query.get("prefix", [""])[0], query.get("delimiter", [""])[0]
         after = query.get("continuation-token", [""])[0]
         entries, folders, last = [], [], ""
+        quotes = '"' if self.fault("LIST", prefix) == "bare" else ""
         for key in sorted(key for key in self.files if key.startswith(prefix) and key > after):
             inside, found, _ = key[len(prefix) :].partition(delimiter or "\0")
             if found and delimiter:
@@ -147,7 +149,7 @@ class ObjectStore:
             content = self.files[key]
             entries.append(
                 f"<Contents><Key>{escape(key)}</Key><Size>{len(content)}</Size>"
-                f"<ETag>{_etag(content)}</ETag>"
+                f"<ETag>{_etag(content).strip(quotes)}</ETag>"
                 f"<LastModified>2026-01-05T10:00:00.000Z</LastModified></Contents>"
             )
             last = key

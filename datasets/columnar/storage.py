@@ -60,7 +60,7 @@ class TableStorage(IndexedStorage):
     endings: ClassVar[tuple[str, ...]]
     group_name: ClassVar[str]
     reading_arguments = ("cache_bytes",)
-    neighbours = True
+    asked_for = "batch"
     _files: DataFiles
     _groups: RowGroups
     _roles: Roles

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import itertools
+import math
 import mmap
 import os
 import re
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_INNERMOST = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+_MOST = 1_000_000  # names that braces stand for
 _URL = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 
 _PAUSES_S = (0.1, 0.5, 2.0)
@@ -51,18 +56,48 @@ def absolute_path(path: str) -> str:
     """Make a path absolute; a URL is already.
 
     Raises:
-        ValueError: It is a URL with a password or a query, which would stand in logs.
+        ValueError: It is a URL with a password, a token or a query, which would stand in logs.
     """
     if not is_url(path):
         return os.path.abspath(path)
     parts = urlsplit(path)
-    if parts.password is not None or parts.query:
+    is_web = parts.scheme.lower() in ("http", "https")
+    if parts.password is not None or (is_web and parts.username) or "=" in parts.query:
         plain = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
         raise ValueError(
             f"{plain}: the URL carries a password or a query, which would be written into logs "
             f"and configs; give credentials by the environment (docs/remote.md) and the plain URL"
         )
     return path.rstrip("/")
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """Expand braces as shells do, ``{000..099}`` and ``{a,b}``: every text, in order.
+
+    Braces that hold neither a range of numbers nor a comma stand for themselves. Numbers of a
+    range are as wide as its wider end where one of them begins with a zero.
+
+    Raises:
+        ValueError: There are more than a million.
+    """
+    parts = _INNERMOST.split(pattern)
+    choices = [_choices(part) if n % 2 else [part] for n, part in enumerate(parts)]
+    if math.prod(map(len, choices)) > _MOST:
+        raise ValueError(f"{pattern!r} stands for more than {_MOST:,} names; give fewer")
+    return list(map("".join, itertools.product(*choices)))
+
+
+def _choices(inner: str) -> list[str]:
+    found = _RANGE.fullmatch(inner)
+    if found is None:
+        return inner.split(",") if "," in inner else [f"{{{inner}}}"]
+    first, last = map(int, found.groups())
+    if abs(last - first) >= _MOST:
+        raise ValueError(f"{{{inner}}} stands for more than {_MOST:,} names; give fewer")
+    padded = any(re.match(r"-*0\d", text) for text in found.groups())
+    width = max(map(len, found.groups())) if padded else 0
+    step = 1 if last >= first else -1
+    return [f"{number:0{width}d}" for number in range(first, last + step, step)]
 
 
 class MissingFile(ValueError):

@@ -26,8 +26,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from penstock.core.user_errors import ExplainedError
-from penstock.datasets.files.access import is_url
-from penstock.datasets.files.data_files import expand_braces
+from penstock.datasets.files.access import expand_braces, is_url
 from penstock.datasets.files.reading_thread import still_wanted
 from penstock.datasets.files.remote import RemoteStream
 
@@ -133,8 +132,12 @@ class ByteStream:
         if start == _ZSTD:
             file.close()
             raise StreamError(
-                f"{self.name}: is packed by zstd; have it unpacked by a command: "
-                f"path='pipe:zstd -dc {self.name}'"
+                f"{self.name}: is packed by zstd; "
+                + (
+                    f"have it unpacked by a command: path='pipe:zstd -dc {self.name}'"
+                    if by_place
+                    else "store it unpacked, or packed by gzip"
+                )
             )
         self.size = os.fstat(file.fileno()).st_size if by_place else None
         return file

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import glob
-import itertools
 import logging
-import math
 import os
-import re
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.datasets.files import remote
-from penstock.datasets.files.access import SharedFile, is_url
+from penstock.datasets.files.access import SharedFile, expand_braces, is_url
 
 log = logging.getLogger(__name__)
 
@@ -29,9 +26,6 @@ _IMAGE_MARKS = {b"\xff\xd8": ".jpg", b"\x89PNG": ".png", b"RIFF": ".webp", b"BM"
 
 # Two changes of a folder within one tick of the kernel's clock leave the same time behind.
 _CLOCK_TICK_S = 0.02
-_INNERMOST = re.compile(r"\{([^{}]*)\}")
-_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
-_MOST = 1_000_000  # names that braces stand for
 
 
 def image_ending(content: bytes) -> str | None:
@@ -145,35 +139,6 @@ def _size_bytes(entry: os.DirEntry[bytes]) -> int:
         return entry.stat().st_size
     except OSError:
         return 0
-
-
-def expand_braces(pattern: str) -> list[str]:
-    """Expand braces as shells do, ``{000..099}`` and ``{a,b}``: every text, in order.
-
-    Braces that hold neither a range of numbers nor a comma stand for themselves. Numbers of a
-    range are as wide as its wider end where one of them begins with a zero.
-
-    Raises:
-        ValueError: There are more than a million.
-    """
-    parts = _INNERMOST.split(pattern)
-    choices = [_choices(part) if n % 2 else [part] for n, part in enumerate(parts)]
-    if math.prod(map(len, choices)) > _MOST:
-        raise ValueError(f"{pattern!r} stands for more than {_MOST:,} names; give fewer")
-    return list(map("".join, itertools.product(*choices)))
-
-
-def _choices(inner: str) -> list[str]:
-    found = _RANGE.fullmatch(inner)
-    if found is None:
-        return inner.split(",") if "," in inner else [f"{{{inner}}}"]
-    first, last = map(int, found.groups())
-    if abs(last - first) >= _MOST:
-        raise ValueError(f"{{{inner}}} stands for more than {_MOST:,} names; give fewer")
-    padded = any(re.match(r"-*0\d", text) for text in found.groups())
-    width = max(map(len, found.groups())) if padded else 0
-    step = 1 if last >= first else -1
-    return [f"{number:0{width}d}" for number in range(first, last + step, step)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +273,7 @@ def safe_path(
         ValueError: It leads elsewhere.
     """
     refuse_escape(name, root, setting=setting)
-    path = os.path.join(root, name)
+    path = os.path.join(root, os.path.normpath(name) if is_url(root) else name)
     if not follow_symlinks and not is_url(root):
         top = os.path.realpath(root)
         if os.path.commonpath((top, os.path.realpath(path))) != top:

@@ -7,8 +7,10 @@ they nor what a URL carries of them stands in a message.
 
 from __future__ import annotations
 
+import atexit
 import errno
 import fnmatch
+import glob
 import importlib.util
 import io
 import os
@@ -16,21 +18,28 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, partial
+from multiprocessing.pool import AsyncResult, ThreadPool
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
+from urllib.parse import unquote
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.files import machine_folder
+from penstock.core.files import locked, machine_folder
 from penstock.core.machine_cache import computed_once, signature_of
 from penstock.core.sample import MAX_RECORD_BYTES, too_large
 from penstock.core.user_errors import ExplainedError
-from penstock.datasets.files.access import MissingFile, SharedFile
+from penstock.datasets.files.access import (
+    MissingFile,
+    SharedFile,
+    absolute_path,
+    expand_braces,
+)
+from penstock.datasets.files.reading_thread import still_wanted
 
 T = TypeVar("T")
 
@@ -45,10 +54,13 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _AT_ONCE = 64
 _PIECE_BYTES = 8 << 20
 _AT_ONCE_BYTES = 8 * _PIECE_BYTES
-_ANSWER_S = 30
+# Together well below loader.timeout_s: what waits longer is taken for a record that hangs.
+_ANSWER_S = 15
 _CONNECT_S = 5
+_RETRY_S = 20
+_GIVE_UP_S = 45
 _PAUSES_S = (0.5, 2.0, 8.0)
-_THREADS = "penstock-remote"
+_TICK_S = 0.2
 
 
 class RemoteError(ExplainedError):
@@ -101,6 +113,7 @@ class Traffic:
 class _Local(threading.local):
     def __init__(self) -> None:
         self.traffic = Traffic()
+        self.reads_for_others = False
 
 
 _local = _Local()
@@ -127,7 +140,9 @@ def list_folder(url: str) -> tuple[list[str], list[str]]:
 
 def find_file(url: str) -> Found | None:
     """Look at one file; None: it is not there. Raises as `list_files` does."""
-    folder, _, name = url.rpartition("/")
+    folder, name = _split(url, None)
+    if folder.endswith(":/"):  # a whole bucket
+        return None
     try:
         return _asked(folder, lambda client: client.head(name))
     except MissingFile:
@@ -165,21 +180,30 @@ def find_named(
     root = next(iter(found)).rpartition("/")[0]
     while not all(file.startswith(f"{root}/") for file in found):
         root = root.rpartition("/")[0]
+        if root.endswith(":/") or not root:
+            raise ValueError(
+                f"{where}: {urls[0]} and {urls[-1]} lie in different places; take each as a data "
+                f"set of its own: dataset=mix"
+            )
     return root, {file[len(root) + 1 :]: found[file] for file in sorted(found)}
 
 
 def _named(endings: Sequence[str], url: str) -> list[tuple[str, Found]]:
     """Find the files that one URL names, each by its URL."""
-    folder, _, name = url.rpartition("/")
-    if any(mark in name for mark in "*?["):
-        fits = re.compile(fnmatch.translate(name)).match
-        there = [each for each in list_files(folder) if "/" not in each.name and fits(each.name)]
-        return [(f"{folder}/{each.name}", each) for each in there]
+    if glob.has_magic(url):
+        folder = url[: re.search(r"[*?[]", url).start()].rpartition("/")[0]  # type: ignore[union-attr]
+        wanted = url[len(folder) + 1 :].split("/")
+        there = [(each, each.name.split("/")) for each in list_files(folder)]
+        return [
+            (f"{folder}/{each.name}", each)
+            for each, parts in there
+            if len(parts) == len(wanted) and all(map(fnmatch.fnmatchcase, parts, wanted))
+        ]
     if (file := find_file(url)) is not None:
         return [(url, file)]
     ends = tuple(ending.lower() for ending in endings)
     inside = [each for each in list_files(url) if each.name.lower().endswith(ends)]
-    return [(f"{url}/{each.name}", each) for each in inside]
+    return [(f"{url}/{each.name}", each) for each in inside if "/." not in f"/{each.name}"]
 
 
 def read_url(url: str, *, root: str | None = None, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
@@ -264,18 +288,22 @@ class RemoteStream(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Read the next bytes; none at the end."""
         if not self._piece and self._ahead is not None:
-            piece, self._ahead = self._ahead.result(), self._next_piece()
+            while not self._ahead.ready():
+                self._ahead.wait(_TICK_S)
+                still_wanted()
+            piece, self._ahead = self._ahead.get(), self._next_piece()
             self._piece = memoryview(piece)
         taken = min(len(buffer), len(self._piece))
         buffer[:taken], self._piece = self._piece[:taken], self._piece[taken:]
         return taken
 
-    def _next_piece(self) -> Future[bytes] | None:
+    def _next_piece(self) -> AsyncResult[bytes] | None:
         start, left = self._asked, self._size_bytes - self._asked
         if left <= 0:
             return None
         self._asked += min(left, _PIECE_BYTES)
-        return _readers(os.getpid()).submit(self._file.read, start, min(left, _PIECE_BYTES))
+        piece = start, min(left, _PIECE_BYTES)
+        return _readers(os.getpid()).apply_async(self._file.read, piece)
 
 
 def local_copy(url: str) -> str:
@@ -284,20 +312,36 @@ def local_copy(url: str) -> str:
     A copy is of the content that is there now: it is made again when that has changed, and is
     removed when nobody has used it for two weeks.
 
+    Args:
+        url: A file, a folder, or a pattern with ``*`` or braces.
+
     Returns:
-        Its path; that of nothing where nothing is there.
+        Its path, or that of a folder with the files.
+
+    Raises:
+        ValueError: Nothing is there, or the URL carries a password.
+        RemoteError: It cannot be read.
     """
-    if (found := find_file(url)) is not None:
+    url = absolute_path(url)
+    names = expand_braces(url)
+    if len(names) == 1 and not glob.has_magic(url) and (found := find_file(url)) is not None:
         return str(_copied(url, found))
-    copies = {each.name: _copied(f"{url}/{each.name}", each) for each in list_files(url)}
+    root, files = find_named(names, endings=("",), where=url)
+    copies = {
+        name: _copied(f"{root}/{name}", Found(name, *mark))
+        for name, mark in files.items()
+        if name and not any(other.startswith(f"{name}/") for other in files)  # a folder's own mark
+    }
     sign = signature_of(url=url, files={name: str(path) for name, path in copies.items()})
-    folder = machine_folder("remote") / sign / os.path.basename(url)
-    for name, path in copies.items():
-        link = folder / name
-        link.parent.mkdir(parents=True, exist_ok=True)
-        if not link.exists():
-            link.unlink(missing_ok=True)
-            link.symlink_to(path)
+    folder = machine_folder("remote") / sign / os.path.basename(root)
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder.parent / ".lock"):
+        for name, path in copies.items():
+            link = folder / name
+            link.parent.mkdir(parents=True, exist_ok=True)
+            if not link.exists():
+                link.unlink(missing_ok=True)
+                link.symlink_to(path)
     return str(folder)
 
 
@@ -323,7 +367,7 @@ def side_by_side(read: Callable[[T], Any], each: Sequence[T]) -> list[Any]:
 
     What the calls asked for counts as asked for by this thread.
     """
-    if len(each) < 2 or threading.current_thread().name.startswith(_THREADS):
+    if len(each) < 2 or _local.reads_for_others:
         return [read(one) for one in each]
 
     def counted(one: T) -> tuple[Any, int, int]:
@@ -333,7 +377,7 @@ def side_by_side(read: Callable[[T], Any], each: Sequence[T]) -> list[Any]:
         return result, mine.requests - requests, mine.size_bytes - size_bytes
 
     results = []
-    for result, requests, size_bytes in _readers(os.getpid()).map(counted, each):
+    for result, requests, size_bytes in _readers(os.getpid()).map(counted, each, chunksize=1):
         results.append(result)
         traffic().requests += requests
         traffic().size_bytes += size_bytes
@@ -341,17 +385,24 @@ def side_by_side(read: Callable[[T], Any], each: Sequence[T]) -> list[Any]:
 
 
 @cache
-def _readers(pid: int) -> ThreadPoolExecutor:
-    """Threads of this process that wait for servers; a forked one has its own."""
-    return ThreadPoolExecutor(_AT_ONCE, thread_name_prefix=_THREADS)
+def _readers(pid: int) -> ThreadPool:
+    """Threads of this process that wait for servers, and that it does not wait for to end."""
+
+    def read_for_others() -> None:
+        _local.reads_for_others = True
+
+    pool = ThreadPool(_AT_ONCE, read_for_others)
+    atexit.register(pool.terminate)
+    return pool
 
 
 def _split(url: str, root: str | None) -> tuple[str, str]:
     """Split a file's URL into that of the data set, which has a client, and a name below it."""
     if root is not None and url.startswith(f"{root}/"):
-        return root, url[len(root) + 1 :]
-    folder, _, name = url.rpartition("/")
-    return folder, name
+        folder, name = root, url[len(root) + 1 :]
+    else:
+        folder, _, name = url.rpartition("/")
+    return folder, unquote(name) if url.startswith("http") else name
 
 
 def _asked(url: str, ask: Callable[[_Client], T], name: str = "") -> T:
@@ -362,7 +413,7 @@ def _asked(url: str, ask: Callable[[_Client], T], name: str = "") -> T:
         RemoteError: Anything else.
     """
     where = f"{url}/{name}" if name else url
-    pauses_s = iter(_PAUSES_S)
+    pauses_s, give_up = iter(_PAUSES_S), time.monotonic() + _GIVE_UP_S
     while True:
         try:
             traffic().requests += 1
@@ -370,15 +421,15 @@ def _asked(url: str, ask: Callable[[_Client], T], name: str = "") -> T:
             if isinstance(answer, bytes):
                 traffic().size_bytes += len(answer)
             return answer
-        except (RemoteError, MissingFile):
-            raise
+        except (RemoteError, MissingFile, MemoryError, TypeError, AttributeError):
+            raise  # said already, or none of the server's
         except Exception as error:
             passing, what = _explained(error)
             if what is None:
                 raise MissingFile(f"not there: {where}") from error
             pause_s = next(pauses_s, None) if passing else None
-            if pause_s is None:
-                tries = f", after {len(_PAUSES_S) + 1} tries" if passing else ""
+            if pause_s is None or time.monotonic() > give_up:
+                tries = ", after several tries" if passing else ""
                 raise RemoteError(f"{where}: {what}{tries}") from error
             time.sleep(pause_s)
 
@@ -464,21 +515,23 @@ class _ObjectStore:
     """The files below a URL of an object store or a web server."""
 
     def __init__(self, url: str, scheme: str) -> None:
-        from obstore.store import from_url
+        from obstore.store import HTTPStore, from_url
 
         options: dict[str, Any] = {
             "client_options": {
                 "allow_http": True,  # of an endpoint that the user names so
                 "connect_timeout": timedelta(seconds=_CONNECT_S),
-                "timeout": timedelta(seconds=_ANSWER_S),
+                "read_timeout": timedelta(seconds=_ANSWER_S),  # from one piece to the next
+                "timeout": timedelta(hours=1),
                 "pool_max_idle_per_host": str(_AT_ONCE),
             },
-            "retry_config": {"max_retries": 3, "retry_timeout": timedelta(seconds=_ANSWER_S)},
+            "retry_config": {"max_retries": 2, "retry_timeout": timedelta(seconds=_RETRY_S)},
         }
         if scheme.startswith("s3") and (provider := _boto3_credentials()) is not None:
             options["credential_provider"] = provider
         self._url = url
-        self._store = from_url(url, **options)
+        make = HTTPStore.from_url if scheme.startswith("http") else from_url
+        self._store = make(url, **options)
 
     def files(self) -> Iterator[Found]:
         import obstore
@@ -507,8 +560,8 @@ class _ObjectStore:
         try:
             answer = obstore.get(self._store, name, options=options)
         except obstore.exceptions.GenericError as error:
-            if "416 " in str(error).partition("\n")[0]:  # it ends before that place
-                return b""
+            if (status := _STATUS.search(str(error))) is not None and status[1] == "416":
+                return b""  # it ends before that place
             raise
         content, found = bytes(answer.bytes()), _found(answer.meta)
         # Servers there are that pay no heed to what they are asked.
@@ -520,7 +573,10 @@ class _ObjectStore:
 
 
 def _found(each: Any) -> Found:
-    return Found(each["path"], each["size"], each["e_tag"] or str(each["last_modified"]))
+    mark = each["e_tag"] or str(each["last_modified"])
+    if each["e_tag"] and not mark.endswith('"'):  # Azure's listings have them without quotes
+        mark = f'"{mark}"'
+    return Found(each["path"], each["size"], mark)
 
 
 def _boto3_credentials() -> Any:
@@ -545,13 +601,19 @@ class _FileSystem:
         except ValueError as error:
             raise RemoteError(f"{url}: {error}; expected s3, gs, az, https or hf") from None
         self._root = self._root.rstrip("/")
+        self._known: dict[str, Found] = {}
 
     def files(self) -> Iterator[Found]:
+        self._fs.invalidate_cache()
         for path, info in self._fs.find(self._root, detail=True).items():
             yield self._found(path, info)
 
     def folder(self) -> tuple[list[str], list[str]]:
-        entries = self._fs.ls(self._root, detail=True)
+        self._fs.invalidate_cache()
+        try:
+            entries = self._fs.ls(self._root, detail=True)
+        except FileNotFoundError:
+            return [], []
         kinds: dict[str, list[str]] = {"directory": [], "file": []}
         for entry in entries:
             kinds[entry["type"]].append(entry["name"].rstrip("/").rpartition("/")[2])
@@ -565,9 +627,18 @@ class _FileSystem:
         return self._found(path, info)
 
     def get(self, name: str, start: int, stop: int, mark: str | None) -> bytes:
-        return bytes(self._fs.cat_file(f"{self._root}/{name}", start, stop))
+        found = self._known.get(name) or self.head(name)
+        if mark is not None and found.mark != mark:
+            raise RemoteError(f"{self._root}/{name}: {_CHANGED}")
+        content = bytes(self._fs.cat_file(f"{self._root}/{name}", start, stop))
+        if len(content) != (wanted := max(min(stop, found.size_bytes) - start, 0)):
+            raise OSError(errno.EIO, f"{len(content):,} of {wanted:,} bytes were sent")
+        return content
 
     def _found(self, path: str, info: Any) -> Found:
-        marks = (info.get(name) for name in ("ETag", "etag", "blob_id", "LastModified", "mtime"))
+        names = ("ETag", "etag", "blob_id", "LastModified", "mtime", "created")
+        marks = (info.get(name) for name in names)
         mark = next((str(mark) for mark in marks if mark is not None), str(info["size"]))
-        return Found(path[len(self._root) + 1 :], info["size"], mark)
+        name = path[len(self._root) + 1 :]
+        self._known[name] = Found(name, info["size"], mark)
+        return self._known[name]

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +62,9 @@ class IndexedStorage(ABC):
         index_version: To be raised where `scan` finds something else in the same data.
         reads_urls: Its path may be a URL, whose files it reads by place; of one that does not,
             the files are copied to this machine first.
-        neighbours: Records beside each other in the index are read at once, as one is.
+        asked_for: How its records are asked for behind a URL: each by itself, runs of neighbours
+            in the index at once, or a batch, in which the storage looks after itself.
+        marks_records: Its `mark` changes with the content of any record.
         max_record_bytes: A record that takes more is bad, and `read` is not asked for it.
     """
 
@@ -71,7 +73,8 @@ class IndexedStorage(ABC):
     reading_arguments: ClassVar[tuple[str, ...]] = ()
     index_version: ClassVar[int] = 1
     reads_urls: ClassVar[bool] = False
-    neighbours: ClassVar[bool] = False
+    asked_for: ClassVar[Literal["each", "runs", "batch"]] = "each"
+    marks_records: bool = True
     max_record_bytes: int = MAX_RECORD_BYTES
     _index: Index | None = None
     _handles: tuple[int, Any] | None = None
@@ -201,10 +204,12 @@ def _side_by_side(read: _Read) -> _Read:
 
     @wraps(read)
     def at_once(self: IndexedStorage, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
-        if not (self.reads_urls and is_url(self.path)) or len(indices) < 2:
+        if not (self.reads_urls and is_url(self.path)):
             return read(self, indices)
-        apart = np.diff(indices) != 1 if self.neighbours else np.ones(len(indices) - 1, np.bool_)
-        parts = np.split(indices, np.flatnonzero(apart) + 1)
+        parts = [indices]
+        if self.asked_for != "batch" and len(indices) > 1:
+            together = (np.diff(indices) == 1) & (self.asked_for == "runs")
+            parts = np.split(indices, np.flatnonzero(~together) + 1)
         before = traffic()
         counts = before.requests, before.size_bytes
         found = side_by_side(partial(read, self), parts)

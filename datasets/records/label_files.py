@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 
 from penstock.core.contracts import RecordsToLabel
 from penstock.core.user_errors import is_trouble
+from penstock.datasets.files.access import is_url
+from penstock.datasets.files.remote import local_copy
 from penstock.datasets.records.index import Index, cached_index, write_index
 from penstock.datasets.records.labels import check_missing, class_ids
 
@@ -93,6 +95,9 @@ def find_labels(
     path = path.replace("{part}", records.part)
     names = dict.fromkeys((path, path[:1].upper() + path[1:]))
     bases = (folder, f"{folder}/..", ".")
+    if is_url(path) or (is_url(records.root) and not os.path.exists(path)):
+        url = path if is_url(path) else f"{records.root}/{path}"
+        return local_copy(url), f"{records.storage}, annotations {name} {url}"
     places = [os.path.abspath(os.path.join(base, name)) for base in bases for name in names]
     found = next(filter(os.path.exists, places), places[0])
     where = f"{records.storage}, annotations {name} {found}"

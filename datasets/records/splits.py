@@ -25,7 +25,7 @@ from penstock.core.contracts import (
     UrlReader,
 )
 from penstock.core.sample import MAX_RECORD_BYTES
-from penstock.datasets.files.access import is_url
+from penstock.datasets.files.access import absolute_path, is_url
 from penstock.datasets.files.remote import list_folder, local_copy
 from penstock.datasets.records.annotated_storage import AnnotatedStorage
 from penstock.datasets.records.index import Index, cached_selection
@@ -73,7 +73,7 @@ class Folder:
     def at(cls, path: str) -> Folder:
         """Look into one; a web server shows nothing of its folders."""
         if is_url(path):
-            path = path.rstrip("/")
+            path = absolute_path(path)
             return cls(path, *(([], []) if path.startswith("http") else list_folder(path)))
         with os.scandir(path) as found:
             entries = sorted(found, key=lambda entry: entry.name)
@@ -354,7 +354,7 @@ def _annotated(
         )
     keys = storage.index.keys(np.arange(len(storage)))
     records = RecordsToLabel(
-        storage=storage, keys=keys, root=os.path.abspath(path), part=part, classes=classes or {}
+        storage=storage, keys=keys, root=absolute_path(path), part=part, classes=classes or {}
     )
     return AnnotatedStorage(storage, annotations.of(records))
 

@@ -102,6 +102,11 @@ class ImageFolder(IndexedStorage):
         if pattern is not None:
             self._check_pattern(pattern)
 
+    @property
+    def marks_records(self) -> bool:  # type: ignore[override]
+        """Whether the files are listed, and not made up by a pattern."""
+        return self.pattern is None
+
     def mark(self) -> Any:
         """Size and time of the CSV of the labels, if there is one; and the listing of a URL."""
         if is_url(self.path):

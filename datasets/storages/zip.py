@@ -33,6 +33,7 @@ from penstock.datasets.files.access import (
     OpenFiles,
     SharedFile,
     absolute_path,
+    is_url,
 )
 from penstock.datasets.files.data_files import (
     IMAGE_ENDINGS,
@@ -110,7 +111,10 @@ class ZipStorage(IndexedStorage):
     ) -> None:
         self.path = absolute_path(path)
         self.folder = folder.strip("/")
-        beside = self.path if os.path.isdir(self.path) else os.path.dirname(self.path)
+        is_folder = os.path.isdir(self.path)
+        if is_url(self.path):
+            is_folder = not self.path.lower().endswith(".zip")
+        beside = self.path if is_folder else os.path.dirname(self.path)
         self.labels = FileLabels.of(labels, label_pattern, label_columns, unlabelled, folder=beside)
         self.classes = None if classes is None else tuple(classes)
         self.hidden = hidden

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from penstock.core.contracts import SourceCapabilities
 from penstock.core.sample import MAX_RECORD_BYTES
-from penstock.datasets.files.access import absolute_path
+from penstock.datasets.files.access import absolute_path, expand_braces
 from penstock.datasets.files.byte_streams import (
     PIPE,
     STDIN,
@@ -17,7 +17,7 @@ from penstock.datasets.files.byte_streams import (
     is_read_once,
     socket_address,
 )
-from penstock.datasets.files.data_files import expand_braces, find_data_files
+from penstock.datasets.files.data_files import find_data_files
 from penstock.datasets.records.labels import StreamLabels
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.datasets.files.access import expand_braces
 from penstock.datasets.files.byte_streams import ByteStream, DamagedBytes, StreamError, command_of
-from penstock.datasets.files.data_files import expand_braces
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = bytes(range(256)) * 5000

@@ -19,6 +19,7 @@ from penstock.datasets.records.splits import StorageRecipe, find_parts, open_spl
 from penstock.datasets.storages.csv import CsvStorage
 from penstock.datasets.storages.image_folder import ImageFolder
 from penstock.datasets.storages.lmdb import LmdbStorage, LmdbWriter
+from penstock.datasets.storages.npy_shards import open_npy_shards
 from penstock.datasets.storages.parquet import ParquetStorage, ParquetWriter
 from penstock.datasets.storages.webdataset import WebDatasetStorage, WebDatasetWriter
 from penstock.datasets.storages.zip import ZipStorage, ZipWriter
@@ -222,7 +223,7 @@ def test_what_is_there_now_is_read_by_the_next_run(store, photos):
         ("s3://other/train", None, "there is no such bucket"),
         (f"s3://{BUCKET}/train", 301, "in another region; set AWS_REGION"),
         (f"s3://{BUCKET}/train", 403, "access is denied"),
-        (f"s3://{BUCKET}/train", 503, "after 4 tries"),
+        (f"s3://{BUCKET}/train", 503, "after several tries"),
         (f"s3://me:word@{BUCKET}/train", None, "carries a password"),
         (f"https://{BUCKET}/train.zip?token=word", None, "carries a password or a query"),
         ("sss://bucket/train", None, "sss.*expected s3, gs"),
@@ -245,7 +246,7 @@ def test_a_server_that_is_not_there_is_one_line(monkeypatch, store):
         len(ImageFolder(f"s3://{BUCKET}/train"))
     assert str(raised.value) == (
         f"s3://{BUCKET}/train: the server does not answer; look at the network, and at "
-        f"AWS_ENDPOINT_URL if set, after 4 tries"
+        f"AWS_ENDPOINT_URL if set, after several tries"
     )
 
 
@@ -289,6 +290,105 @@ def test_a_stream_of_shards_is_that_of_the_files(store, photos, tmp_path, fault)
     found, _ = digests([*given, f"dataset.source.path={url}"])
     assert found == expected and len(found) == 4
     assert not list((tmp_path / "cache").rglob("copy-*")), "it is read as it comes"
+
+
+def test_a_number_in_a_name_is_no_status(store):
+    store.files["x/000416"] = b"content"
+    store.fault = lambda method, key: 503
+    with pytest.raises(RemoteError, match="after several tries"):
+        remote.read_url(f"s3://{BUCKET}/x/000416")
+    store.fault = lambda method, key: None
+    assert remote.read_url(f"s3://{BUCKET}/x/000416") == b"content"
+
+
+def test_a_server_that_stalls_is_given_up_before_its_reader_counts_as_hanging(store, monkeypatch):
+    assert remote._GIVE_UP_S + remote._RETRY_S + remote._ANSWER_S < 120, "loader.timeout_s"
+    monkeypatch.setattr(remote, "_ANSWER_S", 0.2)
+    monkeypatch.setattr(remote, "_RETRY_S", 0.2)
+    monkeypatch.setattr(remote, "_GIVE_UP_S", 0.3)
+    store.files["x.jpg"] = b"content"
+    store.fault = lambda method, key: "stall"
+    with pytest.raises(RemoteError, match="after several tries"):
+        remote.read_url(f"s3://{BUCKET}/x.jpg")
+
+
+def test_places_that_have_nothing_in_common_are_refused(store):
+    store.files |= {"a/x.tar": b"", "b/y.tar": b""}
+    with pytest.raises(ValueError, match=r"lie in different places; .*dataset=mix"):
+        remote.find_named(
+            [f"s3://{BUCKET}/a/x.tar", f"{store.url}/{BUCKET}/b/y.tar"], endings=(), where="t"
+        )
+
+
+def test_etags_of_listings_without_quotes(store, photos, tmp_path):
+    url = store.put(written("zip", photos, tmp_path), "z")
+    store.fault = lambda method, key: "bare"
+    here = ZipStorage(str(tmp_path / "zip"))
+    assert summary(read_all(ZipStorage(url))) == summary(read_all(here))
+
+
+def test_images_of_a_csv_are_not_kept_unless_somebody_wants_it(store, photos):
+    rows = [f"train/{p.parent.name}/{p.name},{p.parent.name}" for p in photos.glob("train/*/*")]
+    (photos / "all.csv").write_text("\n".join(["image,label", *sorted(rows)]) + "\n")
+    url = store.put(photos, "table")
+    given = [*SMALL, "dataset=csv", "dataset.val_fraction=0", f"dataset.storage.path={url}/all.csv"]
+    assert digests(given)[1].requests == digests(given)[1].requests == 16
+    kept = [*given, "dataset/cache=disk"]
+    assert (digests(kept)[1].requests, digests(kept)[1].requests) == (16, 0)
+
+
+def test_labels_beside_a_folder_of_archives(store, photos, tmp_path):
+    store.put(written("zip", photos, tmp_path), "z/set")
+    keys = [r.key for r in read_all(ZipStorage(str(tmp_path / "zip")))]
+    for folder, name in (("z", "other"), ("z/set", "right")):
+        rows = "".join(f"{key},{name}\n" for key in keys)
+        store.files[f"{folder}/labels.csv"] = f"key,label\n{rows}".encode()
+    storage = ZipStorage(f"s3://{BUCKET}/z/set", labels="labels.csv")
+    assert storage.index.class_names == ("right",)
+
+
+def test_copies_of_patterns_and_of_folders_with_marks_of_their_own(store, tmp_path):
+    arrays = tmp_path / "arrays"
+    arrays.mkdir()
+    for n in range(3):
+        np.save(arrays / f"part-{n}.npy", np.full((4, 2), n))
+    url = store.put(arrays, "arrays")
+    store.files |= {"arrays/": b"", "arrays/sub/": b""}
+    whole = opened(open_npy_shards, url)
+    assert len(whole) == 12
+    for pattern in ("part-*.npy", "part-{0..2}.npy"):
+        assert summary(read_all(opened(open_npy_shards, f"{url}/{pattern}"))) == summary(
+            read_all(whole)
+        )
+    with pytest.raises(ValueError, match=rf"nothing there: s3://{BUCKET}/typo.lmdb"):
+        opened(LmdbStorage, f"s3://{BUCKET}/typo.lmdb")
+    with pytest.raises(ValueError, match="carries a password") as raised:
+        opened(LmdbStorage, f"http://me:word@{BUCKET}/x.lmdb?token=other")
+    assert "word@" not in str(raised.value) and "token" not in str(raised.value)
+
+
+def test_names_with_odd_characters(store):
+    names = ["a b", "ü", "x#1", "p%20q", "q?r", "plus+", "e&e", "back\\s"]
+    store.files |= {f"odd/{name}.jpg": name.encode() for name in names}
+    listed = remote.list_files(f"s3://{BUCKET}/odd")
+    assert {each.name for each in listed} == {f"{name}.jpg" for name in names}
+    for name in names:
+        url = f"s3://{BUCKET}/odd/{name}.jpg"
+        assert remote.read_url(url, root=f"s3://{BUCKET}/odd") == name.encode()
+    assert remote.read_url(f"{store.url}/{BUCKET}/odd/a%20b.jpg") == b"a b"
+
+
+def test_label_files_beside_it(store, photos, tmp_path):
+    store.put(photos, "photos")
+    boxes = "image,xmin,ymin,xmax,ymax,class\n"
+    boxes += "".join(f"{p.parent.name}/{p.name},1,1,9,9,leaf\n" for p in photos.glob("*/*/*.jpg"))
+    store.files["photos/train/boxes.csv"] = boxes.encode()
+    given = [*SMALL, "dataset/annotations=boxes_csv", "task=detection", "dataset.val_fraction=0.2",
+             f"dataset.storage.path=s3://{BUCKET}/photos/train",
+             "dataset.annotations.path=boxes.csv"]  # fmt: skip
+    with build_loader(compose(given), "train") as loader:
+        batch = next(iter(loader))
+    assert all(len(each) for each in batch["boxes"])
 
 
 def test_credentials_stand_nowhere(store, photos, tmp_path, caplog):

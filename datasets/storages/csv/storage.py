@@ -56,6 +56,7 @@ class CsvStorage(IndexedStorage):
 
     name = "csv"
     reads_urls = True
+    marks_records = False  # its images are files of their own
     reading_arguments = ("root", "follow_symlinks")
     index_version = 3
 

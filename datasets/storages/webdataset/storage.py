@@ -61,7 +61,7 @@ class WebDatasetStorage(IndexedStorage):
     name = "webdataset"
     reading_arguments = ("checksums",)
     reads_urls = True
-    neighbours = True
+    asked_for = "runs"
     _files: DataFiles
     _names: tuple[str, ...] | None
 
