@@ -103,6 +103,7 @@ def too_large(size_bytes: int, max_bytes: int) -> str:
 # What compresses better, and takes more memory than a record may, is no data of anybody's: images
 # do not compress at all, tables and texts 2 to 10 times.
 _MOST_INFLATED = 16
+_HARMLESS_BYTES = 1 << 26
 
 
 def inflated_too_large(size_bytes: int, stored_bytes: int, max_bytes: int) -> str | None:
@@ -111,9 +112,10 @@ def inflated_too_large(size_bytes: int, stored_bytes: int, max_bytes: int) -> st
     Args:
         size_bytes: What it takes in memory, as its metadata says.
         stored_bytes: What it takes in the file.
-        max_bytes: What a record may take; many honest ones together may take more.
+        max_bytes: What a record may take; many honest ones together may take more, and little
+            memory does no harm.
     """
-    if size_bytes <= max(max_bytes, _MOST_INFLATED * stored_bytes):
+    if size_bytes <= max(max_bytes, _HARMLESS_BYTES, _MOST_INFLATED * stored_bytes):
         return None
     return f"is compressed to {stored_bytes:,} bytes and {too_large(size_bytes, max_bytes)}"
 

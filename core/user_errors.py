@@ -101,6 +101,8 @@ def in_one_line(error: BaseException, *, command: str = "") -> str | None:
 def _wants_memory(error: BaseException) -> bool:
     """Tell whether memory ran out: a process's own, or a device's."""
     said = str(error).lower()
+    if isinstance(error, ImportError):  # "cannot allocate memory in static TLS block"
+        return False
     return isinstance(error, MemoryError) or any(words in said for words in _NO_MEMORY)
 
 

@@ -556,11 +556,15 @@ def _told_classes(node: Config, num_classes: int, **known: Any) -> Any:
     accepted = inspect.signature(resolve_target(node["_target_"])).parameters
     takes_any = any(each.kind is each.VAR_KEYWORD for each in accepted.values())
     if num_classes and takes_any and "num_classes" not in accepted:
+        import torch
+
+        drawn = torch.get_rng_state()
         try:
             return build({**node, "num_classes": num_classes}, **known)
         except (TypeError, ValueError) as error:
             if "num_classes" not in str(error):
                 raise
+            torch.set_rng_state(drawn)  # layers may have been made
         name = node["_target_"]
         _log.warning("%s takes no num_classes, and the data has %d", name, num_classes)
     return build(node, num_classes=num_classes, **known)

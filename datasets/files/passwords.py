@@ -11,7 +11,10 @@ from typing import Any
 
 MASK = "***"
 """What stands in the place of a password."""
-_IN_URL = re.compile(r"(?<=://)(?P<user>[^\s/:@]*:)[^\s/]+(?=@)|(?P<name>[?&]\w*passw\w*=)[^&\s]+")
+_IN_URL = re.compile(
+    r"(?<=://)(?P<user>[^\s/:]*:)[^\s/?]+(?=@)|(?P<name>[?&]\w*(?i:passw|passphrase|pwd)\w*=)[^&\s]+"
+)
+_LEFT_OUT = (f":{MASK}@", f"={MASK}")
 _known: dict[str, str] = {}
 
 
@@ -33,5 +36,14 @@ def hidden(value: Any) -> Any:
 
 
 def revealed(text: str) -> str:
-    """Give a text that `hidden` masked, as it was where this process was given it."""
+    """Give a text that `hidden` masked, as it was where this process was given it.
+
+    Raises:
+        ValueError: It was masked where it was written, by another process.
+    """
+    if text not in _known and any(mark in text for mark in _LEFT_OUT) and masked(text) == text:
+        raise ValueError(
+            f"{text}: its password was left out where it was written ({MASK}); type the whole text "
+            f"again, or take it from the environment"
+        )
     return _known.get(text, text)

@@ -39,6 +39,11 @@ SAVED = "config.yaml"
 RESUME = "trainer.resume"
 CHECKPOINTS = ("evaluate.checkpoint", "predict.checkpoint")
 
+_DATA_PLACES = frozenset(
+    f"dataset.{part}.{name}"
+    for part in ("storage", "source")
+    for name in ("path", "table", "query")
+)
 _TIME = re.compile(r"(\d\d-\d\d-\d\d)(?:-(\d+))?")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
@@ -374,7 +379,7 @@ def apply_to_saved(
                                            f"{what}; leave it away"))  # fmt: skip
     if others:
         _choose_data(config, replace(parsed, choices=others), composer)
-    if tries and {"dataset.storage.path", "dataset.source.path"} & {*keys}:
+    if tries and _DATA_PLACES & {*keys}:
         for name in ("val_path", "test_path"):  # they lie beside what the run had
             if name in config["dataset"]:
                 config["dataset"][name] = None

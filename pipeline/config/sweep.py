@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from penstock.core.files import write_whole
 from penstock.core.user_errors import ExplainedError, in_one_line, program_of
-from penstock.datasets.files.passwords import masked
+from penstock.datasets.files.passwords import MASK, masked
 from penstock.pipeline.config.composition import (
     ROOT_CONFIG,
     BasicSweeper,
@@ -111,7 +111,9 @@ def _how_to_go_on(
     yield f"stopped in job {finished} of {len(swept)}; it goes on, and the others begin, with"
     for number, overrides in enumerate(swept[finished:]):
         resume = ["trainer.resume=auto"] if number == 0 else []
-        yield f"  {program_of('train')} {shlex.join([*overrides, *resume])}"
+        yield masked(f"  {program_of('train')} {shlex.join([*overrides, *resume])}")
+    if MASK in masked(" ".join(text for overrides in swept for text in overrides)):
+        yield f"  ({MASK} stands for a password, which is to be typed again)"
 
 
 def expand(texts: Sequence[str], composer: Composer) -> list[list[str]]:

@@ -235,7 +235,7 @@ class NamedMetrics(nn.ModuleDict):
         """
         metrics: dict[str, Any] = dict(self.items())
         return joined_names(
-            (f"{name}{'/' if value.ndim else '_'}{figure}", value)
+            (f"{name}{'/' if np.ndim(value) else '_'}{figure}", value)
             for name, collection in metrics.items()
             for figure, value in collection.compute().items()
         )

@@ -9,12 +9,14 @@ from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch
 import yaml
 from torch import nn
 
 from penstock.core.contracts import Task
+from penstock.datasets.files.access import is_url
 from penstock.pipeline.build import (
     Split,
     build_device_transforms,
@@ -195,7 +197,11 @@ def _place(dataset: Mapping[str, Any]) -> Any:
     """Say where data lies: what is at the same place as a run's was trained on."""
     node = dataset.get("storage") or dataset.get("source") or {}
     if isinstance(path := node.get("path"), str):
-        return os.path.realpath(os.path.expanduser(path))
+        return path if is_url(path) else os.path.realpath(os.path.expanduser(path))
+    if isinstance(url := node.get("url"), str):  # a database, however it is reached
+        parts = urlsplit(os.environ.get(url.removeprefix("env:"), url))
+        place = parts.netloc.rpartition("@")[2], parts.path
+        return [*place, *(node.get(name) for name in ("table", "query"))]
     return [node, *(dataset.get(name) for name in ("target", "args", "sources"))]
 
 

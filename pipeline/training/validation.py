@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -90,7 +91,7 @@ def validate(
             # A rank that saw no valid row has not been updated, and is right all the same.
             warnings.filterwarnings("ignore", message=".*before the ``update`` method.*")
             figures = {
-                name: value.cpu() if in_detail and value.ndim else float(value)
+                name: value.cpu() if in_detail and np.ndim(value) else float(value)
                 for name, value in metrics.compute().items()
             }
             figures |= by_source.compute()

@@ -22,6 +22,8 @@ MASKED = "postgresql+psycopg://me:***@host:5432/db?sslmode=require"
         (f"two {URL} of {URL} them", f"two {MASKED} of {MASKED} them"),
         ("mysql://me:p@ss@host/db", "mysql://me:***@host/db"),
         ("mysql://:geheim@host/db", "mysql://:***@host/db"),
+        ("mysql://me@srv:geheim@host/db", "mysql://me@srv:***@host/db"),
+        ("x:///db?PWD=geheim&a=b", "x:///db?PWD=***&a=b"),
         ("x:///db?user=me&password=geheim&a=b", "x:///db?user=me&password=***&a=b"),
     ],
 )
@@ -32,7 +34,14 @@ def test_a_password_is_masked(text, shown):
 
 @pytest.mark.parametrize(
     "text",
-    ["photos/a:b@2x.jpg", "tcp://host:80", "pipe:curl http://host:80/a@2.tar", "a@b://c", "12:30"],
+    [
+        "photos/a:b@2x.jpg",
+        "https://h:80?x=a@b",
+        "tcp://host:80",
+        "pipe:curl http://host:80/a@2.tar",
+        "a@b://c",
+        "12:30",
+    ],
 )
 def test_what_is_no_password_stays(text):
     assert masked(text) == text
@@ -53,3 +62,8 @@ def test_mistakes_and_sweeps_do_not_show_it(capsys):
     assert main("penstock.pipeline.training.job.train", [*typed, "--cfg", "job", "-m"]) == 0
     told = capsys.readouterr()
     assert "geh" not in told.out + told.err and told.out.count(MASKED) == 4
+
+
+def test_what_was_masked_by_another_process_is_asked_for_again():
+    with pytest.raises(ValueError, match=r"me:\*\*\*@other/db: its password was left out"):
+        revealed("mysql://me:***@other/db")

@@ -245,7 +245,8 @@ COMPRESSED = [
 
 
 @pytest.mark.parametrize("make", COMPRESSED)
-def test_what_is_nothing_until_it_is_decompressed_is_not(tmp_path, make):
+def test_what_is_nothing_until_it_is_decompressed_is_not(tmp_path, make, monkeypatch):
+    monkeypatch.setattr("penstock.core.sample._HARMLESS_BYTES", 0)
     said = causes(make(tmp_path), MB)
     assert len(said) == 1 and "\n" not in said[0]
     shown = "has 4,1|has 4,8|has 6,|takes more than|becomes more than its 100 bytes"
@@ -295,3 +296,12 @@ def test_two_gigabytes_of_zeros_take_no_memory(tmp_path, make):
     storage = kind(str(tmp_path))
     [said] = causes(storage, storage.max_record_bytes)
     assert "bytes and has 2,147,4" in said
+
+
+def test_a_low_limit_of_a_record_is_none_for_many_that_are_alike(tmp_path):
+    labels = np.zeros(100_000, np.int64)
+    table = pa.table({"label": labels, "value": labels.astype(float)})
+    pq.write_table(table, tmp_path / "t.parquet", compression="zstd", use_dictionary=False)
+    storage = ParquetStorage(str(tmp_path / "t.parquet"))
+    storage.max_record_bytes = 10_000
+    assert not causes(storage, 10_000)

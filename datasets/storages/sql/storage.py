@@ -179,8 +179,9 @@ class ServerStorage(IndexedStorage):
         if not listed.keys:
             raise ValueError(f"{self}: it has no row; nothing to read")
         columns: dict[str, NDArray[Any]] = {}
-        if listed.sizes and None not in listed.sizes:
-            columns["size_bytes"] = np.array(listed.sizes, np.int64)
+        if listed.sizes:  # -1: the row has no image
+            sizes = [-1 if size is None else size for size in listed.sizes]
+            columns["size_bytes"] = np.array(sizes, np.int64)
         class_names = None
         if roles.label is not None:
             where = f"{self}: column {roles.label!r}"
@@ -302,8 +303,11 @@ class ServerStorage(IndexedStorage):
                     raise ValueError(f"is {now!r} now, {_CHANGED}")
             if (name := layout["image"]) is not None:
                 value = plain(next(values))
-                if size_bytes is not None and (value is None or len(value) != size_bytes):
-                    raise ValueError(f"has not its {size_bytes:,} bytes any more, {_CHANGED}")
+                found_bytes = -1 if value is None else len(value)
+                if size_bytes is not None and found_bytes != size_bytes:
+                    raise ValueError(
+                        f"has not its {max(size_bytes, 0):,} bytes any more, {_CHANGED}"
+                    )
                 name = ""
                 fields["image"] = image_bytes(
                     value,

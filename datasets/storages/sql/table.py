@@ -112,7 +112,7 @@ def select_from(table: str | None, query: str | None, *wanted: Any) -> Select[An
     columns = [sql.column(each) if isinstance(each, str) else each for each in wanted]
     if query is not None:
         # On a line of its own, because a query may end with a comment; a colon is no parameter.
-        text = query.strip().rstrip(";").replace("\\", "\\\\").replace(":", "\\:")
+        text = query.strip().rstrip(";").replace(":", "\\:")
         return sql.select(*columns).select_from(sql.text(f"({text}\n) AS penstock_rows"))
     schema, _, name = str(table).rpartition(".")
     return sql.select(*columns).select_from(sql.table(name, schema=schema or None))

@@ -444,3 +444,23 @@ def test_a_table_that_is_dropped_meanwhile_stops_the_run(server):
         ExplainedError, match=r"the server says: .*samples.* is not what it was when"
     ):
         read_all(storage)
+
+
+def test_what_a_query_holds_is_what_the_server_gets(server):
+    put_samples(server, images(8))
+    server.put(r"INSERT INTO samples VALUES (90, '5:30\d', 'cat', 1, NULL)")
+    match = "~" if server.name == "postgresql" else "REGEXP"
+    digits = r"\d" if server.name == "postgresql" else r"\\d"  # a text's backslash is one of two
+    query = f"SELECT * FROM samples WHERE name {match} '^[0-9]:[0-9]0' OR name {match} '/{digits}'"
+    assert len(open_sql(server.url, query=query, key_column="id")) == 9
+
+
+def test_sizes_hold_for_the_others_where_one_row_has_no_image(server):
+    put_samples(server, images(8))
+    server.put("UPDATE samples SET image = NULL WHERE id = 0")
+    storage = open_sql(server.url, table="samples")
+    assert "no image" in causes(read_all(storage))["0"]
+    server.put("UPDATE samples SET image = 'x' WHERE id = 3")
+    server.put("UPDATE samples SET image = 'x' WHERE id = 0")
+    changed = causes(read_all(storage))
+    assert changed.keys() == {"0", "3"} and all("any more" in cause for cause in changed.values())
