@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from penstock import build_loader, compose
-from penstock.core.processes import end_unused_server
 from penstock.core.sample import BadRecord
 from penstock.datasets.files import remote
 from penstock.datasets.files.remote import RemoteError
@@ -49,11 +48,9 @@ def store(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(remote, "_PAUSES_S", (0.0, 0.0, 0.0))
     remote._open_client.cache_clear()
-    end_unused_server()  # processes forked from it have the environment that it began with
     with object_store(monkeypatch.setenv) as store:
         yield store
     remote._open_client.cache_clear()
-    end_unused_server()
 
 
 def written(form: str, photos: Path, folder: Path) -> Path:
@@ -165,7 +162,9 @@ SMALL = ["augment=light", "augment.image_size=20", "loader.batch_size=4"]
 @pytest.mark.parametrize("engine", ["inline", "threads", "processes"])
 def test_batches_are_those_of_files_while_the_server_fails_now_and_then(engine, store, photos):
     url = store.put(photos, "photos")
+    # A fork server, which another test may have started, has the environment that it began with.
     given = [*SMALL, f"loader={engine}", "loader.timeout_s=100"]
+    given += ["loader.multiprocessing_context=spawn"] if engine == "processes" else []
     expected, _ = digests([*given, f"dataset.storage.path={photos}"])
     faults = iter([503, None, "cut", None, 429, None, "short", None, 500] * 1000)
     store.fault = lambda method, key: next(faults) if method == "GET" else None
