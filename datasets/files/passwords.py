@@ -43,7 +43,7 @@ def revealed(text: str) -> str:
     """
     if text not in _known and any(mark in text for mark in _LEFT_OUT) and masked(text) == text:
         raise ValueError(
-            f"{text}: its password was left out where it was written ({MASK}); type the whole text "
-            f"again, or take it from the environment"
+            f"{text}: its password was left out where it was written ({MASK}); type the URL again, "
+            f"or take it from the environment"
         )
     return _known.get(text, text)
