@@ -128,8 +128,14 @@ def list_files(url: str) -> list[Found]:
     """List all files below a URL, by their names.
 
     Raises:
-        RemoteError: It cannot be listed.
+        RemoteError: It cannot be listed, as a web server's folders.
     """
+    if url.startswith("http"):
+        raise RemoteError(
+            f"{url}: no file is there, and a web server lists no folders; name its files, one or "
+            f"several, as in https://host/part-{{000..099}}.tar, or images by "
+            f"dataset.storage.pattern and count"
+        )
     return sorted(_asked(url, lambda client: list(client.files())))
 
 
@@ -169,9 +175,10 @@ def find_named(
     found: dict[str, tuple[int, str]] = {}
     for url, files in zip(urls, side_by_side(partial(_named, endings), urls), strict=True):
         if not files:
+            kind = f"{' or '.join(endings)} files" if any(endings) else "files"
             raise ValueError(
-                f"{where}: nothing there: {url}; expected a file, a folder of "
-                f"{' or '.join(endings)} files, or a pattern; set dataset.storage.path"
+                f"{where}: nothing there: {url}; expected a file, a folder of {kind}, or a "
+                f"pattern; set dataset.storage.path"
             )
         for file, each in files:
             if file in found:
@@ -326,7 +333,7 @@ def local_copy(url: str) -> str:
     names = expand_braces(url)
     if len(names) == 1 and not glob.has_magic(url) and (found := find_file(url)) is not None:
         return str(_copied(url, found))
-    root, files = find_named(names, endings=("",), where=url)
+    root, files = find_named(names, endings=("",), where="copy")
     copies = {
         name: _copied(f"{root}/{name}", Found(name, *mark))
         for name, mark in files.items()

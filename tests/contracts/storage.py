@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -48,6 +50,39 @@ def check_storage(
     _check_threads(storage, expected_records)
     for kind in processes:
         _check_process(make_storage(), expected_records, kind)
+
+
+def check_forks_while_threads_read(storage: Storage, expected: Sequence[Any]) -> None:
+    """Fork processes while threads read: they read too, wait for nothing, and disturb nobody.
+
+    Args:
+        storage: Opened and read from already.
+        expected: The `summary` of all its records.
+    """
+    stop, failed = threading.Event(), []
+
+    def read_on() -> None:
+        while not stop.is_set():
+            if summary(read_all(storage)) != expected:
+                failed.append(1)
+
+    def in_child() -> None:
+        os._exit(summary(storage.read(np.array([3]))) == [expected[3]])
+
+    threads = [threading.Thread(target=read_on) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    processes = [multiprocessing.get_context("fork").Process(target=in_child) for _ in range(8)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+        process.kill()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert [process.exitcode for process in processes] == [1] * 8
+    assert not failed and summary(read_all(storage)) == expected
 
 
 def read_all(storage: Any) -> list[Record | BadRecord]:

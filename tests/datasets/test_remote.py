@@ -134,6 +134,14 @@ def test_a_web_server_gives_files_that_are_named(store, photos, tmp_path):
     assert summary(read_all(ZipStorage(url))) == summary(
         read_all(ZipStorage(str(tmp_path / "zip")))
     )
+    for other in (f"{store.url}/{BUCKET}/z", f"{store.url}/{BUCKET}/typo.zip"):
+        with pytest.raises(RemoteError, match="a web server lists no folders; name its files"):
+            len(ZipStorage(other))
+    store.files |= {f"i/{n}.jpg": b"%d" % n for n in range(3)}
+    with pytest.raises(RemoteError, match=r"or images by dataset.storage.pattern and count"):
+        len(ImageFolder(f"{store.url}/{BUCKET}/i"))
+    named = read_all(ImageFolder(f"{store.url}/{BUCKET}/i", pattern="{}.jpg", count=3))
+    assert [record.fields["image"] for record in named] == [b"0", b"1", b"2"]
 
 
 def test_parts_are_found_as_in_a_folder(store, photos):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import decimal
 import math
-import multiprocessing
-import os
 import threading
 import time
 import uuid
@@ -18,7 +16,12 @@ from penstock.core.sample import BadRecord, Record
 from penstock.core.user_errors import ExplainedError
 from penstock.datasets.storages.sql import open_sql
 from penstock.datasets.storages.sql import server as sql_server
-from tests.contracts.storage import check_storage, read_all, summary
+from tests.contracts.storage import (
+    check_forks_while_threads_read,
+    check_storage,
+    read_all,
+    summary,
+)
 from tests.datasets.storages.sql_servers import Proxy, running
 from tests.datasets.storages.tables import images
 
@@ -292,34 +295,9 @@ def test_connections_that_end_while_rows_are_read(server, short_pauses):
 
 
 def test_a_fork_while_threads_read_waits_for_nothing(server):
-    encoded = images(200, largest=30_000)
-    put_samples(server, encoded)
+    put_samples(server, images(200, largest=30_000))
     storage = open_sql(server.url)
-    expected = summary(read_all(storage))
-    stop, failed = threading.Event(), []
-
-    def read_on():
-        while not stop.is_set():
-            if summary(read_all(storage)) != expected:
-                failed.append(1)
-
-    def in_child():
-        os._exit(storage.read(np.array([3]))[0].fields["image"] == encoded[3])
-
-    threads = [threading.Thread(target=read_on) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    processes = [multiprocessing.get_context("fork").Process(target=in_child) for _ in range(8)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(120)
-        process.kill()
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert [process.exitcode for process in processes] == [1] * 8
-    assert not failed and summary(read_all(storage)) == expected
+    check_forks_while_threads_read(storage, summary(read_all(storage)))
 
 
 def test_a_server_that_is_away_is_waited_for_then_raised(server, proxy, short_pauses):

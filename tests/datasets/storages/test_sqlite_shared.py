@@ -1,11 +1,9 @@
 """SQLite databases that other programs write to, and that forked processes read."""
 
 import contextlib
-import multiprocessing
 import os
 import shutil
 import sqlite3
-import threading
 
 import numpy as np
 import pytest
@@ -13,6 +11,7 @@ import pytest
 from penstock.core.sample import Record
 from penstock.datasets.storages.sqlite import SqliteStorage
 from penstock.datasets.storages.sqlite import database as sqlite_files
+from tests.contracts.storage import check_forks_while_threads_read, read_all, summary
 from tests.datasets.storages.sqlite_tables import everything, put_samples, sample_records
 from tests.datasets.storages.tables import images
 
@@ -68,29 +67,6 @@ def test_an_unfinished_transaction_is_said(tmp_path):
     assert (tmp_path / "u.db-journal").exists()
 
 
-def test_a_fork_while_a_thread_reads_waits_for_nothing(tmp_path):
-    encoded = images(200, largest=30_000)
-    storage = SqliteStorage(put_samples(tmp_path / "t.db", encoded))
-    assert len(storage) == 200
-    stop = threading.Event()
-
-    def read_on():
-        while not stop.is_set():
-            storage.read(np.arange(200))
-
-    def in_child():
-        os._exit(storage.read(np.array([3]))[0].fields["image"] == encoded[3])
-
-    threads = [threading.Thread(target=read_on) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    processes = [multiprocessing.get_context("fork").Process(target=in_child) for _ in range(8)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(120)
-        process.kill()
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert [process.exitcode for process in processes] == [1] * 8
+def test_a_fork_while_threads_read_waits_for_nothing(tmp_path):
+    storage = SqliteStorage(put_samples(tmp_path / "t.db", images(200, largest=30_000)))
+    check_forks_while_threads_read(storage, summary(read_all(storage)))
