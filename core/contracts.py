@@ -160,6 +160,14 @@ class GatheringStorage(ColumnStorage, Protocol):
         """Read columns; a field that `gather` names is what that gives of its array."""
 
 
+class Ranks(Protocol):
+    """An array that crosses to other processes as the file that it lies in."""
+
+    @property
+    def array(self) -> Int64Array:
+        """The rank of each record, int64 [n], from 0."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageCapabilities:
     """Capabilities of a storage.
@@ -169,12 +177,18 @@ class StorageCapabilities:
         gathering: Lets others gather rows of its arrays: the same one.
         held_bytes: Knows the memory of its records better than the index's ``size_bytes``:
             records that are views of a mapped file take none.
+        shards: Gives the first record of each of its shards, int64 [s], ascending: what is best
+            read together, files or groups of rows.
+        keep_most_used: Is told how records rank by their expected uses, before any is read: a
+            cache.
         wraps: The storage whose records it passes on.
     """
 
     columns: ColumnStorage | None = None
     gathering: GatheringStorage | None = None
     held_bytes: Sizes | None = None
+    shards: Callable[[], Int64Array] | None = None
+    keep_most_used: Callable[[Ranks], None] | None = None
     wraps: Storage | None = None
 
 
@@ -346,10 +360,27 @@ class SourceCapabilities:
         class_names: Names of the classes by label.
         counts: Items by shard, as far as they are known: whoever resumes passes such shards by
             unopened.
+        goes_on: Opened again, it goes on where it was read to: it can be resumed and read in many
+            epochs, but never read again.
+        held: Is told how many records of the epoch a checkpoint holds, in the order of positions.
     """
 
     class_names: tuple[str, ...] | None = None
     counts: Mapping[Any, int] = field(default_factory=dict)
+    goes_on: bool = False
+    held: Callable[[int], None] | None = None
+
+
+@runtime_checkable
+class SettledSource(Protocol):
+    """A class of sources that look up, when made, what another start may find changed."""
+
+    @property
+    def settled(self) -> Mapping[str, Mapping[Any, Any]]:
+        """Arguments that say what was found, by place, so that it is found again.
+
+        Ranks are told what one of them found, and a run keeps it.
+        """
 
 
 class ShardReader(Protocol):
@@ -579,6 +610,9 @@ class DatasetCapabilities:
         collate: Puts its samples together, in place of the configured collate.
         global_random: Draws from global random states, and needs a process of its own.
         table: The decoder that knows figures of a table's columns.
+        readers: Of a stream: into how many parts it can be read side by side, see its ``open``.
+        foreign_reader: Of a stream: what reads it is code of the user's, and is to run in
+            processes where there are workers.
     """
 
     staged: StagedDataset | None = None
@@ -589,14 +623,19 @@ class DatasetCapabilities:
     collate: Collate | None = None
     global_random: bool = False
     table: Any = None
+    readers: int = 1
+    foreign_reader: bool = False
 
 
 @runtime_checkable
 class StreamDataset(Protocol):
-    """Items that cannot be indexed: they are read in order and numbered by position."""
+    """Items that cannot be indexed: they are read in order and numbered by position.
+
+    One that declares several `readers` takes ``reader`` in `open`: the number of the part to read.
+    """
 
     def open(self, epoch: int, start: int) -> Iterator[Any]:
-        """Iterate over the epoch's raw items from position `start` on, in order.
+        """Iterate over the epoch's raw items from the `start`-th on, in order.
 
         A generator: ``close`` of what comes back ends the reading.
         """
@@ -654,6 +693,8 @@ class SamplerCapabilities:
             at once.
         fingerprint: Hash of what it takes from elsewhere, such as weights in a file.
         by_content: Arguments that `fingerprint` stands for: the file may lie elsewhere.
+        uses: Gives the expected uses of each record in an epoch, in proportion, float [n]; None:
+            all alike.
         of_source: In a mix: gives records of one source near to positions of an epoch.
         sampler_of: In a mix: gives the sampler of a source by its name.
     """
@@ -663,6 +704,7 @@ class SamplerCapabilities:
     at: Callable[[int, Int64Array], Int64Array] | None = None
     fingerprint: Callable[[], str] | None = None
     by_content: tuple[str, ...] = ()
+    uses: Callable[[], Array] | None = None
     of_source: Callable[[int, int, Int64Array], Int64Array] | None = None
     sampler_of: Callable[[str], Any] | None = None
 

@@ -92,30 +92,39 @@ class ForkGate:
 
     def __init__(self, *, most_s: float) -> None:
         self._most_s = most_s
-        self._turn = threading.Condition()
-        self._inside = 0
+        self._renew()
         os.register_at_fork(
             before=self._wait, after_in_parent=self._go_on, after_in_child=self._renew
         )
 
     @contextlib.contextmanager
     def kept_off(self) -> Iterator[None]:
-        """No fork of another thread happens inside."""
+        """No fork of another thread happens inside; a thread may enter again while it is inside."""
+        depth = getattr(self._thread, "depth", 0)
         with self._turn:
+            # Two threads that are inside by turns would keep a fork waiting for ever.
+            if not depth:
+                self._turn.wait_for(lambda: not self._forks, self._most_s)
             self._inside += 1
+            self._thread.depth = depth + 1
         try:
             yield
         finally:
             with self._turn:
                 self._inside -= 1
+                self._thread.depth = depth
                 self._turn.notify_all()
 
     def _wait(self) -> None:
         self._turn.acquire()
+        self._forks += 1
         self._turn.wait_for(lambda: not self._inside, self._most_s)
 
     def _go_on(self) -> None:
+        self._forks -= 1
+        self._turn.notify_all()
         self._turn.release()
 
     def _renew(self) -> None:
-        self._turn, self._inside = threading.Condition(), 0
+        self._turn, self._thread = threading.Condition(), threading.local()
+        self._inside = self._forks = 0

@@ -61,7 +61,7 @@ GROUPS: dict[str, Group] = {
         _group("writer", "the form that packing writes"),
         _group("task", "losses and metrics", "num_classes class_names table"),
         _group("sampler", "which record stands at a position",
-               "n index seed batch_size mixed column_of"),
+               "n index seed batch_size mixed column_of shards"),
         _group("collate", "samples to a batch", "samples", partial=True),
         _group("transform", "changes one sample", "sample rng partners box_limits", partial=True),
         _group("batch_transform", "changes a batch on the device",

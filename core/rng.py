@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any
 
@@ -184,27 +182,49 @@ _UNSIGNED_MIX = tuple((np.uint64(shift), np.uint64(factor & _MASK64)) for shift,
 _LAST_SHIFT = np.uint64(31)
 
 
-@contextmanager
-def global_states(seed: int) -> Iterator[None]:
-    """Run a block with the global random states seeded; afterwards they are as before.
+class GlobalStates:
+    """Global random states, seeded, that stand in for the process's while a block runs.
 
-    Other threads see the seeded states meanwhile, so this is for processes in which one
-    thread works.
+    Entered again, they go on where they were. Other threads see them meanwhile, so this is for
+    processes in which one thread works.
 
     Args:
         seed: 0 .. 2^63 - 1.
     """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._own: tuple[Any, ...] | None = None
+        self._others: tuple[Any, ...] = ()
+
+    def __enter__(self) -> None:
+        import numpy as np
+        import torch
+
+        self._others = _states()
+        if self._own is not None:
+            _set_states(self._own)
+            return
+        random.seed(self._seed)
+        np.random.seed([self._seed & 0xFFFFFFFF, self._seed >> 32])
+        torch.default_generator.manual_seed(self._seed)
+
+    def __exit__(self, *_: object) -> None:
+        self._own = _states()
+        _set_states(self._others)
+
+
+def _states() -> tuple[Any, ...]:
     import numpy as np
     import torch
 
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    torch_state = torch.get_rng_state()
-    try:
-        random.seed(seed)
-        np.random.seed([seed & 0xFFFFFFFF, seed >> 32])
-        torch.default_generator.manual_seed(seed)
-        yield
-    finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)
-        torch.set_rng_state(torch_state)
+    return random.getstate(), np.random.get_state(), torch.get_rng_state()
+
+
+def _set_states(states: tuple[Any, ...]) -> None:
+    import numpy as np
+    import torch
+
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    torch.set_rng_state(states[2])

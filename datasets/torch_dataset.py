@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy, deepcopy
+from dataclasses import replace
 from functools import partial
-from itertools import count
+from itertools import compress, count, islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -18,6 +21,7 @@ from penstock.core.registry import register
 from penstock.core.rng import KeyedRng, Stream, philox_words
 from penstock.core.sample import BadSample, Batch, Sample
 from penstock.core.user_errors import is_trouble
+from penstock.datasets.streams.runs import Run
 
 if TYPE_CHECKING:
     from penstock.core.contracts import Transform
@@ -25,7 +29,10 @@ if TYPE_CHECKING:
 
 
 _ITEM = "item"
-_END = object()
+_AT_ONCE = 64
+_PART_ITEMS = 1 << 44
+"""No part of a stream has as many items."""
+MOST_READERS = 1024
 
 
 @register("dataset", "torch")
@@ -40,6 +47,7 @@ def open_torch(
     keys: list[str] = ["image", "label"],  # noqa: B006 - as above
     classes: list[str] | Annotated[int, Ge(1)] | None = None,
     val_fraction: Annotated[float, Ge(0), Le(1)] = 0.2,
+    readers: Annotated[int, Ge(1), Le(MOST_READERS)] = 1,
     transform: Transform | None = None,
     seed: int = 0,
     split: str = "train",
@@ -59,6 +67,9 @@ def open_torch(
         classes: Names of the classes by label, or how many there are; null: the dataset's own
             ``classes``, or as many as its ``targets`` say.
         val_fraction: Share of the items for evaluation where `val_args` is null, 0 to 1.
+        readers: Of an IterableDataset: the parts that it is read in side by side. It is told its
+            part by ``get_worker_info()`` (and `worker_init_fn`), as one of so many workers, however
+            many processes read. Each batch has as many rows of every part. 1: one reads all.
         transform: The augmentation stack.
         seed: The run's seed.
         split: ``train``, ``val`` or ``test``.
@@ -89,7 +100,12 @@ def open_torch(
     )
     part = (split, val_fraction) if val_args is None and split != "test" else ("train", 0.0)
     if issubclass(cls, IterableDataset):
-        return TorchStreamDataset(source, split=part[0], val_fraction=part[1])
+        return TorchStreamDataset(source, split=part[0], val_fraction=part[1], readers=readers)
+    if readers > 1:
+        raise ValueError(
+            f"dataset torch: readers={readers} is for an IterableDataset, and {source.name} has an "
+            f"index, which all workers read; leave dataset.readers away"
+        )
     return TorchMapDataset(source, split=part[0], val_fraction=part[1])
 
 
@@ -146,7 +162,7 @@ class TorchMapDataset:
 
 
 class TorchStreamDataset:
-    """An iterable torch Dataset: one reader, in order; its items are sent to the workers.
+    """An iterable torch Dataset: its items are read in processes, in order.
 
     Resuming reads the stream again from its beginning and throws away what was had.
 
@@ -154,28 +170,45 @@ class TorchStreamDataset:
         source: The foreign dataset.
         split: ``train`` or ``val``.
         val_fraction: Share of the items that is for evaluation.
+        readers: Parts that it is read in side by side.
     """
 
     row_shape = None
 
     reopens = True
 
-    def __init__(self, source: TorchSource, *, split: str, val_fraction: float) -> None:
+    def __init__(
+        self, source: TorchSource, *, split: str, val_fraction: float, readers: int = 1
+    ) -> None:
         self._source = source
-        self.capabilities = source.capabilities
+        # What reads seeds the global states, in the reader's process; the user's collate_fn may
+        # need one of its own too.
+        own = source.collate_fn is not None or source.transform_draws
+        self.capabilities = replace(
+            source.capabilities, global_random=own, readers=readers, foreign_reader=True
+        )
         self.class_names = source.class_names
         self._split = split
         self._val_fraction = val_fraction
 
-    def open(self, epoch: int, start: int) -> Iterator[Any]:
-        """Items of the epoch from position `start` on."""
-        kept = 0
-        for number, item in enumerate(self._source.items(epoch)):
-            is_val = bool(_is_val(number, number + 1, self._val_fraction)[0])
-            if is_val == (self._split == "val"):
-                kept += 1
-                if kept > start:
-                    yield item
+    def open(self, epoch: int, start: int, reader: int = 0) -> Iterator[Any]:
+        """Items of a reader in the epoch from the `start`-th on."""
+        items = self._items(epoch, reader)
+        if self._split != "train" or self._val_fraction:
+            items = compress(items, self._chosen(reader * _PART_ITEMS))
+        yield from islice(items, start, None)
+
+    def _chosen(self, first: int) -> Iterator[bool]:
+        """Say of each item from number `first` on whether it is of this split."""
+        for start in count(first, _AT_ONCE):
+            is_val = _is_val(start, start + _AT_ONCE, self._val_fraction)
+            yield from (is_val == (self._split == "val")).tolist()
+
+    def _items(self, epoch: int, reader: int) -> Iterator[Any]:
+        readers = self.capabilities.readers
+        if readers == 1:
+            return self._source.items(epoch)
+        return self._source.items(epoch, part=_Part(reader, readers, self._source))
 
     def fetch_items(
         self,
@@ -187,11 +220,12 @@ class TorchStreamDataset:
         times: StageTimes | None = None,
     ) -> list[Sample | BadSample]:
         """Turn raw items into samples; `index` is the position. Arrays stay where they are."""
+        seeds = self.capabilities.global_random
         return [
-            self._source.sample(
-                partial(_same, item), index=position, position=position, epoch=epoch
-            )
-            for item, position in zip(items, positions.tolist(), strict=True)
+            self._source.sample(partial(_same, item), index=at, position=at, epoch=epoch)
+            if seeds
+            else self._source.sample_of(item, index=at, position=at, epoch=epoch)
+            for item, at in zip(items, positions.tolist(), strict=True)
         ]
 
     def fingerprint(self) -> str:
@@ -305,6 +339,11 @@ class TorchSource:
         collate = self.collate if self.collate_fn is not None else None
         return DatasetCapabilities(collate=collate, global_random=True)
 
+    @property
+    def transform_draws(self) -> bool:
+        """Whether the steps draw from global random states."""
+        return capabilities_of(self._transform, TransformCapabilities).global_random
+
     def initialise(self) -> None:
         """Call the user's worker_init_fn once in every process that reads."""
         if self._worker_init_fn is None or self._initialised_in == os.getpid():
@@ -315,21 +354,42 @@ class TorchSource:
         self._worker_init_fn(worker.id if worker is not None else 0)
         self._initialised_in = os.getpid()
 
-    def items(self, epoch: int) -> Iterator[Any]:
-        """Items of an iterable dataset, read with the global states seeded for each."""
-        from penstock.core.rng import global_states
+    def items(self, epoch: int, part: _Part | None = None) -> Iterator[Any]:
+        """Items of an iterable dataset, read with global states of its own.
 
-        self.initialise()
-        if hasattr(self.dataset, "set_epoch"):
-            self.dataset.set_epoch(epoch)
-        iterator = None
-        for number in count():
-            with global_states(self._global_seed(epoch, number)):
-                iterator = iter(self.dataset) if iterator is None else iterator
-                item = next(iterator, _END)
-            if item is _END:
-                return
-            yield item
+        Args:
+            epoch: The epoch.
+            part: What it is told to be a part of; None: nothing.
+
+        Raises:
+            ValueError: It did not ask which part it is.
+        """
+        from penstock.core.rng import GlobalStates
+
+        if part is None:
+            self.initialise()
+        elif self._worker_init_fn is not None:
+            with _told(part):
+                self._worker_init_fn(part.number)
+            part.asked = True  # it was told, and may have no need to ask
+        dataset = self.dataset if part is None else part.dataset
+        if hasattr(dataset, "set_epoch"):
+            dataset.set_epoch(epoch)
+        states = GlobalStates(self._global_seed(epoch, part.number if part else 0))
+        with states, _told(part):
+            iterator = iter(dataset)
+        run: Run | None = None
+        while run is None or not run.is_last:
+            # Several at a time where they come fast: changing the states takes as long as they do.
+            with states, _told(part):
+                run = Run(iterator, _AT_ONCE)
+            if part is not None and not part.asked:
+                raise ValueError(
+                    f"{self.name} did not ask torch.utils.data.get_worker_info() which part it "
+                    f"is, so each of dataset.readers={part.num_workers} would give all of it; give "
+                    f"every num_workers-th item from its id on, or set dataset.readers=1"
+                )
+            yield from run
 
     def _global_seed(self, epoch: int, position: int) -> int:
         draws = KeyedRng().at(self._seed, epoch, position, Stream.GLOBAL)
@@ -342,25 +402,29 @@ class TorchSource:
 
         A ``None`` item, and a ValueError or OSError while reading it, is a bad sample.
         """
-        from penstock.core.rng import global_states
+        from penstock.core.rng import GlobalStates
 
-        key = str(index)
-        with global_states(self._global_seed(epoch, position)):
+        with GlobalStates(self._global_seed(epoch, position)):
             try:
                 item = read()
             except (ValueError, OSError) as error:
                 if is_trouble(error):
                     raise
                 cause = f"{type(error).__name__}: {error}".splitlines()[0]
-                return BadSample(index, key, position, cause, self.name)
-            if item is None:
-                return BadSample(index, key, position, "the dataset gave None", self.name)
-            sample = {_ITEM: item} if self.collate_fn is not None else self._named(item)
-            sample |= {"index": index, "key": key, "position": position}
-            if self._transform is not None:
-                _check_image(sample.get("image"), f"{self.name}: item {key}")
-                rng = KeyedRng().at(self._seed, epoch, position, Stream.AUGMENT)
-                sample = self._transform(sample, rng)
+                return BadSample(index, str(index), position, cause, self.name)
+            return self.sample_of(item, index=index, position=position, epoch=epoch)
+
+    def sample_of(self, item: Any, *, index: int, position: int, epoch: int) -> Sample | BadSample:
+        """The sample that an item becomes once it is read; a ``None`` is a bad one."""
+        key = str(index)
+        if item is None:
+            return BadSample(index, key, position, "the dataset gave None", self.name)
+        sample = {_ITEM: item} if self.collate_fn is not None else self._named(item)
+        sample |= {"index": index, "key": key, "position": position}
+        if self._transform is not None:
+            _check_image(sample.get("image"), f"{self.name}: item {key}")
+            rng = KeyedRng().at(self._seed, epoch, position, Stream.AUGMENT)
+            sample = self._transform(sample, rng)
         return sample
 
     def _named(self, item: Any) -> Sample:
@@ -461,3 +525,46 @@ def _is_val(start: int, stop: int, val_fraction: float) -> NDArray[np.bool_]:
 
 def _same(item: Any) -> Any:
     return item
+
+
+class _Part:
+    """What ``get_worker_info()`` gives while a part of a stream is read.
+
+    Attributes:
+        number: The part.
+        num_workers: How many there are.
+        seed: 0; the global states are seeded for each item.
+        dataset: A copy of the user's object: a ``worker_init_fn`` may change what it reads.
+        asked: Somebody wanted to know which part this is.
+    """
+
+    def __init__(self, number: int, parts: int, source: TorchSource) -> None:
+        self.number = number
+        self.num_workers = parts
+        self.seed = 0
+        try:
+            self.dataset = deepcopy(source.dataset)
+        except Exception:  # it holds what cannot be copied, such as an open file
+            self.dataset = copy(source.dataset)
+        self.asked = False
+
+    @property
+    def id(self) -> int:
+        """The part."""
+        self.asked = True
+        return self.number
+
+
+@contextmanager
+def _told(part: _Part | None) -> Iterator[None]:
+    """Let torch's ``get_worker_info`` answer with a part."""
+    if part is None:
+        yield
+        return
+    from torch.utils.data._utils import worker
+
+    before, worker._worker_info = worker._worker_info, part  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        worker._worker_info = before

@@ -1,4 +1,4 @@
-"""Config to what is run: the data and its loader, then model, task, optimizer and loggers.
+"""Config to what is run: the data, its loader and loggers; `learning.building` makes what learns.
 
 Everything here takes the plain, resolved config that `pipeline.config` has checked.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import fields, replace
 from enum import Enum
@@ -20,12 +19,12 @@ from penstock.core import contracts, registry
 from penstock.core.contracts import (
     BatchTransformCapabilities,
     SamplerCapabilities,
+    SettledSource,
     StorageCapabilities,
     StreamDataset,
     capabilities_of,
 )
 from penstock.datasets.files.passwords import revealed
-from penstock.pipeline.config.combinations import ClassesOf, field_of, tasks_of
 from penstock.pipeline.config.discovery import load_all, module_of
 from penstock.pipeline.config.places import NOT_PIXELS, PLACES, TARGETS, said_of_source, sources_of
 from penstock.pipeline.config.targets import (
@@ -34,13 +33,8 @@ from penstock.pipeline.config.targets import (
     resolve_function,
     resolve_target,
 )
-from penstock.pipeline.schedulers.units import PLATEAU
 
 if TYPE_CHECKING:
-    from torch import nn
-    from torch.optim import Optimizer
-    from torch.optim.lr_scheduler import LRScheduler
-
     from penstock.core.contracts import (
         BatchTransform,
         Dataset,
@@ -48,7 +42,6 @@ if TYPE_CHECKING:
         RowTransform,
         Sampler,
         Storage,
-        Task,
         Transform,
     )
     from penstock.pipeline.loader.loader import Loader
@@ -58,8 +51,6 @@ if TYPE_CHECKING:
 Config = Mapping[str, Any]
 Split = Literal["train", "val", "test"]
 Classes = Mapping[str, tuple[str, ...]]
-
-_log = logging.getLogger(__name__)
 
 NO_ARGUMENTS = frozenset({"_target_", "_after_"})
 """Keys of a node that are no arguments of its target."""
@@ -221,6 +212,28 @@ def build_dataset(
     return dataset
 
 
+def settle(config: Config) -> Config:
+    """Write into a config what the source of a stream finds when it is made, see `SettledSource`.
+
+    What is built of it reads the same in every process, and again after a resume.
+    """
+    node = config["dataset"].get("source")
+    if node is None:
+        return config
+    load_all(config["imports"])
+    recipe = _storage_recipe(node, Path(config["data_dir"]))
+    if not isinstance(recipe.make, SettledSource):
+        return config
+    recipe = replace(recipe, **{n: config["dataset"].get(n) for n in ("val_path", "test_path")})
+    found: dict[str, dict[Any, Any]] = {}
+    others = [{"path": part} for split, part in recipe.parts().items() if split != "train"]
+    for changes in ({}, *others):
+        source: Any = recipe.open(**changes)
+        for name, value in source.settled.items():
+            found[name] = {**found.get(name, {}), **value}
+    return {**config, "dataset": {**config["dataset"], "source": {**node, **found}}}
+
+
 def splits_of(config: Config) -> frozenset[str]:
     """Find the splits that the data itself has; none where keys decide who validates."""
     if sources := sources_of(config):
@@ -321,6 +334,12 @@ def build_loader(
     """
     from penstock.pipeline.loader.loader import Loader
 
+    if world_size > 1 and settle(config) != config:
+        raise ValueError(
+            f"dataset.source: each of {world_size} ranks would look up by itself what there is to "
+            f"read, and find another end; give all of them what pipeline.build.settle(config) "
+            f"gives one of them"
+        )
     dataset = build_dataset(config, split, classes)
     if split == "train" and isinstance(dataset, Sized) and not len(dataset):
         raise ValueError(
@@ -413,7 +432,7 @@ def build_sampler(config: Config, dataset: Any) -> Any:
     node = dict(config["sampler"])
     if node["_target_"] == "sampler/torch":
         node["target"] = resolve_class(node["target"], bases=("torch.utils.data.Sampler",))
-    return build(
+    sampler = build(
         node,
         n=len(dataset),
         index=dataset.index,
@@ -421,7 +440,39 @@ def build_sampler(config: Config, dataset: Any) -> Any:
         batch_size=config["loader"]["batch_size"],
         mixed=_mixture(config, dataset),
         column_of=functools.partial(_column_of, dataset),
+        shards=_storage_of(dataset).shards,
     )
+    _tell_cache(dataset, sampler)
+    return sampler
+
+
+def _storage_of(dataset: Any) -> StorageCapabilities:
+    """Read what the storage of a data set can do; nothing where it has none."""
+    from penstock.datasets.map_dataset import MapDataset
+
+    storage = dataset.storage if isinstance(dataset, MapDataset) else None
+    return capabilities_of(storage, StorageCapabilities)
+
+
+def _tell_cache(dataset: Any, sampler: Any) -> None:
+    """Tell the cache of a data set, if it has one, how often its records will be used."""
+    import numpy as np
+
+    from penstock.pipeline.epoch_orders import StoredTable, digest_of
+
+    keep, uses = (
+        _storage_of(dataset).keep_most_used,
+        capabilities_of(sampler, SamplerCapabilities).uses,
+    )
+    if keep is None or uses is None:
+        return
+    expected = uses()
+
+    def fill(ranks: Any) -> None:
+        ranks[np.argsort(-expected, kind="stable")] = np.arange(len(expected))
+
+    name = f"table-ranks-{digest_of(expected)}"
+    keep(StoredTable(name, np.int64, len(expected), fill, what="table of uses"))
 
 
 def _column_of(dataset: Any, name: str) -> Any:
@@ -516,106 +567,6 @@ def _divided(
     if on_cpu and steps and isinstance(steps[0], RowSteps):
         return steps[0], steps[1:]
     return None, steps
-
-
-def build_model(
-    config: Config,
-    num_classes: int,
-    *,
-    table: Any = None,
-    classes_of: ClassesOf | None = None,
-) -> nn.Module:
-    """Build the model, on the CPU, with weights drawn from torch's global generator.
-
-    Args:
-        config: The config.
-        num_classes: Classes of the task's field; 0: none.
-        table: What is known of a table's columns, ``loader.table``.
-        classes_of: Names of the classes of a field, ``loader.classes_of``.
-
-    Returns:
-        The model; one whose `forward` takes images, as torch's own do, is fed with the batch's.
-    """
-    from penstock.pipeline.learning.networks import taking_batches
-
-    fields = {name: field_of(task) for name, task in tasks_of(config).items()}
-    known = {name: (f, len((classes_of and classes_of(f)) or ())) for name, f in fields.items()}
-    node = config["model"]
-    if isinstance(own := node.get("module"), Mapping) and "_target_" in own:
-        given = {"num_classes", "_args_"} & own.keys() or not num_classes
-        own = build(own) if given else _told_classes(own, num_classes)
-        node = {**node, "module": own}
-    return taking_batches(_told_classes(node, num_classes, table=table, task_fields=known))
-
-
-def _told_classes(node: Config, num_classes: int, **known: Any) -> Any:
-    """Build a model that is told the classes, also where it would take any argument.
-
-    One of ``**kwargs`` may hand them on, as those of timm do, to what takes none.
-    """
-    accepted = inspect.signature(resolve_target(node["_target_"])).parameters
-    takes_any = any(each.kind is each.VAR_KEYWORD for each in accepted.values())
-    if num_classes and takes_any and "num_classes" not in accepted:
-        import torch
-
-        drawn = torch.get_rng_state()
-        try:
-            return build({**node, "num_classes": num_classes}, **known)
-        except (TypeError, ValueError) as error:
-            if "num_classes" not in str(error):
-                raise
-            torch.set_rng_state(drawn)  # layers may have been made
-        name = node["_target_"]
-        _log.warning("%s takes no num_classes, and the data has %d", name, num_classes)
-    return build(node, num_classes=num_classes, **known)
-
-
-def build_task(
-    config: Config,
-    num_classes: int,
-    class_names: tuple[str, ...] | None,
-    *,
-    table: Any = None,
-    classes_of: ClassesOf | None = None,
-) -> Task:
-    """Build losses and metrics, of several tasks each told its own classes; see `build_model`."""
-    node = config["task"]
-    if "tasks" not in node:
-        return build(node, num_classes=num_classes, class_names=class_names, table=table)
-    tasks = {}
-    for name, task in tasks_of(config).items():
-        names = classes_of(field_of(task)) if classes_of is not None else None
-        tasks[name] = build(task, num_classes=len(names or ()), class_names=names, table=table)
-    return build({key: value for key, value in node.items() if key != "tasks"}, tasks=tasks)
-
-
-def build_optimizer(config: Config, params: Iterable[Any]) -> Optimizer:
-    """Build the optimizer over `params`."""
-    return build(config["optimizer"], params=params)
-
-
-def build_scheduler(
-    config: Config,
-    optimizer: Optimizer,
-    total_steps: int | None,
-    *,
-    better: Literal["max", "min"] = "min",
-) -> LRScheduler | None:
-    """Build the learning-rate schedule, or None for a constant rate.
-
-    Args:
-        config: A checked config.
-        optimizer: Its rates are scheduled.
-        total_steps: How often the schedule will be stepped; None: unknown.
-        better: Whether more or less is better of the figure that a plateau is looked for in.
-    """
-    node = config["scheduler"]
-    if not node:
-        return None
-    if node["_target_"] == PLATEAU:
-        node = {"mode": better, **node}
-    known = {"total_steps": total_steps, "total_epochs": total_steps}
-    return build(node, optimizer=optimizer, **known)
 
 
 def build_loggers(config: Config, run_dir: Path) -> list[Logger]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import socket
 import threading
 import time
@@ -12,7 +13,7 @@ from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, unescape
 
 BUCKET = "bucket"
 Fault = int | str | None
@@ -41,6 +42,7 @@ class ObjectStore:
         self.latency_s = 0.0
         self.bytes_per_s = float("inf")
         self._wire_free_s = 0.0
+        self._parts: dict[str, dict[int, bytes]] = {}
         self._lock = threading.Lock()
         store = self
 
@@ -51,7 +53,7 @@ class ObjectStore:
             def do_GET(self) -> None:
                 store.answer(self)
 
-            do_HEAD = do_GET
+            do_HEAD = do_PUT = do_POST = do_GET
 
             def log_message(self, *given: object) -> None:
                 pass
@@ -82,6 +84,7 @@ class ObjectStore:
     def answer(self, request: BaseHTTPRequestHandler) -> None:
         parts = urlsplit(request.path)
         bucket, _, key = unquote(parts.path).lstrip("/").partition("/")
+        came = request.rfile.read(int(request.headers.get("Content-Length", 0)))
         with self._lock:
             self.requests.append((request.command, key or parts.query))
         time.sleep(self.latency_s)
@@ -92,6 +95,9 @@ class ObjectStore:
             return self._send(request, fault, _error({301: "PermanentRedirect"}.get(fault, "Odd")))
         if bucket != BUCKET:
             return self._send(request, 404, _error("NoSuchBucket"))
+        if request.command in ("PUT", "POST"):
+            query = parse_qs(parts.query, keep_blank_values=True)
+            return self._change(request, key, query, came, cut=fault == "cut")
         if not key:
             return self._list(request, parse_qs(parts.query))
         content = self.files.get(key)
@@ -113,6 +119,35 @@ class ObjectStore:
             content, status = content[start:stop], 206
             headers["Content-Range"] = f"bytes {start}-{stop - 1}/{size}"
         self._send(request, status, content, headers, cut=fault == "cut")
+
+    def _change(self, request: BaseHTTPRequestHandler, key: str, query: dict[str, list[str]],
+                content: bytes, *, cut: bool) -> None:  # fmt: skip
+        """Put a file, whole or in parts, or remove one; `cut` forgets what came."""
+        if cut:
+            request.close_connection = True
+            return request.connection.shutdown(socket.SHUT_RDWR)
+        if "delete" in query:
+            keys = [unescape(key) for key in re.findall("<Key>(.*?)</Key>", content.decode())]
+            gone = (f"<Deleted><Key>{escape(key)}</Key></Deleted>" for key in keys)
+            for key in keys:
+                self.files.pop(key, None)
+            body = f"<DeleteResult>{''.join(gone)}</DeleteResult>"
+            return self._send(request, 200, body.encode())
+        upload = query.get("uploadId", [""])[0]
+        if "uploads" in query:
+            upload = f"upload-{len(self.requests)}"
+            body = f"<InitiateMultipartUploadResult><UploadId>{upload}</UploadId>"
+            return self._send(request, 200, f"{body}</InitiateMultipartUploadResult>".encode())
+        if request.command == "PUT" and upload:
+            self._parts.setdefault(upload, {})[int(query["partNumber"][0])] = content
+            return self._send(request, 200, b"", {"ETag": _etag(content)})
+        if upload:
+            parts = self._parts.pop(upload)
+            content = b"".join(parts[number] for number in sorted(parts))
+        self.files[key] = content
+        answer = f"<CompleteMultipartUploadResult><ETag>{escape(_etag(content))}</ETag>"
+        body = f"{answer}</CompleteMultipartUploadResult>".encode() if upload else b""
+        self._send(request, 200, body, {"ETag": _etag(content)})
 
     def _send(self, request: BaseHTTPRequestHandler, status: int, content: bytes,
               headers: dict[str, str] | None = None, *, cut: bool = False) -> None:  # fmt: skip

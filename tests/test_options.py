@@ -12,15 +12,17 @@ from penstock.pipeline.build import (
     build_device_transforms,
     build_loader,
     build_loggers,
-    build_model,
-    build_optimizer,
-    build_scheduler,
     build_settings,
-    build_task,
 )
 from penstock.pipeline.config.combinations import task_field
 from penstock.pipeline.config.composition import compose, composer_for
 from penstock.pipeline.config.places import CHOSEN_BY
+from penstock.pipeline.learning.building import (
+    build_model,
+    build_optimizer,
+    build_scheduler,
+    build_task,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -44,6 +46,11 @@ REQUIRED = {
     ("dataset/source", "jsonl"): ["dataset=stream"],
     ("dataset/source", "webdataset"): ["dataset=stream"],
     ("dataset/source", "sql"): ["dataset=stream", "dataset.source.url=env:DATABASE_URL"],
+    ("dataset/source", "kafka"): ["dataset=stream", "dataset.source.topic=photos"],
+    ("dataset/source", "rabbitmq"): [
+        "dataset=stream",
+        "dataset.source.queue=photos",
+    ],
     ("dataset", "image_files"): ["dataset.storage.paths=[photo.jpg]"],
     ("dataset", "sql"): ["dataset.storage.url=env:DATABASE_URL"],
     ("dataset/storage", "sql"): ["dataset.storage.url=env:DATABASE_URL"],
@@ -97,8 +104,11 @@ NOT_BUILT = {
     ("dataset", "image_files"): "has no labels",
     ("dataset", "sql"): "has its own data",
     ("dataset/source", "sql"): "has its own data",
+    ("dataset/source", "kafka"): "has its own data",
+    ("dataset/source", "rabbitmq"): "has its own data",
     ("dataset/storage", "sql"): "has its own data",
     ("experiment", "database"): "has its own data",
+    ("experiment", "kafka"): "has its own data",
     ("dataset/storage", "image_files"): "has no labels",
     ("dataset/annotations", "voc"): "the demo set has no XML",
     ("dataset/decode", "array"): "is for what is no image",

@@ -108,8 +108,13 @@ class ShardStorage(IndexedStorage):
 
     @property
     def capabilities(self) -> StorageCapabilities:
-        """It gives columns."""
-        return StorageCapabilities(columns=self)
+        """It gives columns; its shards are files."""
+        return StorageCapabilities(columns=self, shards=self._firsts)
+
+    def _firsts(self) -> NDArray[np.int64]:
+        len(self.index)
+        counts = [shard.count for shard in self._shards]
+        return np.unique(np.cumsum([0, *counts[:-1]]))
 
     def take(
         self,

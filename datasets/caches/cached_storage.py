@@ -15,6 +15,7 @@ from penstock.core.contracts import (
     Decoder,
     DecoderCapabilities,
     Index,
+    Ranks,
     Storage,
     StorageCapabilities,
     capabilities_of,
@@ -35,6 +36,10 @@ class Store(Protocol):
         """Whether another entry may be admitted."""
 
     @property
+    def room_bytes(self) -> int:
+        """Bytes that entries may take in all."""
+
+    @property
     def damaged(self) -> int:
         """Number of entries that this process found damaged, and dropped."""
 
@@ -47,6 +52,10 @@ class Store(Protocol):
 
 class CachedStorage:
     """Records of a storage, from a store where that has them.
+
+    Nothing is evicted: where each record is used once an epoch, any part that is kept hits most.
+    Where uses are uneven, and a sampler knows them, those are kept that will be used most, as many
+    as have room by the size of those before.
 
     Bad records are not kept, nor what cannot be packed. Records are what the storage gives, but
     for an image that was decoded to be kept.
@@ -62,6 +71,8 @@ class CachedStorage:
         self.store = store
         self._prepare = prepare
         self._has_warned = False
+        self._ranks: Ranks | None = None
+        self._kept = self._kept_bytes = 0
 
     def __str__(self) -> str:
         return str(self.base)
@@ -77,8 +88,20 @@ class CachedStorage:
     @property
     def capabilities(self) -> StorageCapabilities:
         """It gives the storage's columns, which are not kept: they are one copy as it is."""
-        columns = capabilities_of(self.base, StorageCapabilities).columns
-        return StorageCapabilities(columns=columns, wraps=self.base)
+        base = capabilities_of(self.base, StorageCapabilities)
+        return StorageCapabilities(
+            columns=base.columns, shards=base.shards, keep_most_used=self._keep, wraps=self.base
+        )
+
+    def _keep(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+
+    def _admits(self, index: int) -> bool:
+        """Whether a record is among those that are used most, of which so many have room."""
+        if self._ranks is None or not self._kept:
+            return self.store.wants_more
+        most = self.store.room_bytes * self._kept / self._kept_bytes
+        return self.store.wants_more and bool(self._ranks.array[index] < most)
 
     def fingerprint(self) -> str:
         """The storage's."""
@@ -100,12 +123,16 @@ class CachedStorage:
         kept = []
         read: Sequence[Any] = self.base.read(indices[missed]) if missed else []
         for number, record in zip(missed, read, strict=True):
-            if isinstance(record, Record) and store.wants_more:
+            if isinstance(record, Record) and self._admits(record.index):
                 start = time.perf_counter()
                 record = self._prepare(record) if self._prepare is not None else record
                 decode_s += time.perf_counter() - start
                 if (entry := self._packed(record)) is not None:
                     kept.append((record.index, entry))
+                    # Threads that meet may lose one: what is wanted is the mean.
+                    self._kept, self._kept_bytes = (
+                        self._kept + 1, self._kept_bytes + entry.size_bytes,
+                    )  # fmt: skip
             found[number] = record
         if kept:
             store.put_all(kept)

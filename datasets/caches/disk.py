@@ -1,4 +1,4 @@
-"""Records kept on a disk of this machine, from run to run, in an SQLite file for each data set."""
+"""Records kept on a disk of this machine, from run to run, in a file for each data set."""
 
 from __future__ import annotations
 
@@ -8,57 +8,35 @@ import hashlib
 import json
 import logging
 import os
-import sqlite3
-import weakref
+import struct
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from penstock.core.contracts import StorageCapabilities, capabilities_of
 from penstock.core.files import is_at, machine_folder
-from penstock.core.locks import ForkGate
-from penstock.core.record_codec import Entry
+from penstock.core.record_codec import Buffer, Entry
 from penstock.core.registry import register
 from penstock.datasets.caches.cached_storage import CachedStorage, WholeImages
 from penstock.datasets.caches.limits import parse_bytes
 from penstock.datasets.records.index import Index
+from penstock.datasets.records.indexed_storage import IndexedStorage
 
 if TYPE_CHECKING:
     from penstock.core.contracts import Decoder, Storage
 
 _log = logging.getLogger(__name__)
-T = TypeVar("T")
 
-_FORMAT = 2
+_FORMAT = 3
 _LEAST_BYTES = 1_000_000
-_PAGE_BYTES = 1 << 14
-_BUSY_S = 2.0
-_TRANSACTION_BYTES = 1 << 21
-_ENDING, _LOG_ENDING, _LOCK_ENDING = ".sqlite", ".sqlite-wal", ".sqlite.lock"
-_TABLE = """CREATE TABLE IF NOT EXISTS entries
-(record INTEGER PRIMARY KEY, checksum INTEGER, payload BLOB)"""
-_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-# No such table, too: the file is empty. Of other trouble, a new file would have as much.
-_DAMAGED = (
-    sqlite3.SQLITE_CORRUPT,
-    sqlite3.SQLITE_NOTADB,
-    sqlite3.SQLITE_ERROR,
-    sqlite3.SQLITE_IOERR_SHORT_READ,
-)
-_FORKS = ForkGate(most_s=10)
-_stores: weakref.WeakSet[DiskStore] = weakref.WeakSet()
-# Connections that a child inherits: never used, and never closed, which would touch the file.
-_INHERITED: list[Any] = []
-
-
-def _inherit() -> None:
-    for store in _stores:
-        _INHERITED.append(store.idle)
-        store.idle = []
-
-
-os.register_at_fork(after_in_child=_inherit)
+_ENDING, _LOCK_ENDING = ".records", ".records.lock"
+_MARK = b"penstock records"
+_PLACE = struct.Struct("<Q")
+_HEAD = struct.Struct("<QQ")  # size, checksum
+_FAR = 1 << 62
+_MOST_BYTES = 1 << 30
+_MOST_PARTS = 1000  # which a system writes at once
 
 
 @register("cache", "disk")
@@ -100,7 +78,9 @@ def open_disk_cache(
             f"{_LEAST_BYTES:,} bytes at least; allow more"
         )
     folder = Path(path).expanduser().absolute() if path is not None else machine_folder("records")
-    store = DiskStore(folder, name=_name(storage, prepare), max_bytes=size_bytes)
+    store = DiskStore(
+        folder, name=_name(storage, prepare), count=len(storage), max_bytes=size_bytes
+    )
     return CachedStorage(storage, store, prepare=prepare)
 
 
@@ -119,43 +99,51 @@ def _name(storage: Storage, prepare: WholeImages | None) -> str:
 
 
 def _notes(storage: Storage | None) -> list[Any]:
-    """Collect what the indexes of a storage and of what it wraps note, such as times of files."""
-    notes = []
+    """Collect what a storage and what it wraps note: times of files, and where images lie."""
+    notes: list[Any] = []
     while storage is not None:
         notes.append(storage.index.metadata if isinstance(storage.index, Index) else None)
+        notes.append(storage.image_place() if isinstance(storage, IndexedStorage) else None)
         storage = capabilities_of(storage, StorageCapabilities).wraps
     return notes
 
 
 class DiskStore:
-    """Entries of a data set in an SQLite file with a write-ahead log, for several processes.
+    """Entries of a data set in a file, for several processes: a table of places, and the entries.
 
-    Every entry has a checksum, over its record's number too. A file that SQLite finds damaged is
-    deleted, and the process goes on without a cache. Nothing is evicted from it: see
+    An entry is appended, which the system does for one writer at a time, and then its place, eight
+    bytes by record number, is written, which is what readers look at. So nobody waits for a lock,
+    a reader sees all of an entry or nothing, and a process that is killed leaves a hole. Every
+    entry has a checksum, over its record's number and size too. Nothing is evicted: see
     `datasets.caches.ram.KeepStore`.
 
     Args:
         folder: Where it lies; made if it is not there.
         name: Names its file.
+        count: Number of records.
         max_bytes: Of all caches in the folder.
 
     Attributes:
         damaged: Entries that this process found to be damaged, and dropped.
-        idle: Connections that no thread uses.
         wants_more: Whether another entry may be admitted.
 
     Raises:
-        ValueError: The folder cannot be used.
+        ValueError: The folder cannot be used, or the table alone is larger than the limit.
     """
 
-    def __init__(self, folder: Path, *, name: str, max_bytes: int) -> None:
+    def __init__(self, folder: Path, *, name: str, count: int, max_bytes: int) -> None:
         self.path = folder / f"{name}{_ENDING}"
+        self._count = count
         self._max_bytes = max_bytes
+        self._start = _PLACE.size * count + len(_MARK)
+        if self._start > max_bytes:
+            raise ValueError(
+                f"dataset.cache.max_bytes: {max_bytes:,} bytes, but the table of {count:,} records "
+                f"takes {self._start:,} of them; allow more"
+            )
         self.damaged = 0
         self.wants_more = True
-        self.idle: list[sqlite3.Connection] = []
-        self._is_gone = False
-        _stores.add(self)
+        self._file: IO[bytes] | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._in_use: IO[bytes] | None = _held(self.path.with_suffix(_LOCK_ENDING))
@@ -165,101 +153,94 @@ class DiskStore:
                 f"give a folder on a disk of this machine"
             ) from error
 
+    @property
+    def room_bytes(self) -> int:
+        """Bytes that entries may take in all."""
+        return self._max_bytes - self._start
+
     def close(self) -> None:
         """Close the file, which others may remove then; it is opened again when it is needed."""
-        while self.idle:
-            self.idle.pop().close()
-        if self._in_use is not None:
-            self._in_use.close()
-            self._in_use = None
+        self._file = self._in_use = None
 
     def get_all(self, indices: Sequence[int]) -> list[bytes | None]:
         """The entries of records; None where there is none."""
-
-        def read(connection: sqlite3.Connection) -> list[bytes | None]:
-            entries: list[bytes | None] = []
-            for index in indices:
-                row = connection.execute(
-                    "SELECT checksum, payload FROM entries WHERE record = ?", (index,)
-                ).fetchone()
-                entry = None
-                if row is not None:
-                    checksum, entry = row
-                    if type(entry) is not bytes or _checksum(index, entry) != checksum:
-                        entry = None
-                        connection.execute("DELETE FROM entries WHERE record = ?", (index,))
-                        self._count_damage(f"a damaged entry (record {index}) was dropped")
-                entries.append(entry)
-            return entries
-
-        return self._run(read) or [None] * len(indices)
+        try:
+            file = self._open()
+            return [self._read(file.fileno(), index) for index in indices]
+        except OSError as error:
+            self._admit_no_more(error)
+            return [None] * len(indices)
 
     def put_all(self, entries: Sequence[tuple[int, Entry]]) -> None:
-        """Keep entries, as far as there is room, several in a transaction."""
-        rows: list[tuple[int, int, bytes]] = []
-        size_bytes = 0
+        """Keep entries, as far as there is room."""
+        try:
+            if self._has_room(sum(_HEAD.size + entry.size_bytes for _, entry in entries)):
+                self._append(entries)
+        except OSError as error:
+            self._admit_no_more(error)
 
-        def write(connection: sqlite3.Connection) -> None:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                if self.wants_more and self._has_room(size_bytes):
-                    connection.executemany("INSERT OR IGNORE INTO entries VALUES (?, ?, ?)", rows)
-                connection.execute("COMMIT")
-            except sqlite3.Error:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-
-        at_once = min(_TRANSACTION_BYTES, self._max_bytes // 32)
-        for number, (index, entry) in enumerate(entries, 1):
-            payload = b"".join(entry.parts)
-            rows.append((index, _checksum(index, payload), payload))
-            size_bytes += entry.size_bytes
-            if size_bytes >= at_once or number == len(entries):
-                self._run(write)
-                rows, size_bytes = [], 0
-
-    def _run(self, work: Callable[[sqlite3.Connection], T]) -> T | None:
-        """Work with a connection that no other thread uses; None where the file fails."""
-        if self._is_gone:
+    def _read(self, descriptor: int, index: int) -> bytes | None:
+        place = os.pread(descriptor, _PLACE.size, _PLACE.size * index)
+        if len(place) < _PLACE.size or not (at := _PLACE.unpack(place)[0]):
             return None
-        connection = None
-        with _FORKS.kept_off():
-            try:
-                connection = self._connection()
-                result = work(connection)
-            except (sqlite3.Error, OSError) as error:
-                if connection is not None:
-                    connection.close()
-                self._handle(error)
-                return None
-            self.idle.append(connection)
-        return result
+        head = os.pread(descriptor, _HEAD.size, at) if at < _FAR else b""
+        if len(head) == _HEAD.size:
+            size_bytes, checksum = _HEAD.unpack(head)
+            if size_bytes <= os.fstat(descriptor).st_size - at - _HEAD.size:
+                payload = os.pread(descriptor, size_bytes, at + _HEAD.size)
+                if _checksum(index, size_bytes, [payload]) == checksum:
+                    return payload
+        os.pwrite(descriptor, bytes(_PLACE.size), _PLACE.size * index)
+        self._count_damage(f"a damaged entry (record {index}) was dropped")
+        return None
 
-    def _connection(self) -> sqlite3.Connection:
-        with contextlib.suppress(IndexError):  # none is idle
-            return self.idle.pop()
-        if self._in_use is None or not self.path.parent.exists():
+    def _append(self, entries: Sequence[tuple[int, Entry]]) -> None:
+        file = self._open()
+        if not is_at(self.path, file.fileno()):  # somebody has removed it
+            self.close()
+            file = self._open()
+        # An open file of our own, whose position is the end of what we wrote, and of no other.
+        end = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+        try:
+            for index, entry in dict(entries).items():
+                place = os.pread(file.fileno(), _PLACE.size, _PLACE.size * index)
+                if any(place) or entry.size_bytes > _MOST_BYTES:
+                    continue  # another process had the same miss, or one call cannot write it
+                parts = entry.parts
+                if len(parts) >= _MOST_PARTS:
+                    parts = [b"".join(parts)]
+                size_bytes = entry.size_bytes
+                head = _HEAD.pack(size_bytes, _checksum(index, size_bytes, parts))
+                written = os.writev(end, [head, *parts])
+                if written == _HEAD.size + size_bytes:  # else there is no room, says the next
+                    at = os.lseek(end, 0, os.SEEK_CUR) - written
+                    os.pwrite(file.fileno(), _PLACE.pack(at), _PLACE.size * index)
+        finally:
+            os.close(end)
+
+    def _open(self) -> IO[bytes]:
+        """The file, made if it is not there."""
+        while (file := self._file) is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._in_use = _held(self.path.with_suffix(_LOCK_ENDING))
-        return _connect(self.path, log_bytes=min(self._max_bytes // 64, 1 << 24))
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            file = open(descriptor, "r+b", buffering=0)
+            at = self._start - len(_MARK)
+            if os.fstat(descriptor).st_size < self._start:
+                os.pwrite(descriptor, _MARK, at)  # whoever else makes it writes the same
+            elif os.pread(descriptor, len(_MARK), at) != _MARK:
+                self._count_damage(f"{self.path.name} is damaged and deleted")
+                self.path.unlink(missing_ok=True)
+                continue
+            self._file = file
+        return file
 
-    def _handle(self, error: Exception) -> None:
-        """Go on without the file, or with no more in it, as an error demands."""
-        # The lower byte is the primary code (sqlite.org, Result and Error Codes, 2).
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
-        if code & 0xFF in _BUSY:
-            return  # another process writes for long: a miss, and no more
-        if isinstance(error, sqlite3.Error) and {code, code & 0xFF} & {*_DAMAGED}:
-            self._is_gone, self.wants_more = True, False
-            self._count_damage(f"{self.path.name} is damaged ({error}) and deleted")
-            with contextlib.suppress(OSError):
-                _remove(self.path)
-        elif self.wants_more:
+    def _admit_no_more(self, error: OSError) -> None:
+        if self.wants_more:
             self.wants_more = False
             _log.warning(
                 "cache %s: nothing more is admitted (%s); what it holds is still used",
-                self.path.parent, getattr(error, "strerror", error),
+                self.path.parent, error.strerror,
             )  # fmt: skip
 
     def _count_damage(self, what: str) -> None:
@@ -273,12 +254,8 @@ class DiskStore:
     def _has_room(self, size_bytes: int) -> bool:
         """Whether so much more can be written; caches that nobody uses make room."""
         while True:
-            # What is in a log comes into its database too, before the log is begun anew.
-            total = sum(
-                _size(path) * (2 if path.name.endswith(_LOG_ENDING) else 1)
-                for path in self.path.parent.glob(f"*{_ENDING}*")
-            )
-            if total + 2 * size_bytes + 4 * _PAGE_BYTES <= self._max_bytes:
+            total = sum(_size(path) for path in self.path.parent.glob(f"*{_ENDING}"))
+            if max(total, self._start) + size_bytes <= self._max_bytes:
                 return True
             if not self._remove_oldest():
                 self.wants_more = False
@@ -289,33 +266,17 @@ class DiskStore:
         for lock in sorted(self.path.parent.glob(f"*{_LOCK_ENDING}"), key=_opened):
             with contextlib.suppress(OSError), open(lock, "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _remove(lock.with_suffix(""))
+                lock.with_suffix("").unlink(missing_ok=True)
                 lock.unlink()
                 return True
         return False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _opened_again, (self.path.parent, self.path.stem, self._max_bytes)
+        return _opened_again, (self.path.parent, self.path.stem, self._count, self._max_bytes)
 
 
-def _connect(path: Path, *, log_bytes: int) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
-    )
-    for statement in (
-        f"PRAGMA page_size = {_PAGE_BYTES}",
-        "PRAGMA journal_mode = WAL",
-        "PRAGMA synchronous = OFF",  # damage is found, and all of it can be had again
-        f"PRAGMA wal_autocheckpoint = {max(1, log_bytes // _PAGE_BYTES)}",
-        f"PRAGMA journal_size_limit = {log_bytes}",
-        _TABLE,
-    ):
-        connection.execute(statement).fetchall()
-    return connection
-
-
-def _opened_again(folder: Path, name: str, max_bytes: int) -> DiskStore:
-    return DiskStore(folder, name=name, max_bytes=max_bytes)
+def _opened_again(folder: Path, name: str, count: int, max_bytes: int) -> DiskStore:
+    return DiskStore(folder, name=name, count=count, max_bytes=max_bytes)
 
 
 def _held(path: Path) -> IO[bytes]:
@@ -335,14 +296,11 @@ def _held(path: Path) -> IO[bytes]:
         file.close()
 
 
-def _checksum(index: int, payload: bytes) -> int:
-    return zlib.crc32(payload, index & 0xFFFFFFFF)
-
-
-def _remove(path: Path) -> None:
-    """Remove a database with its log, the log first: it must not be taken for another one's."""
-    for ending in ("-wal", "-shm", ""):
-        path.with_name(path.name + ending).unlink(missing_ok=True)
+def _checksum(index: int, size_bytes: int, parts: Sequence[Buffer]) -> int:
+    checksum = zlib.crc32(_HEAD.pack(index, size_bytes))  # so that zeros are no entry
+    for part in parts:
+        checksum = zlib.crc32(part, checksum)
+    return checksum
 
 
 def _size(path: Path) -> int:

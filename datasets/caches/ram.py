@@ -43,7 +43,6 @@ def open_ram_cache(
     keys: Mapping[str, str | None] | None = None,
     max_bytes: int | str = "40%",
     what: Literal["encoded", "decoded"] = "encoded",
-    policy: Literal["keep", "lru", "adaptive"] = "keep",
 ) -> Storage:
     """Records in memory, one copy for all workers of a loader.
 
@@ -58,16 +57,12 @@ def open_ram_cache(
             to this process now, such as 40%. It is taken as records come.
         what: ``encoded`` keeps records as they are read, ``decoded`` the pixels of whole images,
             which take about five times the memory of JPEG files.
-        policy: ``keep`` admits until it is full, and evicts nothing; see `KeepStore`. ``lru`` and
-            ``adaptive`` are other names of it.
 
     Raises:
         ValueError: A value is wrong.
     """
     if what not in ("encoded", "decoded"):
         raise ValueError(f"dataset.cache.what: {what!r} given, expected encoded or decoded")
-    if policy not in ("keep", "lru", "adaptive"):
-        raise ValueError(f"dataset.cache.policy: {policy!r} given, expected keep, lru or adaptive")
     prepare = WholeImages(decode, keys) if what == "decoded" else None
     size_bytes = memory_limit(max_bytes)
     columns = capabilities_of(storage, StorageCapabilities).columns
@@ -102,8 +97,7 @@ class KeepStore:
     likely to come soon than anything else. Evicting for a newcomer then gives a certain hit for an
     equally likely one, and costs a write: a cache of half of the data that keeps what it has hits
     half of the time, one that evicts what was used longest ago 15 % of the time (1/2 - ln(2)/2).
-    Where records are drawn by weight, both hit alike: the first different ones that come and the
-    last different ones that came are drawn in the same way, and the heavy ones are among them.
+    Where records are drawn by weight, `CachedStorage` brings those alone that are drawn most.
 
     Places are taken under a lock; entries are written without it, and then published by one store
     of eight bytes, which is what readers look at. So a reader sees all of an entry or nothing. A
@@ -141,6 +135,11 @@ class KeepStore:
     def used_bytes(self) -> int:
         """Memory that is taken, the table included."""
         return int(self._words[_END])
+
+    @property
+    def room_bytes(self) -> int:
+        """Memory that entries may take in all."""
+        return len(self._area.memory) - _aligned(_PAGE + 8 * self._count)
 
     @property
     def wants_more(self) -> bool:

@@ -54,6 +54,11 @@ class RowGroups:
         self._ends = np.cumsum(np.array(flat, np.int64))
         self._file_ends = np.cumsum(np.array([len(file) for file in counts], np.int64))
 
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """The first row of each group that has any, int64 [n]."""
+        return np.unique(np.append(0, self._ends[:-1]))
+
     def __len__(self) -> int:
         """Number of rows."""
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -80,7 +85,7 @@ class RowGroups:
 
 def has_columns(schema: Any, roles: Roles) -> bool:
     """Whether all fields of a table are numbers and texts, and in every record."""
-    if roles.images or roles.kinds:
+    if roles.images or roles.kinds or roles.paths:
         return False
     return all(is_text(kind) or kind in _numbers() for kind in _types(schema, roles))
 

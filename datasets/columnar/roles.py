@@ -34,6 +34,7 @@ class Roles:
         class_names: Class names by number, where the schema says them.
         key: The column of keys, or None.
         kinds: What the columns of a packed table hold, by name; empty for a table of others.
+        paths: The column of the field ``image`` where it holds the paths of files, or None.
     """
 
     fields: dict[str, str]
@@ -42,6 +43,7 @@ class Roles:
     class_names: tuple[str, ...] | None
     key: str | None
     kinds: dict[str, str] = field(default_factory=dict)
+    paths: str | None = None
 
     @property
     def leaves(self) -> list[str]:
@@ -62,10 +64,11 @@ def find_roles(
 
     Args:
         schema: A ``pyarrow.Schema``.
-        image_column: The image; None: ``image``, or the only column of images.
+        image_column: The image, or the path of its file; None: ``image``, or the only column of
+            images.
         label_column: The labels; None: ``label``, or the only one that the hub's metadata calls
             class labels, if these are whole numbers or text.
-        key_column: The keys; None: ``key``, if there is one.
+        key_column: The keys; None: ``key``, if there is one, else the paths of images.
         columns: The columns that are read at all; None: all.
         where: The storage, for messages.
 
@@ -92,10 +95,11 @@ def find_roles(
             )
     images = frozenset(name for name in names if _is_image(schema.field(name).type))
     image = image_column or _only(names, images, preferred="image")
-    if image is not None and not _holds_bytes(schema.field(image).type, image in images):
+    paths = image if image and not kinds and is_text(_plain(schema.field(image).type)) else None
+    if image is not None and not (paths or _holds_bytes(schema.field(image).type, image in images)):
         raise ValueError(
-            f"{where}: column {image!r} is {schema.field(image).type}, expected an image's bytes "
-            f"or pixels; name another image_column, or leave it out of columns"
+            f"{where}: column {image!r} is {schema.field(image).type}, expected an image's bytes, "
+            f"pixels or path; name another image_column, or leave it out of columns"
         )
     marked = {name for name in names if features.get(name, {}).get("_type") == "ClassLabel"}
     label = label_column or _only(names, marked, preferred="label")
@@ -106,7 +110,8 @@ def find_roles(
                 f"numbers or text"
             )
         label = None
-    fields = {name: name for name in names if name not in (label, key_column)}
+    key_column = key_column or paths
+    fields = {name: name for name in names if name == paths or name not in (label, key_column)}
     if image is not None and image != "image":
         if "image" in fields:
             raise ValueError(
@@ -122,7 +127,7 @@ def find_roles(
             )
     class_names = features.get(label, {}).get("names") if label in marked else None
     return Roles(fields, images, label, None if class_names is None else tuple(class_names),
-                 key_column, kinds)  # fmt: skip
+                 key_column, kinds, paths)  # fmt: skip
 
 
 def packed_kinds(schema: Any) -> dict[str, str]:
@@ -182,10 +187,15 @@ def _holds_bytes(kind: Any, is_struct: bool) -> bool:
 def _is_label(kind: Any) -> bool:
     import pyarrow as pa
 
-    types = pa.types
-    if types.is_dictionary(kind):
-        kind = kind.value_type
-    return bool(types.is_integer(kind) or types.is_boolean(kind) or is_text(kind))
+    kind = _plain(kind)
+    return bool(pa.types.is_integer(kind) or pa.types.is_boolean(kind) or is_text(kind))
+
+
+def _plain(kind: Any) -> Any:
+    """The type of the values that a dictionary of them has."""
+    import pyarrow as pa
+
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def find_lengths(schema: Any, roles: Roles, asked: str | None, *, where: str) -> str | None:

@@ -14,9 +14,17 @@ from penstock.core.contracts import StorageCapabilities
 from penstock.core.sample import BadRecord, Record
 from penstock.datasets.columnar.groups import ArrowColumns, Group, RowGroups, has_columns
 from penstock.datasets.columnar.roles import Roles, find_lengths, find_roles, row_lengths
+from penstock.datasets.columnar.rows import image_bytes
 from penstock.datasets.columnar.values import DamagedFile, Row, key_texts, label_ids, read_rows
-from penstock.datasets.files.access import EndOfFile, MissingFile, OpenFiles, absolute_path
-from penstock.datasets.files.data_files import DataFiles, find_data_files
+from penstock.datasets.files.access import (
+    EndOfFile,
+    MissingFile,
+    OpenFiles,
+    absolute_path,
+    is_url,
+)
+from penstock.datasets.files.clients import side_by_side
+from penstock.datasets.files.data_files import DataFiles, find_data_files, refuse_escape
 from penstock.datasets.files.group_cache import GroupCache
 from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage
@@ -59,7 +67,8 @@ class TableStorage(IndexedStorage):
 
     endings: ClassVar[tuple[str, ...]]
     group_name: ClassVar[str]
-    reading_arguments = ("cache_bytes",)
+    reading_arguments = ("cache_bytes", "root", "follow_symlinks")
+    index_version = 2
     asked_for = "batch"
     _files: DataFiles
     _groups: RowGroups
@@ -74,6 +83,8 @@ class TableStorage(IndexedStorage):
         key_column: str | None = None,
         length_column: str | None = None,
         columns: list[str] | None = None,
+        root: str | None = None,
+        follow_symlinks: bool = False,
         classes: list[str] | None = None,
         cache_bytes: Annotated[int, Ge(0)] = 128 << 20,
     ) -> None:
@@ -83,14 +94,21 @@ class TableStorage(IndexedStorage):
         self.key_column = key_column
         self.length_column = length_column
         self.columns = None if columns is None else tuple(columns)
+        self.root = None if root is None else absolute_path(root)
+        self.follow_symlinks = follow_symlinks
         self.classes = None if classes is None else tuple(classes)
         self.cache_bytes = cache_bytes
+
+    @property
+    def marks_records(self) -> bool:  # type: ignore[override]
+        """Whether its own files hold all of its records: images may be files of their own."""
+        return bool(len(self.index)) and self._roles.paths is None
 
     @property
     def fields(self) -> tuple[str, ...]:
         """Names of the fields of every record; none where some may lack some, or are images."""
         label = ("label",) if "label" in self.index.columns else ()
-        if self._roles.images or self._roles.kinds:
+        if self._roles.images or self._roles.kinds or self._roles.paths:
             return ()
         return (*self._roles.fields.values(), *label)
 
@@ -106,12 +124,38 @@ class TableStorage(IndexedStorage):
         for group in self._groups.wanted(self.index.rows(indices)):
             for place, row in zip(group.places.tolist(), opened.read(group), strict=True):
                 found[place] = row
+        if self._roles.paths is not None:
+            each = side_by_side if is_url(self._image_root) else map
+            found = list(each(self._with_image, found))
         return self.records(indices, found)
 
     @property
+    def _image_root(self) -> str:
+        return self.root or self._files.root
+
+    def _with_image(self, row: Row) -> Row:
+        """The fields of a row with its image in place of the path, or why that cannot be had."""
+        if isinstance(row, str):
+            return row
+        try:
+            image = image_bytes(
+                row["image"],
+                self._image_root,
+                follow_symlinks=self.follow_symlinks,
+                max_bytes=self.max_record_bytes,
+            )
+        except (ValueError, MissingFile) as error:
+            return str(error)
+        return {**row, "image": image}
+
+    @property
     def capabilities(self) -> StorageCapabilities:
-        """It gives columns."""
-        return StorageCapabilities(columns=self)
+        """It gives columns; its shards are groups of rows."""
+        return StorageCapabilities(columns=self, shards=self._group_starts)
+
+    def _group_starts(self) -> NDArray[np.int64]:
+        len(self.index)
+        return self._groups.starts
 
     def take(
         self,
@@ -148,8 +192,9 @@ class TableStorage(IndexedStorage):
 
     def learn(self, metadata: dict[str, Any]) -> None:
         """Keep where the rows lie in the files, and what the columns become."""
-        fields, images, kinds = (metadata[name] for name in ("fields", "images", "kinds"))
-        self._roles = Roles(fields, frozenset(images), None, None, None, kinds)
+        names = ("fields", "images", "kinds", "paths")
+        fields, images, kinds, paths = (metadata[name] for name in names)
+        self._roles = Roles(fields, frozenset(images), None, None, None, kinds, paths)
         self._groups = RowGroups(metadata["groups"])
 
     def open(self) -> _OpenTable:
@@ -180,7 +225,11 @@ class TableStorage(IndexedStorage):
                 length = find_lengths(file.schema, roles, self.length_column, where=where)
                 its_groups, its_sizes = file.groups()
                 labels += [] if roles.label is None else list(file.column(roles.label))
-                keys += [] if roles.key is None else list(file.column(roles.key))
+                its_keys = [] if roles.key is None else list(file.column(roles.key))
+                keys += its_keys
+                if roles.paths is not None:
+                    paths = its_keys if roles.paths == roles.key else file.column(roles.paths)
+                    _refuse_escapes(paths, self._image_root, where=where)
                 lengths += [] if length is None else map(row_lengths, file.column(length))
             except (DamagedFile, EndOfFile, MissingFile) as error:
                 raise ValueError(
@@ -214,8 +263,19 @@ class TableStorage(IndexedStorage):
                 "fields": roles.fields,
                 "images": sorted(roles.images),
                 "kinds": roles.kinds,
+                "paths": roles.paths,
             },
         }
+
+
+def _refuse_escapes(chunks: Iterable[Any], root: str, *, where: str) -> None:
+    """Raise ValueError if a path leads out of the folder of the images."""
+    names = (name for chunk in chunks for name in chunk.to_pylist())
+    for row, name in enumerate(names):
+        try:
+            refuse_escape(name or "", root)
+        except ValueError as error:
+            raise ValueError(f"{where}: record {row}: {error}") from None
 
 
 def _refuse_other_columns(schema: Any, first: Any, roles: Roles, *, where: str) -> None:

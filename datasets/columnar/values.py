@@ -158,6 +158,8 @@ def key_texts(column: Any, *, where: str) -> list[bytes]:
     import pyarrow as pa
 
     _refuse_nulls(column, "key", where=where)
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
     if pa.types.is_integer(column.type):
         keys = [b"%d" % value for value in column.to_pylist()]
     elif is_text(column.type):

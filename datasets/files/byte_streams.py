@@ -7,6 +7,7 @@ error and never an end.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import glob
 import gzip
@@ -34,6 +35,9 @@ STDIN = "-"
 _SOCKETS = ("tcp://", "unix:")
 _BUFFER_BYTES = 1 << 18
 _TICK_S = 0.2
+_CONNECT_S = 10.0
+_NOT_YET = (errno.ECONNREFUSED, errno.ENOENT)
+"""What is said of an address where nobody listens; somebody may be about to."""
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 PIPE = "pipe:"
@@ -258,13 +262,21 @@ def _connect(name: str, timeout_s: float) -> tuple[int, Any]:
         process = start_command(name)
         assert process.stdout is not None
         return process.stdout.fileno(), process
-    try:
-        connection = _connected(name, timeout_s)
-    except OSError as error:
-        said = error.strerror or "no answer"
-        raise StreamError(f"{name}: cannot be connected to: {said}") from error
-    connection.settimeout(None)
-    return connection.fileno(), connection
+    deadline = time.monotonic() + min(timeout_s, _CONNECT_S)
+    while True:
+        try:
+            connection = _connected(name, timeout_s)
+            connection.settimeout(None)
+            return connection.fileno(), connection
+        except OSError as error:
+            if error.errno not in _NOT_YET or time.monotonic() > deadline:
+                said = error.strerror or "no answer"
+                raise StreamError(
+                    f"{name}: cannot be connected to: {said}; start what sends, or correct "
+                    f"dataset.source.path"
+                ) from error
+        still_wanted()
+        time.sleep(_TICK_S)
 
 
 def _connected(name: str, timeout_s: float) -> socket.socket:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.datasets.files import remote
 from penstock.datasets.files.access import SharedFile, expand_braces, is_url
+from penstock.datasets.files.clients import Found
+from penstock.datasets.files.remote import RemoteFile, find_named
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ def scan_files(
     Raises:
         OSError: A folder cannot be read.
     """
-    wanted = frozenset(ending.lower().lstrip(".").encode() for ending in endings)
+    wanted = tuple(f".{ending.lower().lstrip('.')}".encode() for ending in endings)
     top = os.fsencode(root)
     found: list[tuple[bytes, int]] = []
     folders: list[tuple[str, int]] = []
@@ -105,11 +106,9 @@ def scan_files(
     )
 
 
-def scan_listing(
-    files: Iterable[remote.Found], *, endings: Collection[str], hidden: bool = False
-) -> Scan:
+def scan_listing(files: Iterable[Found], *, endings: Collection[str], hidden: bool = False) -> Scan:
     """Choose among the files that a server lists as `scan_files` does among those of a folder."""
-    wanted = frozenset(ending.lower().lstrip(".").encode() for ending in endings)
+    wanted = tuple(f".{ending.lower().lstrip('.')}".encode() for ending in endings)
     seen = [(os.fsencode(file.name), file.size_bytes) for file in files]
     if not hidden:
         seen = [(key, size) for key, size in seen if b"/." not in b"/" + key]
@@ -119,9 +118,8 @@ def scan_listing(
     return Scan([key for key, _ in found], sizes, folders=[], others=sorted(others[:3]))
 
 
-def _ends_in(name: bytes, wanted: frozenset[bytes]) -> bool:
-    stem, _, ending = name.rpartition(b".")
-    return ending.lower() in wanted and bool(stem)
+def _ends_in(name: bytes, wanted: tuple[bytes, ...]) -> bool:
+    return name.lower().endswith(wanted) and name.lower() not in wanted
 
 
 def _is_record(entry: os.DirEntry[bytes], follow_symlinks: bool) -> bool:
@@ -161,7 +159,7 @@ class DataFiles:
         if not is_url(self.root):
             return SharedFile(path, root=self.root)
         mark = self.marks[self.names.index(name)][1]
-        return remote.RemoteFile(path, root=self.root, mark=str(mark))
+        return RemoteFile(path, root=self.root, mark=str(mark))
 
     @property
     def paths(self) -> list[str]:
@@ -191,7 +189,7 @@ def find_data_files(path: str | Sequence[str], *, endings: Sequence[str], where:
     patterns = [path] if isinstance(path, str) else path
     if any(map(is_url, patterns)):
         named = [url for pattern in patterns for url in expand_braces(pattern)]
-        root, files = remote.find_named(named, endings=endings, where=where)
+        root, files = find_named(named, endings=endings, where=where)
         return DataFiles(root, tuple(files), tuple(files.values()))
     found: dict[str, None] = {}
     roots = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 _CHUNK_ITEMS = 16
@@ -35,29 +36,28 @@ class ReadingThread(threading.Thread):
         super().__init__(name="penstock-stream", daemon=True)
         self.ready: queue.Queue[list[Any] | _End] = queue.Queue(_CHUNKS)
         self._begin = read
+        self._chunk: list[Any] = []
         self._stop_asked = threading.Event()
 
     def run(self) -> None:
         """Fill the queue; what was read before an error comes before the error."""
-        chunk: list[Any] = []
         try:
             items = self._begin()
             try:
                 for item in items:
-                    chunk.append(item)
+                    self._chunk.append(item)
                     # One that the consumer waits for is handed over at once.
-                    if len(chunk) >= _CHUNK_ITEMS or self.ready.empty():
-                        self._put(chunk)
-                        chunk = []
+                    if len(self._chunk) >= _CHUNK_ITEMS or self.ready.empty():
+                        self._hand_over()
             finally:
                 items.close()  # type: ignore[attr-defined]
-            self._put(chunk)
+            self._hand_over()
             self._put(_End())
         except NoLongerWanted:
             return
         except BaseException as error:
-            if not self._stop_asked.is_set():
-                self._put(chunk)
+            with suppress(NoLongerWanted):
+                self._hand_over()
                 self._put(_End(error))
 
     def end(self) -> None:
@@ -69,6 +69,16 @@ class ReadingThread(threading.Thread):
         """Raise `NoLongerWanted` if the thread was asked to end."""
         if self._stop_asked.is_set():
             raise NoLongerWanted
+
+    def wait(self) -> None:
+        """Hand over what was read, if the consumer waits for it too, and `check`."""
+        self.check()
+        if self._chunk and self.ready.empty():
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        chunk, self._chunk = self._chunk, []
+        self._put(chunk)
 
     def _put(self, item: list[Any] | _End) -> None:
         while True:
@@ -106,4 +116,4 @@ def still_wanted() -> None:
     """Raise `NoLongerWanted` in a reading thread whose consumer has gone; to be called in waits."""
     thread = threading.current_thread()
     if isinstance(thread, ReadingThread):
-        thread.check()
+        thread.wait()

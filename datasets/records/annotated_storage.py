@@ -66,9 +66,9 @@ class AnnotatedStorage:
 
     @property
     def capabilities(self) -> StorageCapabilities:
-        """It knows the memory of its records where the storage does; it gives no columns."""
-        held_bytes = capabilities_of(self.base, StorageCapabilities).held_bytes
-        return StorageCapabilities(held_bytes=held_bytes, wraps=self.base)
+        """Those of the storage, but that it gives no columns."""
+        base = capabilities_of(self.base, StorageCapabilities)
+        return StorageCapabilities(held_bytes=base.held_bytes, shards=base.shards, wraps=self.base)
 
     def _joined(self, index: Index | MemoryIndex) -> Index:
         digest = hashlib.blake2b(index.fingerprint().encode(), digest_size=16)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from penstock.core.sample import MAX_RECORD_BYTES, BadRecord, Record, too_large
 from penstock.core.stage_times import CountedRecords
 from penstock.datasets.files.access import is_url
-from penstock.datasets.files.remote import side_by_side, traffic
+from penstock.datasets.files.clients import side_by_side, traffic
 from penstock.datasets.records.index import Index, IndexContent, cached_index, write_index
 
 
@@ -189,6 +189,10 @@ class IndexedStorage(ABC):
         # With the index opened here, no worker looks through the data again.
         index = self.index
         return {**vars(self), "_index": index, "_handles": None}
+
+    def image_place(self) -> list[Any]:
+        """Tell where images that records name by paths are read from; no index depends on it."""
+        return [vars(self).get(name) for name in ("root", "follow_symlinks")]
 
     def _recipe(self, *without: str) -> dict[str, Any]:
         """Name what an index is made from: the arguments, but for those that are named."""

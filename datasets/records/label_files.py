@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from penstock.core.contracts import RecordsToLabel
 from penstock.core.user_errors import is_trouble
 from penstock.datasets.files.access import is_url
-from penstock.datasets.files.remote import local_copy
+from penstock.datasets.files.local_copies import local_copy
 from penstock.datasets.records.index import Index, cached_index, write_index
 from penstock.datasets.records.labels import check_missing, class_ids
 

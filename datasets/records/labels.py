@@ -7,6 +7,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -14,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.datasets.files.access import MissingFile, is_url
-from penstock.datasets.files.remote import local_copy, read_url
+from penstock.datasets.files.clients import AccessDenied
+from penstock.datasets.files.local_copies import local_copy
+from penstock.datasets.files.remote import read_url
 from penstock.datasets.records.index import IndexContent
 
 log = logging.getLogger(__name__)
@@ -313,9 +316,22 @@ def read_class_names(folder: str, *, where: str) -> tuple[str, ...] | None:
             text = Path(folder, CLASSES_NAME).read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError, MissingFile):
         return None
+    except AccessDenied:
+        _tell_denied(f"{folder}/{CLASSES_NAME}")
+        return None
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{where}: {CLASSES_NAME} cannot be read ({error})") from error
     return tuple(text.removesuffix("\n").split("\n")) if text else ()
+
+
+@cache
+def _tell_denied(url: str) -> None:
+    """Say once that a file is taken for one that is not there."""
+    log.warning(
+        "%s: access is denied, which S3 also says of a file that is not there, to a key that may "
+        "not list its bucket; taken as not there",
+        url,
+    )
 
 
 def class_names(

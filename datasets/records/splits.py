@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import glob
 import hashlib
@@ -26,7 +27,9 @@ from penstock.core.contracts import (
 )
 from penstock.core.sample import MAX_RECORD_BYTES
 from penstock.datasets.files.access import absolute_path, is_url
-from penstock.datasets.files.remote import list_folder, local_copy
+from penstock.datasets.files.clients import AccessDenied
+from penstock.datasets.files.local_copies import local_copy
+from penstock.datasets.files.remote import list_folder
 from penstock.datasets.records.annotated_storage import AnnotatedStorage
 from penstock.datasets.records.index import Index, cached_selection
 from penstock.datasets.records.subset import Subset
@@ -37,6 +40,7 @@ Split = Literal["train", "val", "test"]
 
 # Selections longer than this are mapped from a file rather than sent to every worker.
 _MAPPED_ROWS = 1 << 16
+_PLACES = ("path", "table", "topic")
 _CONTRACT = ("__len__", "read", "index", "fingerprint")
 # Of shards, by part and ending.
 _SHARD_NAMES = ("{}-*-of-*{}", "*{}[-_][0-9]*.tar")
@@ -74,7 +78,11 @@ class Folder:
         """Look into one; a web server shows nothing of its folders."""
         if is_url(path):
             path = absolute_path(path)
-            return cls(path, *(([], []) if path.startswith("http") else list_folder(path)))
+            inside: tuple[list[str], list[str]] = [], []
+            if not path.startswith("http"):
+                with contextlib.suppress(AccessDenied):  # it is a file that may be read, or says so
+                    inside = list_folder(path)
+            return cls(path, *inside)
         with os.scandir(path) as found:
             entries = sorted(found, key=lambda entry: entry.name)
         folders = [entry.name for entry in entries if entry.is_dir()]
@@ -146,9 +154,8 @@ class StorageRecipe:
 
     @property
     def _place(self) -> str:
-        """Name the argument that says where a part lies: a path, or the table of a database."""
-        given = self.arguments
-        return "table" if "table" in given and "path" not in given else "path"
+        """Name the argument that says where a part lies: a path, a table or a topic."""
+        return next((name for name in _PLACES if name in self.arguments), "path")
 
     def _parts_inside(self, path: Any) -> dict[str, str] | None:
         """Find the parts in a file, if the storage looks for them."""

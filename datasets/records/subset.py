@@ -69,6 +69,7 @@ class Subset:
             columns=self if base.columns else None,
             gathering=self if base.gathering else None,
             held_bytes=self._held_bytes if base.held_bytes else None,
+            shards=self._shards if base.shards else None,
             wraps=self.base,
         )
 
@@ -76,6 +77,13 @@ class Subset:
         held_bytes = self._can.held_bytes
         assert held_bytes is not None
         return held_bytes(self._rows_at(indices))
+
+    def _shards(self) -> NDArray[np.int64]:
+        """Find where the records of another shard of the base begin."""
+        assert self._can.shards is not None
+        rows = self._rows_at(np.arange(len(self)))
+        shards = np.searchsorted(self._can.shards(), rows, side="right")
+        return np.flatnonzero(np.diff(shards, prepend=0))
 
     def _columns(self) -> ColumnStorage:
         columns = self._can.columns

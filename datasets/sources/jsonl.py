@@ -13,14 +13,12 @@ from annotated_types import Ge, Gt
 from penstock.core.json_text import parse_json
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record
-from penstock.datasets.files.access import MissingFile, read_file
-from penstock.datasets.files.byte_streams import ByteStream, DamagedBytes
-from penstock.datasets.files.data_files import safe_path
+from penstock.datasets.files.byte_streams import ByteStream, DamagedBytes, StreamError
 from penstock.datasets.streams.byte_source import ByteSource
 from penstock.datasets.streams.lanes import ShardItems
+from penstock.datasets.streams.messages import JsonFields
 
 _MOST_LINE_BYTES = 1 << 26
-_RESERVED = ("key", "index", "position")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +47,7 @@ class JsonlSource(ByteSource):
             ``{000..099}``; ``pipe:command``, ``tcp://host:port``, ``unix:/path``; or ``-``.
         root: The folder that paths are relative to and must not leave; None: that of the files.
         paths: Fields that name files.
+        base64: Fields that hold bytes, in base64.
         classes: Class names by id, or how many there are; None: the lines of ``classes.txt`` in
             the folder.
         timeout_s: Seconds that a command or a socket may take for its next byte.
@@ -62,14 +61,16 @@ class JsonlSource(ByteSource):
         *,
         root: str | None = None,
         paths: list[str] = ["image"],  # noqa: B006 - never changed; a config option needs the list
+        base64: list[str] = [],  # noqa: B006
         classes: list[str] | Annotated[int, Ge(1)] | None = None,
         timeout_s: Annotated[float, Gt(0)] = 120,
     ) -> None:
         super().__init__(
             path, endings=(".jsonl", ".jsonl.gz"), classes=classes, timeout_s=timeout_s
         )
-        self._paths = tuple(paths)
-        self._files = os.path.abspath(root or self.root or os.curdir)
+        self._json = JsonFields(
+            paths=paths, base64=base64, root=root or self.root or os.curdir, labels=self.labels
+        )
 
     def open(self, shard: str) -> ShardItems:
         """Read a shard."""
@@ -79,24 +80,7 @@ class JsonlSource(ByteSource):
 
     def load(self, item: JsonLine) -> Record | BadRecord:
         """Make the record of a line; one that is damaged, or lacks a file, is a bad record."""
-        try:
-            fields = parse_json(item.line)
-            if not isinstance(fields, dict):
-                raise ValueError(f"the line holds {type(fields).__name__}, expected an object")
-            named = [name for name in self._paths if isinstance(fields.get(name), str)]
-            key = str(fields.get("key") or (fields[named[0]] if named else item.key))
-            key.encode("utf-8", "surrogateescape")  # a key goes into files
-            fields = {name: value for name, value in fields.items() if name not in _RESERVED}
-            for name in named:
-                file = safe_path(
-                    self._files, fields[name], follow_symlinks=False, setting="dataset.source.root"
-                )
-                fields[name] = read_file(file, root=self._files, max_bytes=self.max_record_bytes)
-            if "label" in fields:
-                fields["label"] = self.labels.id_of(fields["label"])
-        except (ValueError, MissingFile) as error:
-            return BadRecord(-1, item.key, " ".join(str(error).split()))
-        return Record(-1, key, fields)
+        return self._json.record(item.key, item.line, max_bytes=self.max_record_bytes)
 
 
 def _lines(stream: ByteStream, name: str) -> Iterator[JsonLine | BadRecord]:
@@ -118,5 +102,18 @@ def _lines(stream: ByteStream, name: str) -> Iterator[JsonLine | BadRecord]:
             )
             yield BadRecord(-1, key, cause, ends_shard=True)
             return
+        if stream.may_break_off and not line.endswith(b"\n"):
+            _refuse_cut(line, stream.name)
         if line.strip():
             yield JsonLine(key, line)
+
+
+def _refuse_cut(line: bytes, name: str) -> None:
+    """Refuse a last line that a command or a socket did not send to its end."""
+    try:
+        parse_json(line)
+    except ValueError as error:
+        raise StreamError(
+            f"{name}: ended in the middle of a line: it broke off; what was to come behind it is "
+            f"not known"
+        ) from error

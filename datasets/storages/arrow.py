@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
@@ -165,16 +165,20 @@ class ArrowStorage(TableStorage):
         path: A file (Feather, version 2, is one); a folder of ``.arrow``, ``.feather`` or ``.ipc``
             files, or one that ``save_to_disk`` of the public hub wrote; or a pattern such as
             ``train-*.arrow``.
-        image_column: The column of the field ``image``; None: ``image``, or the only one with
-            images.
+        image_column: The column of the field ``image``: images, or texts that are the paths of
+            files; None: ``image``, or the only one with images.
         label_column: The column of the field ``label``: class ids or names; None: ``label``, or
             the only one that the hub's metadata calls class labels.
-        key_column: The column of the keys; None: ``key``, or without one the numbers of the rows,
-            over all files in the order of their names.
+        key_column: The column of the keys; None: ``key``, else the images' paths, or without these
+            the numbers of the rows, over all files in the order of their names.
         length_column: Lists, whose elements are counted when the data is first opened, or whole
             numbers: the index's column ``length``, by which samplers put like lengths together.
             None: ``tokens``, where that is a column of lists.
         columns: The columns that are read; None: all.
+        root: The folder, or URL, that the paths of images are relative to, and may not leave; None:
+            the folder of the files; where these are behind a URL, and so are copied, it is to be
+            named. ``/`` takes absolute paths.
+        follow_symlinks: Read images that lie elsewhere by a link.
         classes: Class names by id; None: those of the metadata, or those found.
         cache_bytes: How much of compressed record batches is kept, for each process.
     """
@@ -224,11 +228,12 @@ class _MappedFile:
 class ArrowWriter(TableWriter):
     """A folder of Arrow IPC files, one for each part, with the columns of the Parquet writer.
 
-    They are not compressed, so that a record is read from the mapped file by itself.
-
     Args:
         group_rows: Records of a record batch.
         part_records: The most records of a file.
+        compression: Of all columns: worth it for arrays and texts, and not for images' files. None:
+            as they are, so that a record is read from the mapped file by itself, and not with its
+            whole record batch.
     """
 
     ending = ".arrow"
@@ -238,13 +243,19 @@ class ArrowWriter(TableWriter):
         *,
         group_rows: Annotated[int, Ge(1)] = 1000,
         part_records: Annotated[int, Ge(1)] = 10_000,
+        compression: Literal["zstd", "lz4"] | None = None,
     ) -> None:
         self.group_rows = group_rows
         self.part_records = part_records
+        self.compression = compression
 
     @contextmanager
     def _open_file(self, path: Path, schema: Any) -> Iterator[Callable[[Any], None]]:
         import pyarrow as pa
 
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as file:
+        options = pa.ipc.IpcWriteOptions(compression=self.compression)
+        with (
+            pa.OSFile(str(path), "wb") as sink,
+            pa.ipc.new_file(sink, schema, options=options) as file,
+        ):
             yield file.write_batch

@@ -17,13 +17,14 @@ from penstock.core.parts import PackPlan, Part, PartSummary, Written, raw_keys, 
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record
 from penstock.datasets.files.access import MissingFile, absolute_path, is_url, read_file
+from penstock.datasets.files.clients import Found
 from penstock.datasets.files.data_files import (
     IMAGE_ENDINGS,
     Scan,
     scan_files,
     scan_listing,
 )
-from penstock.datasets.files.remote import Found, list_files
+from penstock.datasets.files.remote import list_files
 from penstock.datasets.records.index import Index, IndexContent, is_unchanged
 from penstock.datasets.records.indexed_storage import IndexedStorage
 from penstock.datasets.records.labels import (

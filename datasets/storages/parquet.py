@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
@@ -104,16 +104,19 @@ class ParquetStorage(TableStorage):
 
     Args:
         path: A file, a folder of ``.parquet`` files, or a pattern such as ``data/train-*.parquet``.
-        image_column: The column of the field ``image``; None: ``image``, or the only one with
-            images.
+        image_column: The column of the field ``image``: images, or texts that are the paths of
+            files; None: ``image``, or the only one with images.
         label_column: The column of the field ``label``: class ids or names; None: ``label``, or
             the only one that the hub's metadata calls class labels.
-        key_column: The column of the keys; None: ``key``, or without one the numbers of the rows,
-            over all files in the order of their names.
+        key_column: The column of the keys; None: ``key``, else the images' paths, or without these
+            the numbers of the rows, over all files in the order of their names.
         length_column: Lists, whose elements are counted when the data is first opened, or whole
             numbers: the index's column ``length``, by which samplers put like lengths together.
             None: ``tokens``, where that is a column of lists.
         columns: The columns that are read; None: all.
+        root: The folder, or URL, that the paths of images are relative to, and may not leave; None:
+            the folder of the files. ``/`` takes absolute paths.
+        follow_symlinks: Read images that lie elsewhere by a link.
         classes: Class names by id; None: those of the metadata, or those found.
         cache_bytes: How much of the row groups used last is kept, for each process.
     """
@@ -193,13 +196,15 @@ class ParquetWriter(TableWriter):
     """A folder of Parquet files in the layout of the public hubs, one for each part.
 
     Images are structs of ``bytes`` and ``path``, class names are in the hub's metadata, arrays are
-    lists, and whatever a record has beside lies in the column ``penstock_rest``. Nothing is
-    compressed, as images are already; pages have checksums.
+    lists, and whatever a record has beside lies in the column ``penstock_rest``. Pages have
+    checksums.
 
     Args:
         group_rows: Records of a row group, which the format reads as one: few of them for
             shuffled reading.
         part_records: The most records of a file.
+        compression: Of all columns: worth it for arrays and texts, and not for images' files, which
+            are compressed already. None: as they are.
     """
 
     ending = ".parquet"
@@ -209,9 +214,11 @@ class ParquetWriter(TableWriter):
         *,
         group_rows: Annotated[int, Ge(1)] = 100,
         part_records: Annotated[int, Ge(1)] = 10_000,
+        compression: Literal["zstd", "lz4", "snappy", "gzip"] | None = None,
     ) -> None:
         self.group_rows = group_rows
         self.part_records = part_records
+        self.compression = compression
 
     @contextmanager
     def _open_file(self, path: Path, schema: Any) -> Iterator[Callable[[Any], None]]:
@@ -219,7 +226,11 @@ class ParquetWriter(TableWriter):
         import pyarrow.parquet as pq
 
         with pq.ParquetWriter(
-            path, schema, compression="NONE", use_dictionary=False, write_page_checksum=True
+            path,
+            schema,
+            compression=self.compression or "NONE",
+            use_dictionary=False,
+            write_page_checksum=True,
         ) as file:
             yield lambda batch: file.write_table(
                 pa.Table.from_batches([batch]), row_group_size=len(batch)

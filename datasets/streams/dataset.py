@@ -43,8 +43,9 @@ _MOST_LANES = 1 << 16
 class LaneStreamDataset:
     """Records of a source, numbered by position, decoded and transformed where they are asked for.
 
-    The source is read in `lanes`, see `datasets.streams.lanes`: by one reader per rank, in a thread
-    beside the consumer. Workers get items, and decode those of their own batches.
+    The source is read in `lanes`, see `datasets.streams.lanes`: by one reader of every rank, or by
+    `readers` that share the shards, each in a thread beside the consumer. Workers get items, and
+    decode those of their own batches.
 
     Args:
         source: Shards of records.
@@ -52,7 +53,8 @@ class LaneStreamDataset:
         transform: Changes the sample, driven by the position's rng alone.
         seed: The run's seed.
         keys: Fields renamed, picked or dropped before decoding, see `DecodeStage`.
-        lanes: Shards that are read side by side.
+        lanes: Shards that each reader reads side by side.
+        readers: Readers that the shards are dealt to.
         shuffle: The shards are in another order in every epoch.
         shuffle_window: Records of a lane that are shuffled together; 0: none.
         keep: Which keys belong to the split, with a ``repr`` that tells it; None: all.
@@ -71,6 +73,7 @@ class LaneStreamDataset:
         seed: int,
         keys: Mapping[str, str | None] | None = None,
         lanes: int = 4,
+        readers: int = 1,
         shuffle: bool = True,
         shuffle_window: int = 0,
         keep: Keep | None = None,
@@ -87,7 +90,10 @@ class LaneStreamDataset:
         defer = capabilities_of(decode, DecoderCapabilities).defer
         self.class_names = knows.class_names
         self.reopens = source.reopens
-        self.capabilities = DatasetCapabilities(global_random=changes.global_random)
+        self._goes_on = knows.goes_on
+        self.capabilities = DatasetCapabilities(
+            global_random=changes.global_random, readers=readers
+        )
         self._keep = keep
         self._counts: dict[Any, int] = dict(knows.counts)
         deferred = defer if defer is not None and changes.crops_first else decode
@@ -97,24 +103,24 @@ class LaneStreamDataset:
     def __str__(self) -> str:
         return str(self.source)
 
-    def open(self, epoch: int, start: int) -> Iterator[Any]:
-        """Items of the epoch from position `start` on, read ahead of whoever takes them.
+    def open(self, epoch: int, start: int, reader: int = 0) -> Iterator[Any]:
+        """Items of a reader in the epoch from the `start`-th on, read ahead of whoever takes them.
 
         Raises:
             ValueError: The source cannot be opened again, and would have to be.
         """
-        if not self.reopens and (epoch or start):
-            what = f"at position {start} of epoch {epoch}" if start else f"for epoch {epoch}"
+        if not self.reopens and not self._goes_on and (epoch or start):
+            what = f"at item {start} of epoch {epoch}" if start else f"for epoch {epoch}"
             raise ValueError(
                 f"{self.source}: cannot be opened again, {what}: it is read once, from its "
                 f"beginning; set trainer.max_epochs=1, or put the data into files to repeat or "
                 f"resume it"
             )
-        return read_ahead(lambda: self._read(epoch, start))
+        return read_ahead(lambda: self._read(epoch, start, reader))
 
-    def _read(self, epoch: int, start: int) -> Iterator[Any]:
-        """Items from position `start` on; closes what it opened."""
-        lanes = self._lanes(epoch)
+    def _read(self, epoch: int, start: int, reader: int) -> Iterator[Any]:
+        """Items of a reader from the `start`-th on; closes what it opened."""
+        lanes = self._lanes(epoch, reader)
         with ExitStack() as stack:
             stack.callback(close_all, lanes)
             items = read_lanes(lanes, start)
@@ -122,18 +128,20 @@ class LaneStreamDataset:
                 self._tell(lanes, epoch, start)
             yield from items
 
-    def _lanes(self, epoch: int) -> list[Lane]:
+    def _lanes(self, epoch: int, reader: int) -> list[Lane]:
         shards = self.source.shards(epoch)
         if self.shuffle and len(shards) > 1:
             order = permute(np.arange(len(shards)), length=len(shards), seed=self.seed, epoch=epoch)
             shards = [shards[row] for row in order.tolist()]
+        # How many messages a queue had in an epoch says nothing of the next one.
+        counts = {} if self._goes_on else self._counts
+        readers = self.capabilities.readers
+        shards = shards[reader::readers]
         return [
             Lane(
-                ShardRecords(
-                    self.source, shards[n :: self.lanes], keep=self._keep, counts=self._counts
-                ),
-                number=n,
-                lanes=self.lanes,
+                ShardRecords(self.source, shards[n :: self.lanes], keep=self._keep, counts=counts),
+                number=reader * self.lanes + n,
+                lanes=readers * self.lanes,
                 window=self.shuffle_window,
                 seed=self.seed,
                 epoch=epoch,
@@ -145,7 +153,7 @@ class LaneStreamDataset:
         passed = sum(lane.records.passed for lane in lanes)
         unopened = sum(lane.records.unopened for lane in lanes)
         log.info(
-            "%s: goes on at position %d of epoch %d: %s records passed over%s",
+            "%s: goes on at record %d of epoch %d: %s records passed over%s",
             self.source, start, epoch, f"{passed:,}",
             f", {unopened:,} more in shards that need not be opened" if unopened else "",
         )  # fmt: skip
@@ -199,6 +207,7 @@ def open_stream(
     *,
     decode: Decoder,
     lanes: Annotated[int, Ge(1), Le(_MOST_LANES)] = 4,
+    readers: Annotated[int, Ge(1), Le(_MOST_LANES)] = 1,
     shuffle: bool = True,
     shuffle_window: Annotated[int, Ge(0)] = 256,
     val_fraction: Annotated[float, Ge(0), Le(1)] = 0.2,
@@ -216,6 +225,9 @@ def open_stream(
         source: How to open the source.
         decode: Record to sample.
         lanes: Shards that are read side by side; part of what the order of an epoch is.
+        readers: Readers that the shards are dealt to, each with as many rows of every batch, so
+            that of W ranks each reads 1/W: a multiple of W. Part of the order, as `lanes` are.
+            With 1, every rank reads all and keeps its rows.
         shuffle: Training reads the shards in another order in every epoch.
         shuffle_window: Training shuffles so many records of a lane together; 0: none.
         val_fraction: Share of the records that validate, where the data has no split. A source
@@ -243,8 +255,17 @@ def open_stream(
     source = replace(
         source, val_path=val_path, test_path=test_path, max_record_bytes=max_record_bytes
     )
-    opened, keep = open_split(source, split=split, val_fraction=val_fraction, lanes=lanes)
+    opened, keep = open_split(
+        source, split=split, val_fraction=val_fraction, shards=lanes * readers
+    )
     train = split == "train"
+    if readers > 1 and (found := len(opened.shards(0))) < readers:
+        if train and found:
+            raise ValueError(
+                f"dataset.readers is {readers}, and {opened} has {found} shards: a reader has "
+                f"shards of its own; type dataset.readers={found}, or give it more shards"
+            )
+        readers = 1
     return LaneStreamDataset(
         opened,
         decode=decode,
@@ -252,6 +273,7 @@ def open_stream(
         seed=seed,
         keys=keys,
         lanes=lanes,
+        readers=readers,
         shuffle=shuffle and train,
         shuffle_window=shuffle_window if train else 0,
         keep=keep,

@@ -28,7 +28,7 @@ _RESERVED = ("index", "position")
 
 
 def open_split(
-    recipe: StorageRecipe, *, split: Split, val_fraction: float, lanes: int
+    recipe: StorageRecipe, *, split: Split, val_fraction: float, shards: int
 ) -> tuple[Source, Keep | None]:
     """Open a part of a source, and say which of its keys belong to that part.
 
@@ -40,7 +40,7 @@ def open_split(
         recipe: How the source is made; a function is a generator, see `GeneratorSource`.
         split: ``train``, ``val`` or ``test``.
         val_fraction: Share of the records that validate, where no folders decide it.
-        lanes: Shards that are read side by side.
+        shards: Parts that a generator is asked for, if it can tell them apart.
 
     Returns:
         The source, and None where all of it belongs to the part.
@@ -50,8 +50,8 @@ def open_split(
     """
     parts = recipe.parts_with(split)
     if split in parts:
-        return _opened(recipe, lanes, path=parts[split]), None
-    source = _opened(recipe, lanes)
+        return _opened(recipe, shards, path=parts[split]), None
+    source = _opened(recipe, shards)
     if not source.reopens:
         if (split == "val") == (val_fraction == 1):
             return source, None
@@ -63,9 +63,9 @@ def open_split(
     return source, KeptByHash(split, val_fraction)
 
 
-def _opened(recipe: StorageRecipe, lanes: int, **changes: Any) -> Source:
+def _opened(recipe: StorageRecipe, shards: int, **changes: Any) -> Source:
     if not inspect.isclass(recipe.make):
-        return GeneratorSource(recipe.make, {**recipe.arguments, **changes}, num_shards=lanes)
+        return GeneratorSource(recipe.make, {**recipe.arguments, **changes}, num_shards=shards)
     source: Any = recipe.open(**changes)
     if isinstance(source, ByteSource):
         source.max_record_bytes = recipe.max_record_bytes

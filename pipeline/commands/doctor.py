@@ -142,6 +142,9 @@ def _print_equality(config: dict[str, Any], batches: int) -> int:
     from rich.console import Console
     from rich.table import Table
 
+    from penstock.pipeline.build import settle
+
+    config = dict(settle(config))
     begin = time.perf_counter()
     reference = _given(config, _INLINE, batches)
     if not reference:

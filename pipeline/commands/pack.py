@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from annotated_types import Ge, Le
 
 from penstock.core.registry import register
+from penstock.datasets.files.access import is_url
 
 if TYPE_CHECKING:
     from penstock.core.contracts import Storage
@@ -34,7 +35,8 @@ class PackSettings:
 
     Args:
         path: The folder to make; it gets ``train`` and ``val``, and ``test`` where the data has
-            that. It must not exist, or be empty.
+            that. It must not exist, or be empty. Or the URL of an object store, to which it is
+            copied once it is whole here.
         to: The form to write: a storage's name. ``writer.<argument>`` are its own arguments.
         max_side: Shrink images whose longer side has more pixels to it (area interpolation).
         short_side: The same for the shorter side.
@@ -100,6 +102,7 @@ def run(config: dict[str, Any], typed: Sequence[str] = ()) -> int:
     from penstock.core.cores import default_workers
     from penstock.pipeline.build import build, build_settings
     from penstock.pipeline.config.discovery import load_all
+    from penstock.pipeline.packing.place import Place
     from penstock.pipeline.packing.report import training_line
     from penstock.pipeline.packing.run import Packing, pack
     from penstock.pipeline.packing.verify import check, open_packed
@@ -110,54 +113,59 @@ def run(config: dict[str, Any], typed: Sequence[str] = ()) -> int:
     imports = config["imports"]
     if settings.check is not None:
         load_all(imports)
-        return check(Path(settings.check), num_workers=num_workers, imports=imports)
+        path = settings.check
+        if is_url(path):
+            from penstock.datasets.files.local_copies import local_copy
+
+            path = local_copy(path, hidden=True)
+        return check(Path(path), num_workers=num_workers, imports=imports)
     assert settings.path is not None
-    target = Path(settings.path).expanduser()
-    if target.name in ("", ".."):  # a hidden folder of its name grows beside it
-        target = target.resolve()
-    refuse_nesting(config, target)
+    refuse_nesting(config, settings.path)
     sources = open_sources(config)
     if not sources:
         raise ValueError("pack: the data set has no records; check dataset.storage.path")
     node = config["writer"]
     name = node["_target_"].partition("/")[2]
     writer = build(node)
-    status = pack(
-        Packing(
-            sources=sources,
-            target=target,
-            writer=writer,
-            name=name,
-            recipe={
-                "pack.to": name,
-                "the version of its writer": writer.version,
-                **{f"writer.{key}": value for key, value in node.items() if key != "_target_"},
-                **{f"pack.{k}": v for k, v in asdict(settings).items() if k not in _EXECUTION},
-                "dataset.decode": config["dataset"]["decode"] if settings.changes_images else None,
-                **{f"the data of {s}": source.fingerprint() for s, source in sources.items()},
-            },
-            recode=make_recode(config, settings) if settings.changes_images else None,
-            skip_bad=settings.on_error == "skip",
-            overwrite=settings.overwrite,
-            verify_all=settings.verify,
-            num_workers=num_workers,
-            for_few_parts=settings.changes_images or workers != "auto",
-            imports=imports,
-        )
+    recipe = {
+        "pack.to": name,
+        "the version of its writer": writer.version,
+        **{f"writer.{key}": value for key, value in node.items() if key != "_target_"},
+        **{f"pack.{k}": v for k, v in asdict(settings).items() if k not in _EXECUTION},
+        "dataset.decode": config["dataset"]["decode"] if settings.changes_images else None,
+        **{f"the data of {s}": source.fingerprint() for s, source in sources.items()},
+    }
+    how = {"on_error": settings.on_error, "verify": settings.verify}
+    place = Place.of(settings.path, {**recipe, **how}, overwrite=settings.overwrite)
+    packing = Packing(
+        sources=sources,
+        target=place.folder,
+        shown=str(place),
+        writer=writer,
+        name=name,
+        recipe=recipe,
+        recode=make_recode(config, settings) if settings.changes_images else None,
+        skip_bad=settings.on_error == "skip",
+        overwrite=settings.overwrite,
+        verify_all=settings.verify,
+        num_workers=num_workers,
+        for_few_parts=settings.changes_images or workers != "auto",
+        imports=imports,
     )
+    status = 0 if place.is_packed else pack(packing)
     if status == 0:
         arguments = writer.storage_arguments
         split = next(iter(sources))
-        print(
-            training_line(
-                config["dataset"],
-                typed,
-                to=name,
-                place=_place(target, list(sources), arguments),
-                packed=open_packed(target / split, {"storage": name, "arguments": arguments}),
-                only_pixels=settings.raw == 1,
-            )
+        line = training_line(
+            config["dataset"],
+            typed,
+            to=name,
+            place=_place(str(place), list(sources), arguments),
+            packed=open_packed(place.folder / split, {"storage": name, "arguments": arguments}),
+            only_pixels=settings.raw == 1,
         )
+        place.finish()
+        print(line)
     return status
 
 
@@ -184,46 +192,50 @@ def open_sources(config: dict[str, Any]) -> dict[str, Storage]:
     return sources
 
 
-def _place(target: Path, splits: list[str], arguments: Mapping[str, Any]) -> list[str]:
+def _place(target: str, splits: list[str], arguments: Mapping[str, Any]) -> list[str]:
     """Overrides that say where the result lies."""
     # A folder to train and validate is opened as one; without either, a split by its own name.
     whole = {"train", "val"} <= set(splits)
     apart = splits[1:] == ["test"]
     return [
-        f"dataset.storage.path={target if whole else target / splits[0]}",
+        f"dataset.storage.path={target if whole else f'{target}/{splits[0]}'}",
         *([] if whole else ["dataset.val_fraction=0"]),
-        *([f"dataset.test_path={target / 'test'}"] if apart else []),
+        *([f"dataset.test_path={target}/test"] if apart else []),
         *(f"dataset.storage.{name}={value}" for name, value in arguments.items()),
     ]
 
 
-def refuse_nesting(config: dict[str, Any], target: Path, key: str = "pack.path") -> None:
+def refuse_nesting(config: dict[str, Any], target: str, key: str = "pack.path") -> None:
     """Refuse to write into the source, or where the source lies in what is written.
 
     Args:
         config: The plain config.
-        target: The folder to make.
+        target: The folder to make, or its URL.
         key: Where it was given.
 
     Raises:
         ValueError: They lie in each other.
     """
-    node, target = config["dataset"].get("storage") or {}, Path(os.path.realpath(target))
+    node, place = config["dataset"].get("storage") or {}, _real(target)
     for source in _paths(node.get("path")):
-        if source == target or source in target.parents or target in source.parents:
+        if f"{place}/".startswith(f"{source}/") or f"{source}/".startswith(f"{place}/"):
             raise ValueError(
-                f"{key}: {target} and the source, {source}, lie in each other; name a folder "
+                f"{key}: {place} and the source, {source}, lie in each other; name a folder "
                 f"beside it"
             )
 
 
-def _paths(value: Any) -> Iterator[Path]:
-    """Folders and files that a storage's path names."""
+def _paths(value: Any) -> Iterator[str]:
+    """Folders, files and URLs that a storage's path names."""
     if isinstance(value, dict):
         for item in value.values():
             yield from _paths(item)
-    elif isinstance(value, str) and os.path.exists(os.path.expanduser(value)):
-        yield Path(os.path.realpath(os.path.expanduser(value)))
+    elif isinstance(value, str) and (is_url(value) or os.path.exists(os.path.expanduser(value))):
+        yield _real(value)
+
+
+def _real(path: str) -> str:
+    return path.rstrip("/") if is_url(path) else os.path.realpath(os.path.expanduser(path))
 
 
 def make_recode(config: dict[str, Any], settings: PackSettings) -> Recode:

@@ -63,11 +63,13 @@ def missing_data(config: dict[str, Any]) -> Iterator[Problem]:
     paths = {"dataset.storage.path": (dataset.get("storage") or {}).get("path")}
     parts = {f"dataset.{name}": dataset.get(name) for name in ("val_path", "test_path")}
     source = dataset.get("source")
-    if source is not None and "path" not in source:
+    if source is not None and not {"path", "topic"} & source.keys():
         for key, part in parts.items():
             if part is not None:
-                yield Problem(key, f"{part!r} given, and this stream has no parts: keys tell who "
-                              f"validates (dataset.val_fraction); type {key}=null")  # fmt: skip
+                yield Problem(key, f"{part!r} given, and this stream has no parts: "
+                              + ("nothing validates" if "queue" in source else
+                                 "keys tell who validates (dataset.val_fraction)")
+                              + f"; type {key}=null")  # fmt: skip
     elif "path" in (dataset.get("storage") or source or {"path"}):  # else they are tables
         paths |= parts
     for key, path in paths.items():
@@ -116,14 +118,36 @@ def torch_dataset(config: dict[str, Any]) -> Iterator[Problem]:
         return
     for name in ("args", "val_args", "test_args"):
         yield from _arguments(found, node.get(name), f"dataset.{name}")
-    stream = any(base.__qualname__ == "IterableDataset" for base in found.__mro__)
     sampler = config["sampler"]["_target_"]
-    if stream and sampler not in ("sampler/sequential", "sampler/random"):
-        yield Problem("sampler", f"{sampler} needs a data set with an index, and "
-                      f"{node['target']} is a stream; type sampler=sequential")  # fmt: skip
-    elif stream and sampler == "sampler/random":
-        yield Problem("sampler", f"{node['target']} is a stream, which is read in its own order "
-                      f"and cannot be shuffled; type sampler=sequential")  # fmt: skip
+    if _is_iterable(found) and sampler != "sampler/sequential":
+        yield Problem("sampler", f"{sampler} given, and {node['target']} is a stream, which is "
+                      f"read in its own order; type sampler=sequential")  # fmt: skip
+
+
+def _is_iterable(found: type) -> bool:
+    return any(base.__qualname__ == "IterableDataset" for base in found.__mro__)
+
+
+def suit_iterable(config: dict[str, Any], chosen: Collection[str]) -> None:
+    """Give an IterableDataset the sampler and the schedule of a stream, where none was chosen.
+
+    Args:
+        config: The plain config, not checked yet; changed.
+        chosen: Groups that somebody made a choice of.
+    """
+    node = config.get("dataset") or {}
+    if node.get("_target_") != "dataset/torch" or not isinstance(node.get("target"), str):
+        return
+    try:
+        found = resolve_class(node["target"], bases=("torch.utils.data.Dataset",))
+    except ValueError:
+        return  # which is said where it is checked
+    if not _is_iterable(found):
+        return
+    if "sampler" not in chosen:
+        config["sampler"] = {"_target_": "sampler/sequential"}
+    if "scheduler" not in chosen and not (config.get("trainer") or {}).get("max_steps"):
+        config["scheduler"] = {"_target_": "scheduler/none"}
 
 
 def stream(config: dict[str, Any]) -> Iterator[Problem]:
@@ -136,7 +160,13 @@ def stream(config: dict[str, Any]) -> Iterator[Problem]:
         yield Problem("sampler", f"{sampler} needs a data set with an index, and a stream is read "
                       f"in its own order; type sampler=sequential, and let it shuffle by "
                       f"dataset.shuffle and dataset.shuffle_window")  # fmt: skip
-    path = (dataset.get("source") or {}).get("path")
+    source = dataset.get("source") or {}
+    for name, needed in (("lanes", 1), ("shuffle_window", 0)) if "queue" in source else ():
+        if dataset.get(name) != needed:
+            yield Problem(f"dataset.{name}", f"{dataset.get(name)} given, and a queue is read in "
+                          f"its own order, so that it can be said what was read; type "
+                          f"dataset.{name}={needed}")  # fmt: skip
+    path = source.get("path")
     if not isinstance(path, str) or path == "demo":
         return
     from penstock.datasets.files.byte_streams import is_read_once, missing_path

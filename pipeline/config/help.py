@@ -125,7 +125,9 @@ def _of_options(composer: Composer, group: str) -> Iterator[tuple[str, dict[str,
     for option in composer.options(group):
         for key, node in _components(composer.option(group, option), ""):
             if key.count(".") == 0:
-                below = "" if key == group else STACK_OF.get(group, group.replace("/", "."))
+                above, _, own = group.rpartition("/")  # one may set what stands beside it, too
+                below = STACK_OF.get(group, group) if key != own else above
+                below = below.replace("/", ".")
                 yield ".".join(filter(None, (below, key))), node
 
 

@@ -14,6 +14,11 @@ from penstock.pipeline.config.errors import is_first_rank, nearest
 _TRAIN = program_of("train")
 _BY_TORCHRUN = _TRAIN.removeprefix("python ") if "python " in _TRAIN else f"--no-python {_TRAIN}"
 _RANKS = f"start one process for each: torchrun --nproc-per-node=2 {_BY_TORCHRUN}"
+_COMPRESSION = "parquet and arrow compress: type pack.to=parquet writer.compression=zstd"
+_TABLES = (
+    "tables of a database, also of an SQLite file, are another data set: "
+    "type dataset=sql dataset.storage.url=sqlite:///file.db"
+)
 
 RENAMED: dict[str, str] = {
     "loader.workers": "loader.num_workers",
@@ -79,6 +84,10 @@ INSTEAD: dict[str, str] = {
     "loader.collate_fn": "collating is a group of its own: type collate=pad",
     "loader.worker_init_fn": "it belongs to a data set of yours: dataset=torch "
     "dataset.worker_init_fn=my_module.my_function",
+    "dataset.storage.table": _TABLES,
+    "pack.compression": _COMPRESSION,
+    "writer.compression": _COMPRESSION,
+    "dataset.storage.query": _TABLES,
     "dataset.decode.mask_colors": "it belongs to images: type dataset/decode=image too",
     "trainer.gpus": _RANKS,
     "trainer.devices": _RANKS,
@@ -144,6 +153,8 @@ CHOICES_INSTEAD: dict[tuple[str, str], str] = {
     ("dataset", "hf"): "the hubs' files are Parquet: type dataset=parquet "
     "dataset.storage.path=<folder>; what save_to_disk wrote is dataset=arrow",
     ("dataset", "map"): "type the storage's name: dataset=image_folder",
+    ("dataset", "kafka"): "type dataset=stream dataset/source=kafka",
+    ("dataset", "rabbitmq"): "type dataset=stream dataset/source=rabbitmq",
     ("dataset", "iterable"): "type dataset=stream, or, for one of your own, dataset=torch "
     "dataset.target=my_module.MyDataset sampler=sequential",
 }

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from penstock.core import registry
 from penstock.datasets.files.passwords import hidden
 from penstock.pipeline.config.check import check
-from penstock.pipeline.config.combinations import check_combinations
+from penstock.pipeline.config.combinations import check_combinations, suit_iterable
 from penstock.pipeline.config.composition import Composer, CompositionError
 from penstock.pipeline.config.discovery import load_imports
 from penstock.pipeline.config.errors import ConfigError, Problem, listing, nearest
@@ -42,7 +42,7 @@ CHECKPOINTS = ("evaluate.checkpoint", "predict.checkpoint")
 _DATA_PLACES = frozenset(
     f"dataset.{part}.{name}"
     for part in ("storage", "source")
-    for name in ("path", "table", "query")
+    for name in ("path", "table", "query", "topic", "queue")
 )
 _TIME = re.compile(r"(\d\d-\d\d-\d\d)(?:-(\d+))?")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
@@ -100,7 +100,8 @@ def read_job(texts: Sequence[str], composer: Composer, *, command: str | None = 
         composed.update(_command_node(command, parsed))
     skip = frozenset(key.replace("/", ".") for key in wrong)
     accepted += _apply(composed, parsed, composer, skip)
-    return Job(_checked(composed, parsed, skip=skip, command=command), tuple(accepted))
+    checked = _checked(composed, parsed, skip=skip, command=command, fresh=True)
+    return Job(checked, tuple(accepted))
 
 
 def check_config(config: DictConfig, command: str | None = None) -> dict[str, Any]:
@@ -119,6 +120,7 @@ def _checked(
     skip: frozenset[str] = frozenset(),
     command: str | None = None,
     variables: frozenset[str] = frozenset(),
+    fresh: bool = False,
 ) -> dict[str, Any]:
     if "hydra" in config:
         with open_dict(config):
@@ -126,6 +128,11 @@ def _checked(
     resolved, unresolved = plain(config)
     resolved = hidden(resolved)
     rename_engine(resolved)
+    if fresh:
+        chosen = {choice.group for choice in parsed.choices}
+        chosen |= {change.key.partition(".")[0] for change in parsed.changes}
+        if not chosen & {*PRESETS}:  # which may have chosen anything
+            suit_iterable(resolved, chosen)
     skip |= {*unresolved_keys(resolved)}
     variables |= referred_keys(config)
     typed = frozenset(change.key for change in parsed.changes)

@@ -115,6 +115,8 @@ class BatchComputer:
             Exception: Whatever a component raised, with a note that names key and position.
         """
         times = times or StageTimes()
+        if not task.positions.size:  # of a stream whose other ranks have records
+            return Delivery(task.number, None)
         if records is None and (whole := self._whole_batch(task, times, allocate)):
             return whole
         work = Work(records, times, partial(self._image_rows, task, allocate))

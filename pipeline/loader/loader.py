@@ -22,13 +22,7 @@ from penstock.pipeline.loader.contract import BatchTask, Delivery, Engine
 from penstock.pipeline.loader.engines import engine_named
 from penstock.pipeline.loader.engines.batch_memory import keep_freed_memory
 from penstock.pipeline.loader.faults import BadSampleLog
-from penstock.pipeline.loader.plan import (
-    BatchPlan,
-    Quarantine,
-    check_ranks,
-    indexed_tasks,
-    stream_tasks,
-)
+from penstock.pipeline.loader.plan import BatchPlan, Quarantine, indexed_tasks
 from penstock.pipeline.loader.state import (
     as_epoch,
     check_state,
@@ -38,6 +32,8 @@ from penstock.pipeline.loader.state import (
     state_of,
 )
 from penstock.pipeline.loader.stats import LoaderStats
+from penstock.pipeline.loader.stream_plan import StreamPlan, any_rank
+from penstock.pipeline.loader.stream_readers import StreamReaders
 from penstock.pipeline.samplers.sequential import SequentialSampler
 
 if TYPE_CHECKING:
@@ -149,6 +145,8 @@ class Loader:
         imports: Modules of the user's components, to be loaded in every worker.
         group: Positions that no rank may cut apart, for a batch transform that needs it.
         steps: What workers do to images and masks of every batch; None: nothing.
+        goes_on: Told before each batch of a stream that is dealt out to ranks whether this rank
+            has records in it, says whether any rank has; None: torch.distributed is asked.
 
     Raises:
         ValueError: The settings make no batches of this data; the message says what to do.
@@ -170,6 +168,7 @@ class Loader:
         imports: tuple[str, ...] = (),
         group: int = 1,
         steps: RowTransform | None = None,
+        goes_on: Callable[[bool], bool] | None = None,
     ) -> None:
         keep_freed_memory()
         self.dataset: Any = dataset
@@ -184,17 +183,22 @@ class Loader:
         ours = capabilities_of(sampler, SamplerCapabilities)
         self.plan: BatchPlan | None = None
         self._tasks: Callable[..., Iterator[BatchTask]]
+        self._readers: StreamReaders | None = None
+        self._goes_on: Callable[[bool], bool] | None = None
         if isinstance(dataset, StreamDataset):
-            check_ranks(dataset, world_size)
             sampler = None
-            self._tasks = partial(
-                stream_tasks,
+            self._readers = StreamReaders(settings, imports)
+            stream = StreamPlan(
                 dataset,
                 batch_size=self.batch_size,
                 world_size=world_size,
                 rank=rank,
                 tail=self._tail,
+                open_readers=self._readers,
             )
+            self._tasks = stream.tasks
+            if stream.waits:
+                self._goes_on = goes_on or any_rank
         else:
             if sampler is None:
                 sampler = SequentialSampler(len(dataset))
@@ -307,6 +311,14 @@ class Loader:
         self.stats.begin()
         try:
             while (delivery := next(run, None)) is not None:
+                if self._goes_on is not None:
+                    if not self._goes_on(delivery.positions > 0):
+                        break
+                    if delivery.batch is None:
+                        raise ValueError(
+                            f"{self.dataset}: the readers of this rank have no record, those of "
+                            f"others have; lower dataset.readers, or have more records"
+                        )
                 self.stats.add(delivery)
                 self._bad_samples.add(delivery.faults, delivery.positions)
                 # Counted before it is handed over: whoever holds a batch has consumed it.
@@ -384,6 +396,8 @@ class Loader:
         self._stop()
         self._runs.drop()
         self._engine.close()
+        if self._readers is not None:
+            self._readers.close()
 
     def __enter__(self) -> Loader:
         return self

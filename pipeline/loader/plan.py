@@ -1,24 +1,18 @@
-"""The plan: which positions and records, or items of a stream, each batch of each rank holds."""
+"""The plan: which positions and records each batch of each rank holds."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.sample import BadRecord
 from penstock.pipeline.loader.contract import BatchTask
 
 if TYPE_CHECKING:
-    from penstock.core.contracts import Sampler, StreamDataset
-
-_log = logging.getLogger(__name__)
+    from penstock.core.contracts import Sampler
 
 Tail = Literal["drop", "pad", "keep"]
 Quarantine = frozenset[tuple[int, int]]
@@ -218,98 +212,3 @@ def _checked(given: Any, count: int, num_records: int, call: str) -> NDArray[np.
             f"{num_records} records"
         )
     return records.astype(np.int64, copy=False)
-
-
-def stream_tasks(
-    dataset: StreamDataset,
-    *,
-    batch_size: int,
-    world_size: int,
-    rank: int,
-    tail: Tail,
-    epoch: int,
-    start: int,
-    quarantine: Quarantine,
-) -> Iterator[BatchTask]:
-    """Tasks of this rank from global batch `start` until the stream ends.
-
-    Every rank reads the stream and keeps its share, so all agree on its end.
-    """
-    held = {position for at, position in quarantine if at == epoch}
-    head: list[Any] = []
-    if start and tail == "pad":
-        # Padding repeats the epoch's first items, so they are read even when resuming.
-        with _opened(dataset, epoch, 0) as items:
-            head = list(islice(items, batch_size))
-    with _opened(dataset, epoch, start * batch_size) as items:
-        for number in count(start):
-            chunk = list(islice(items, batch_size))
-            if number == 0:
-                head = chunk
-            if not chunk:
-                return
-            if tail == "drop" and len(chunk) < batch_size:
-                if rank == 0:
-                    _tell_lost(dataset, chunk)
-                return
-            first = number * batch_size
-            length = first + len(chunk)
-            positions = np.arange(first, length, dtype=np.int64)
-            valid = np.ones(len(chunk), np.bool_)
-            if tail == "pad" and len(chunk) < batch_size:
-                more = np.arange(length, first + batch_size, dtype=np.int64) % length
-                chunk = chunk + [head[position % len(head)] for position in more.tolist()]
-                positions = np.concatenate([positions, more])
-                valid = np.concatenate([valid, np.zeros(more.size, np.bool_)])
-            rows, valid = _rows_of(len(chunk), world_size, rank, valid)
-            yield BatchTask(
-                epoch=epoch,
-                number=number,
-                positions=positions[rows],
-                valid=valid,
-                indices=np.empty(0, np.int64),
-                items=[chunk[row] for row in rows],
-                quarantined=tuple(held.intersection(positions[rows].tolist())) if held else (),
-                solo=world_size == 1,
-            )
-
-
-def _tell_lost(dataset: StreamDataset, items: Sequence[Any]) -> None:
-    """Say what damage lost of a shard, where no batch has the items and nobody counts them."""
-    for item in items:
-        if isinstance(item, BadRecord) and item.ends_shard:
-            _log.warning("%s: %r: %s", dataset, item.key, item.cause)
-
-
-@contextmanager
-def _opened(dataset: StreamDataset, epoch: int, start: int) -> Iterator[Iterator[Any]]:
-    """The items of a stream; closed at once when no more of them are wanted."""
-    items = dataset.open(epoch, start)
-    try:
-        yield items
-    finally:
-        if hasattr(items, "close"):  # a generator, or an iterator of the user's
-            items.close()
-
-
-def check_ranks(dataset: StreamDataset, world_size: int) -> None:
-    """Refuse a stream that several ranks would have to read and only one can.
-
-    Raises:
-        ValueError: It is one.
-    """
-    if world_size > 1 and not dataset.reopens:
-        raise ValueError(
-            f"dataset: {dataset} is read once and by one reader, and {world_size} ranks share "
-            f"each batch; start one rank, or give each rank's data as files or pipe:command"
-        )
-
-
-def _rows_of(
-    length: int, world_size: int, rank: int, valid: NDArray[np.bool_]
-) -> tuple[list[int], NDArray[np.bool_]]:
-    """Rows of a stream's batch that this rank takes; the first one, invalid, if there are none."""
-    start, stop = rank_slice(length, world_size, rank)
-    if start == stop:
-        return [0], np.zeros(1, np.bool_)
-    return list(range(start, stop)), valid[start:stop]

@@ -49,6 +49,7 @@ class Packing:
     Attributes:
         sources: The records by split, none of them empty.
         target: The folder to make.
+        shown: What messages call it; None: by its path.
         writer: Writes the form.
         name: The writer's name, and its storage's.
         recipe: What decides about the result; see `Staging`.
@@ -73,6 +74,11 @@ class Packing:
     num_workers: int
     imports: Sequence[str]
     for_few_parts: bool = True
+    shown: str | None = None
+
+    def place(self, name: str) -> str:
+        """Name what will lie in the folder, for messages."""
+        return f"{self.shown or self.target}/{name}"
 
     @property
     def about(self) -> dict[str, Any]:
@@ -127,7 +133,7 @@ def _fill(packing: Packing, staging: Staging) -> None:
         lines += [
             f"{split}: {sum(map(len, summaries)):,} records, {_source_size(source)}"
             f"{size / 1e6:,.1f} MB in {seconds:.1f} s ({written / seconds:,.0f} records/s) -> "
-            f"{packing.target / split}",
+            f"{packing.place(split)}",
             *(f"  {line}" for line in summary_lines(summaries, plan.class_names)),
         ]
     remove_hidden(staging.result, os.listdir(staging.result))
@@ -135,8 +141,8 @@ def _fill(packing: Packing, staging: Staging) -> None:
     write_about(staging.result, list(packed), packing.recipe)
     staging.publish()
     print("\n".join(lines))
-    if (bad := packing.target / BAD_RECORDS).exists():
-        print(f"records that cannot be read are listed in {bad}")
+    if (packing.target / BAD_RECORDS).exists():
+        print(f"records that cannot be read are listed in {packing.place(BAD_RECORDS)}")
 
 
 def _source_size(source: Storage) -> str:

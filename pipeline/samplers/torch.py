@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from penstock.core.contracts import Index
 from penstock.core.machine_cache import signature_of
 from penstock.core.registry import register
-from penstock.core.rng import Stream, global_states, philox_words
+from penstock.core.rng import GlobalStates, Stream, philox_words
 from penstock.pipeline.epoch_orders import StoredOrderSampler, digest_of
 
 
@@ -54,7 +54,7 @@ class TorchSampler(StoredOrderSampler):
         self._index = index if index is not None and "label" in index.columns else None
         self._label_names = ({"labels", "targets"} & set(named)) - set(self._args)
         self._takes_generator = "generator" in named
-        with global_states(0):
+        with GlobalStates(0):
             length = len(self._make(0))
         super().__init__(self._sign(), length)
 
@@ -103,7 +103,7 @@ class TorchSampler(StoredOrderSampler):
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
         name = self._target.__qualname__
-        with global_states(self._epoch_seed(epoch)):
+        with GlobalStates(self._epoch_seed(epoch)):
             sampler = self._make(epoch)
             try:
                 order = np.fromiter(iter(sampler), np.int64)

@@ -80,9 +80,12 @@ class WeightedSampler:
 
     @property
     def capabilities(self) -> SamplerCapabilities:
-        """A hash of the weights; and the class, where that decides them."""
+        """A hash of the weights, and these; and the class, where that decides them."""
         return SamplerCapabilities(
-            same=self._same, fingerprint=self.fingerprint, by_content=self._by_content
+            same=self._same,
+            fingerprint=self.fingerprint,
+            by_content=self._by_content,
+            uses=self.uses,
         )
 
     def __len__(self) -> int:
@@ -91,6 +94,11 @@ class WeightedSampler:
     def fingerprint(self) -> str:
         """Hash of the weights, wherever they came from."""
         return self._digest
+
+    def uses(self) -> NDArray[np.float64]:
+        """Weights of all records, float64 [n]."""
+        table = self._table.array
+        return np.diff(table, prepend=0.0) if self._replacement else table
 
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
         """Record indices at positions ``start .. stop - 1`` of `epoch`, int64 [stop - start]."""

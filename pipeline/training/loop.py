@@ -129,6 +129,12 @@ def fit(
                     return False
                 recorder.meter.start()
 
+        if parts.num_batches is None and not state.batch:
+            raise ValueError(
+                "dataset: an epoch of the stream has no batch: it has no record, or with "
+                "loader.drop_last=true fewer than loader.batch_size; lower that, or set "
+                "loader.drop_last=false"
+            )
         ended = state.batch == parts.num_batches or not state.steps_reached(settings)
         metrics: dict[str, float] | None = {}
         if parts.val is not None and _validates(ended, state, settings):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -14,18 +14,18 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from penstock.core.contracts import Task
-from penstock.pipeline.build import (
-    build_device_transforms,
-    build_loader,
+from penstock.core.contracts import SourceCapabilities, Task, capabilities_of
+from penstock.datasets.streams.dataset import LaneStreamDataset
+from penstock.pipeline.build import build_device_transforms, build_loader
+from penstock.pipeline.config.combinations import task_field
+from penstock.pipeline.config.places import sources_of
+from penstock.pipeline.device import DevicePrefetcher
+from penstock.pipeline.learning.building import (
     build_model,
     build_optimizer,
     build_scheduler,
     build_task,
 )
-from penstock.pipeline.config.combinations import task_field
-from penstock.pipeline.config.places import sources_of
-from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.schedulers.units import (
     Interval,
     better,
@@ -34,6 +34,7 @@ from penstock.pipeline.schedulers.units import (
 )
 from penstock.pipeline.training.distributed import World
 from penstock.pipeline.training.given_values import GivenValues, given_values, values_of
+from penstock.pipeline.training.run_folder import settled
 from penstock.pipeline.training.settings import TrainerSettings, monitored, no_such_figure
 
 
@@ -53,6 +54,7 @@ class Parts:
         val: Batches to validate on, or None.
         num_batches: Batches of a training epoch, or None if unknown.
         class_names: The classes of what is predicted, or None.
+        held: Is told how many records of the epoch a checkpoint holds, of a queue.
     """
 
     model: nn.Module
@@ -66,6 +68,7 @@ class Parts:
     val: DevicePrefetcher | None
     num_batches: int | None
     class_names: tuple[str, ...] | None = None
+    held: Callable[[int], None] | None = None
 
     @property
     def lr(self) -> float:
@@ -89,6 +92,7 @@ def build_parts(
         run_dir: The run's folder.
         stack: Closes the loaders.
     """
+    config = world.on_main(lambda: settled(config, run_dir))
 
     def open_loader(split: Any, device: torch.device | None) -> Any:
         loader = build_loader(
@@ -145,7 +149,14 @@ def build_parts(
         val=on_device(val, "val", val_device) if validates else None,
         num_batches=num_batches,
         class_names=class_names or train.class_names,
+        held=_held(train.dataset),
     )
+
+
+def _held(dataset: Any) -> Callable[[int], None] | None:
+    if not isinstance(dataset, LaneStreamDataset):
+        return None
+    return capabilities_of(dataset.source, SourceCapabilities).held
 
 
 _STAND_INS = ("*",) * 1000

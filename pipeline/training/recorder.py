@@ -151,6 +151,9 @@ class Recorder:
                 self.checkpoints.save(content, best=best)
 
         self._world.on_main(write)
+        if self._parts.held is not None:
+            loader = self._parts.train.loader
+            self._parts.held(gathered[self._world.rank][1]["next_batch"] * loader.batch_size)
         self._saved_s = time.monotonic()
 
     def _content(self, random: Sequence[Any], loaders: Sequence[Any]) -> dict[str, Any]:

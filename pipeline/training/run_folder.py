@@ -18,13 +18,14 @@ import yaml
 
 from penstock.core import files
 from penstock.core.files import writing
+from penstock.pipeline.build import settle
 from penstock.pipeline.config.job import SAVED, newest_first
 from penstock.pipeline.config.places import AROUND, EXECUTION, LENGTH, MIX
 from penstock.pipeline.loader.state import differing
 
 _log = logging.getLogger(__name__)
 
-CLASSES, TABLE = "classes.json", "table.json"
+CLASSES, TABLE, SOURCE = "classes.json", "table.json", "source.yaml"
 
 
 class RunFolder:
@@ -158,6 +159,27 @@ def keep_table(run_dir: Path, table: Any, *, resumes: bool, anyway: bool) -> Non
                 f"trainer.resume_anyway=true"
             )
     write_whole(path, json.dumps(now, indent=1) + "\n")
+
+
+def settled(config: Mapping[str, Any], run_dir: Path) -> Mapping[str, Any]:
+    """Have the source of a stream read what the run began with; see `pipeline.build.settle`.
+
+    Raises:
+        ValueError: What was kept of it is damaged.
+    """
+    path = run_dir / SOURCE
+    if path.exists():
+        try:
+            source = {**config["dataset"]["source"], **yaml.safe_load(path.read_text("utf-8"))}
+        except (yaml.YAMLError, TypeError, ValueError, KeyError) as error:
+            raise ValueError(f"{path} is damaged; start anew with trainer.resume=null") from error
+        return {**config, "dataset": {**config["dataset"], "source": source}}
+    found = settle(config)
+    if found is not config:
+        then, now = config["dataset"]["source"], found["dataset"]["source"]
+        kept = {name: value for name, value in now.items() if then.get(name) != value}
+        write_whole(path, _dump(kept))
+    return found
 
 
 def _named(path: Path, outputs: Path) -> RunFolder:

@@ -21,19 +21,19 @@ from penstock.pipeline.build import (
     Split,
     build_device_transforms,
     build_loader,
-    build_model,
     build_settings,
-    build_task,
+    settle,
     splits_of,
 )
 from penstock.pipeline.config.combinations import task_field
 from penstock.pipeline.config.errors import listing
 from penstock.pipeline.device import DevicePrefetcher
+from penstock.pipeline.learning.building import build_model, build_task
 from penstock.pipeline.training.checkpoint import CheckpointFolder, load_weights, read_checkpoint
 from penstock.pipeline.training.distributed import World
 from penstock.pipeline.training.job import prepare_torch
 from penstock.pipeline.training.loop import precision_of
-from penstock.pipeline.training.run_folder import TABLE, read_classes
+from penstock.pipeline.training.run_folder import TABLE, read_classes, settled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +89,11 @@ def open_trained(
     names = read_classes(run_dir) if run_dir else {}
     saved = _saved_data(run_dir)
     own = bool(saved) and _place(saved) == _place(read["dataset"])
+    # Its own data is what it began with.
+    data = world.on_main(lambda: settled(read, run_dir) if own and run_dir else settle(read))
     split, others = _chosen(read, asked.split, None if own else saved)
     loader = build_loader(
-        read,
+        data,
         split,
         rank=world.rank,
         world_size=world.size,

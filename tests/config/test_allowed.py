@@ -43,7 +43,8 @@ def test_nothing_else_does(target: str):
 def test_registered_components_know_what_is_injected():
     load_builtin()
     sampler = signature_of("sampler/random")
-    assert sampler.injected == {"n", "index", "seed", "batch_size", "mixed", "column_of"}
+    assert sampler.injected == {"n", "index", "seed", "batch_size", "mixed", "column_of",
+                                "shards"}  # fmt: skip
     assert signature_of("collate/stack").injected == {"samples"}
 
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from penstock.core.registry import register
-from penstock.pipeline.build import build_model
 from penstock.pipeline.commands import pack  # noqa: F401 - registers its settings
 from penstock.pipeline.config import targets
 from penstock.pipeline.config.command_line import configure
 from penstock.pipeline.config.composition import compose
 from penstock.pipeline.config.errors import ConfigError
+from penstock.pipeline.learning.building import build_model
 
 
 @register("model", "test_timm_style")
@@ -46,6 +46,7 @@ CASES = [
     ("shuffle=true", "sampler=random"),
     ("task.class_weights=[1,2]", "sampler=weighted"),
     ("dataset=map", "dataset=image_folder"),
+    ("dataset.storage.table=t", "dataset=sql dataset.storage.url=sqlite:///file.db"),
     ("transform=RandomCrop",
      "augment.train.my_step._target_=albumentations.RandomCrop"),
     ("sampler=WeightedRandomSampler", "sampler=weighted"),
@@ -78,6 +79,17 @@ def test_what_a_hint_of_packing_says_to_type_is_read(given, typed):
         configure(["path=packed", given], command="pack")
     key, _, value = typed.removeprefix("pack.").partition("=")
     assert configure(["path=packed", typed], command="pack")["pack"][key] == value
+
+
+@pytest.mark.parametrize(
+    "given", [["pack.compression=zstd"], ["to=lmdb", "writer.compression=zstd"]]
+)
+def test_what_can_compress_is_said_to_be_typed(given):
+    typed = "pack.to=parquet writer.compression=zstd"
+    with pytest.raises(ConfigError, match=f"type {typed}$"):
+        configure(["path=packed", *given], command="pack")
+    assert configure(["path=packed", *typed.split()], command="pack")["writer"][
+        "compression"] == "zstd"  # fmt: skip
 
 
 OWN = """

@@ -128,8 +128,6 @@ def test_a_schedule_that_contradicts_the_trainer_is_said_in_a_line(overrides, ke
     [
         (["dataset/cache=ram", "dataset.cache.max_bytes=2XB"], "dataset.cache.max_bytes",
          "such as 4GB or 500MB, or a share"),
-        (["dataset/cache=ram", "dataset.cache.policy=mru"], "dataset.cache.policy",
-         "keep or lru or adaptive"),
         (["dataset/cache=ram", "dataset.cache.what=pixels"], "dataset.cache.what", "decoded"),
         (["dataset/cache=disk", "dataset.cache.max_bytes=40%"], "dataset.cache.max_bytes",
          "dataset.cache.max_bytes=4GB"),
@@ -290,8 +288,14 @@ def test_a_torch_dataset_is_looked_at_before_anything_runs(tmp_path, monkeypatch
     assert "no subclass" in lines(torch, "dataset.target=checked_sets.Other")["dataset.target"]
     assert "missing" in lines(torch, "dataset.target=checked_sets.Map")["dataset.args"]
     stream = (torch, "dataset.target=checked_sets.Stream")
-    assert "sampler=sequential" in lines(*stream)["sampler"]
-    assert compose([*stream, "sampler=sequential"])["dataset"]["target"] == "checked_sets.Stream"
+    config = compose([*stream])
+    assert config["sampler"]["_target_"] == "sampler/sequential"
+    assert config["scheduler"]["_target_"] == "scheduler/none"
+    assert "cosine" in compose([*stream, "trainer.max_steps=9"])["scheduler"]["_target_"]
+    assert "StepLR" in compose([*stream, "scheduler=step"])["scheduler"]["_target_"]
+    for typed in ("sampler=random", "sampler=weighted"):
+        assert "type sampler=sequential" in lines(*stream, typed)["sampler"]
+    assert compose([*stream, "sampler=sequential"]) == config
 
 
 def test_errors_pickle():

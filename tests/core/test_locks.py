@@ -101,3 +101,23 @@ def test_a_fork_waits_no_longer_than_it_is_told():
     assert fork() == 7
     leave.set()
     thread.join(120)
+
+
+def test_threads_that_are_inside_by_turns_keep_no_fork_waiting():
+    stop = threading.Event()
+
+    def by_turns():
+        while not stop.is_set():
+            with GATE.kept_off(), GATE.kept_off():
+                time.sleep(0.005)
+
+    threads = [threading.Thread(target=by_turns) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    began = time.monotonic()
+    assert [fork() for _ in range(20)] == [7] * 20
+    took_s = time.monotonic() - began
+    stop.set()
+    for thread in threads:
+        thread.join(120)
+    assert took_s < 15

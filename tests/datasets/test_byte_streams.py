@@ -106,8 +106,32 @@ def test_what_stalls_is_given_up():
     keep.set()
     with socket.create_server(("127.0.0.1", 0)) as server:
         free = server.getsockname()[1]
-    with pytest.raises(StreamError, match="cannot be connected to"):
-        ByteStream(f"tcp://127.0.0.1:{free}", timeout_s=60)
+    with pytest.raises(StreamError, match=r"cannot be connected to: .*refused; start what sends"):
+        ByteStream(f"tcp://127.0.0.1:{free}", timeout_s=0.1)
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+def test_a_server_that_comes_a_little_later_is_waited_for(kind, tmp_path):
+    if kind == "unix":
+        server, address = socket.socket(socket.AF_UNIX), str(tmp_path / "socket")
+        name = f"unix:{address}"
+    else:
+        server = socket.socket()
+        server.bind(("127.0.0.1", 0))
+        name = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+
+    def serve() -> None:
+        time.sleep(0.1)
+        if kind == "unix":
+            server.bind(address)
+        server.listen()
+        with server, server.accept()[0] as connection:
+            connection.sendall(b"late")
+
+    threading.Thread(target=serve, daemon=True).start()
+    stream = ByteStream(name, timeout_s=60)
+    assert stream.read(9) == b"late"
+    stream.close()
 
 
 def _alive(pid: int) -> bool:

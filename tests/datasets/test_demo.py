@@ -151,7 +151,7 @@ def test_as_a_stream_it_is_the_same_with_the_classes_mixed(tmp_path, small, sour
         {"path": str(demo_path(source_name, tmp_path))},
     )
     for split in ("train", "val"):
-        source, keep = stream_sources.open_split(recipe, split=split, val_fraction=0.2, lanes=1)
+        source, keep = stream_sources.open_split(recipe, split=split, val_fraction=0.2, shards=1)
         assert keep is None and source.capabilities.class_names == CLASSES
         (shard,) = source.shards(0)
         found = [source.load(item) for item in source.open(shard)]

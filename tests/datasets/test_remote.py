@@ -12,8 +12,8 @@ import pytest
 
 from penstock import build_loader, compose
 from penstock.core.sample import BadRecord
-from penstock.datasets.files import remote
-from penstock.datasets.files.remote import RemoteError
+from penstock.datasets.files import clients, remote
+from penstock.datasets.files.clients import RemoteError
 from penstock.datasets.records.splits import StorageRecipe, find_parts, open_split
 from penstock.datasets.storages.csv import CsvStorage
 from penstock.datasets.storages.image_folder import ImageFolder
@@ -46,11 +46,11 @@ def photos(tmp_path_factory):
 @pytest.fixture
 def store(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(remote, "_PAUSES_S", (0.0, 0.0, 0.0))
-    remote._open_client.cache_clear()
+    monkeypatch.setattr(clients, "_PAUSES_S", (0.0, 0.0, 0.0))
+    clients._open_client.cache_clear()
     with object_store(monkeypatch.setenv) as store:
         yield store
-    remote._open_client.cache_clear()
+    clients._open_client.cache_clear()
 
 
 def written(form: str, photos: Path, folder: Path) -> Path:
@@ -197,7 +197,7 @@ def test_a_file_that_is_gone_is_a_bad_record_and_a_refusal_is_none(store, photos
     assert [n for n, r in enumerate(records) if isinstance(r, BadRecord)] == [3]
     assert "not there" in records[3].cause
     store.fault = lambda method, key: 403
-    with pytest.raises(RemoteError, match=r"s3://bucket/train/.*: access is denied; .*environment"):
+    with pytest.raises(RemoteError, match=r"s3://bucket/train/.*: access is denied, .*env"):
         read_all(storage)
 
 
@@ -258,7 +258,7 @@ def test_a_server_that_is_not_there_is_one_line(monkeypatch, store):
 
 
 def test_the_library_is_named_where_it_is_lacking(store, monkeypatch):
-    monkeypatch.setattr(remote.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(clients.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(RemoteError, match=r"the extra remote\); run: pip install obstore"):
         len(ImageFolder(f"s3://{BUCKET}/train"))
 
@@ -309,10 +309,10 @@ def test_a_number_in_a_name_is_no_status(store):
 
 
 def test_a_server_that_stalls_is_given_up_before_its_reader_counts_as_hanging(store, monkeypatch):
-    assert remote._GIVE_UP_S + remote._RETRY_S + remote._ANSWER_S < 120, "loader.timeout_s"
-    monkeypatch.setattr(remote, "_ANSWER_S", 0.2)
-    monkeypatch.setattr(remote, "_RETRY_S", 0.2)
-    monkeypatch.setattr(remote, "_GIVE_UP_S", 0.3)
+    assert clients._GIVE_UP_S + clients._RETRY_S + clients._ANSWER_S < 120, "loader.timeout_s"
+    monkeypatch.setattr(clients, "_ANSWER_S", 0.2)
+    monkeypatch.setattr(clients, "_RETRY_S", 0.2)
+    monkeypatch.setattr(clients, "_GIVE_UP_S", 0.3)
     store.files["x.jpg"] = b"content"
     store.fault = lambda method, key: "stall"
     with pytest.raises(RemoteError, match="after several tries"):
@@ -402,3 +402,18 @@ def test_credentials_stand_nowhere(store, photos, tmp_path, caplog):
     url = store.put(photos, "photos")
     config = compose([*SMALL, f"dataset.storage.path={url}"])
     assert "secret-of-the-user" not in json.dumps(config, default=str) + caplog.text
+
+
+def test_a_key_that_may_not_list_reads_what_is_named(store, photos, tmp_path, caplog):
+    url = store.put(written("webdataset", photos, tmp_path), "w")
+    name = next(key for key in store.files if key.endswith(".tar"))
+    for key in [key for key in store.files if not key.endswith(".tar")]:
+        del store.files[key]
+    store.fault = lambda method, key: None if key in store.files else 403
+    recipe = StorageRecipe(WebDatasetStorage, {"path": f"s3://{BUCKET}/{name}"})
+    train, val = (open_split(recipe, split=split, val_fraction=0.2) for split in ("train", "val"))
+    assert len(train) + len(val) == 16
+    [line] = [each.message for each in caplog.records if "taken as not there" in each.message]
+    assert line.startswith(f"{url}/classes.txt: access is denied")
+    with pytest.raises(RemoteError, match=r"gone\.tar: access is denied, or nothing is there"):
+        len(opened(WebDatasetStorage, f"{url}/gone.tar"))

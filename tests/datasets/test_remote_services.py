@@ -7,8 +7,8 @@ import logging
 import numpy as np
 import pytest
 
-from penstock.datasets.files import remote
-from penstock.datasets.files.remote import RemoteError
+from penstock.datasets.files import clients
+from penstock.datasets.files.clients import RemoteError
 from penstock.datasets.storages.image_folder import ImageFolder
 from penstock.datasets.storages.webdataset import WebDatasetStorage, WebDatasetWriter
 from penstock.datasets.writing import write_storage
@@ -35,12 +35,12 @@ def bucket(monkeypatch, tmp_path):
     )
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     monkeypatch.setenv("AWS_PROFILE", "work")
-    remote._open_client.cache_clear()
+    clients._open_client.cache_clear()
     bucket = boto3.resource("s3", endpoint_url=url, region_name="us-east-1").Bucket("photographs")
     bucket.create()
     yield bucket
     server.stop()
-    remote._open_client.cache_clear()
+    clients._open_client.cache_clear()
 
 
 def test_folders_shards_and_profiles_of_boto3(bucket, tmp_path):

@@ -6,6 +6,8 @@ import pickle
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -44,6 +46,7 @@ class Sizes:
     """Shards of given sizes; a bad record where `bad` says so."""
 
     reopens = True
+    opened: set[int] | None = None
 
     def __init__(self, sizes: list[int], bad: tuple[str, ...] = ()) -> None:
         self.sizes = sizes
@@ -56,6 +59,8 @@ class Sizes:
         return range(len(self.sizes))
 
     def open(self, shard: int) -> Any:
+        if self.opened is not None:
+            self.opened.add(shard)
         keys = [f"{shard}-{number}" for number in range(self.sizes[shard])]
         items = (
             BadRecord(-1, k, "spoilt") if k in self.bad else Record(-1, k, image_of(k))
@@ -160,6 +165,122 @@ def test_ranks_share_each_batch_and_go_on_anywhere(
         assert digests(resumed) == expected[step:]
 
 
+def by_rank(loader: Any, ranks: int) -> list[list[list[str]]]:
+    """Rows of every batch, by rank; the ranks iterate side by side and end together."""
+    agreed = Agreement(ranks)
+
+    def of_rank(rank: int) -> list[list[str]]:
+        goes_on = partial(agreed.any_of, rank)
+        try:
+            with loader(rank=rank, world_size=ranks, goes_on=goes_on) as part:
+                return [row_digests(batch) for batch in part]
+        except ValueError:
+            agreed.end()
+            raise
+
+    with ThreadPoolExecutor(ranks) as pool:
+        running = [pool.submit(of_rank, rank) for rank in range(ranks)]
+    errors = [each.exception() for each in running]
+    for error in errors:
+        if isinstance(error, ValueError):
+            raise error
+    return [each.result() for each in running]
+
+
+class Agreement:
+    """Ranks in threads that tell each other whether they have records."""
+
+    def __init__(self, ranks: int) -> None:
+        self._told = [False] * ranks
+        self._barrier = threading.Barrier(ranks, timeout=120)
+
+    def end(self) -> None:
+        """Let nobody wait for a rank that has stopped."""
+        self._barrier.abort()
+
+    def any_of(self, rank: int, has_records: bool) -> bool:
+        self._told[rank] = has_records
+        self._barrier.wait()
+        found = any(self._told)
+        self._barrier.wait()
+        return found
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(1, 3), st.integers(1, 2), st.lists(st.integers(1, 9), min_size=6, max_size=9),
+    st.integers(1, 3), st.integers(0, 5), st.sampled_from([True, False, "pad"]),
+    st.integers(6, 13), st.data(),
+)  # fmt: skip
+def test_readers_are_dealt_to_ranks(ranks, each, sizes, lanes, window, tail, batch_size, data):
+    readers = ranks * each
+
+    def loader(opened: set[int] | None = None, **more: Any) -> Any:
+        dataset = stream(sizes, lanes=lanes, readers=readers, shuffle_window=window)
+        dataset.source.opened = opened  # type: ignore[attr-defined]
+        return make_loader(dataset, batch_size=batch_size, drop_last=tail, **more)
+
+    with loader() as whole:
+        batches = list(whole)
+    rows = [row_digests(batch) for batch in batches]
+    given = [row for batch in rows for row in batch]
+    assert len(given) == len({*given}), "no record twice"
+    lost = sum(sizes) - len(given)
+    assert lost == 0 if tail is not True else 0 <= lost < batch_size
+    if tail is not False and readers > 1:
+        assert {len(batch["valid"]) for batch in batches} <= {batch_size}
+    if ranks > 1:
+        parts = by_rank(loader, ranks)
+        assert [len(part) for part in parts] == [len(rows)] * ranks, "ranks end together"
+        joined = [[row for part in parts for row in part[number]] for number in range(len(rows))]
+        assert joined == rows
+    step = data.draw(st.integers(0, len(batches)))
+    with loader() as resumed, loader() as one:
+        expected = digests(one)
+        resumed.load_state_dict({**one.state_dict(), "next_batch": step, "finished": False})
+        assert digests(resumed) == expected[step:]
+
+
+def test_a_rank_opens_the_shards_of_its_readers_alone():
+    opened: list[set[int]] = [set(), set()]
+
+    def loader(rank: int, **more: Any) -> Any:
+        dataset = stream([7] * 8, readers=4, shuffle_window=0)
+        dataset.source.opened = opened[rank]  # type: ignore[attr-defined]
+        return make_loader(dataset, rank=rank, **more)
+
+    by_rank(loader, 2)
+    assert [len(shards) for shards in opened] == [4, 4] and not opened[0] & opened[1]
+
+
+def test_ranks_without_records_end_with_the_others_or_say_so():
+    def loader(sizes: list[int], bad: tuple[str, ...] = (), **more: Any) -> Any:
+        given = {"readers": 2, "shuffle": False, "shuffle_window": 0, "lanes": 1}
+        return make_loader(stream(sizes, bad=bad, **given), max_error_rate=1, **more)
+
+    assert by_rank(partial(loader, [0, 0], split="val"), 2) == [[], []]
+    with pytest.raises(ValueError, match=r"of this rank have no record.*lower dataset\.readers"):
+        by_rank(partial(loader, [9, 0]), 2)
+    parts = by_rank(partial(loader, [3, 20], bad=("0-0",)), 2)
+    assert [len(part) for part in parts] == [5, 5], "a bad first record fills no batch"
+
+
+def test_readers_that_cannot_be_shared_say_what_can():
+    with pytest.raises(ValueError, match=r"4 ranks .* evenly; type dataset\.readers=4, or 1"):
+        make_loader(stream([3] * 9, readers=6), world_size=4, rank=0)
+    with pytest.raises(ValueError, match="a batch has 8 rows"):
+        make_loader(stream([3] * 9, readers=9))
+    with make_loader(stream([3] * 9, readers=2), world_size=2, rank=0) as loader:
+        with pytest.raises(ValueError, match="init_process_group"):
+            next(iter(loader))
+    recipe = StorageRecipe(numbers, {"start": 0, "stop": 50})
+    opening = {"decode": RawDecoder(), "transform": Noise(), "seed": 0, "val_fraction": 0.0}
+    assert len(open_stream(recipe, readers=3, split="train", **opening).source.shards(0)) == 12
+    whole = StorageRecipe(plain, {"count": 50})
+    with pytest.raises(ValueError, match=r"dataset\.readers is 3, .* has 1 shards.*type"):
+        open_stream(whole, readers=3, split="train", **opening)
+
+
 def test_bad_records_keep_their_positions():
     bad = ("2-3", "4-12")
     with make_loader(stream(SIZES, bad=bad), max_error_rate=1) as loader:
@@ -211,7 +332,7 @@ def test_what_is_read_once_is_read_by_one_and_from_its_beginning():
             list(loader)
         loader.load_state_dict({**loader.state_dict(), "epoch": 0, "next_batch": 1,
                                 "finished": False})  # fmt: skip
-        with pytest.raises(ValueError, match="at position 8 of epoch 0"):
+        with pytest.raises(ValueError, match="at item 8 of epoch 0"):
             list(loader)
 
 

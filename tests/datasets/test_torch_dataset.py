@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import random
+import signal
+import time
+from multiprocessing import active_children
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import Dataset, IterableDataset, default_collate
+from torch.utils.data import Dataset, IterableDataset, default_collate, get_worker_info
 
 from penstock.core.contracts import Dataset as DatasetProtocol
 from penstock.core.contracts import StreamDataset
 from penstock.core.sample import BadSample
 from penstock.datasets.torch_dataset import open_torch
+from penstock.pipeline.loader.worker_errors import LoaderTimeoutError, WorkerError
 from penstock.pipeline.samplers.random import RandomSampler
 from penstock.pipeline.samplers.weighted import WeightedSampler
 from tests.contracts.equality import untouched_global_states
@@ -220,6 +224,174 @@ def test_iterable(options):
             assert digests(loader) == expected[2:]
     labels = [batch["label"].tolist() for batch in make_loader(stream)]
     assert [label for part in labels for label in part] == list(range(30))
+
+
+class Sharded(IterableDataset):
+    """As torch's documentation has it: every worker gives its share, with noise."""
+
+    def __init__(self, n=61, kills=None, raises=None, stalls=None):
+        self.n, self.kills, self.raises, self.stalls = n, kills, raises, stalls
+
+    def __iter__(self):
+        told = get_worker_info()
+        first, step = (told.id, told.num_workers) if told is not None else (0, 1)
+        for number in range(first, self.n, step):
+            if self.kills and number == 30 and not os.path.exists(self.kills):
+                with open(self.kills, "w"):
+                    os.kill(os.getpid(), signal.SIGKILL)
+            if number == self.raises:
+                raise KeyError("a user's mistake")
+            if number == self.stalls:
+                time.sleep(600)
+            image = np.random.randint(0, 256, (3, 2, 3), dtype=np.uint8)
+            yield image, torch.tensor(number)
+
+
+def _labels(batches):
+    return [label for batch in batches for label in batch["label"][batch["valid"]].tolist()]
+
+
+WAYS = [
+    {"engine": "threads", "num_workers": 1},
+    {"engine": "processes", "num_workers": 2, "multiprocessing_context": "fork"},
+    {"engine": "torch", "num_workers": 3, "multiprocessing_context": "fork"},
+    {"engine": "auto", "num_workers": 2, "multiprocessing_context": "fork"},
+    pytest.param({"engine": "threads", "num_workers": 5}, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("readers", [1, 3])
+def test_parts_of_an_iterable_are_read_by_any_number_of_processes(readers, way):
+    stream = _all(target=Sharded, readers=readers, transform=_noise)
+    with untouched_global_states():
+        with make_loader(stream) as inline:
+            expected = digests(inline, epochs=2)
+            state = inline.state_dict()
+        with make_loader(stream, **way) as loader:
+            assert digests(loader, epochs=2) == expected
+            loader.load_state_dict({**state, "epoch": 1, "finished": False, "next_batch": 5})
+            assert digests(loader) == expected[len(expected) // 2 + 5 :]
+    with make_loader(stream, **way) as loader:
+        batches = list(loader)
+    assert sorted(_labels(batches)) == list(range(61))
+    if readers == 3:
+        assert batches[0]["label"].tolist() == [0, 3, 1, 4, 7, 2, 5, 8]
+
+
+def _noise(sample, rng):
+    return sample | {"image": sample["image"] ^ np.uint8(rng.integers(1 << 7))}
+
+
+def test_an_iterable_that_gives_every_part_all_of_it_is_refused():
+    for options in ({}, {"engine": "threads", "num_workers": 1}):
+        with make_loader(_all(target=Items, readers=2), **options) as loader:
+            with pytest.raises(ValueError, match=r"did not ask .*get_worker_info.*readers=1"):
+                next(iter(loader))
+    with pytest.raises(ValueError, match=r"for an IterableDataset.*leave dataset\.readers away"):
+        _all(readers=2)
+
+
+def _take_a_range(worker_id):
+    told = get_worker_info()
+    assert told.id == worker_id
+    told.dataset.first += worker_id * 10
+    told.dataset.stop = told.dataset.first + 10
+
+
+class Range(IterableDataset):
+    first, stop = 0, 30
+
+    def __iter__(self):
+        return ({"label": number} for number in range(self.first, self.stop))
+
+
+def test_a_worker_init_fn_may_divide_an_iterable():
+    stream = _all(target=Range, readers=3, worker_init_fn=_take_a_range)
+    for options in ({}, {"engine": "threads", "num_workers": 2}):
+        with make_loader(stream, collate=Labels(), **options) as loader:
+            for _ in range(2):
+                assert sorted(_labels(loader)) == list(range(30))
+
+
+class Labels:
+    def __call__(self, samples):
+        return {name: torch.tensor([sample[name] for sample in samples])
+                for name in ("label", "position")}  # fmt: skip
+
+
+def test_a_reader_that_is_killed_reads_on_where_it_was(tmp_path, caplog):
+    expected = digests(make_loader(_all(target=Sharded, readers=3)))
+    args = {"kills": str(tmp_path / "killed")}
+    with make_loader(
+        _all(target=Sharded, readers=3, args=args), engine="threads", num_workers=2
+    ) as loader:
+        assert digests(loader) == expected
+    assert "SIGKILL" in caplog.text and "another one reads on" in caplog.text
+
+
+class Poison(Sharded):
+    """Part 1 ends its process, whoever reads it."""
+
+    def __iter__(self):
+        for image, label in super().__iter__():
+            if get_worker_info().id == 1 and label > 20:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield image, label
+
+
+def test_an_item_that_ends_every_reader_ends_the_run(caplog):
+    with make_loader(
+        _all(target=Poison, readers=3), engine="threads", num_workers=1,
+        multiprocessing_context="fork",
+    ) as loader:  # fmt: skip
+        with pytest.raises(WorkerError, match=r"SIGKILL.*3 ended at the same item"):
+            list(loader)
+    assert caplog.text.count("another one reads on") == 2
+
+
+class Drawn(Sharded):
+    """Its noise comes of an object that it holds."""
+
+    def __init__(self):
+        super().__init__()
+        self.rng = np.random.default_rng(0)
+
+    def __iter__(self):
+        for image, label in super().__iter__():
+            yield image ^ self.rng.integers(0, 256, image.shape, np.uint8), label
+
+
+def test_parts_share_no_state_of_the_object():
+    stream = _all(target=Drawn, readers=3)
+    given = []
+    for workers in (0, 1, 2):
+        way = {"engine": "threads" if workers else "inline", "num_workers": workers}
+        with make_loader(stream, multiprocessing_context="fork", **way) as loader:
+            given.append(digests(loader, epochs=2))
+    assert given[0] == given[1] == given[2]
+
+
+def test_what_a_reader_raises_comes_where_its_item_would():
+    stream = _all(target=Sharded, readers=3, args={"raises": 31})
+    with make_loader(stream, engine="threads", num_workers=2) as loader:
+        seen = []
+        with pytest.raises(KeyError, match="a user's mistake") as error:
+            seen += (batch for batch in loader)
+    assert "in worker process" in str(error.value.__cause__)
+    assert len(_labels(seen)) >= 16
+
+
+def test_a_reader_that_gives_nothing_is_given_up(monkeypatch):
+    monkeypatch.setattr("penstock.core.processes.START_S", 1.0)
+    stream, others = _all(target=Sharded, readers=3, args={"stalls": 3}), {*active_children()}
+    with make_loader(stream, engine="threads", num_workers=2, timeout_s=2) as loader:
+        with pytest.raises(LoaderTimeoutError, match=r"no item within 2 s.*loader\.timeout_s"):
+            list(loader)
+    deadline = time.monotonic() + 120
+    while {*active_children()} - others and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not {*active_children()} - others
 
 
 def test_an_iterable_is_split_too():

@@ -21,10 +21,11 @@ SAMPLERS = {
     "infinite": ["sampler=infinite", "sampler.steps=7"],
     "inference": ["sampler=inference"],
     "length_bucket": ["sampler=length_bucket", "sampler.column=label", "sampler.window=3"],
+    "shard_shuffle": ["sampler=shard_shuffle", "sampler.window=2", "sampler.shard_records=7"],
     "torch": ["sampler=torch", "sampler.target=torch.utils.data.RandomSampler"],
     "mix": [],
 }
-OF_SOURCES = ("sequential", "random", "weighted", "without", "inference", "torch")
+OF_SOURCES = ("sequential", "random", "weighted", "without", "inference", "shard_shuffle", "torch")
 COLLATES = {
     "stack": ["collate=stack"],
     "list": ["collate=list", "collate.stacked=[]"],

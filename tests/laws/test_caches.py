@@ -19,11 +19,7 @@ RAM = "dataset/cache=ram"
 CACHES = {
     "keep encoded": [RAM],
     "keep decoded": [RAM, "dataset.cache.what=decoded"],
-    "lru decoded, a part": [
-        RAM, "dataset.cache.policy=lru", "dataset.cache.what=decoded",
-        "dataset.cache.max_bytes=400KB",
-    ],
-    "adaptive encoded": [RAM, "dataset.cache.policy=adaptive", "dataset.cache.max_bytes=300KB"],
+    "decoded, a part": [RAM, "dataset.cache.what=decoded", "dataset.cache.max_bytes=400KB"],
     "keep encoded, a part": [RAM, "dataset.cache.max_bytes=16KB"],
     "disk encoded": ["dataset/cache=disk"],
     "disk decoded": ["dataset/cache=disk", "dataset.cache.what=decoded"],
@@ -67,7 +63,7 @@ def test_batches_are_those_without_a_cache(cache, way, photos, expected, tmp_pat
     assert given == expected
     assert times.hits + times.misses >= 3 * 41
     assert times.hits > 0
-    if "a part" not in cache and cache != "adaptive encoded":
+    if "a part" not in cache:
         # 40 good records, each of which another process may have read at the same time.
         assert times.hits >= 75
     assert times.damaged == 0

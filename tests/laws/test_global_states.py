@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 
 import pytest
+import rich.style  # noqa: F401 - it draws when it is imported, which a progress bar does once
 
 from penstock import compose
 from tests.contracts.equality import seed_globals, untouched_global_states

@@ -16,7 +16,15 @@ from tests.shares import in_turn
 RANKS = (1, 2, 3, 4, 8)
 TAILS = {"drop": True, "keep": False, "pad": "pad"}
 # N of 41, 53, 47 and 40 positions (weighted without the damaged one below); G divides none.
-SAMPLERS = ("sequential", "random", "weighted", "without", "length_bucket", "torch")
+SAMPLERS = (
+    "sequential",
+    "random",
+    "weighted",
+    "without",
+    "length_bucket",
+    "shard_shuffle",
+    "torch",
+)
 
 
 @pytest.mark.parametrize(("sampler", "tail"), in_turn([*SAMPLERS, "mix"], [*TAILS], every=4))

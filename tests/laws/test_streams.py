@@ -159,6 +159,15 @@ def test_it_goes_on_after_every_batch_of_any_epoch(source, expected, caplog):
     assert "records passed over" in caplog.text
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_several_readers_give_the_same_to_every_engine(engine, tars, photos):
+    config = compose([*overrides(tars, photos), "dataset.readers=2", "dataset.lanes=2"])
+    expected = digests(config, **INLINE)
+    assert digests(config, **way(engine)) == expected
+    keys = [key for rows in whole_rows(config, **INLINE) for key in rows]
+    assert len(keys) == len({*keys}) == 40, "and the damaged one"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_real_ranks_train_on_a_stream_as_one_process_does(photos, tmp_path):
@@ -166,13 +175,13 @@ def test_real_ranks_train_on_a_stream_as_one_process_does(photos, tmp_path):
     base = overrides(tmp_path, photos)
     configs = [
         compose([*base, *TRAINER, f"loader.batch_size={size}", f"loader.drop_last={tail}",
-                 "loader.eval_batch_size=7"])
-        for size, tail in ((6, "false"), (4, "pad"))
+                 "loader.eval_batch_size=7", f"dataset.readers={readers}"])
+        for size, tail, readers in ((6, "false", 1), (4, "pad", 1), (6, "false", 4))
     ]  # fmt: skip
     one = trained(configs, 1, tmp_path)
     two = trained(configs, 2, tmp_path)
-    for alone, shared in zip(one, two, strict=True):
-        assert alone["step"] in (7, 11)
+    for alone, shared, steps in zip(one, two, (7, 11, None), strict=True):
+        assert alone["step"] == steps or steps is None
         check_same(alone, shared)
 
 

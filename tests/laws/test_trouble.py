@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import io
 import os
-import sqlite3
+import resource
 
 import numpy as np
 import pytest
@@ -20,11 +20,11 @@ from penstock.core.user_errors import in_one_line
 from penstock.datasets.annotations.voc import VocAnnotations
 from penstock.datasets.columnar.record_columns import restore_rest
 from penstock.datasets.files import access
-from penstock.datasets.storages.sqlite import SqliteStorage, database
+from penstock.datasets.storages.sqlite import SqliteStorage
 from penstock.datasets.torch_dataset import open_torch
 from penstock.transforms.decode.image import ImageDecoder
 from tests.datasets.annotations.annotated import open_annotated, write_images
-from tests.datasets.storages.sqlite_tables import put
+from tests.datasets.storages.sqlite_tables import packed
 from tests.encoded_images import JPEGS, RGB, encode
 from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader
 
@@ -85,23 +85,22 @@ def test_a_label_file_is_not_damaged_and_not_missing(tmp_path, monkeypatch):
 
 
 def test_a_database_is_not_damaged(tmp_path, monkeypatch):
-    storage = SqliteStorage(put(tmp_path / "a.db", "CREATE TABLE samples (a)", rows=[(1,)]))
-    assert len(storage) == 1
+    storage = SqliteStorage(packed(tmp_path / "a", [b"x"]))
     monkeypatch.setattr(access, "_PAUSES_S", ())
-    error = sqlite3.OperationalError("unable to open database file")
-    error.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN  # which it says for want of descriptors too
-    monkeypatch.setattr(sqlite3, "connect", fails(error))
-    opened = []
-
-    def open_file(path, *_):
-        if len(opened) == 1:  # the first time to look at the header
-            raise NO_DESCRIPTORS
-        opened.append(path)
-        return io.BytesIO(b"SQLite format 3\0" + bytes(84))
-
-    monkeypatch.setattr(database, "open", open_file, raising=False)
-    with pytest.raises(OSError, match="Too many open files"):
+    with without_descriptors(), pytest.raises(OSError, match="Too many open files"):
         storage.read(np.zeros(1, np.int64))
+    assert storage.read(np.zeros(1, np.int64))[0].fields
+
+
+@contextlib.contextmanager
+def without_descriptors():
+    """No file can be opened inside."""
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 class Troubled(Dataset):

@@ -49,7 +49,7 @@ def test_nothing_to_train_on_is_said(tmp_path):
         build_loader(config)
 
 
-@pytest.mark.parametrize("dataset", ["csv", "sqlite"])
+@pytest.mark.parametrize("dataset", ["csv", "sql"])
 def test_weights_are_a_column_of_the_data_or_a_file_by_key(tmp_path, dataset):
     rows = [(f"{row}.jpg", row % 2, float(row == 3), "text") for row in range(6)]
     names = ("image", "label", "importance", "word")
@@ -62,7 +62,8 @@ def test_weights_are_a_column_of_the_data_or_a_file_by_key(tmp_path, dataset):
             database.execute("CREATE TABLE t (image BLOB, label, importance, word)")
             pixels = [(name.encode(), *values) for name, *values in rows]
             database.executemany("INSERT INTO t VALUES (?, ?, ?, ?)", pixels)
-    typed = [f"dataset={dataset}", f"dataset.storage.path={path}", "sampler=weighted"]
+    key, at = ("path", "") if dataset == "csv" else ("url", "sqlite:///")
+    typed = [f"dataset={dataset}", f"dataset.storage.{key}={at}{path}", "sampler=weighted"]
     typed += ["dataset.val_fraction=0", "loader=inline", "loader.batch_size=6"]
     config = compose([*typed, "sampler.weights=importance"])
     with build_loader(config) as loader:

@@ -7,7 +7,8 @@ import pytest
 from penstock import build_loader, compose
 from penstock.core.registry import name_of, register
 from penstock.core.user_errors import is_explained
-from penstock.pipeline.build import build_loggers, build_task
+from penstock.pipeline.build import build_loggers
+from penstock.pipeline.learning.building import build_task
 
 
 @register("logger", "test_without_close")

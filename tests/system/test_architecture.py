@@ -12,8 +12,8 @@ import torch
 
 from penstock import build_loader, compose
 from penstock.core import registry
-from penstock.pipeline.build import build_task
 from penstock.pipeline.config.discovery import load_builtin, load_imports
+from penstock.pipeline.learning.building import build_task
 from penstock.pipeline.loader import engines
 from tests.contracts.engine import check_engine, check_patience
 from tests.contracts.sampler import check_sampler

@@ -255,9 +255,9 @@ class _OwnStage:
         partners = [next(groups, [])] if self.needs_partners else []
         try:
             if self._global_random:
-                from penstock.core.rng import global_states
+                from penstock.core.rng import GlobalStates
 
-                with global_states(int(rng.integers(1 << 63))):
+                with GlobalStates(int(rng.integers(1 << 63))):
                     return self._step(sample, rng, *partners)
             return self._step(sample, rng, *partners)
         except Exception as error:

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from penstock.core.contracts import StorageCapabilities
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record, TextColumn
-from penstock.datasets.files.access import MissingFile, absolute_path, is_url, read_file
-from penstock.datasets.files.data_files import safe_path
-from penstock.datasets.files.remote import local_copy
+from penstock.datasets.columnar.rows import image_bytes
+from penstock.datasets.files.access import MissingFile, absolute_path, is_url
+from penstock.datasets.files.local_copies import local_copy
 from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage, file_mark
 from penstock.datasets.records.labels import column_ids
@@ -125,16 +125,16 @@ class CsvStorage(IndexedStorage):
 
     def _with_image(self, image: str | None, fields: dict[str, Any]) -> dict[str, Any] | str:
         """The fields of a row with its image, or why that cannot be had."""
-        if image is None:
-            return "its row names no image"
         try:
-            file = safe_path(self.root, image, follow_symlinks=self.follow_symlinks)
-            return {
-                "image": read_file(file, root=self.root, max_bytes=self.max_record_bytes),
-                **fields,
-            }
+            content = image_bytes(
+                image,
+                self.root,
+                follow_symlinks=self.follow_symlinks,
+                max_bytes=self.max_record_bytes,
+            )
         except (MissingFile, ValueError) as error:
             return str(error)
+        return {"image": content, **fields}
 
     def take(
         self,

@@ -7,9 +7,11 @@ import errno
 import os
 import time
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.datasets.files.passwords import MASK, masked
+from penstock.datasets.files.sqlite_files import BadStatement, DamagedRows, open_to_read
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, Connection, Select
@@ -19,7 +21,8 @@ T = TypeVar("T")
 _PAUSES_S = (0.1, 0.5, 2.0, 5.0, 10.0)
 # The drivers that are known well enough, where a URL names none; and what is installed for them.
 _DRIVERS = {"postgres": "postgresql+psycopg", "postgresql": "postgresql+psycopg",
-            "mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql"}  # fmt: skip
+            "mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql",
+            "sqlite": "sqlite"}  # fmt: skip
 _INSTALL = {"psycopg": "'psycopg[binary]' (the extra postgresql)",
             "pymysql": "pymysql (the extra mariadb)"}  # fmt: skip
 # That a host has vanished is noticed by those who ask for it; what is prepared is one statement.
@@ -34,14 +37,6 @@ _PASSING_NUMBERS = frozenset({1040, 1047, 1053, 1158, 1159, 1160, 1161, 1205, 12
                               2003, 2006, 2013, 2055, 4031})  # fmt: skip
 _LATE = ("57014", 1317, 1969, 3024)
 _EXAMPLE = "postgresql://user@host/database"
-
-
-class DamagedRows(Exception):
-    """Rows that the server or the driver cannot give; the message is the cause."""
-
-
-class BadStatement(Exception):
-    """What the server does not do: no such table, no right to read it; the message is the cause."""
 
 
 def find_url(text: str) -> str:
@@ -90,12 +85,23 @@ def parse_url(text: str) -> URL:
             f"type the URL again: dataset.storage.url=..., or let the driver find it: docs/sql.md"
         )
     url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
+    if url.drivername == _DRIVERS["sqlite"]:
+        if url.query or url.database in (None, "", ":memory:"):
+            raise ValueError(
+                f"sql: {shown(url)}: expected sqlite:///file.db, or sqlite:////folder/file.db"
+            )
+        url = url.set(database=os.path.abspath(os.path.expanduser(str(url.database))))
     if url.drivername not in _DRIVERS.values():
         raise ValueError(
             f"sql: {shown(url)}: {url.drivername} is not read here; take postgresql://, "
             f"mariadb://, mysql:// or sqlite:///"
         )
     return url
+
+
+def file_of(url: URL) -> str | None:
+    """Give the file of an SQLite database, absolute; None for a server."""
+    return url.database if url.drivername == _DRIVERS["sqlite"] else None
 
 
 def shown(url: URL) -> str:
@@ -108,8 +114,12 @@ class Server:
 
     Args:
         url: Its URL.
-        timeout_s: What a statement may take; in PostgreSQL, a piece of its rows.
+        timeout_s: What a statement may take; in PostgreSQL and SQLite, a piece of its rows.
         patient: Wait for a server that cannot be reached, also where it never was.
+
+    Attributes:
+        place: Its URL, without a password.
+        file: The file, if it is SQLite; None for a server.
     """
 
     def __init__(self, url: URL, *, timeout_s: float, patient: bool) -> None:
@@ -121,13 +131,20 @@ class Server:
         self._patient = patient
         self._reached = False
         driver = url.drivername.partition("+")[2]
+        self.file = file_of(url)
+        options: dict[str, Any]
+        if self.file is not None:
+            options = {"creator": partial(open_to_read, self.file, timeout_s=timeout_s)}
+        else:
+            given = {n: v for n, v in _CONNECT[driver].items() if n not in url.query}
+            options = {"connect_args": given}
         try:
             self._engine = create_engine(
                 url,
                 isolation_level="AUTOCOMMIT",
                 pool_size=0,  # of any size: a connection for each thread
                 pool_reset_on_return=None,
-                connect_args={n: v for n, v in _CONNECT[driver].items() if n not in url.query},
+                **options,
             )
         except ImportError as error:
             what = _INSTALL[driver]
@@ -177,9 +194,9 @@ class Server:
             moved = False
             try:
                 with self._connection() as connection:
-                    connection.execution_options(
-                        isolation_level="REPEATABLE READ", stream_results=True, yield_per=page_rows
-                    )
+                    if self.file is None:  # where a statement sees one state by itself
+                        connection.execution_options(isolation_level="REPEATABLE READ")
+                    connection.execution_options(stream_results=True, yield_per=page_rows)
                     result = connection.execute(ordered)  # held until nothing is read from it
                     for page in result.partitions():
                         if rows := [row for row in map(tuple, page) if row[0] not in again]:
@@ -202,6 +219,8 @@ class Server:
         try:
             with self._engine.connect() as connection:
                 driver: Any = connection.connection.driver_connection
+                if self.file is not None and not driver.is_current:
+                    connection.invalidate()  # and opened anew
                 try:
                     if "prepared" not in connection.info:
                         for statement in self._settings(connection.dialect):
@@ -223,6 +242,8 @@ class Server:
 
     def _settings(self, dialect: Any) -> tuple[str, ...]:
         """List what a connection is told first: to read alone, and for how long."""
+        if self.file is not None:
+            return ()
         limit_ms = round(self._timeout_s * 1000)
         if dialect.name == "postgresql":
             limit = f"SET statement_timeout = {limit_ms}"
@@ -260,9 +281,9 @@ class Server:
                 f"query that ends, an index on the key, or raise dataset.storage.timeout_s"
             ) from error
         if not self._patient and not self._reached:
+            runs = ", and that the server runs" if self.file is None else ""
             raise BadStatement(
-                f"cannot be reached: {error.strerror}; check dataset.storage.url, and that the "
-                f"server runs"
+                f"cannot be reached: {error.strerror}; check dataset.storage.url{runs}"
             ) from error
         # What took its time once is tried once more.
         pause_s = next(iter([*pauses][-1:] if late else pauses), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from annotated_types import Ge, Gt
@@ -13,14 +13,12 @@ from penstock.core.contracts import SourceCapabilities
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record
 from penstock.datasets.columnar.rows import FieldType
-from penstock.datasets.storages.sql.storage import TIMEOUT_S, Row, ServerStorage, open_sql
+from penstock.datasets.storages.sql.storage import TIMEOUT_S, Row, SqlStorage
 from penstock.datasets.streams.lanes import ShardItems
-
-_FILE_ROWS = 64
 
 
 class RowItem(NamedTuple):
-    """A row that is no record yet; see `ServerStorage.made`."""
+    """A row that is no record yet; see `SqlStorage.made`."""
 
     key: str
     place: int
@@ -74,7 +72,7 @@ class SqlSource:
     ) -> None:
         given = {name: v for name, v in locals().items() if name not in ("self", "shard_rows")}
         try:
-            self._storage: Any = open_sql(**given)
+            self._storage = SqlStorage(**given)
             len(self._storage)  # lists the rows
         except ValueError as error:
             raise ValueError(str(error).replace("dataset.storage.", "dataset.source.")) from error
@@ -105,14 +103,11 @@ class SqlSource:
 
     def open(self, shard: tuple[int, int]) -> ShardItems:
         """Read the rows of a shard."""
-        in_order = isinstance(self._storage, ServerStorage)
-        items = self._rows(*shard) if in_order else self._records(*shard)
+        items = self._rows(*shard)
         return ShardItems(items, close=items.close)
 
-    def load(self, item: RowItem | Record) -> Record | BadRecord:
+    def load(self, item: RowItem) -> Record | BadRecord:
         """Make the record of a row; one that is damaged, gone or changed is a bad record."""
-        if not isinstance(item, RowItem):
-            return item
         [record] = self._storage.made(np.array([item.place]), [item.row])
         return record
 
@@ -125,7 +120,3 @@ class SqlSource:
             for index, row in rows:
                 [key] = self._storage.index.keys(np.array([index]))
                 yield RowItem(key, index, row)
-
-    def _records(self, start: int, stop: int) -> Generator[Record | BadRecord]:
-        for first in range(start, stop, _FILE_ROWS):
-            yield from self._storage.read(np.arange(first, min(first + _FILE_ROWS, stop)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import Generator, Iterator, Sequence
@@ -14,7 +15,6 @@ import numpy as np
 from annotated_types import Gt
 from numpy.typing import NDArray
 
-from penstock.core.contracts import Storage
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record, too_large
 from penstock.core.user_errors import ExplainedError
@@ -28,6 +28,7 @@ from penstock.datasets.columnar.rows import (
 )
 from penstock.datasets.files.access import MissingFile
 from penstock.datasets.files.data_files import refuse_escape
+from penstock.datasets.files.sqlite_files import change_mark
 from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage
 from penstock.datasets.storages.sql.server import (
@@ -35,6 +36,7 @@ from penstock.datasets.storages.sql.server import (
     DamagedRows,
     Server,
     as_given,
+    file_of,
     find_url,
     parse_url,
     shown,
@@ -44,6 +46,7 @@ from penstock.datasets.storages.sql.table import (
     convert,
     find_kinds,
     find_rows,
+    is_searched,
     mark_of,
     plain,
     select_from,
@@ -52,74 +55,12 @@ from penstock.datasets.storages.sql.table import (
 Row = tuple[Any, ...] | str | None
 """A row that was read, or why it cannot be; None: it is gone."""
 
+_log = logging.getLogger(__name__)
+
 TIMEOUT_S = 30.0
 # Rows that are read at once: by key, with their images through a cursor, without them.
 _BATCH_ROWS, _PAGE_ROWS, _SCAN_ROWS = 256, 64, 4096
-_SQLITE = "sqlite:///"
 _CHANGED = "unlike when the rows were listed; name a version_column, and they are listed anew"
-
-
-@register("storage", "sql")
-def open_sql(
-    url: str,
-    *,
-    table: str | None = None,
-    query: str | None = None,
-    image_column: str | None = None,
-    label_column: str | None = None,
-    key_column: str | None = None,
-    version_column: str | None = None,
-    columns: list[str] | None = None,
-    types: dict[str, FieldType] | None = None,
-    root: str | None = None,
-    follow_symlinks: bool = False,
-    classes: list[str] | None = None,
-    timeout_s: Annotated[float, Gt(0)] = TIMEOUT_S,
-) -> Storage:
-    """Rows of a database: PostgreSQL, MariaDB, MySQL or SQLite, a table, view or query.
-
-    Every row is a record, every column a field. An SQLite file is what ``dataset=sqlite`` opens,
-    by a URL. A server's rows are listed once, in the order of their keys, and read by key: that
-    should be an indexed column.
-
-    Args:
-        url: ``postgresql://user@host/database``, ``mariadb://...``, ``mysql://...``,
-            ``sqlite:///file.db``; ``env:NAME`` takes it from the environment. See docs/sql.md for
-            passwords.
-        table: A table or view, or ``schema.table``; None: the only one.
-        query: One SELECT in place of `table`.
-        image_column: The column of the field ``image``: its bytes, or the path of a file; None:
-            ``image``, ``file_name``, ``filename`` or ``path``, whichever there is first.
-        label_column: The column of the field ``label``: class ids or names; None: ``label``.
-        key_column: The column of the keys; None: ``key``, else the primary key.
-        version_column: A column whose largest value grows whenever a row changes, such as the time
-            of the last change: the rows are then listed anew. None: rows come and go, and do not
-            change otherwise; one that does is a bad record where its label or size has changed.
-        columns: The other columns that are read; None: all.
-        types: ``array`` for columns of ``.npy`` files' bytes, ``json`` for texts that are JSON.
-        root: The folder that the paths of images are relative to, and may not leave; None: the
-            working directory, or that of the SQLite file. ``/`` takes absolute paths.
-        follow_symlinks: Read images that lie elsewhere by a link.
-        classes: Class names by id; None: those found, sorted (numbers are ids already).
-        timeout_s: Seconds that the server may compute for a statement.
-    """
-    given = {**locals(), "url": find_url(url)}
-    return (_sqlite if given["url"].startswith("sqlite") else ServerStorage)(**given)
-
-
-def _sqlite(url: str, version_column: str | None, timeout_s: float, **given: Any) -> Storage:
-    """Open an SQLite file, which needs no server and nothing of SQLAlchemy."""
-    from penstock.datasets.storages.sqlite import SqliteStorage
-
-    path = url.removeprefix(_SQLITE)
-    if path in (url, "") or "?" in path:
-        raise ValueError(f"sql {url}: expected sqlite:///file.db, or sqlite:////folder/file.db")
-    if version_column is not None:
-        raise ValueError(
-            f"sql {url}: version_column is {version_column!r}, and a file tells by itself whether "
-            f"it has changed; leave it out"
-        )
-    return SqliteStorage(os.path.expanduser(path), **given)
 
 
 @dataclass(slots=True)
@@ -132,33 +73,74 @@ class Listed:
     sizes: list[int | None] = field(default_factory=list)
 
 
-class ServerStorage(IndexedStorage):
-    """Rows of a database server; see `open_sql`."""
+@register("storage", "sql")
+class SqlStorage(IndexedStorage):
+    """Rows of a database: PostgreSQL, MariaDB, MySQL or SQLite, a table, view or query.
+
+    Every row is a record, every column a field. The rows are listed once, in the order of their
+    keys, and read by key: that should be an indexed column.
+
+    Args:
+        url: ``postgresql://user@host/database``, ``mariadb://...``, ``mysql://...``,
+            ``sqlite:///file.db``; ``env:NAME`` takes it from the environment. See docs/sql.md for
+            passwords.
+        table: A table or view, or ``schema.table``; None: the only one.
+        query: One SELECT in place of `table`.
+        image_column: The column of the field ``image``: its bytes, or the path of a file; None:
+            ``image``, ``file_name``, ``filename`` or ``path``, whichever there is first.
+        label_column: The column of the field ``label``: class ids or names; None: ``label``.
+        key_column: The column of the keys; None: ``key``, else the primary key, else the numbers
+            that SQLite gives the rows of a table.
+        version_column: A column whose largest value grows whenever a row changes, such as the time
+            of the last change: the rows are then listed anew. None: rows come and go, and do not
+            change otherwise; one that does is a bad record where its label or size has changed. An
+            SQLite file tells by itself that it has changed.
+        columns: The other columns that are read; None: all.
+        types: ``array`` for columns of ``.npy`` files' bytes, ``json`` for texts that are JSON.
+        root: The folder that the paths of images are relative to, and may not leave; None: the
+            working directory, or that of the SQLite file. ``/`` takes absolute paths.
+        follow_symlinks: Read images that lie elsewhere by a link.
+        classes: Class names by id; None: those found, sorted (numbers are ids already).
+        timeout_s: Seconds that the server may compute for a statement.
+    """
 
     name = "sql"
     reading_arguments = ("root", "follow_symlinks", "timeout_s")
 
-    table: str | None
-    query: str | None
-    image_column: str | None
-    label_column: str | None
-    key_column: str | None
-    version_column: str | None
-    columns: Sequence[str] | None
-    types: dict[str, FieldType]
-    root: str
-    follow_symlinks: bool
-    classes: Sequence[str] | None
-    timeout_s: float
-
-    def __init__(self, url: str, **given: Any) -> None:
-        self._url = parse_url(url)
+    def __init__(
+        self,
+        url: str,
+        *,
+        table: str | None = None,
+        query: str | None = None,
+        image_column: str | None = None,
+        label_column: str | None = None,
+        key_column: str | None = None,
+        version_column: str | None = None,
+        columns: list[str] | None = None,
+        types: dict[str, FieldType] | None = None,
+        root: str | None = None,
+        follow_symlinks: bool = False,
+        classes: list[str] | None = None,
+        timeout_s: Annotated[float, Gt(0)] = TIMEOUT_S,
+    ) -> None:
+        self._url = parse_url(find_url(url))
+        self._file = file_of(self._url)
         self.url = shown(self._url)
-        given["root"] = os.path.abspath(given["root"] or os.curdir)
-        given["types"] = given["types"] or {}
-        vars(self).update(given)
+        self.table = table
+        self.query = query
+        self.image_column = image_column
+        self.label_column = label_column
+        self.key_column = key_column
+        self.version_column = version_column
+        self.columns = columns
+        self.types = types or {}
+        self.root = os.path.abspath(root or os.path.dirname(self._file or "") or os.curdir)
+        self.follow_symlinks = follow_symlinks
+        self.classes = classes
+        self.timeout_s = timeout_s
         self._layout: dict[str, Any] = {}
-        if self.table is not None and self.query is not None:
+        if table is not None and query is not None:
             raise ValueError(f"{self}: table and query, expected one of them; leave one out")
 
     def __str__(self) -> str:
@@ -166,7 +148,15 @@ class ServerStorage(IndexedStorage):
         return f"sql {self.url} {what}".rstrip()
 
     def mark(self) -> Any:
-        """Number of rows, first and last key, columns, and when or where the table was made."""
+        """Tell by number of rows, first and last key, columns, and when or where it was made.
+
+        Of an SQLite file, by its size and time.
+        """
+        if self._file is not None:
+            try:
+                return change_mark(self._file)
+            except OSError as error:
+                raise ValueError(f"{self}: {error.strerror}; set dataset.storage.url") from error
         with self._asking() as server:
             return mark_of(server, self._find(server)[0], self.version_column)
 
@@ -174,8 +164,15 @@ class ServerStorage(IndexedStorage):
         """Look at all rows in the order of their keys: keys, labels, sizes or paths of images."""
         with self._asking() as server:
             rows, roles = self._find(server)
-            kinds, image = find_kinds(server, rows, roles, self.types, where=str(self))
-            listed = self._list(server, rows, roles, in_row=isinstance(plain(image), bytes))
+            kinds, in_row = find_kinds(server, rows, roles, self.types, where=str(self))
+            listed = self._list(server, rows, roles, in_row=in_row)
+            if self._file is not None and not is_searched(server, rows):
+                _log.warning(
+                    "%s: column %r has no index, so every batch looks through all rows; give it "
+                    "one, of a view or a query in the table below it; type "
+                    "sqlite3 %s 'CREATE INDEX \"by_%s\" ON \"%s\" (\"%s\")'",
+                    self, rows.key, self._file, rows.key, rows.table or "TABLE", rows.key,
+                )  # fmt: skip
         if not listed.keys:
             raise ValueError(f"{self}: it has no row; nothing to read")
         columns: dict[str, NDArray[Any]] = {}
@@ -303,7 +300,7 @@ class ServerStorage(IndexedStorage):
                     raise ValueError(f"is {now!r} now, {_CHANGED}")
             if (name := layout["image"]) is not None:
                 value = plain(next(values))
-                found_bytes = -1 if value is None else len(value)
+                found_bytes = len(value) if isinstance(value, bytes) else -1
                 if size_bytes is not None and found_bytes != size_bytes:
                     raise ValueError(
                         f"has not its {max(size_bytes, 0):,} bytes any more, {_CHANGED}"
@@ -328,7 +325,7 @@ class ServerStorage(IndexedStorage):
             yield
         except BadStatement as error:
             raise ExplainedError(
-                f"{self}: the server says: {error}; the table, or the right to read it, is not "
+                f"{self}: the database says: {error}; the table, or the right to read it, is not "
                 f"what it was when the run began"
             ) from error
 
@@ -349,7 +346,7 @@ class ServerStorage(IndexedStorage):
             rows.columns,
             image_column=self.image_column,
             label_column=self.label_column,
-            key_column=rows.key,
+            key_column=rows.key if rows.key in rows.columns else None,
             columns=self.columns,
             types=self.types,
             where=str(self),
@@ -365,14 +362,20 @@ class ServerStorage(IndexedStorage):
 
         about_image: Any = sql.null() if roles.image is None else sql.column(roles.image)
         if in_row:
-            about_image = sql.func.octet_length(about_image)
+            about_image = sql.func.length(about_image)  # of bytes, their number
         label = sql.null() if roles.label is None else roles.label
         statement = rows.select(rows.key, label, about_image)
         found = Listed()
         try:
             for page in server.in_order(statement, sql.column(rows.key), page_rows=_SCAN_ROWS):
                 for value, label, image in page:
-                    key, found.key_type = _key_bytes(value)
+                    key, kind = _key_bytes(value)
+                    if found.keys and kind != found.key_type:  # as in SQLite's columns
+                        raise ValueError(
+                            f"the key is {value!r:.50}, of another type than those before; give a "
+                            f"query that casts them all to one"
+                        )
+                    found.key_type = kind
                     if in_row:
                         found.sizes.append(image)
                     elif isinstance(image, str):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
@@ -16,7 +17,7 @@ from penstock.core.json_text import parse_json
 from penstock.datasets.columnar.names import ColumnRoles
 from penstock.datasets.columnar.record_columns import restore
 from penstock.datasets.columnar.rows import FieldType
-from penstock.datasets.storages.sql.server import Server
+from penstock.datasets.storages.sql.server import BadStatement, Server
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Select
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 Kind = Literal["float", "value", "array", "json"]
 """Types that a column's values become; ``value``: as `plain` makes them."""
 
+_ROW_NUMBER = "rowid"
+# By what SQLite's typeof() says, of a column the last in this alphabet: text, real, integer, blob.
+_VALUES_OF: dict[str | None, Any] = {"text": "", "real": 0.0, "integer": 0, "blob": b"", None: None}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
 
@@ -127,7 +131,7 @@ def find_rows(
         server: Where it is.
         table: Its name, maybe behind that of its schema; None: the only one.
         query: One SELECT in its place.
-        key: The column of the keys; None: ``key``, or the primary key.
+        key: The column of the keys; None: ``key``, the primary key, or SQLite's numbers of rows.
         where: The storage, for messages.
 
     Raises:
@@ -152,7 +156,7 @@ def find_rows(
             f"{where}: the rows of {what} have nothing to find them by{many}; name a column whose "
             f"values differ: dataset.storage.key_column, of {', '.join(columns)}"
         )
-    if key not in columns:
+    if key not in (*columns, *primary):
         raise ValueError(f"{where}: no column {key!r}; columns: {', '.join(columns)}")
     return Rows(table, query, columns, key)
 
@@ -161,9 +165,9 @@ def _find_table(
     connection: Connection, table: str | None, *, where: str
 ) -> tuple[str, Sequence[str]]:
     """Find a table by its name, and the columns of its primary key."""
-    from sqlalchemy import inspect
+    import sqlalchemy as sql
 
-    inspector = inspect(connection)
+    inspector = sql.inspect(connection)
     schema, _, name = str(table).rpartition(".")
     if table is None or not inspector.has_table(name, schema or None):
         above = schema if schema in inspector.get_schema_names() else None
@@ -177,8 +181,28 @@ def _find_table(
         if len(names) != 1:
             raise ValueError(f"{where}: tables: {known}; name one: dataset.storage.table")
         table, schema, name = names[0], "", names[0]
-    found = inspector.get_pk_constraint(name, schema or None)
-    return table, found["constrained_columns"]
+    primary = inspector.get_pk_constraint(name, schema or None)["constrained_columns"]
+    if connection.dialect.name == "sqlite" and len(primary) != 1:
+        with contextlib.suppress(BadStatement):  # WITHOUT ROWID
+            if name in inspector.get_table_names():
+                connection.execute(
+                    sql.select(sql.column(_ROW_NUMBER)).select_from(sql.table(name)).limit(0)
+                )
+                primary = [_ROW_NUMBER]
+    return table, primary
+
+
+def is_searched(server: Server, rows: Rows) -> bool:
+    """Tell whether an SQLite file finds rows by their keys, and need not look through them all."""
+    import sqlalchemy as sql
+
+    one = rows.select(rows.key).where(sql.column(rows.key) == sql.text("1"))
+    plan = server.call(
+        lambda connection: connection.exec_driver_sql(
+            f"EXPLAIN QUERY PLAN {one.compile(connection)}"
+        ).all()
+    )
+    return any(row[-1].startswith("SEARCH") for row in plan)
 
 
 def mark_of(server: Server, rows: Rows, version_column: str | None) -> list[Any]:
@@ -220,39 +244,55 @@ def _made_as(connection: Connection, table: str) -> Any:
 
 def find_kinds(
     server: Server, rows: Rows, roles: ColumnRoles, types: Mapping[str, FieldType], *, where: str
-) -> tuple[dict[str, Kind], Any]:
-    """Tell what the fields' values become, from one of each column, and show one image.
+) -> tuple[dict[str, Kind], bool]:
+    """Tell what the fields' values become, and whether images are bytes in the rows or paths.
 
     Raises:
         ValueError: A row has no key, or a column holds what no field can be.
     """
     import sqlalchemy as sql
 
+    def seen(name: str) -> Any:
+        column: Any = sql.column(name)
+        if server.file is None:
+            return column
+        return sql.func.nullif(sql.func.typeof(column), "null")  # without a look at large values
+
     names = [*roles.fields, *([] if roles.image is None else [roles.image])]
-    numbers = [sql.func.count(), *(sql.func.count(sql.column(n)) for n in (rows.key, *names))]
+    numbers = [sql.func.count(), *(sql.func.count(seen(n)) for n in (rows.key, *names))]
     [(count, keyed, *counts)] = server.rows(rows.select(*numbers))
     if keyed < count:
         raise ValueError(
             f"{where}: the key is missing in {count - keyed:,} of {count:,} rows: column "
             f"{rows.key!r}; fill it in, or take another by dataset.storage.key_column"
         )
+    if server.file is not None and names:  # where values of a column may be of several types
+        [tops] = server.rows(rows.select(*(sql.func.max(seen(n)) for n in names)))
+        values = [_VALUES_OF[top] for top in tops]
+    else:
+        values = [_one_of(server, rows, name) for name in names]
     kinds: dict[str, Kind] = {}
-    image = None
-    for name, found in zip(names, counts, strict=True):
-        value = None
-        if found:
-            column: Any = sql.column(name)
-            one = server.rows(rows.select(name).where(column.is_not(None)).limit(1))
-            [value] = one[0] if one else [None]  # it may have gone meanwhile
-        if name == roles.image:
-            image = value
+    in_row = False
+    for name, found, value in zip(names, counts, values, strict=True):
+        if name in types:
+            kinds[name] = types[name]
             continue
-        kinds[name] = types.get(name, "value")
-        if name not in types:
-            try:
-                number = isinstance(plain(value), int | float)
-            except ValueError as error:
-                raise ValueError(f"{where}: column {name!r} {error}") from None
-            if number and found < count:
-                kinds[name] = "float"
-    return kinds, image
+        try:
+            shown = plain(value)
+        except ValueError as error:
+            raise ValueError(f"{where}: column {name!r} {error}") from None
+        if name == roles.image:
+            in_row = isinstance(shown, bytes)
+        else:
+            missing = isinstance(shown, int) and found < count
+            kinds[name] = "float" if missing or isinstance(shown, float) else "value"
+    return kinds, in_row
+
+
+def _one_of(server: Server, rows: Rows, name: str) -> Any:
+    """Read one value of a column; None if there is none."""
+    import sqlalchemy as sql
+
+    column: Any = sql.column(name)
+    found = server.rows(rows.select(name).where(column.is_not(None)).limit(1))
+    return found[0][0] if found else None

@@ -1,4 +1,4 @@
-"""SQLite: a table, view or query of a database file."""
+"""SQLite files as ``pack`` writes them; tables of other programs are read by ``storages/sql``."""
 
 from penstock.datasets.storages.sqlite.storage import SqliteStorage as SqliteStorage
 from penstock.datasets.storages.sqlite.writer import SqliteWriter as SqliteWriter

@@ -12,7 +12,7 @@ from penstock.core.parts import PackPlan, Part, PartSummary, Written
 from penstock.core.registry import register
 from penstock.core.sample import Record
 from penstock.datasets.columnar.record_columns import REST, FieldColumn, plan_columns, split_fields
-from penstock.datasets.storages.sqlite.table import LAYOUT, quoted
+from penstock.datasets.storages.sqlite.storage import LAYOUT, quoted
 
 if TYPE_CHECKING:
     import sqlite3

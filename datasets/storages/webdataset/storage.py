@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.contracts import StorageCapabilities
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record, too_large
 from penstock.datasets.files.access import (
@@ -19,6 +20,7 @@ from penstock.datasets.files.access import (
     SharedFile,
     absolute_path,
     find_runs,
+    is_url,
 )
 from penstock.datasets.files.data_files import DataFiles, find_data_files
 from penstock.datasets.records.index import IndexContent
@@ -27,7 +29,7 @@ from penstock.datasets.records.labels import column_ids, find_twice, read_class_
 from penstock.datasets.storages.webdataset.headers import BadTar, Member, iter_members, shown
 from penstock.datasets.storages.webdataset.layout import SampleFields, SampleLayout, iter_samples
 
-_ENDINGS = (".tar", ".tgz")  # the second to be refused, and not passed over
+_ENDINGS = (".tar", ".tgz", ".tar.gz", ".tar.zst")  # others than the first are refused
 # Shards looked through at a time: their headers are many small reads, which a disk answers better
 # when it has several to answer.
 _SCANS = 8
@@ -122,6 +124,14 @@ class WebDatasetStorage(IndexedStorage):
                 except (ValueError, MissingFile) as error:
                     found[n] = f"{name}: {error}"
         return self.records(indices, found)
+
+    @property
+    def capabilities(self) -> StorageCapabilities:
+        """It knows its shards."""
+        return StorageCapabilities(shards=self._firsts)
+
+    def _firsts(self) -> NDArray[np.int64]:
+        return np.flatnonzero(np.diff(self.index.column("shard"), prepend=-1))
 
     def record_bytes(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         """Bytes from the first member of each sample to the end of its last one, integer [n]."""
@@ -237,6 +247,11 @@ class ShardScan(NamedTuple):
     places: NDArray[np.int64]
 
 
+def _unpacked(path: str, method: str) -> str:
+    """Give the path at which a stream of a compressed shard is read: itself, or a command's."""
+    return path if method == "gzip" or is_url(path) else f"'pipe:{method} -dc {path}'"
+
+
 def scan_shard(
     file: SharedFile, size_bytes: int, fields: SampleFields, max_bytes: int
 ) -> ShardScan:
@@ -259,7 +274,8 @@ def scan_shard(
         if start.startswith(mark):
             raise BadTar(
                 f"it is compressed ({method}), and no sample of it can be read without those "
-                f"before; decompress it, or read it as a stream"
+                f"before; unpack it, or read it as a stream: type dataset=stream "
+                f"dataset/source=webdataset dataset.source.path={_unpacked(file.path, method)}"
             )
     keys: list[bytes] = []
     labels: list[int | str | None] = []

@@ -359,7 +359,7 @@ def _place_to_keep(config: dict[str, Any], text: str | None) -> Path | None:
     if text is None:
         return None
     path = Path(text).expanduser()
-    refuse_nesting(config, path, "bench.keep")
+    refuse_nesting(config, text, "bench.keep")
     if path.is_file() or (path.is_dir() and any(path.iterdir())):
         raise ConfigError([Problem("bench.keep", f"{text} is there already; name a new folder")])
     return path

@@ -182,11 +182,11 @@ class _Batches:
     """A dataset to a DataLoader: a task is an index, a delivery its item."""
 
     def __init__(self, compute: BatchComputer) -> None:
-        self._payload = Payload(compute)
+        self._payload = Payload(compute, compute.imports)
 
     def __getitem__(self, task: BatchTask) -> Delivery | Failure:
         try:
-            return self._payload.compute(task)
+            return self._payload.value(task)
         except Exception as error:
             return Failure.of(error)
 

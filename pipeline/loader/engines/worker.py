@@ -12,7 +12,7 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast
 
 from penstock.core.processes import end_with_parent, leave_signals_to_parent, receive_descriptor
 from penstock.pipeline.loader.contract import BatchTask, Delivery
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock.pipeline.loader.compute import BatchComputer
+
+T = TypeVar("T")
 
 PRELOADED = (
     "penstock.pipeline.loader.engines.worker",
@@ -82,22 +84,28 @@ class Answer:
     row_bytes: int = 0
 
 
-class Payload:
-    """The computer on its way to a process: components are registered before it is unpickled."""
+class Payload(Generic[T]):
+    """A value on its way to a process: components are registered before it is unpickled.
 
-    def __init__(self, compute: BatchComputer) -> None:
-        self.compute = compute
+    Args:
+        value: What computes or reads there.
+        imports: Modules of the user's components.
+    """
+
+    def __init__(self, value: T, imports: tuple[str, ...]) -> None:
+        self.value = value
+        self._imports = imports
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (self.compute.imports, bytes(ForkingPickler.dumps(self.compute)))
+        return _unpickled, (self._imports, bytes(ForkingPickler.dumps(self.value)))
 
 
-def _unpickled(imports: tuple[str, ...], pickled: bytes) -> Payload:
+def _unpickled(imports: tuple[str, ...], pickled: bytes) -> Payload[Any]:
     from penstock.pipeline.config.discovery import load_all
 
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
     load_all(imports)
-    return Payload(pickle.loads(pickled))
+    return Payload(pickle.loads(pickled), imports)
 
 
 def use_one_thread() -> None:
@@ -120,7 +128,7 @@ def quiet_opencv() -> None:
 
 def run_worker(
     connection: Connection,
-    payload: Payload,
+    payload: Payload[BatchComputer],
     number: int,
     num_processes: int,
     num_threads: int,
@@ -142,7 +150,7 @@ def run_worker(
     faulthandler.register(TELL_STACKS, file=2)
     use_one_thread()
     _tell_torch_datasets(payload, number, num_processes)
-    worker = _Worker(payload.compute, connection, read_ahead)
+    worker = _Worker(payload.value, connection, read_ahead)
     for thread in range(num_threads):
         threading.Thread(target=worker.work, name=f"worker-{thread}", daemon=True).start()
     try:
@@ -252,7 +260,7 @@ def _die_out_of_memory() -> NoReturn:
     os._exit(OUT_OF_MEMORY)
 
 
-def _tell_torch_datasets(payload: Payload, number: int, num_processes: int) -> None:
+def _tell_torch_datasets(payload: Payload[BatchComputer], number: int, num_processes: int) -> None:
     """Let ``torch.utils.data.get_worker_info`` answer as in torch's own workers."""
     from torch.utils.data._utils import worker
 

@@ -103,7 +103,8 @@ class WorkerProcess:
             self._child = ChildProcess(
                 context,
                 run_worker,
-                *(Payload(compute), number, num_processes, num_threads, read_ahead),
+                Payload(compute, compute.imports),
+                *(number, num_processes, num_threads, read_ahead),
                 message_timeout_s=timeout_s,
             )
         except (TypeError, AttributeError, pickle.PicklingError) as error:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.core.sample import BadRecord
+from penstock.datasets.files.byte_streams import StreamError
 from penstock.datasets.sources.jsonl import JsonlSource
 
 
@@ -82,3 +83,11 @@ def test_damage_that_ends_a_file_says_so(file):
     packed.write_bytes(gzip.compress(file.read_bytes() * 1000)[:300])
     bad = records(packed)[-1]
     assert isinstance(bad, BadRecord) and bad.ends_shard and "lost" in bad.cause
+
+
+def test_a_line_that_breaks_off_is_no_end(file):
+    assert [each.fields for each in records("""pipe:printf '{"a": 1}\\n{"a": 2}'""")] == [
+        {"a": 1}, {"a": 2}
+    ]  # fmt: skip
+    with pytest.raises(StreamError, match="in the middle of a line: it broke off"):
+        records("""pipe:printf '{"a": 1}\\n{"a":'""")

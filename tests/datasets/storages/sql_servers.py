@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
-import socket
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import sqlalchemy as sql
+
+from tests.tcp_proxy import TcpProxy
 
 ADDRESSES = {
     "postgresql": os.environ.get("TEST_POSTGRESQL", "postgresql://root@127.0.0.1:5432/test"),
@@ -91,59 +90,9 @@ def running(name: str) -> Iterator[Server]:
             connection.exec_driver_sql(f"DROP DATABASE {own}{force}")
 
 
-class Proxy:
-    """Stands between a client and a server, and cuts the connections of its own.
-
-    Attributes:
-        port: Where it listens.
-        cut_after: Bytes of an answer after which a connection is cut; 0: none is.
-        refuses: Whether new connections are closed at once.
-        cuts: Connections that were cut.
-        passed: Bytes that were passed on.
-    """
+class Proxy(TcpProxy):
+    """Stands between a client and a database."""
 
     def __init__(self, server: Server) -> None:
         url = sql.make_url(server.url)
-        self._target = (url.host, url.port)
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listening.getsockname()[1]
-        self.cut_after, self.refuses, self.cuts, self.passed = 0, False, 0, 0
-        self._open: set[socket.socket] = set()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def cut(self) -> None:
-        """Cut all connections."""
-        for each in [*self._open]:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-                self.cuts += 1
-
-    def close(self) -> None:
-        self.refuses = True
-        self._listening.close()
-        self.cut()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listening.accept()
-                if self.refuses:
-                    client.close()
-                    continue
-                threading.Thread(target=self._pass, args=(client,), daemon=True).start()
-
-    def _pass(self, client: socket.socket) -> None:
-        answered = 0
-        with client, socket.create_connection(self._target) as server:
-            self._open |= {client, server}
-            with contextlib.suppress(OSError):
-                while True:
-                    for each in select.select([client, server], [], [])[0]:
-                        some = each.recv(1 << 14)
-                        answered += len(some) if each is server else 0
-                        self.passed += len(some)
-                        if not some or 0 < self.cut_after < answered:
-                            self.cuts += bool(some)
-                            return
-                        (client if each is server else server).sendall(some)
-            self._open -= {client, server}
+        super().__init__((url.host, url.port))

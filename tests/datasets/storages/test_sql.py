@@ -8,32 +8,26 @@ import sys
 import pytest
 
 from penstock.datasets.records.splits import StorageRecipe, open_split
-from penstock.datasets.storages.sql import SqlSource, open_sql
-from penstock.datasets.storages.sqlite import SqliteStorage
+from penstock.datasets.storages.sql import SqlSource, SqlStorage
 from penstock.pipeline.config.composition import compose
 from penstock.pipeline.config.errors import ConfigError
-from tests.contracts.storage import check_storage, read_all, summary
-from tests.datasets.storages.sqlite_tables import put, put_samples, sample_records
+from tests.contracts.storage import read_all, summary
+from tests.datasets.storages.sqlite_tables import at, put, put_samples
 from tests.datasets.storages.tables import images
 
 
-def test_an_sqlite_file_is_read_without_sqlalchemy(tmp_path, monkeypatch):
-    for name in ("sqlalchemy", "psycopg", "pymysql"):
-        monkeypatch.setitem(sys.modules, name, None)
-    encoded = images(20)
-    path = put_samples(tmp_path / "t.db", encoded)
-    check_storage(lambda: open_sql(f"sqlite:///{path}"), sample_records(encoded), processes=())
+def test_an_sqlite_file_is_found_from_where_one_works(tmp_path, monkeypatch):
+    path = put_samples(tmp_path / "t.db", images(3))
     monkeypatch.chdir(tmp_path)
-    storage = open_sql("sqlite:///t.db", query="select * from samples", key_column="name")
-    same = SqliteStorage(path, query="select * from samples", key_column="name")
-    assert storage.fingerprint() == same.fingerprint()
-    assert str(storage) == str(same)
+    assert SqlStorage("sqlite:///t.db").fingerprint() == at(path).fingerprint()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert str(SqlStorage("sqlite:///~/t.db", table="samples")) == f"sql sqlite:///{path} samples"
 
 
 def test_an_address_may_stand_in_the_environment(tmp_path, monkeypatch):
     path = put_samples(tmp_path / "t.db", images(3))
     monkeypatch.setenv("DATABASE_URL", f"sqlite:///{path}")
-    assert len(open_sql("env:DATABASE_URL")) == 3
+    assert len(SqlStorage("env:DATABASE_URL")) == 3
 
 
 def test_a_stream_of_an_sqlite_file_gives_its_rows_in_order(tmp_path):
@@ -45,7 +39,7 @@ def test_a_stream_of_an_sqlite_file_gives_its_rows_in_order(tmp_path):
     assert source.capabilities.class_names == ("cat", "dog", "ürm")
     with_items = [source.open(shard) for shard in source.shards(0)]
     records = [source.load(item) for reader in with_items for item in reader]
-    assert summary(records) == summary(read_all(SqliteStorage(path)))
+    assert summary(records) == summary(read_all(at(path)))
     assert source.fingerprint() != SqlSource(f"sqlite:///{path}", shard_rows=9).fingerprint()
 
 
@@ -68,7 +62,10 @@ def test_parts_are_tables_or_views(tmp_path):
     path = put_samples(tmp_path / "t.db", images(9))
     put(tmp_path / "t.db", "CREATE TABLE val AS SELECT * FROM samples WHERE label = 'dog'")
     recipe = StorageRecipe(
-        open_sql, {"url": f"sqlite:///{path}", "table": "samples"}, val_path="val", test_path="val"
+        SqlStorage,
+        {"url": f"sqlite:///{path}", "table": "samples"},
+        val_path="val",
+        test_path="val",
     )
     (tmp_path / "samples").mkdir()  # is no data set of this name
     parts = {s: open_split(recipe, split=s, val_fraction=0.5) for s in ("train", "val", "test")}
@@ -82,7 +79,6 @@ def test_parts_are_tables_or_views(tmp_path):
 REFUSED = {
     "sqlite_memory": ("sqlite://", {}, r"expected sqlite:///file.db, or sqlite:////folder"),
     "sqlite_options": ("sqlite:///a.db?mode=ro", {}, r"expected sqlite:///file.db"),
-    "sqlite_version": ("sqlite:///a.db", {"version_column": "t"}, "leave it out"),
     "no_url": ("photos", {}, "not the URL of a database .*expected one such as postgresql://"),
     "no_port": ("postgresql://me:geheim@host:x/db", {}, "not the URL of a database"),
     "masked": ("postgresql://me:***@host/db", {}, r"left out where it was written .* type the URL"),
@@ -98,7 +94,7 @@ REFUSED = {
 def test_what_can_be_said_without_a_server(case):
     url, options, message = REFUSED[case]
     with pytest.raises(ValueError, match=message) as error:
-        len(open_sql(url, **options))
+        len(SqlStorage(url, **options))
     assert "\n" not in str(error.value) and "eim" not in str(error.value)
 
 
@@ -113,13 +109,13 @@ def test_what_can_be_said_without_a_server(case):
 def test_a_package_that_is_missing_is_named(url, module, typed, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ValueError, match=typed):
-        len(open_sql(url, table="a"))
+        len(SqlStorage(url, table="a"))
 
 
 def test_a_password_is_in_no_attribute_that_is_kept(monkeypatch):
     monkeypatch.setenv("DATABASE_URL", "postgresql://me:geheim@host/db")
     for url in ("env:DATABASE_URL", os.environ["DATABASE_URL"]):
-        storage = open_sql(url, table="a")
+        storage = SqlStorage(url, table="a")
         assert str(storage) == "sql postgresql+psycopg://me:***@host/db a"
         assert "geheim" not in repr({k: v for k, v in vars(storage).items() if k[0] != "_"})
 

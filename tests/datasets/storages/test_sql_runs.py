@@ -14,7 +14,7 @@ from penstock import build_loader, compose
 from penstock.core.sample import BadRecord
 from penstock.datasets.files import passwords
 from penstock.datasets.storages.lmdb import LmdbStorage
-from penstock.datasets.storages.sql import SqlSource, open_sql
+from penstock.datasets.storages.sql import SqlSource, SqlStorage
 from penstock.pipeline.commands import main
 from penstock.pipeline.config.command_line import main as run_job
 from penstock.pipeline.loader.digest import batch_digest
@@ -122,7 +122,7 @@ def test_packed_it_is_the_same(server, tmp_path):
     texts = [*data(server), "dataset.val_fraction=0", f"outputs={tmp_path}"]
     assert main(["pack", *texts, "pack.to=lmdb", f"pack.path={tmp_path / 'packed'}"]) == 0
     packed = LmdbStorage(str(tmp_path / "packed/train"))
-    assert summary(read_all(packed)) == summary(read_all(open_sql(server.url, table="samples")))
+    assert summary(read_all(packed)) == summary(read_all(SqlStorage(server.url, table="samples")))
 
 
 def test_a_stream_keeps_its_positions_while_the_table_changes(server):
@@ -201,7 +201,7 @@ def test_a_password_is_in_no_file_and_no_line(server, tmp_path, monkeypatch, cap
         assert train(f"trainer.resume={run}", "trainer.max_steps=4",
                      f"dataset.storage.url={url}") == 0  # fmt: skip
     with pytest.raises(ValueError) as error:
-        len(open_sql(url, table="smaples"))
+        len(SqlStorage(url, table="smaples"))
     told = [*capfd.readouterr(), caplog.text, "".join(traceback.format_exception(error.value))]
     said = "type the URL again" if server.name == "postgresql" else "Access denied for user 'root'"
     assert said in told[1]

@@ -14,7 +14,7 @@ import pytest
 from penstock.core.arrays import write_npy
 from penstock.core.sample import BadRecord, Record
 from penstock.core.user_errors import ExplainedError
-from penstock.datasets.storages.sql import open_sql
+from penstock.datasets.storages.sql import SqlStorage
 from penstock.datasets.storages.sql import server as sql_server
 from tests.contracts.storage import (
     check_forks_while_threads_read,
@@ -83,11 +83,11 @@ def test_contract(server):
         "CREATE TABLE others AS SELECT * FROM samples", "ALTER TABLE others ADD PRIMARY KEY (id)"
     )
     check_storage(
-        lambda: open_sql(server.url, table="samples"),
+        lambda: SqlStorage(server.url, table="samples"),
         sample_records(encoded),
-        make_copy=lambda: open_sql(server.url, table="others"),
+        make_copy=lambda: SqlStorage(server.url, table="others"),
     )
-    storage = open_sql(server.url, table="samples")
+    storage = SqlStorage(server.url, table="samples")
     assert storage.index.class_names == CLASSES
     assert storage.index.column("size_bytes").tolist() == list(map(len, encoded))
 
@@ -101,12 +101,12 @@ def test_contract_by_other_keys(server, options):
     put_samples(server, encoded)
     server.put("CREATE VIEW v AS SELECT * FROM samples")
     records = sorted(sample_records(encoded, by_name=True))  # as both order these texts
-    found = open_sql(server.url, key_column="name", **options)
+    found = SqlStorage(server.url, key_column="name", **options)
     order = [r.key for r in read_all(found)]
     assert sorted(order) == [key for key, _ in records]
     by_key = dict(records)
     check_storage(
-        lambda: open_sql(server.url, key_column="name", **options),
+        lambda: SqlStorage(server.url, key_column="name", **options),
         [(key, by_key[key]) for key in order],
         processes=(),
     )
@@ -126,12 +126,12 @@ def test_keys_of_all_types(server, case):
     kind, keys = KEYS[case]
     server.put(f"CREATE TABLE samples (k {kind}, v INT)",
                rows=[(str(k) if case == "uuid" else k, i) for i, k in enumerate(keys)])  # fmt: skip
-    storage = open_sql(server.url, key_column="k")
+    storage = SqlStorage(server.url, key_column="k")
     found = {r.fields["v"]: r.key for r in read_all(storage)}
     names = [k.decode(errors="backslashreplace") if isinstance(k, bytes) else str(k) for k in keys]
     assert [found[i].rstrip(" ") for i in range(len(keys))] == names
     check_storage(
-        lambda: open_sql(server.url, key_column="k"),
+        lambda: SqlStorage(server.url, key_column="k"),
         [(r.key, r.fields) for r in read_all(storage)],
         processes=(),
     )
@@ -150,7 +150,7 @@ def test_types_and_missing_values(server):
             (2, 2, *[None] * 13),
         ],
     )  # fmt: skip
-    storage = open_sql(server.url, types={"a": "array", "t": "json", "j": "json"})
+    storage = SqlStorage(server.url, types={"a": "array", "t": "json", "j": "json"})
     first, second = (record.fields for record in read_all(storage))
     assert first.pop("a").tolist() == array.tolist()
     micros = 1_000_000
@@ -162,7 +162,7 @@ def test_types_and_missing_values(server):
     numbers = ("n", "x", "de", "d", "ts", "tm", "f")
     assert all(math.isnan(second.pop(name)) for name in numbers)
     assert set(second.values()) == {None}
-    few = open_sql(server.url, columns=["i"]).read(np.array([1]))
+    few = SqlStorage(server.url, columns=["i"]).read(np.array([1]))
     assert few == [Record(1, "2", {"i": 2})]
 
 
@@ -173,32 +173,32 @@ def test_lists_and_types_of_postgresql(server):
                "CREATE TABLE samples (id INT PRIMARY KEY, l FLOAT[], w TEXT[], m mood, "
                "label BOOLEAN)",
                "INSERT INTO samples VALUES (1, '{1,2}', '{a,b}', 'ok', true)")  # fmt: skip
-    [record] = read_all(open_sql(server.url))
+    [record] = read_all(SqlStorage(server.url))
     assert record.fields.pop("l").tolist() == [1.0, 2.0]
     assert record.fields == {"w": ["a", "b"], "m": "ok", "label": 1}
     server.put("ALTER TABLE samples ADD ip INET DEFAULT '1.2.3.4'")
     with pytest.raises(ValueError, match="column 'ip' is of the type IPv4Address, which no field"):
-        len(open_sql(server.url))
-    assert len(open_sql(server.url, columns=["m"])) == 1
+        len(SqlStorage(server.url))
+    assert len(SqlStorage(server.url, columns=["m"])) == 1
     server.put('CREATE SCHEMA "Other s"',
                'CREATE TABLE "Other s"."Rows" ("The key" INT PRIMARY KEY)',
                'INSERT INTO "Other s"."Rows" VALUES (7)')  # fmt: skip
-    assert read_all(open_sql(server.url, table="Other s.Rows")) == [Record(0, "7", {})]
+    assert read_all(SqlStorage(server.url, table="Other s.Rows")) == [Record(0, "7", {})]
     with pytest.raises(ValueError, match=r"type dataset.storage.table=Other s\.Rows"):
-        len(open_sql(server.url, table="Other s.rows"))
+        len(SqlStorage(server.url, table="Other s.rows"))
 
 
 def test_images_in_files(server, tmp_path):
     server.put("CREATE TABLE samples (id INT PRIMARY KEY, file_name TEXT)",
                rows=[(1, "a.jpg"), (2, "gone.jpg"), (3, None)])  # fmt: skip
     (tmp_path / "a.jpg").write_bytes(b"a")
-    a, gone, none = read_all(open_sql(server.url, root=str(tmp_path)))
+    a, gone, none = read_all(SqlStorage(server.url, root=str(tmp_path)))
     assert a.fields == {"image": b"a"}
     assert "No such file" in gone.cause and "its row has no image" in none.cause
     server.put("UPDATE samples SET file_name = '../a.jpg' WHERE id = 3",
                "INSERT INTO samples VALUES (4, 'a.jpg')")  # fmt: skip
     with pytest.raises(ValueError, match=r"record 2: '../a.jpg' leads out of its folder"):
-        len(open_sql(server.url, root=str(tmp_path)))
+        len(SqlStorage(server.url, root=str(tmp_path)))
 
 
 def test_rows_that_go_and_change_behind_the_index(server):
@@ -206,7 +206,7 @@ def test_rows_that_go_and_change_behind_the_index(server):
     put_samples(server, encoded)
     server.put("ALTER TABLE samples ADD changed INT DEFAULT 1", "ALTER TABLE samples ADD a BLOB")
     given = {"types": {"a": "array"}, "columns": ["a", "name"]}
-    storage = open_sql(server.url, **given)
+    storage = SqlStorage(server.url, **given)
     good = {record.key: record.fields for record in read_all(storage)}
     server.put("DELETE FROM samples WHERE id = -9",
                "UPDATE samples SET label = 'dog' WHERE id = -6 OR id = -9",
@@ -226,33 +226,33 @@ def test_rows_that_go_and_change_behind_the_index(server):
     changed = next(record for record in records if record.key == "9")
     assert changed.fields == good["9"] | {"name": "other"}, "what is read is what is there"
     server.put("UPDATE samples SET a = NULL", "DELETE FROM samples WHERE image IS NULL")
-    again = open_sql(server.url, **given)
+    again = SqlStorage(server.url, **given)
     assert len(again) == 11 and not causes(read_all(again)), "other rows: listed anew"
     server.put("UPDATE samples SET label = 'ürm'")
-    assert len(causes(read_all(open_sql(server.url, **given)))) > 5, "which cannot be seen"
-    told = open_sql(server.url, version_column="changed", **given)
+    assert len(causes(read_all(SqlStorage(server.url, **given)))) > 5, "which cannot be seen"
+    told = SqlStorage(server.url, version_column="changed", **given)
     assert not causes(read_all(told))
     server.put("UPDATE samples SET label = 'cat', changed = 3")
-    assert not causes(read_all(open_sql(server.url, version_column="changed", **given)))
+    assert not causes(read_all(SqlStorage(server.url, version_column="changed", **given)))
 
 
 def test_a_table_in_the_place_of_another_is_listed_anew(server):
     put_samples(server, images(5))
-    first = open_sql(server.url).fingerprint()
-    assert open_sql(server.url).fingerprint() == first
+    first = SqlStorage(server.url).fingerprint()
+    assert SqlStorage(server.url).fingerprint() == first
     server.put("DROP TABLE samples")
     if server.name == "mariadb":
         time.sleep(1.1)  # tells when a table was made by the second
     put_samples(server, images(5, seed=1))
-    assert open_sql(server.url).fingerprint() != first
-    assert not causes(read_all(open_sql(server.url)))
+    assert SqlStorage(server.url).fingerprint() != first
+    assert not causes(read_all(SqlStorage(server.url)))
 
 
 def test_a_second_start_lists_nothing(server, monkeypatch):
     put_samples(server, images(5))
-    first = open_sql(server.url).fingerprint()
+    first = SqlStorage(server.url).fingerprint()
     monkeypatch.setattr(sql_server.Server, "in_order", None)
-    assert open_sql(server.url).fingerprint() == first
+    assert SqlStorage(server.url).fingerprint() == first
 
 
 def test_connections_that_are_cut_while_rows_are_listed(server, proxy, short_pauses, monkeypatch):
@@ -260,7 +260,7 @@ def test_connections_that_are_cut_while_rows_are_listed(server, proxy, short_pau
     server.put("CREATE TABLE samples (id INT PRIMARY KEY, name VARCHAR(400))",
                rows=[(i, "x" * 390) for i in range(1000)])  # fmt: skip
     proxy.cut_after = 80_000
-    storage = open_sql(server.through(proxy.port), key_column="id", label_column="name")
+    storage = SqlStorage(server.through(proxy.port), key_column="id", label_column="name")
     assert storage.index.keys(np.arange(len(storage))) == [str(i) for i in range(1000)]
     assert proxy.cuts > 3
 
@@ -273,7 +273,7 @@ def test_equal_texts_of_a_collation_come_once_though_connections_are_cut(
     server.put("CREATE TABLE samples (k VARCHAR(20), label VARCHAR(300))",
                rows=[(key, "x" * 290) for key in keys])  # fmt: skip
     proxy.cut_after = 30_000
-    storage = open_sql(server.through(proxy.port), key_column="k")
+    storage = SqlStorage(server.through(proxy.port), key_column="k")
     assert sorted(storage.index.keys(np.arange(len(storage)))) == sorted(keys)
     assert proxy.cuts > 3
     proxy.cut_after = 0
@@ -285,7 +285,7 @@ def test_equal_texts_of_a_collation_come_once_though_connections_are_cut(
 def test_connections_that_end_while_rows_are_read(server, short_pauses):
     encoded = images(200)
     put_samples(server, encoded)
-    storage = open_sql(server.url)
+    storage = SqlStorage(server.url)
     expected = summary(read_all(storage))
     ended = 0
     for _ in range(5):
@@ -296,14 +296,14 @@ def test_connections_that_end_while_rows_are_read(server, short_pauses):
 
 def test_a_fork_while_threads_read_waits_for_nothing(server):
     put_samples(server, images(200, largest=30_000))
-    storage = open_sql(server.url)
+    storage = SqlStorage(server.url)
     check_forks_while_threads_read(storage, summary(read_all(storage)))
 
 
 def test_a_server_that_is_away_is_waited_for_then_raised(server, proxy, short_pauses):
     put_samples(server, images(9))
     url = server.through(proxy.port, password="geheim" if server.name == "postgresql" else "")
-    storage = open_sql(url)
+    storage = SqlStorage(url)
     expected = summary(read_all(storage))
     proxy.refuses = True
     proxy.cut()
@@ -316,7 +316,7 @@ def test_a_server_that_is_away_is_waited_for_then_raised(server, proxy, short_pa
 
 def test_a_lock_of_another_is_waited_for_then_raised(server, short_pauses):
     put_samples(server, images(9))
-    storage = open_sql(server.url, timeout_s=0.3)
+    storage = SqlStorage(server.url, timeout_s=0.3)
     assert not causes(read_all(storage))
     lock = {"postgresql": "LOCK TABLE samples IN ACCESS EXCLUSIVE MODE",
             "mariadb": "LOCK TABLES samples WRITE"}[server.name]  # fmt: skip
@@ -338,7 +338,7 @@ def test_a_query_that_never_ends_is_stopped(server):
     put_samples(server, images(2))
     start = time.perf_counter()
     with pytest.raises(ValueError, match=r"computes for longer than 0\.3 s; .*raise dataset\.st"):
-        len(open_sql(server.url, query=ENDLESS[server.name], key_column="k", timeout_s=0.3))
+        len(SqlStorage(server.url, query=ENDLESS[server.name], key_column="k", timeout_s=0.3))
     assert time.perf_counter() - start < 30
 
 
@@ -353,8 +353,8 @@ def test_nothing_is_written(server):
                   "select * from (select 1 id",
                   "select 1 id) a; delete from samples; select * from (select 1 id"):  # fmt: skip
         with pytest.raises(ValueError, match=f"^sql {server.name}"):
-            len(open_sql(server.url, query=query, key_column="id"))
-    assert len(open_sql(server.url)) == 2
+            len(SqlStorage(server.url, query=query, key_column="id"))
+    assert len(SqlStorage(server.url)) == 2
 
 
 REFUSED = {
@@ -394,7 +394,7 @@ def test_what_cannot_be_is_one_line(server, case):
     statements, options, message = REFUSED[case]
     server.put(*statements)
     with pytest.raises(ValueError, match=message) as error:
-        len(open_sql(server.url, **options))
+        len(SqlStorage(server.url, **options))
     assert "\n" not in str(error.value)
     assert str(error.value).startswith(f"sql {server.name}+")
 
@@ -408,18 +408,18 @@ def test_addresses_that_are_wrong(server):
     for each in wrong:
         start = time.perf_counter()
         with pytest.raises(ValueError, match=f"^sql {server.name}") as error:
-            len(open_sql(each.render_as_string(hide_password=False), table="samples"))
+            len(SqlStorage(each.render_as_string(hide_password=False), table="samples"))
         assert "\n" not in str(error.value) and "geheim" not in str(error.value)
         assert time.perf_counter() - start < 10
 
 
 def test_a_table_that_is_dropped_meanwhile_stops_the_run(server):
     put_samples(server, images(5))
-    storage = open_sql(server.url)
+    storage = SqlStorage(server.url)
     assert len(read_all(storage)) == 5
     server.put("DROP TABLE samples")
     with pytest.raises(
-        ExplainedError, match=r"the server says: .*samples.* is not what it was when"
+        ExplainedError, match=r"the database says: .*samples.* is not what it was when"
     ):
         read_all(storage)
 
@@ -430,13 +430,13 @@ def test_what_a_query_holds_is_what_the_server_gets(server):
     match = "~" if server.name == "postgresql" else "REGEXP"
     digits = r"\d" if server.name == "postgresql" else r"\\d"  # a text's backslash is one of two
     query = f"SELECT * FROM samples WHERE name {match} '^[0-9]:[0-9]0' OR name {match} '/{digits}'"
-    assert len(open_sql(server.url, query=query, key_column="id")) == 9
+    assert len(SqlStorage(server.url, query=query, key_column="id")) == 9
 
 
 def test_sizes_hold_for_the_others_where_one_row_has_no_image(server):
     put_samples(server, images(8))
     server.put("UPDATE samples SET image = NULL WHERE id = 0")
-    storage = open_sql(server.url, table="samples")
+    storage = SqlStorage(server.url, table="samples")
     assert "no image" in causes(read_all(storage))["0"]
     server.put("UPDATE samples SET image = 'x' WHERE id = 3")
     server.put("UPDATE samples SET image = 'x' WHERE id = 0")

@@ -1,165 +1,219 @@
-"""SQLite: tables, views and queries, with values of every type."""
+"""SQLite files that ``pack`` wrote: written to meanwhile, locked, forked, damaged, or another's."""
 
 from __future__ import annotations
 
-import math
+import contextlib
 import os
 import shutil
+import sqlite3
 
 import numpy as np
 import pytest
 
-from penstock.core.arrays import write_npy
 from penstock.core.sample import Record
+from penstock.datasets.files import sqlite_files
 from penstock.datasets.storages.sqlite import SqliteStorage
-from tests.contracts.storage import check_storage
-from tests.datasets.storages.sqlite_tables import CLASSES, TABLE, put, put_samples, sample_records
+from penstock.pipeline.build import open_storage
+from penstock.pipeline.config.composition import compose
+from tests.contracts.damage import flipped, unless_refused
+from tests.contracts.storage import (
+    check_forks_while_threads_read,
+    check_storage,
+    read_all,
+    summary,
+)
+from tests.datasets.storages.sqlite_tables import (
+    at,
+    everything,
+    packed,
+    packed_records,
+    put,
+    put_samples,
+    sample_records,
+)
 from tests.datasets.storages.tables import images
 
 rng = np.random.default_rng(0)
 
 
-@pytest.mark.parametrize("options", [{}, {"page_size": 512, "encoding": "'UTF-16be'"},
-                                     {"journal_mode": "wal", "auto_vacuum": "full"}])  # fmt: skip
-def test_contract(tmp_path, options):
-    encoded = images(64, largest=20_000)
-    path = put_samples(tmp_path / "a/t?#%.db", encoded, **options)
+def tables(folder, encoded):
+    return put_samples(folder / "t.db", encoded, page_size=512)
+
+
+WAYS = {
+    "packed": (packed, SqliteStorage, packed_records),
+    "tables": (tables, at, sample_records),
+}
+
+
+@pytest.fixture(params=WAYS)
+def way(request):
+    """Files as ``pack`` writes them, and tables of other programs."""
+    return WAYS[request.param]
+
+
+def test_contract_of_packed_files(tmp_path):
+    encoded = images(40)
+    packed(tmp_path / "a", encoded)
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     check_storage(
-        lambda: SqliteStorage(path),
-        sample_records(encoded),
-        make_copy=lambda: SqliteStorage(str(tmp_path / "b/t?#%.db")),
-        processes=("forked",) if options else ("forked", "new"),
+        lambda: SqliteStorage(str(tmp_path / "a")),
+        packed_records(encoded),
+        make_copy=lambda: SqliteStorage(str(tmp_path / "b/samples.sqlite")),
     )
-    storage = SqliteStorage(path)
-    assert storage.index.class_names == tuple(CLASSES)
-    assert storage.index.column("size_bytes").tolist() == list(map(len, encoded))
     assert len([p for p in tmp_path.rglob("*") if p.is_file()]) == 2, "nothing is written there"
 
 
-SOURCES = {
-    "without_rowid": (TABLE.replace("TEXT,", "TEXT PRIMARY KEY,", 1) + " WITHOUT ROWID", {}, {}),
-    "view": (TABLE, {"table": "v"}, {"key_column": "name"}),
-    "query": (TABLE, {"query": "select * from samples where age >= 0 -- all"},
-              {"key_column": "name"}),
-    "key": (TABLE, {"table": "SAMPLES"}, {"key_column": "name"}),
-    "collated": (TABLE.replace("TEXT,", "TEXT COLLATE NOCASE,", 1), {}, {"key_column": "name"}),
-}  # fmt: skip
+@pytest.mark.parametrize("mode", ["wal", "delete"])
+def test_a_program_that_writes_meanwhile(tmp_path, way, mode):
+    make, open_file, make_records = way
+    encoded = images(30)
+    path = make(tmp_path / "a", encoded)
+    put_pragma(path, f"journal_mode={mode}")
+    storage = open_file(path)
+    assert [r[1:] for r in everything(storage)] == make_records(encoded)
+    with contextlib.closing(sqlite3.connect(path)) as writer:
+        with writer:
+            names = [column[1] for column in writer.execute("PRAGMA table_info(samples)")]
+            writer.execute("DELETE FROM samples WHERE rowid = 5")
+            new = {"key": "new", "name": "new", "label": 0 if "key" in names else "cat",
+                   "age": 7, "image": b"a"}  # fmt: skip
+            marks = ", ".join("?" * len(names))
+            writer.execute(
+                f"INSERT INTO samples VALUES ({marks})", [new.get(name) for name in names]
+            )
+        assert os.path.exists(f"{path}-wal") == (mode == "wal")
+        bad, good = storage.read(np.array([4, 5]))
+        assert bad.cause == "its row is gone"
+        assert good.fields["image"] == encoded[5]
+        assert len(open_file(path)) == 30, "one less, one more"
+        assert open_file(path).read(np.array([29]))[0].fields["age"] == 7
+        assert len(open_file(path).read(np.arange(30))) == 30
+    assert open_file(path).read(np.array([29]))[0].fields["age"] == 7
 
 
-@pytest.mark.parametrize("case", SOURCES)
-def test_contract_by_keys(tmp_path, case):
-    encoded = images(40)
-    create, options, key = SOURCES[case]
-    path = put_samples(tmp_path / "t.db", encoded, create)
-    if case == "view":
-        put(tmp_path / "t.db", "CREATE VIEW v AS SELECT * FROM samples")
-    records = sample_records(encoded, by_name=True)
-    if case == "without_rowid":
-        records.sort()
-        assert [record.key for record in SqliteStorage(path).read(np.array([3, 0]))] == [
-            records[3][0], records[0][0]]  # fmt: skip
-    check_storage(lambda: SqliteStorage(path, **options, **key), records, processes=("forked",))
+def put_pragma(path, text):
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute(f"PRAGMA {text}")
 
 
-def test_keys_of_all_types(tmp_path):
-    keys = ["a", "A", 7, b"\xff\0", "", b"a'", -(2**63), "é\0é"]
-    path = put(tmp_path / "t.db", "CREATE TABLE samples (k, v)", "CREATE INDEX i ON samples (k)",
-               rows=[(key, i) for i, key in enumerate(keys)])  # fmt: skip
-    put(tmp_path / "t.db", "INSERT INTO samples VALUES (CAST(x'ff78' AS TEXT), 8)")
-    names = ["a", "A", "7", "\\xff\0", "", "a'", str(-(2**63)), "é\0é", "\\xffx"]
-    for source in ({"table": "samples"}, {"query": "select * from samples"}):
-        check_storage(
-            lambda source=source: SqliteStorage(path, key_column="k", **source),
-            [(name, {"v": i}) for i, name in enumerate(names)],
-            processes=(),
-        )
+def test_a_lock_of_another_program_is_waited_for_then_raised(tmp_path, way, monkeypatch):
+    make, open_file, _ = way
+    monkeypatch.setattr(sqlite_files, "_BUSY_S", 0.01)
+    monkeypatch.setattr("penstock.datasets.files.access._PAUSES_S", (0.01,))
+    monkeypatch.setattr("penstock.datasets.storages.sql.server._PAUSES_S", (0.01,))
+    path = make(tmp_path / "a", images(3))
+    storage = open_file(path)
+    assert len(storage) == 3
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(OSError, match=r"another program holds it .*locked.*after .* attempts"):
+            storage.read(np.array([1]))
+        writer.execute("ROLLBACK")
+    assert isinstance(storage.read(np.array([1]))[0], Record)
 
 
-def test_types_and_missing_values(tmp_path):
-    array = rng.normal(size=(2, 3)).astype(np.float32)
-    rows = [(1, 2, 1.5, 3, "t", b"b", None, write_npy(array), '{"x": [1]}', 1),
-            (2, None, None, 0.5, None, None, None, None, None, "x")]  # fmt: skip
-    path = put(tmp_path / "t.db", "CREATE TABLE samples (i, n, x, m, s, b, e, a, j, mixed)",
-               rows=rows)  # fmt: skip
-    storage = SqliteStorage(path, types={"a": "array", "j": "json"})
-    first, second = (record.fields for record in storage.read(np.arange(2)))
-    assert first.pop("a").tolist() == array.tolist()
-    assert first == {"i": 1, "n": 2.0, "x": 1.5, "m": 3.0, "s": "t", "b": b"b", "e": None,
-                     "j": {"x": [1]}, "mixed": "1"}  # fmt: skip
-    assert isinstance(first["i"], int) and isinstance(first["n"], float)
-    assert math.isnan(second.pop("n")) and math.isnan(second.pop("x"))
-    assert second == {"i": 2, "m": 0.5, "s": None, "b": None, "e": None, "a": None, "j": None,
-                      "mixed": "x"}  # fmt: skip
-    few = SqliteStorage(path, columns=["i"]).read(np.array([1]))
-    assert few == [Record(1, "2", {"i": 2})]
+def test_an_unfinished_transaction_is_said(tmp_path, way):
+    make, open_file, _ = way
+    path = make(tmp_path / "a", images(30, largest=9000))
+    writer = sqlite3.connect(path, isolation_level=None)
+    writer.execute("PRAGMA cache_size=1")
+    writer.execute("BEGIN")
+    writer.execute("UPDATE samples SET image = zeroblob(50000)")
+    shutil.copy(path, tmp_path / "u.db")
+    shutil.copy(f"{path}-journal", tmp_path / "u.db-journal")
+    writer.execute("ROLLBACK")
+    writer.close()
+    before = (tmp_path / "u.db").read_bytes()
+    with pytest.raises(ValueError, match="has left a -journal or -wal file behind"):
+        len(open_file(str(tmp_path / "u.db")))
+    assert (tmp_path / "u.db").read_bytes() == before
+    assert (tmp_path / "u.db-journal").exists()
 
 
-def test_labels(tmp_path):
-    def labels(*values, **options):
-        path = put(tmp_path / "l.db", "DROP TABLE IF EXISTS samples",
-                   "CREATE TABLE samples (label)", rows=[(v,) for v in values])  # fmt: skip
-        index = SqliteStorage(path, **options).index
-        return index.column("label").tolist(), index.class_names
-
-    assert labels(3, 0, 1) == ([3, 0, 1], ("0", "1", "2", "3"))
-    assert labels("b", "10", "a") == ([2, 0, 1], ("10", "a", "b"))
-    assert labels("b", "a", classes=["a", "x", "b"]) == ([2, 0], ("a", "x", "b"))
-    for values, message in (
-        (("a", None), "column 'label': the label of record 1 is missing, expected whole numbers"),
-        ((1, "a"), "the label of record 1 is 'a'"),
-        ((1, 1.5), "the label of record 1 is 1.5"),
-        ((b"a", b"b"), "the label of record 0 is b'a'"),
-        ((1, -1), "label -1 in record 1, expected 0 or more"),
-        ((1, 1 << 40), "is no class id"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            labels(*values)
+def test_a_fork_while_threads_read_waits_for_nothing(tmp_path, way):
+    make, open_file, _ = way
+    storage = open_file(make(tmp_path / "a", images(200, largest=30_000)))
+    check_forks_while_threads_read(storage, summary(read_all(storage)))
 
 
-def test_images_in_files_beside_it(tmp_path):
-    names = ["i/a.jpg", "i/b ü.jpg", "gone.jpg", "out.jpg"]
-    path = put(tmp_path / "d/t.db", "CREATE TABLE samples (file_name)", rows=[(n,) for n in names])
-    put(tmp_path / "d/t.db", "INSERT INTO samples VALUES (NULL)", "INSERT INTO samples VALUES (5)")
-    (tmp_path / "d/i").mkdir()
-    for name in names[:2]:
-        (tmp_path / "d" / name).write_bytes(name.encode())
-    (tmp_path / "secret").write_bytes(b"secret")
-    (tmp_path / "d/out.jpg").symlink_to(tmp_path / "secret")
-    a, b, gone, out, none, five = SqliteStorage(path).read(np.arange(6))
-    assert [r.fields for r in (a, b)] == [{"image": name.encode()} for name in names[:2]]
-    assert "No such file" in gone.cause
-    assert "leads out of its folder by a link" in out.cause
-    assert "its row has no image, expected its bytes, or the path of a file" in none.cause
-    assert "its row has 5 for an image" in five.cause
-    linked = SqliteStorage(path, follow_symlinks=True).read(np.array([3]))
-    assert linked[0].fields == {"image": b"secret"}
-    assert "size_bytes" not in SqliteStorage(path).index.columns
+def test_a_damaged_image_spoils_its_record_alone(tmp_path, way):
+    make, open_file, make_records = way
+    encoded = [rng.bytes(50_000) for _ in range(20)]
+    path = make(tmp_path / "a", encoded)
+    storage = open_file(path)
+    assert len(storage) == 20
+    with open(path, "r+b") as file:
+        page_bytes = int.from_bytes(file.read(18)[16:], "big")
+        file.seek(0)
+        at = file.read().index(encoded[7][30_000:30_100]) // page_bytes * page_bytes
+        file.seek(at)
+        file.write(b"\xff\xff\xff\xff")
+    records = make_records(encoded)
+    records[7] = (records[7][0], None)
+    check_storage(lambda: storage, records, processes=("forked",))
 
 
-def test_tables_with_odd_columns(tmp_path):
-    create = (
-        'CREATE TABLE samples (rowid TEXT, "a ""b""" INT, s AS (upper(rowid)) STORED, '
-        "v AS (length(rowid)))"
-    )
-    path = put(tmp_path / "t.db", create, rows=[("x", 1), ("yy", 2)],
-               insert='INSERT INTO samples (rowid, "a ""b""") VALUES (?, ?)')  # fmt: skip
-    check_storage(
-        lambda: SqliteStorage(path),
-        [("1", {"rowid": "x", 'a "b"': 1, "s": "X", "v": 1}),
-         ("2", {"rowid": "yy", 'a "b"': 2, "s": "YY", "v": 2})],
-        processes=(),
-    )  # fmt: skip
+def test_a_file_cut_short_anywhere_is_an_error_or_bad_records(tmp_path, way):
+    make, open_file, make_records = way
+    encoded = images(60, largest=3000)
+    path = make(tmp_path / "a", encoded)
+    content = open(path, "rb").read()
+    wanted = dict(make_records(encoded))
+    for size in {0, 1, 15, 16, 20, 99, 100, 511, 512, 513, 1024, 5000, len(content) // 2,
+                 len(content) - 20_000}:  # fmt: skip
+        with open(path, "wb") as file:
+            file.write(content[:size])
+        with contextlib.suppress(ValueError):
+            found = everything(open_file(path))
+            assert any(fields is None for *_, fields in found)
+            assert all(fields in (None, wanted[key]) for _, key, fields in found)
+
+
+def test_a_flipped_bit_anywhere_never_ends_the_interpreter(tmp_path, way):
+    make, open_file, _ = way
+    path = make(tmp_path / "a", images(60, largest=60))
+    places = [*rng.integers(0, 200, 30), *rng.integers(0, os.path.getsize(path), 70)]
+    refused = 0
+    for _ in flipped(path, places, rng):
+        records = unless_refused(lambda: read_all(open_file(path)))
+        refused += records is None
+    assert refused > 2
+
+
+def test_tables_of_other_programs_are_answered_with_what_to_type(tmp_path):
+    path = put_samples(tmp_path / "t.db", images(6))
+    put(tmp_path / "t.db", "CREATE TABLE tags (name TEXT)")
+    with pytest.raises(
+        ValueError, match=r"tables of another program \('samples', 'tags'\)"
+    ) as said:
+        len(SqliteStorage(path))
+    assert str(said.value).startswith(f"sqlite {path}: ") and "\n" not in str(said.value)
+    typed = str(said.value).partition("; type ")[2].split()
+    assert typed[0] == "dataset=sql"
+    assert len(open_storage(compose([*typed, "dataset.val_fraction=0"]), "train")) == 6
+    put(tmp_path / "empty.db", "CREATE TABLE a (x)", "DROP TABLE a")
+    with pytest.raises(ValueError, match=r"tables of another program \(none\)"):
+        len(SqliteStorage(str(tmp_path / "empty.db")))
+
+
+def test_wrong_paths(tmp_path):
+    with pytest.raises(ValueError, match="expected an SQLite file, got nothing there; set data"):
+        len(SqliteStorage(str(tmp_path / "no.db")))
+    with pytest.raises(ValueError, match="expected an SQLite file, got a folder"):
+        len(SqliteStorage(str(tmp_path)))
+    for content in (b"", b"SQLite format 3", b"x" * 5000):
+        (tmp_path / "x.db").write_bytes(content)
+        with pytest.raises(ValueError, match="damaged or no SQLite file: it is no SQLite file"):
+            len(SqliteStorage(str(tmp_path / "x.db")))
 
 
 def test_a_second_start_reads_nothing_until_the_file_changes(tmp_path, monkeypatch):
-    path = put_samples(tmp_path / "t.db", images(5))
+    path = packed(tmp_path / "a", images(5))
     first = SqliteStorage(path).fingerprint()
     with monkeypatch.context() as patch:
-        patch.setattr("penstock.datasets.storages.sqlite.storage.scan", None)
+        patch.setattr("penstock.datasets.storages.sqlite.storage.open_to_read", None)
         assert SqliteStorage(path).fingerprint() == first
-    put_samples(tmp_path / "t.db", images(6), create="DELETE FROM samples")
-    assert len(SqliteStorage(path)) == 6
-    os.unlink(path)
-    put_samples(tmp_path / "t.db", images(5, seed=1))
+    shutil.rmtree(tmp_path / "a")
+    packed(tmp_path / "a", images(6, seed=1))
     assert SqliteStorage(path).fingerprint() != first

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from penstock.core.sample import BadRecord
 from penstock.datasets.storages.parquet import ParquetStorage, ParquetWriter
@@ -16,6 +17,22 @@ from tests.contracts.writer import ListedRecords, assert_equal_records, check_wr
 
 def test_contract(tmp_path):
     check_writer(lambda: ParquetWriter(group_rows=3, part_records=5), tmp_path)
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4", "snappy", "gzip"])
+def test_compressed_data_comes_back_as_it_was(tmp_path, compression):
+    listed = {str(n): {"image": b"jpeg %d" % n, "mask": np.full((64, 64), n, np.uint8),
+                       "caption": "again " * 50} for n in range(40)}  # fmt: skip
+    source = ListedRecords(listed)
+    for folder, writer in (
+        ("plain", ParquetWriter()),
+        ("small", ParquetWriter(compression=compression)),
+    ):
+        write_storage(writer, tmp_path / folder, source)
+    assert_equal_records(ParquetStorage(str(tmp_path / "small")), source)
+    plain, small = (sum(f.stat().st_size for f in (tmp_path / n).iterdir())
+                    for n in ("plain", "small"))  # fmt: skip
+    assert small < plain / 4
 
 
 def records(count):

@@ -13,6 +13,7 @@ from penstock.core.arrays import read_npy
 from penstock.datasets.storages.sqlite import SqliteStorage, SqliteWriter
 from penstock.datasets.writing import write_storage
 from tests.contracts.writer import ListedRecords, assert_equal_records, check_writer, contents
+from tests.datasets.storages.sqlite_tables import at
 
 
 def small() -> SqliteWriter:
@@ -56,8 +57,7 @@ def test_others_see_plain_columns(tmp_path):
     few = SqliteStorage(str(tmp_path / "s"), columns=["path"])
     assert few.read(np.array([3]))[0].fields == {"image": b"jpeg 3", "label": 1, "path": "ü 3"}
     assert few.index.column("size_bytes").sum() == sum(len(b"jpeg %d" % i) for i in range(25))
-    plain = SqliteStorage(str(tmp_path / "s"), query="select * from samples", columns=["tags"],
-                          key_column="key")  # fmt: skip
+    plain = at(tmp_path / "s/samples.sqlite", table="samples", columns=["tags"])
     assert plain.read(np.array([1]))[0].fields["tags"] == '["a", {"b": 1}]'
 
 

@@ -143,7 +143,7 @@ class Collated:
 def make_loader(dataset: Any, sampler: Any = None, **changes: Any) -> Loader:
     """A loader with small settings; `changes` go to the loader or to its settings."""
     names = ("seed", "split", "rank", "world_size", "identity", "bad_samples_path", "group",
-             "collate")  # fmt: skip
+             "collate", "goes_on")  # fmt: skip
     own = {name: changes.pop(name) for name in names if name in changes}
     defaults = {"engine": "inline", "batch_size": 8, "num_workers": 0, "drop_last": False}
     settings = LoaderSettings(**{**defaults, **changes})

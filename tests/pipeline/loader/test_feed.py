@@ -112,11 +112,13 @@ class Closing(FakeStream):
 
 @pytest.mark.parametrize(("drop_last", "first", "opened"), [(False, 0, 1), ("pad", 1, 2)])
 def test_a_stream_is_closed_when_no_more_of_it_is_wanted(drop_last, first, opened):
-    stream = Closing(40)
+    stream = Closing(37)
     loader = make_loader(stream, drop_last=drop_last)
     loader.load_state_dict(loader.state_dict() | {"next_batch": first})
     batches = iter(loader)
     next(batches)
+    for _ in range(opened - 1):  # to the end, which is filled up
+        assert len(list(batches)) == 3
     assert len(stream.opened) == opened, "padding is of the epoch's first items"
     batches.close()
     assert all(items.is_closed for items in stream.opened)

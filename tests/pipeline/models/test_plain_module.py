@@ -7,8 +7,8 @@ from torch import nn
 
 from penstock import compose
 from penstock.core import registry
-from penstock.pipeline.build import build_model
 from penstock.pipeline.config.discovery import load_builtin
+from penstock.pipeline.learning.building import build_model
 from penstock.pipeline.training import job
 
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from penstock import build_loader, compose
-from penstock.pipeline.build import build_device_transforms, build_model, build_task
+from penstock.pipeline.build import build_device_transforms
 from penstock.pipeline.config.combinations import task_field
+from penstock.pipeline.learning.building import build_model, build_task
 
 
 @pytest.fixture

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from penstock.pipeline.build import build_device_transforms, build_loader, build_model, build_task
+from penstock.pipeline.build import build_device_transforms, build_loader
 from penstock.pipeline.commands import main
 from penstock.pipeline.config.composition import compose
 from penstock.pipeline.config.errors import ConfigError
+from penstock.pipeline.learning.building import build_model, build_task
 from penstock.pipeline.learning.losses import total_loss
 from penstock.pipeline.models.reference import multi_net
 from penstock.pipeline.tasks.classification import Classification

@@ -28,6 +28,7 @@ CLASSES = ("a", "b", "c")
 DEFAULTS: dict[str, Any] = {
     "seed": 3,
     "outputs": "outputs",
+    "dataset": {"_target_": "dataset/tiny"},
     "trainer": {
         "max_epochs": 3,
         "device": "cpu",
@@ -58,6 +59,7 @@ class TinyLoader:
     """Batches whose rows are functions of (seed, epoch, position), cut like the batch plan."""
 
     class_names = CLASSES
+    dataset = None
     table = None
 
     def classes_of(self, field: str) -> tuple[str, ...] | None:

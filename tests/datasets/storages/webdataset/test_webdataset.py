@@ -18,7 +18,8 @@ from penstock.core.arrays import write_npy
 from penstock.core.sample import BadRecord, Record
 from penstock.datasets.files.access import SharedFile
 from penstock.datasets.records.splits import StorageRecipe, open_split
-from penstock.datasets.storages.webdataset.storage import WebDatasetStorage
+from penstock.datasets.storages.webdataset import WebDatasetSource, WebDatasetStorage
+from penstock.pipeline.config.composition import compose
 from tests.contracts.damage import flipped, unless_refused
 from tests.contracts.storage import check_storage, summary
 from tests.datasets.storages.webdataset.tar_samples import BOXES, expected, keys, put, read, samples
@@ -182,14 +183,25 @@ def test_links_are_refused(tmp_path):
             len(WebDatasetStorage(path))
 
 
-def test_compressed_shards_are_refused(tmp_path):
+def test_compressed_shards_are_refused_and_not_passed_over(tmp_path):
     content = open(put(tmp_path / "a.tar", samples(3)), "rb").read()
-    (tmp_path / "z" / "x").mkdir(parents=True)
-    for name in ("z/s-0.tar.gz", "z/s-0.tgz", "z/x/s-0.tar"):
+    for name in ("z/s-0.tgz", "x/s-0.tar", "y/s-0.tar.gz"):
+        (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_bytes(gzip.compress(content))
-    for path in ("z", "z/x", "z/*.gz"):
-        with pytest.raises(ValueError, match=r"is compressed \(gzip\).*decompress it, or read it"):
+    (tmp_path / "y/a.tar").write_bytes(content)
+    for path in ("z", "x", "y", "y/*.gz"):
+        with pytest.raises(
+            ValueError, match=r"is compressed \(gzip\).*unpack it, or read it"
+        ) as error:
             len(WebDatasetStorage(str(tmp_path / path)))
+    typed = str(error.value).partition("type ")[2].split()
+    path = compose(typed)["dataset"]["source"]["path"]
+    source = WebDatasetSource(path)
+    [shard] = source.shards(0)
+    assert len(list(source.open(shard))) == 3
+    (tmp_path / "s.tar").write_bytes(b"(\xb5/\xfd" + content)
+    with pytest.raises(ValueError, match=r"path='pipe:zstd -dc .*/s\.tar'$"):
+        len(WebDatasetStorage(str(tmp_path / "s.tar")))
 
 
 def test_paths(tmp_path):

@@ -1,0 +1,439 @@
+"""Ask what lies behind URLs: object stores and web servers by obstore, all else by fsspec.
+
+Both find credentials where their ecosystem keeps them: obstore in the environment, in the metadata
+service of a cloud's machine, and for ``s3://`` wherever boto3 looks, if that is installed. Neither
+they nor what a URL carries of them stands in a message.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import importlib.util
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from penstock.core.user_errors import ExplainedError
+from penstock.datasets.files.access import MissingFile
+
+T = TypeVar("T")
+
+_OBSTORE = frozenset(("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https"))
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_NOISE = re.compile(
+    r"(error )?performing \w+ \S+ in [\w.]+|<[^>]*>|generic \w+ error:"
+    r"|error performing list request:|,? ?after \d+ retries, max_retries: \d+, retry_timeout: \w+",
+    re.IGNORECASE,
+)
+_STATUS = re.compile(r"(?:status code: |^(?=\d{3} (?:Client|Server) Error))(\d{3})")
+_SIGNED = re.compile(r"(\w+://[^\s?]+)\?\S+")
+UNFINISHED = ".packing"
+"""Lies in a folder that is still being written to."""
+_AT_ONCE = 64
+# Together well below loader.timeout_s: what waits longer is taken for a record that hangs.
+_ANSWER_S = 15
+_CONNECT_S = 5
+_RETRY_S = 20
+_GIVE_UP_S = 45
+_PAUSES_S = (0.5, 2.0, 8.0)
+
+
+class RemoteError(ExplainedError):
+    """A bucket, a server or a URL that gives no data; never damage of a record."""
+
+
+class AccessDenied(RemoteError):
+    """What may not be read; S3 says so too of what is not there, to a key that may not list."""
+
+
+class Found(NamedTuple):
+    """A file behind a URL.
+
+    Attributes:
+        name: Its path below the URL that was listed.
+        size_bytes: Its size.
+        mark: Changes with its content: its etag, or its time.
+    """
+
+    name: str
+    size_bytes: int
+    mark: str
+
+
+class Answer(NamedTuple):
+    """Bytes of a file, and what it is; None where nothing is known but that it ends before them."""
+
+    content: bytes
+    file: Found | None
+
+
+class Client(Protocol):
+    """Files below one URL, by their names."""
+
+    def files(self) -> Iterator[Found]:
+        """All of them."""
+
+    def folder(self) -> tuple[list[str], list[str]]:
+        """Names of the folders and of the files that lie in it."""
+
+    def head(self, name: str) -> Found:
+        """One of them."""
+
+    def get(self, name: str, start: int, stop: int, mark: str | None) -> Answer:
+        """Bytes of a file, fewer at its end; servers may be told that `mark` is what is wanted."""
+
+    def put(self, name: str, content: Path | bytes) -> None:
+        """Write a file, whole or not at all; a large one in parts."""
+
+    def delete(self, name: str) -> None:
+        """Remove a file."""
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What this thread asked for.
+
+    Attributes:
+        requests: Reads and listings.
+        size_bytes: Bytes that came.
+    """
+
+    requests: int = 0
+    size_bytes: int = 0
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.traffic = Traffic()
+        self.reads_for_others = False
+
+
+_local = _Local()
+
+
+def traffic() -> Traffic:
+    """Count what this thread has asked for since it began."""
+    return _local.traffic
+
+
+def side_by_side(read: Callable[[T], Any], each: Sequence[T]) -> list[Any]:
+    """Call a function that waits for servers for several things at a time; results in order.
+
+    What the calls asked for counts as asked for by this thread.
+    """
+    if len(each) < 2 or _local.reads_for_others:
+        return [read(one) for one in each]
+
+    def counted(one: T) -> tuple[Any, int, int]:
+        mine = traffic()
+        requests, size_bytes = mine.requests, mine.size_bytes
+        result = read(one)
+        return result, mine.requests - requests, mine.size_bytes - size_bytes
+
+    results = []
+    for result, requests, size_bytes in readers(os.getpid()).map(counted, each, chunksize=1):
+        results.append(result)
+        traffic().requests += requests
+        traffic().size_bytes += size_bytes
+    return results
+
+
+@cache
+def readers(pid: int) -> ThreadPool:
+    """Threads of this process that wait for servers, and that it does not wait for to end."""
+
+    def read_for_others() -> None:
+        _local.reads_for_others = True
+
+    pool = ThreadPool(_AT_ONCE, read_for_others)
+    atexit.register(pool.terminate)
+    return pool
+
+
+def read_place(url: str, name: str, start: int, stop: int, mark: str | None = None) -> bytes:
+    """Read bytes of a file, as many of them as there are.
+
+    Args:
+        url: Its folder.
+        name: Its path below it.
+        start: The first byte.
+        stop: The one behind the last.
+        mark: See `Found`; where it is given, other content is an error.
+
+    Raises:
+        MissingFile, RemoteError: See `ask`.
+    """
+
+    def read(client: Client) -> bytes:
+        content, found = client.get(name, start, stop, mark)
+        if found is not None:  # servers there are that pay no heed to what they are asked
+            if mark not in (None, found.mark):
+                raise RemoteError(f"{url}/{name}: {_CHANGED}")
+            if len(content) != (wanted := max(min(stop, found.size_bytes) - start, 0)):
+                raise OSError(errno.EIO, f"{len(content):,} of {wanted:,} bytes were sent")
+        traffic().size_bytes += len(content)
+        return content
+
+    return ask(url, read, name)
+
+
+def ask(url: str, question: Callable[[Client], T], name: str = "") -> T:
+    """Ask the client of a URL; passing trouble is met with more tries, some seconds apart.
+
+    Args:
+        url: A folder.
+        question: What is asked of its client.
+        name: The file below it that this is about.
+
+    Raises:
+        MissingFile: The file `name` below it is not there.
+        RemoteError: Anything else.
+    """
+    where = f"{url}/{name}" if name else url
+    pauses_s, give_up = iter(_PAUSES_S), time.monotonic() + _GIVE_UP_S
+    while True:
+        try:
+            traffic().requests += 1
+            return question(_client(url, os.getpid()))
+        except (RemoteError, MissingFile, MemoryError, TypeError, AttributeError):
+            raise  # said already, or none of the server's
+        except Exception as error:
+            passing, what = _explained(error)
+            if what is None:
+                raise MissingFile(f"not there: {where}") from error
+            pause_s = next(pauses_s, None) if passing else None
+            if pause_s is None or time.monotonic() > give_up:
+                tries = ", after several tries" if passing else ""
+                kind = AccessDenied if what == _DENIED else RemoteError
+                raise kind(f"{where}: {what}{tries}") from error
+            time.sleep(pause_s)
+
+
+_CHANGED = "its content was changed since it was looked at; start again"
+_DENIED = (
+    "access is denied, or nothing is there and the key may not list; give credentials by the "
+    "environment, or, where the bucket is public, set AWS_SKIP_SIGNATURE=true (docs/remote.md)"
+)
+_REMEDIES = {
+    "NoSuchBucket": "there is no such bucket; look at its name, and at AWS_ENDPOINT_URL",
+    "PermanentRedirect": "the bucket is in another region; set AWS_REGION to it",
+    "AuthorizationHeaderMalformed": "the bucket is in another region; set AWS_REGION to it",
+    "ExpiredToken": "the credentials have expired; renew them and go on with trainer.resume=auto",
+    "PreconditionError": _CHANGED,
+}
+
+
+def _explained(error: Exception) -> tuple[bool, str | None]:
+    """Say whether an error of a client may pass, and what it is; None: there is no such file."""
+    kind, said = type(error).__name__, str(error).partition("\n\nDebug source")[0]
+    code, status = (found[1] if (found := p.search(said)) else "" for p in (_CODE, _STATUS))
+    if remedy := next((text for mark, text in _REMEDIES.items() if mark in (code, kind)), None):
+        return False, remedy
+    if "redirect without LOCATION" in said:
+        return False, _REMEDIES["PermanentRedirect"]
+    if isinstance(error, FileNotFoundError):
+        return False, None
+    denied = kind in ("PermissionDeniedError", "UnauthenticatedError") or status in ("401", "403")
+    if denied or isinstance(error, PermissionError):
+        return False, _DENIED
+    if isinstance(error, ImportError):
+        return False, f"needs a library: {_line(error)}"
+    if status[:1] == "4" and status not in ("408", "429"):
+        return False, f"the server refuses it: {_line(said)}"
+    return True, _line(said) or kind
+
+
+def _line(said: object) -> str:
+    """Tell what a library said, without the address that it asked, which may be signed."""
+    text = _SIGNED.sub(r"\1", _NOISE.sub(" ", str(said)))
+    if "error sending request" in text:
+        return "the server does not answer; look at the network, and at AWS_ENDPOINT_URL if set"
+    return " ".join(text.split()).strip(" -:")[:300]
+
+
+_was_used = False
+
+
+def _forbid_in_fork() -> None:
+    global _client
+    if _was_used:
+        _client = _refuse_in_fork
+
+
+os.register_at_fork(after_in_child=_forbid_in_fork)
+
+
+def _refuse_in_fork(url: str, pid: int) -> Client:
+    raise RemoteError(
+        f"{url}: this process was forked from one that had read from there, whose connections it "
+        f"cannot use; type loader.multiprocessing_context=forkserver"
+    )
+
+
+@cache
+def _open_client(url: str, pid: int) -> Client:
+    """Make the client of a URL, one for each process."""
+    global _was_used
+    _was_used = True
+    scheme = url.partition(":")[0].lower()
+    needed = "obstore" if scheme in _OBSTORE else "fsspec"
+    if importlib.util.find_spec(needed) is None:
+        raise RemoteError(
+            f"{url}: the package {needed} is missing (the extra remote); run: pip install {needed}"
+        )
+    return _ObjectStore(url, scheme) if scheme in _OBSTORE else _FileSystem(url)
+
+
+_client: Callable[[str, int], Client] = _open_client
+
+
+class _ObjectStore:
+    """The files below a URL of an object store or a web server."""
+
+    def __init__(self, url: str, scheme: str) -> None:
+        from obstore.store import HTTPStore, from_url
+
+        options: dict[str, Any] = {
+            "client_options": {
+                "allow_http": True,  # of an endpoint that the user names so
+                "connect_timeout": timedelta(seconds=_CONNECT_S),
+                "read_timeout": timedelta(seconds=_ANSWER_S),  # from one piece to the next
+                "timeout": timedelta(hours=1),
+                "pool_max_idle_per_host": str(_AT_ONCE),
+            },
+            "retry_config": {"max_retries": 2, "retry_timeout": timedelta(seconds=_RETRY_S)},
+        }
+        if scheme.startswith("s3") and (provider := _boto3_credentials()) is not None:
+            options["credential_provider"] = provider
+        make = HTTPStore.from_url if scheme.startswith("http") else from_url
+        self._store = make(url, **options)
+
+    def files(self) -> Iterator[Found]:
+        import obstore
+
+        for chunk in obstore.list(self._store):
+            yield from map(_found, chunk)
+
+    def folder(self) -> tuple[list[str], list[str]]:
+        import obstore
+
+        found = obstore.list_with_delimiter(self._store)
+        folders = [path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
+        return folders, [each["path"] for each in found["objects"]]
+
+    def head(self, name: str) -> Found:
+        import obstore
+
+        return _found(obstore.head(self._store, name))
+
+    def get(self, name: str, start: int, stop: int, mark: str | None) -> Answer:
+        import obstore
+
+        options: Any = {"range": (start, stop)}
+        if mark is not None and mark.startswith('"'):
+            options["if_match"] = mark
+        try:
+            answer = obstore.get(self._store, name, options=options)
+        except obstore.exceptions.GenericError as error:
+            if (status := _STATUS.search(str(error))) is not None and status[1] == "416":
+                return Answer(b"", None)
+            raise
+        return Answer(bytes(answer.bytes()), _found(answer.meta))
+
+    def put(self, name: str, content: Path | bytes) -> None:
+        import obstore
+
+        obstore.put(self._store, name, content)
+
+    def delete(self, name: str) -> None:
+        import obstore
+
+        obstore.delete(self._store, name)
+
+
+def _found(each: Any) -> Found:
+    mark = each["e_tag"] or str(each["last_modified"])
+    if each["e_tag"] and not mark.endswith('"'):  # Azure's listings have them without quotes
+        mark = f'"{mark}"'
+    return Found(each["path"], each["size"], mark)
+
+
+def _boto3_credentials() -> Any:
+    """What boto3 finds beside the environment: profiles, single sign-on; None: nothing."""
+    if "AWS_ACCESS_KEY_ID" in os.environ or importlib.util.find_spec("boto3") is None:
+        return None
+    import boto3
+    from obstore.auth.boto3 import Boto3CredentialProvider
+
+    session = boto3.Session()
+    return Boto3CredentialProvider(session) if session.get_credentials() is not None else None
+
+
+class _FileSystem:
+    """The files below a URL that fsspec knows."""
+
+    def __init__(self, url: str) -> None:
+        from fsspec.core import url_to_fs
+
+        try:
+            self._fs, self._root = url_to_fs(url)
+        except ValueError as error:
+            raise RemoteError(f"{url}: {error}; expected s3, gs, az, https or hf") from None
+        self._root = self._root.rstrip("/")
+        self._known: dict[str, Found] = {}
+
+    def files(self) -> Iterator[Found]:
+        self._fs.invalidate_cache()
+        for path, info in self._fs.find(self._root, detail=True).items():
+            yield self._found(path, info)
+
+    def folder(self) -> tuple[list[str], list[str]]:
+        self._fs.invalidate_cache()
+        try:
+            entries = self._fs.ls(self._root, detail=True)
+        except FileNotFoundError:
+            return [], []
+        kinds: dict[str, list[str]] = {"directory": [], "file": []}
+        for entry in entries:
+            kinds[entry["type"]].append(entry["name"].rstrip("/").rpartition("/")[2])
+        return kinds["directory"], kinds["file"]
+
+    def head(self, name: str) -> Found:
+        path = f"{self._root}/{name}"
+        info = self._fs.info(path)
+        if info["type"] != "file":
+            raise FileNotFoundError(errno.ENOENT, "a folder", path)
+        return self._found(path, info)
+
+    def get(self, name: str, start: int, stop: int, mark: str | None) -> Answer:
+        found = self._known.get(name) or self.head(name)
+        return Answer(bytes(self._fs.cat_file(f"{self._root}/{name}", start, stop)), found)
+
+    def put(self, name: str, content: Path | bytes) -> None:
+        path = f"{self._root}/{name}"
+        self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+        if isinstance(content, bytes):
+            self._fs.pipe_file(path, content)
+        else:
+            self._fs.put_file(os.fspath(content), path)
+        self._fs.invalidate_cache()
+
+    def delete(self, name: str) -> None:
+        self._fs.rm_file(f"{self._root}/{name}")
+
+    def _found(self, path: str, info: Any) -> Found:
+        names = ("ETag", "etag", "blob_id", "LastModified", "mtime", "created")
+        marks = (info.get(name) for name in names)
+        mark = next((str(mark) for mark in marks if mark is not None), str(info["size"]))
+        name = path[len(self._root) + 1 :]
+        self._known[name] = Found(name, info["size"], mark)
+        return self._known[name]

@@ -1,0 +1,80 @@
+"""Copy files behind URLs to this machine, for forms that are read from a disk alone."""
+
+from __future__ import annotations
+
+import glob
+import os
+from pathlib import Path, PurePosixPath
+
+from penstock.core.files import locked, machine_folder
+from penstock.core.machine_cache import computed_once, signature_of
+from penstock.datasets.files.access import absolute_path, expand_braces
+from penstock.datasets.files.clients import Found, side_by_side
+from penstock.datasets.files.remote import RemoteFile, find_file, find_named, list_files
+
+_AT_ONCE_BYTES = 64 << 20
+_SMALL_BYTES = 4 << 20
+"""Files up to this are copied several at a time, larger ones several pieces at a time."""
+
+
+def local_copy(url: str, *, hidden: bool = False) -> str:
+    """Copy a file, or all files below a URL, to this machine's cache; once for all its runs.
+
+    A copy is of the content that is there now: it is made again when that has changed, and is
+    removed when nobody has used it for two weeks.
+
+    Args:
+        url: A file, a folder, or a pattern with ``*`` or braces.
+        hidden: It is a folder, of which what begins with a dot is copied too.
+
+    Returns:
+        Its path, or that of a folder with the files.
+
+    Raises:
+        ValueError: Nothing is there, or the URL carries a password.
+        RemoteError: It cannot be read.
+    """
+    url = absolute_path(url)
+    names = expand_braces(url)
+    if len(names) == 1 and not glob.has_magic(url) and (found := find_file(url)) is not None:
+        return str(_copied(url, found))
+    root, files = find_named(names, endings=("",), where="copy")
+    if hidden:
+        root, files = url, {name: (size, mark) for name, size, mark in list_files(url)}
+    folders = {str(folder) for name in files for folder in PurePosixPath(name).parents}
+    wanted = [Found(n, *mark) for n, mark in files.items() if n and n not in folders]
+
+    def copy(found: Found) -> tuple[str, Path]:
+        return found.name, _copied(f"{root}/{found.name}", found)
+
+    small = [found for found in wanted if found.size_bytes <= _SMALL_BYTES]
+    copies = dict(side_by_side(copy, small))
+    copies |= dict(copy(found) for found in wanted if found.size_bytes > _SMALL_BYTES)
+    sign = signature_of(url=url, files={name: str(path) for name, path in copies.items()})
+    folder = machine_folder("remote") / sign / os.path.basename(root)
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder.parent / ".lock"):
+        for name, path in copies.items():
+            link = folder / name
+            link.parent.mkdir(parents=True, exist_ok=True)
+            if not link.exists():
+                link.unlink(missing_ok=True)
+                link.symlink_to(path)
+    return str(folder)
+
+
+def _copied(url: str, found: Found) -> Path:
+    file = RemoteFile(url, mark=found.mark)
+
+    def download(path: Path) -> None:
+        with open(path, "wb") as copy:
+            for start in range(0, found.size_bytes, _AT_ONCE_BYTES):
+                size = min(_AT_ONCE_BYTES, found.size_bytes - start)
+                copy.write(file.read(start, size))
+
+    sign = signature_of(url=url, mark=found.mark, size=found.size_bytes)
+    ending = Path(url).suffix
+    path, _ = computed_once(
+        f"copy-{sign}", ending, make=download, load=lambda path: path, what=f"copy of {url}"
+    )
+    return path

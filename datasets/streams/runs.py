@@ -1,0 +1,45 @@
+"""Items of an iterator that come fast, taken together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+SHORT_S = 0.005
+
+
+class Run:
+    """The next items of an iterator: as many as come within some time, and one at least.
+
+    What is raised on the way is raised behind the items that came before it.
+
+    Attributes:
+        is_last: Nothing comes behind them.
+
+    Args:
+        items: The iterator.
+        most: The most items.
+        within_s: The time, some milliseconds.
+    """
+
+    def __init__(self, items: Iterator[Any], most: int, *, within_s: float = SHORT_S) -> None:
+        self.is_last = False
+        self._taken: list[Any] = []
+        self._error: Exception | None = None
+        until = time.perf_counter() + within_s
+        try:
+            while not self._taken or (len(self._taken) < most and time.perf_counter() < until):
+                self._taken.append(next(items))
+        except StopIteration:
+            self.is_last = True
+        except Exception as error:
+            self._error = error
+
+    def __len__(self) -> int:
+        return len(self._taken)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self._taken
+        if self._error is not None:
+            raise self._error

@@ -1,0 +1,267 @@
+"""The plan of a stream: which items of which of its readers each batch of each rank holds.
+
+A stream that one reader reads is read whole by every rank, which keeps its rows of each batch. One
+of R readers is dealt out: reader r owns the rows ``[r*G//R, (r+1)*G//R)`` of every batch of G, a
+rank has the readers whose rows are its own, and reads nothing else. A reader that has ended leaves
+its rows to nobody, until all have ended: so no rank needs to know beforehand how long the others'
+are, and which record stands at a position does not depend on who reads.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import count, islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock.core.contracts import DatasetCapabilities, capabilities_of
+from penstock.core.sample import BadRecord
+from penstock.pipeline.loader.contract import BatchTask
+from penstock.pipeline.loader.plan import Quarantine, Tail, rank_slice
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from penstock.core.contracts import StreamDataset
+
+_log = logging.getLogger(__name__)
+
+OpenReaders = Callable[["StreamDataset", int, dict[int, int]], dict[int, Iterator[Any]]]
+"""Opens readers of an epoch, each at the item that is given: items by reader."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPlan:
+    """Cut a stream into batches, and batches into ranks.
+
+    Attributes:
+        dataset: The stream.
+        batch_size: Positions in a batch over all ranks, G.
+        world_size: Number of ranks.
+        rank: This rank.
+        tail: What becomes of a batch that is not full. With one reader that is the last one:
+            ``drop`` leaves it out, ``keep`` makes it shorter, ``pad`` fills it with invalid rows.
+            With several it is any batch after the first of them ended: ``keep`` makes it shorter,
+            ``pad`` and ``drop`` fill it, and ``drop`` leaves out what is less than a reader's rows.
+        open_readers: Reads ahead of the consumer.
+
+    Raises:
+        ValueError: Several ranks would have to read what only one can, or their number does not
+            divide that of the readers, or there are more readers than rows.
+    """
+
+    dataset: StreamDataset
+    batch_size: int
+    world_size: int
+    rank: int
+    tail: Tail
+    open_readers: OpenReaders
+    num_readers: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        readers = capabilities_of(self.dataset, DatasetCapabilities).readers
+        object.__setattr__(self, "num_readers", readers)
+        world_size, dataset = self.world_size, self.dataset
+        if readers == 1 and world_size > 1 and not dataset.reopens:
+            raise ValueError(
+                f"dataset: {dataset} is read once and by one reader, and {world_size} ranks share "
+                f"each batch; start one rank, or give each rank's data as files or pipe:command"
+            )
+        if readers > 1 and readers % world_size:
+            raise ValueError(
+                f"dataset.readers is {readers}, and {world_size} ranks cannot share them evenly; "
+                f"type dataset.readers={max(readers // world_size, 1) * world_size}, or 1"
+            )
+        if readers > self.batch_size:
+            raise ValueError(
+                f"dataset.readers is {readers}, and a batch has {self.batch_size} rows, which is "
+                f"less than one of each; lower dataset.readers or raise loader.batch_size"
+            )
+
+    @property
+    def waits(self) -> bool:
+        """Whether other ranks may have batches when this one's readers have ended."""
+        return self.num_readers > 1 and self.world_size > 1
+
+    def tasks(self, *, epoch: int, start: int, quarantine: Quarantine) -> Iterator[BatchTask]:
+        """Make the tasks of this rank from global batch `start` until the stream ends.
+
+        Where other ranks may have more, until nobody asks for further ones: their rows are invalid,
+        and there are none where this rank's readers have no record at all.
+        """
+        held = {position for at, position in quarantine if at == epoch}
+        with ExitStack() as stack:
+            readers = self._opened(epoch, start, stack)
+            for number in count(start):
+                parts = [reader.rows(number) for reader in readers]
+                if not any(part.valid.any() for part in parts) and not self.waits:
+                    return
+                rows = _Rows.joined(parts)
+                if self.num_readers == 1:
+                    rows = rows.share(self.world_size, self.rank)
+                if not rows.items:  # its readers have ended, those of other ranks may not have
+                    rows = next((r.filling() for r in readers if r.head()), rows)
+                positions = rows.positions
+                yield BatchTask(
+                    epoch=epoch,
+                    number=number,
+                    positions=positions,
+                    valid=rows.valid,
+                    indices=np.empty(0, np.int64),
+                    items=rows.items,
+                    quarantined=tuple(held.intersection(positions.tolist())) if held else (),
+                    solo=self.world_size == 1,
+                )
+
+    def _opened(self, epoch: int, start: int, stack: ExitStack) -> list[_Reader]:
+        """Open this rank's readers at their places in batch `start`."""
+        each = self.num_readers // self.world_size or 1
+        first = self.rank * each if self.num_readers > 1 else 0
+        sizes = {
+            number: rank_slice(self.batch_size, self.num_readers, number)
+            for number in range(first, first + each)
+        }
+        starts = {number: start * (stop - begin) for number, (begin, stop) in sizes.items()}
+        opened = self.open_readers(self.dataset, epoch, starts)
+        for items in opened.values():
+            stack.enter_context(_closing(items))
+        return [
+            _Reader(self, opened[number], number=number, epoch=epoch, rows=rows)
+            for number, rows in sizes.items()
+        ]
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Rows of a batch: raw items, positions int64 [n], valid bool [n]."""
+
+    items: list[Any]
+    positions: NDArray[np.int64]
+    valid: NDArray[np.bool_]
+
+    @classmethod
+    def joined(cls, parts: Sequence[_Rows]) -> _Rows:
+        """The rows of several readers, one after the other."""
+        return cls(
+            [item for part in parts for item in part.items],
+            np.concatenate([part.positions for part in parts]),
+            np.concatenate([part.valid for part in parts]),
+        )
+
+    def share(self, world_size: int, rank: int) -> _Rows:
+        """The rows that a rank takes; all of them, invalid, if there are none for it."""
+        start, stop = rank_slice(len(self.items), world_size, rank)
+        if start == stop:
+            return _Rows(self.items, self.positions, np.zeros(len(self.items), np.bool_))
+        rows = slice(start, stop)
+        return _Rows(self.items[rows], self.positions[rows], self.valid[rows])
+
+
+class _Reader:
+    """The items of one reader, as many for each batch as it has rows there.
+
+    Args:
+        plan: The plan.
+        items: Its items, from those of batch `start` on.
+        number: Its number.
+        epoch: The epoch.
+        rows: Its rows ``[first, stop)`` in a batch.
+    """
+
+    def __init__(
+        self,
+        plan: StreamPlan,
+        items: Iterator[Any],
+        *,
+        number: int,
+        epoch: int,
+        rows: tuple[int, int],
+    ) -> None:
+        self._plan = plan
+        self._items = items
+        self._number = number
+        self._epoch = epoch
+        self._first, stop = rows
+        self._size = stop - self._first
+        self._shares = plan.num_readers > 1
+        self._keeps_head = plan.tail == "pad" or self._shares
+        self._head: list[Any] | None = None
+
+    def rows(self, number: int) -> _Rows:
+        """Read its rows of a batch, filled up or not as the tail says; none at the end."""
+        items = list(islice(self._items, self._size))
+        if number == 0 and self._keeps_head:
+            self._head = items
+        tail = self._plan.tail
+        if tail == "drop" and len(items) < self._size:
+            if self._shares or self._plan.rank == 0:
+                _tell_lost(self._plan.dataset, items)
+            items = []
+        first = number * self._plan.batch_size + self._first
+        rows = _Rows(
+            items,
+            np.arange(first, first + len(items), dtype=np.int64),
+            np.ones(len(items), np.bool_),
+        )
+        missing = self._size - len(items)
+        fills = tail == "pad" or (tail == "drop" and self._shares)
+        if not missing or not fills or not (items or self._shares):
+            return rows
+        if self._head is None and not self._plan.dataset.reopens:
+            self._head = items  # a queue that was resumed has no other
+        return _Rows.joined([rows, self.filling(missing)]) if self.head() else rows
+
+    def filling(self, missing: int | None = None) -> _Rows:
+        """Repeat its first records, marked invalid, for rows that are missing; None: for all."""
+        head, missing = self.head(), self._size if missing is None else missing
+        at = np.arange(missing, dtype=np.int64) % len(head)
+        return _Rows([head[row] for row in at.tolist()], self._first + at, np.zeros(missing, bool))
+
+    def head(self) -> list[Any]:
+        """Its items of batch 0, read again where this run did not begin there."""
+        if self._head is None:
+            again = self._plan.open_readers(self._plan.dataset, self._epoch, {self._number: 0})
+            with _closing(again[self._number]) as items:
+                self._head = list(islice(items, self._size))
+        return self._head
+
+
+def any_rank(has_records: bool) -> bool:
+    """Ask all ranks of torch.distributed whether one of them has records in this batch.
+
+    Raises:
+        ValueError: The ranks have not joined.
+    """
+    import torch
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        raise ValueError(
+            "loader: a stream of several readers is dealt out to ranks, which end together: call "
+            "torch.distributed.init_process_group with a backend of the CPU (cpu:gloo,cuda:nccl) "
+            "first, or set dataset.readers=1"
+        )
+    found = torch.tensor([has_records], dtype=torch.int32)
+    dist.all_reduce(found, op=dist.ReduceOp.MAX)
+    return bool(found.item())
+
+
+@contextmanager
+def _closing(items: Iterator[Any]) -> Iterator[Iterator[Any]]:
+    """Close the items of a stream when no more of them are wanted."""
+    try:
+        yield items
+    finally:
+        if hasattr(items, "close"):  # a generator, or an iterator of the user's
+            items.close()
+
+
+def _tell_lost(dataset: StreamDataset, items: Sequence[Any]) -> None:
+    """Say what damage lost of a shard, where no batch has the items and nobody counts them."""
+    for item in items:
+        if isinstance(item, BadRecord) and item.ends_shard:
+            _log.warning("%s: %r: %s", dataset, item.key, item.cause)

@@ -1,0 +1,288 @@
+"""Readers of a stream: where they run, and what becomes of a process that ends."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from penstock.core.contracts import DatasetCapabilities, capabilities_of
+from penstock.core.processes import (
+    ChildProcess,
+    end_with_parent,
+    ensure_server,
+    interrupts_held,
+    leave_signals_to_parent,
+    start_deadline,
+    start_patience,
+    worker_context,
+)
+from penstock.datasets.files.reading_thread import read_ahead, still_wanted
+from penstock.datasets.streams.runs import SHORT_S, Run
+from penstock.pipeline.loader.engines.worker import PRELOADED, Payload, use_one_thread
+from penstock.pipeline.loader.worker_errors import (
+    Failure,
+    LoaderTimeoutError,
+    WorkerError,
+    describe_death,
+)
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+    from penstock.core.contracts import StreamDataset
+    from penstock.pipeline.loader.settings import LoaderSettings
+
+_log = logging.getLogger(__name__)
+
+_AT_ONCE = 8
+"""Items that come fast are sent together."""
+_TICK_S = 0.2
+_END = object()
+_TRIES = 3
+"""Processes that may end over the same item."""
+
+
+class StreamReaders:
+    """Opens readers of a stream: here, or in processes, which are kept for the next epoch.
+
+    Code of the user's runs in as many processes as there are workers, and no more than readers,
+    each of which reads its own in turn. Everything else is read here.
+
+    Args:
+        settings: The workers, how they start, and how long an item may take.
+        imports: Modules of the user's components.
+    """
+
+    def __init__(self, settings: LoaderSettings, imports: tuple[str, ...]) -> None:
+        self._settings = settings
+        self._imports = imports
+        self._idle: list[ChildProcess] = []
+        weakref.finalize(self, _end_all, self._idle)
+
+    def __call__(
+        self, dataset: StreamDataset, epoch: int, starts: Mapping[int, int]
+    ) -> dict[int, Iterator[Any]]:
+        """Open readers.
+
+        Args:
+            dataset: The stream, always the same one.
+            epoch: The epoch.
+            starts: Where each begins, by its number.
+
+        Returns:
+            The items of each. Closing them ends the reading.
+        """
+        can = capabilities_of(dataset, DatasetCapabilities)
+        if not (can.foreign_reader and self._settings.workers):
+            return {n: _items(dataset, epoch, n, start) for n, start in starts.items()}
+        payload = Payload(dataset, self._imports)
+        count = min(self._settings.workers, len(starts))
+        opened: dict[int, Iterator[Any]] = {}
+        for first in range(count):
+            mine = {number: starts[number] for number in list(starts)[first::count]}
+            opened |= _ReaderProcess(self._settings, payload, self._idle, epoch, mine).items
+        return opened
+
+    def close(self) -> None:
+        """End the processes that wait for another epoch."""
+        _end_all(self._idle)
+
+
+def _end_all(idle: list[ChildProcess]) -> None:
+    while idle:
+        idle.pop().end()
+
+
+def _items(dataset: StreamDataset, epoch: int, number: int, start: int) -> Iterator[Any]:
+    """Open one reader here."""
+    if capabilities_of(dataset, DatasetCapabilities).readers == 1:
+        return dataset.open(epoch, start)
+    opened: Iterator[Any] = dataset.open(epoch, start, reader=number)  # type: ignore[call-arg]
+    return opened
+
+
+class _ReaderProcess:
+    """Some readers of a stream in a process, which is started again where it ends amid them.
+
+    Their items come in turn, ahead of the consumer, and are kept here until asked for.
+
+    Args:
+        settings: How processes start, and how long an item may take.
+        payload: The stream.
+        idle: Processes that have the stream and nothing to do; this one, when it is done.
+        epoch: The epoch.
+        places: The next item of each reader, by its number; counted up.
+    """
+
+    def __init__(
+        self,
+        settings: LoaderSettings,
+        payload: Payload[StreamDataset],
+        idle: list[ChildProcess],
+        epoch: int,
+        places: dict[int, int],
+    ) -> None:
+        self._settings = settings
+        self._payload = payload
+        self._idle = idle
+        self._epoch = epoch
+        self._places = places
+        self.items = {number: _Items(self, number) for number in places}
+        self._arriving = read_ahead(self._received)
+
+    def bring(self, waiting: _Items) -> bool:
+        """Wait for items until there is one of this reader; False: there is none any more."""
+        while not (waiting.ready or waiting.ended):
+            number, item = next(self._arriving)
+            its = self.items[number]
+            if item is _END:
+                its.ended = True
+            elif not its.closed:
+                its.ready.append(item)
+        return bool(waiting.ready)
+
+    def close(self) -> None:
+        """End the process, if nobody wants items of any reader any more."""
+        if all(items.closed for items in self.items.values()):
+            self._arriving.close()  # type: ignore[attr-defined]
+
+    def _received(self) -> Iterator[tuple[int, Any]]:
+        """Give items as they come, with the numbers of their readers; in a thread."""
+        failed = dict.fromkeys(self._places, 0)
+        while self._places:
+            child = self._idle.pop() if self._idle else self._started()
+            is_done = False
+            try:
+                child.connection.send((self._epoch, self._places))
+                for number, item in self._messages(child):
+                    failed[number] = 0
+                    if item is _END:
+                        del self._places[number]
+                    else:
+                        self._places[number] += 1
+                    yield number, item
+                is_done = self._settings.persistent_workers
+            except (EOFError, ConnectionError):
+                child.end()
+                how = describe_death([child.process])
+                for number in self._places:
+                    failed[number] += 1
+                if max(failed.values()) >= _TRIES:
+                    raise WorkerError(f"{how}; {_TRIES} ended at the same item") from None
+                _log.warning("%s; another one reads on from where it was", how)
+            finally:
+                self._idle.append(child) if is_done else child.end()
+
+    def _messages(self, child: ChildProcess) -> Iterator[tuple[int, Any]]:
+        """Give the messages of a process, until its last reader has ended."""
+        limit_s = start_patience(self._settings.timeout_s)
+        # Passing over what was had takes as long as it took to read it.
+        passing = {number for number, place in self._places.items() if place}
+        while self._places:
+            deadline = time.monotonic() + (float("inf") if passing else limit_s)
+            while not child.connection.poll(_TICK_S):
+                still_wanted()
+                if time.monotonic() > deadline:
+                    raise LoaderTimeoutError(
+                        f"loader: a reader of the stream gave no item within {limit_s:g} s; raise "
+                        f"loader.timeout_s if reading is that slow"
+                    )
+            number, items = pickle.loads(child.connection.recv_bytes())
+            if isinstance(items, Failure):
+                items.raise_error()
+            limit_s = self._settings.timeout_s
+            passing.discard(number)
+            yield from ((number, item) for item in items or (_END,))
+
+    def _started(self) -> ChildProcess:
+        """Start a process that reads on.
+
+        Raises:
+            ValueError: The stream cannot be sent to processes.
+        """
+        name = self._settings.multiprocessing_context
+        context = worker_context(name, PRELOADED)
+        ensure_server(name)
+        try:
+            with interrupts_held(), start_deadline(self._settings.timeout_s):
+                return ChildProcess(context, _read, self._payload)
+        except (TypeError, AttributeError, pickle.PicklingError) as error:
+            if "pickle" not in str(error):
+                raise
+            raise ValueError(
+                f"loader: the data set cannot be sent to processes: {error}; use "
+                f"loader.multiprocessing_context=fork or loader.num_workers=0"
+            ) from error
+
+
+class _Items:
+    """The items of one reader of a process; closing all of them ends it.
+
+    Attributes:
+        ready: What has come and was not asked for yet.
+        ended: Nothing more comes.
+        closed: Nobody asks for more.
+    """
+
+    def __init__(self, process: _ReaderProcess, number: int) -> None:
+        self._process = process
+        self.ready: deque[Any] = deque()
+        self.ended = self.closed = False
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if not self.ready and not self._process.bring(self):
+            raise StopIteration
+        return self.ready.popleft()
+
+    def close(self) -> None:
+        """Let go of what came, and want no more."""
+        self.closed = True
+        self.ready.clear()
+        self._process.close()
+
+
+def _read(connection: Connection, payload: Payload[StreamDataset]) -> None:
+    """Read in a process, an epoch when it is asked for, until nobody is there any more."""
+    leave_signals_to_parent()
+    end_with_parent()  # the thread that started it ends with the epoch
+    use_one_thread()
+    with suppress(OSError, EOFError):
+        while True:
+            for message in _messages(payload.value, *connection.recv()):
+                connection.send_bytes(message)
+
+
+def _messages(dataset: StreamDataset, epoch: int, places: dict[int, int]) -> Iterator[bytes]:
+    """Read each reader in turn; give number and items, none at an end, or what was raised."""
+    try:
+        streams = {n: _items(dataset, epoch, n, start) for n, start in places.items()}
+        while streams:
+            most, within_s = _AT_ONCE, SHORT_S
+            for number in list(streams):
+                # As many of each as of the first: nobody is to hold those of one for another's.
+                run = Run(streams[number], most, within_s=within_s)
+                most, within_s = max(len(run), 1), float("inf")
+                items: list[Any] = []
+                try:
+                    items += run
+                finally:
+                    if items:
+                        yield _pickled(number, items)
+                if run.is_last:
+                    del streams[number]
+                    yield _pickled(number, [])
+    except Exception as error:
+        yield _pickled(-1, Failure.of(error))
+
+
+def _pickled(number: int, content: Any) -> bytes:
+    return pickle.dumps((number, content), pickle.HIGHEST_PROTOCOL)

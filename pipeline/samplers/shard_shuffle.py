@@ -1,0 +1,128 @@
+"""Shuffle with locality: shards in a new order, records among a few neighbouring shards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from annotated_types import Ge
+from numpy.typing import NDArray
+
+from penstock.core.contracts import Index, SamplerCapabilities
+from penstock.core.permutation import permute
+from penstock.core.registry import register
+from penstock.pipeline.epoch_orders import StoredTable, digest_of
+
+
+@register("sampler", "shard_shuffle")
+class ShardShuffleSampler:
+    """Every record once, shuffled anew every epoch, within windows of several shards.
+
+    The shards are shuffled and cut into windows, and the records of a window are shuffled. So
+    an epoch goes through the data a few shards at a time: for disks that seek, for files whose
+    records are read in groups, and where a cache holds a part of the data. Shards of
+    different sizes stay whole. Any position of any epoch is known at once, in memory for the shards
+    alone.
+
+    Args:
+        n: Number of records.
+        index: Metadata of the records, not used.
+        seed: The run's seed.
+        shards: Gives the first record of each shard, int64 [s], ascending; None: the data has none.
+        window: Shards whose records are mixed; more of them shuffle better.
+        shard_records: Records in a row that are a shard where the data has none, or only one.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        index: Index | None = None,
+        seed: int = 0,
+        shards: Callable[[], NDArray[np.int64]] | None = None,
+        *,
+        window: Annotated[int, Ge(1)] = 32,
+        shard_records: Annotated[int, Ge(1)] = 1_000,
+    ) -> None:
+        firsts = np.zeros(0, np.int64) if shards is None else shards()
+        if len(firsts) < 2:
+            firsts = np.arange(0, n, shard_records, dtype=np.int64)
+        bounds = np.append(firsts, n)
+        self._n = n
+        self._seed = seed
+        self._windows = max(1, -(-len(firsts) // window))
+        self._digest = digest_of(bounds)
+        self._bounds = StoredTable(
+            f"table-shards-{self._digest}",
+            np.int64,
+            len(bounds),
+            lambda table: np.copyto(table, bounds),
+            what="table of shards",
+        )
+        self._last: _Epoch | None = None
+
+    @property
+    def capabilities(self) -> SamplerCapabilities:
+        """Any positions at once; a hash of the shards."""
+        return SamplerCapabilities(at=self.at, fingerprint=self.fingerprint)
+
+    def __len__(self) -> int:
+        return self._n
+
+    def fingerprint(self) -> str:
+        """Hash of where the shards begin."""
+        return self._digest
+
+    def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
+        """Record indices at positions ``start .. stop - 1`` of `epoch`, int64 [stop - start]."""
+        return self.at(epoch, np.arange(start, stop, dtype=np.int64))
+
+    def at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Record indices at any positions of `epoch`, int64 [n]: faster than one by one."""
+        shards = self._epoch(epoch)
+        windows = np.searchsorted(shards.windows, positions, side="right") - 1
+        mixed = np.empty(len(positions), np.int64)
+        for window in np.unique(windows).tolist():
+            first, length = shards.windows[window], np.diff(shards.windows[window : window + 2])[0]
+            rows = np.flatnonzero(windows == window)
+            mixed[rows] = first + permute(
+                positions[rows] - first,
+                length=int(length),
+                seed=self._seed,
+                epoch=epoch * (self._windows + 1) + window + 1,  # a key of its own
+            )
+        places = np.searchsorted(shards.ends, mixed, side="right")
+        return shards.records[places] + mixed - shards.ends[places]
+
+    def _epoch(self, epoch: int) -> _Epoch:
+        # Replaced as a whole, so that threads need no lock.
+        if (last := self._last) is None or last.number != epoch:
+            bounds = self._bounds.array
+            count = len(bounds) - 1
+            order = permute(
+                np.arange(count), length=count, seed=self._seed, epoch=epoch * (self._windows + 1)
+            )
+            ends = np.cumsum(bounds[order + 1] - bounds[order])
+            cuts = np.arange(self._windows + 1) * count // self._windows
+            windows = np.append(0, ends)[cuts]
+            last = self._last = _Epoch(epoch, ends, bounds[order + 1], windows)
+        return last
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_last": None}
+
+
+class _Epoch(NamedTuple):
+    """The shards in the order of an epoch.
+
+    Attributes:
+        number: The epoch.
+        ends: Where each ends, before records are mixed, int64 [s].
+        records: The record behind the last one of each, int64 [s].
+        windows: Where windows begin, and the last one ends, int64 [w + 1].
+    """
+
+    number: int
+    ends: NDArray[np.int64]
+    records: NDArray[np.int64]
+    windows: NDArray[np.int64]

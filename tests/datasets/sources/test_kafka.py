@@ -1,0 +1,335 @@
+"""A topic as a stream, read from librdkafka's own brokers."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+import struct
+import time
+from itertools import islice
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from penstock import compose
+from penstock.core.sample import BadRecord
+from penstock.datasets.files.reading_thread import read_ahead
+from penstock.datasets.sources import kafka
+from penstock.datasets.sources.kafka import KafkaSource
+from penstock.pipeline.build import settle
+from penstock.pipeline.training.job import train
+from penstock.pipeline.training.run_folder import SOURCE, settled
+from tests.laws.runs import INLINE, digests, loader_of, rest, rows
+from tests.laws.test_streams import WAYS
+from tests.tcp_proxy import TcpProxy
+
+confluent_kafka = pytest.importorskip("confluent_kafka")
+SLOW = pytest.mark.slow
+PHOTO = cv2.imencode(".jpg", np.full((40, 40, 3), 90, np.uint8))[1].tobytes()
+
+
+class Broker:
+    """A broker of librdkafka's; topics have four partitions."""
+
+    def __init__(self):
+        self._producer = confluent_kafka.Producer(
+            {"test.mock.num.brokers": 1, "log_level": 0, "batch.num.messages": 4}
+        )
+        [broker] = self._producer.list_topics(timeout=10).brokers.values()
+        self.host, self.port = broker.host, broker.port
+        self.servers = f"{self.host}:{self.port}"
+
+    def put(self, topic, count, *, partitions=3, value=None, **message):
+        """Produce messages in turn to some partitions; their labels stand in a header."""
+        for n in range(count):
+            self._producer.produce(
+                topic,
+                value=PHOTO + b"%d" % n if value is None else value(n),
+                key=b"%d" % (n % 3),
+                headers=[("label", b"%d" % (n % 3))],
+                partition=n % partitions,
+                **message,
+            )
+        assert self._producer.flush(10) == 0
+
+
+@pytest.fixture(scope="module")
+def broker():
+    return Broker()
+
+
+@pytest.fixture
+def topic(request):
+    return "".join(c for c in request.node.name if c.isalnum())
+
+
+@pytest.fixture
+def proxy(broker):
+    """A proxy that brokers are known by: their port is replaced in what they answer."""
+    own = struct.pack(">i", broker.port)
+    proxy = TcpProxy(
+        (broker.host, broker.port),
+        rewritten=lambda some: some.replace(own, struct.pack(">i", proxy.port)),
+    )
+    yield proxy
+    proxy.close()
+
+
+def items(source, epoch=0, shards=None):
+    found = []
+    for shard in shards or source.shards(epoch):
+        reader = pickle.loads(pickle.dumps(source)).open(shard)
+        found += [e if isinstance(e, BadRecord) else source.load(e) for e in reader]
+        reader.close()
+    return found
+
+
+def test_offsets_are_records_in_ranges_of_partitions(broker, topic):
+    broker.put(topic, 50)
+    source = KafkaSource(broker.servers, topic=topic, label="label", shard_messages=10)
+    assert [tuple(s) for s in source.shards(0)] == [
+        (0, 0, 10), (1, 0, 10), (2, 0, 10), (0, 10, 17), (1, 10, 17), (2, 10, 16)
+    ]  # fmt: skip
+    assert source.shards(1) == source.shards(0)
+    found = items(source)
+    assert [r.key for r in found[:3]] == ["0:0", "0:1", "0:2"] and len({r.key for r in found}) == 50
+    assert found[1].fields == {"image": PHOTO + b"3", "label": 0}
+    reader = source.open(source.shards(0)[3])
+    assert reader.skip(5) == 5 and next(reader).key == "0:15"
+    assert reader.skip(9) == 1 and next(reader, None) is None
+    reader.close()
+
+
+def test_offsets_are_settled_once(broker, topic):
+    broker.put(topic, 9)
+    source = KafkaSource(broker.servers, topic=topic)
+    mark = source.fingerprint()
+    broker.put(topic, 9, partitions=4)  # of which one had nothing
+    assert source.settled == {"offsets": {topic: {0: [0, 3], 1: [0, 3], 2: [0, 3], 3: [0, 0]}}}
+    again = KafkaSource(broker.servers, topic=topic, **source.settled)
+    assert again.fingerprint() == mark and len(items(again)) == 9
+    assert KafkaSource(broker.servers, topic=topic).fingerprint() != mark
+
+
+def test_an_epoch_is_the_next_messages_and_waits_for_them(broker, topic, monkeypatch):
+    monkeypatch.setattr(kafka, "_TICK_S", 0.01)
+    broker.put(topic, 8, partitions=4)
+    source = KafkaSource(broker.servers, topic=topic, epoch_messages=2, timeout_s=0.3)
+    broker.put(topic, 8, partitions=4)
+    first, second = items(source, 0), items(source, 1)
+    assert [r.key for r in first[:2]] == ["0:0", "0:1"]
+    assert [r.key for r in second[:2]] == ["0:2", "0:3"]
+    reader = source.open(source.shards(2)[0])
+    with pytest.raises(kafka.KafkaTrouble, match=r"no message at offset 4 within .*have more"):
+        next(reader)
+    broker.put(topic, 4, partitions=4)
+    assert next(reader).key == "0:4"
+    reader.close()
+
+
+def test_json(broker, topic, tmp_path):
+    (tmp_path / "a.jpg").write_bytes(b"jpeg")
+    code = base64.b64encode(b"png").decode()
+    values = [
+        {"image": "a.jpg", "label": "cat", "box": [1]},
+        {"photo": code, "key": "x", "label": 1},
+        {"label": "cow"},
+        {"photo": "?", "label": 0},
+        {"image": "../a.jpg"},
+        [1],
+    ]
+    encoded = [json.dumps(each).encode() for each in values] + [b"{", b"\xff", None]
+    broker.put(topic, len(encoded), partitions=1, value=encoded.__getitem__)
+    source = KafkaSource(
+        broker.servers, topic=topic, value="json", base64=["photo"], root=str(tmp_path),
+        classes=["cat", "dog"],
+    )  # fmt: skip
+    first, second, *bad = items(source)
+    assert (first.key, first.fields) == ("a.jpg", {"image": b"jpeg", "label": 0, "box": [1]})
+    assert (second.key, second.fields) == ("x", {"photo": b"png", "label": 1})
+    for record, said in zip(
+        bad, ("'cow'", "", "leads out", "expected an object", "", "", "no value"), strict=True
+    ):
+        assert isinstance(record, BadRecord) and said in record.cause and "\n" not in record.cause
+    assert bad[0].key == "0:2"
+
+
+def test_bad_messages_spoil_no_other(broker, topic):
+    broker.put(topic, 4, partitions=1, value=lambda n: b"x" * (100 if n == 2 else 10))
+    source = KafkaSource(broker.servers, topic=topic, label="label", classes=2)
+    source.max_record_bytes = 50
+    first, second, third, fourth = items(source)
+    assert first.fields["label"] == 0 and second.fields["label"] == 1
+    assert isinstance(third, BadRecord) and "dataset.max_record_bytes=100" in third.cause
+    assert fourth.fields["label"] == 0
+    other = KafkaSource(broker.servers, topic=topic, label="lable")
+    assert "no header 'lable'" in items(other)[0].cause
+
+
+def test_what_retention_deleted_is_bad_at_its_own_position(broker, topic):
+    # Of a partition these brokers keep the newest 5 MB.
+    broker.put(topic, 40, partitions=1, value=lambda n: bytes(200_000))
+    given = {topic: {0: [0, 40]}}
+    source = KafkaSource(broker.servers, topic=topic, offsets=given, shard_messages=20)
+    found = items(source)
+    gone = [r for r in found if isinstance(r, BadRecord)]
+    assert [r.key for r in found] == [f"0:{n}" for n in range(40)]
+    assert 0 < len(gone) < 40 and found[: len(gone)] == gone and "retention" in gone[0].cause
+    low = KafkaSource(broker.servers, topic=topic).settled["offsets"][topic][0][0]
+    assert low == len(gone)
+
+
+def test_another_topic_of_the_name(broker, topic):
+    broker.put(topic, 3, partitions=1)
+    source = KafkaSource(broker.servers, topic=topic, offsets={topic: {0: [0, 90]}}, timeout_s=0.5)
+    with pytest.raises(kafka.KafkaTrouble, match="gave no message at offset 3"):
+        items(source)
+    source = KafkaSource(broker.servers, topic=topic, offsets={topic: {0: [50, 90]}})
+    with pytest.raises(kafka.KafkaTrouble, match=r"ends at offset 3, before 50.*resume=null"):
+        items(source)
+
+
+def test_connections_that_break_change_nothing(broker, topic, proxy):
+    broker.put(topic, 24, value=lambda n: b"%d" % n + bytes(30_000))
+    expected = items(KafkaSource(broker.servers, topic=topic))
+    proxy.cut_after, proxy.delay_s = 200_000, 0.001
+    few = {"fetch.message.max.bytes": 100_000, "reconnect.backoff.ms": 10}
+    few |= {"reconnect.backoff.max.ms": 20, "fetch.error.backoff.ms": 10}
+    assert items(KafkaSource(f"127.0.0.1:{proxy.port}", topic=topic, options=few)) == expected
+    assert proxy.cuts and proxy.passed > 500_000
+
+
+def test_a_broker_that_goes_away_is_a_line(broker, topic, proxy, monkeypatch):
+    broker.put(topic, 6, partitions=1, value=lambda n: bytes(400_000))
+    source = KafkaSource(f"127.0.0.1:{proxy.port}", topic=topic, timeout_s=0.5)
+    reader = source.open(source.shards(0)[0])
+    next(reader)
+    proxy.refuses = True
+    proxy.cut()
+    with pytest.raises(kafka.KafkaTrouble, match=r"cannot be reached: .*dataset.source.servers"):
+        list(reader)
+    reader.close()
+    monkeypatch.setattr(kafka, "_LOOK_S", 0.2)
+    with pytest.raises(ValueError, match=r"cannot be reached: .*refused.*the broker runs"):
+        KafkaSource("127.0.0.1:1", topic=topic)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"topic": "none"}, "no such topic; correct dataset.source.topic"),
+        ({"options": {"sasl.mechanim": "PLAIN"}}, 'No such .*"sasl.mechanim".*source.options'),
+        ({"options": {"sasl.password": "hidden"}}, "sasl.password is a secret.*env:KAFKA_SECRET"),
+        ({"options": {"sasl.password": "env:NOT_THERE"}}, "no variable 'NOT_THERE'; type export"),
+        ({"value": "key"}, "'key' is no field"),
+        ({"classes": ["a", "a"]}, "stands twice"),
+    ],
+)
+def test_mistakes_are_a_line(broker, topic, arguments, said):
+    broker.put("here", 1)
+    with pytest.raises(ValueError, match=said) as caught:
+        KafkaSource(broker.servers, **{"topic": "here", **arguments})
+    assert "\n" not in str(caught.value) and "hidden" not in str(caught.value)
+
+
+def test_mistakes_in_offsets(broker):
+    with pytest.raises(ValueError, match=r"partition 0 has \[5, 3\], expected"):
+        KafkaSource(broker.servers, topic="t", offsets={"t": {0: [5, 3]}})
+    with pytest.raises(ValueError, match=r"offsets has foto, and not t; add"):
+        KafkaSource(broker.servers, topic="t", offsets={"foto": {0: [0, 1]}})
+    with pytest.raises(ValueError, match=r"no end; type dataset.source.epoch_messages=1000"):
+        KafkaSource(broker.servers, topic="t", offsets={"t": {0: [5, None]}})
+
+
+def test_an_empty_topic(broker, topic):
+    broker._producer.list_topics(topic, timeout=5)
+    broker.put(topic, 1)
+    emptied = {topic: {0: [0, 0]}}
+    assert not KafkaSource(broker.servers, topic=topic, offsets=emptied, epoch_messages=1).shards(0)
+
+
+@pytest.fixture(scope="module")
+def config(broker):
+    """A config whose offsets are not settled; and how many messages train."""
+    broker.put("photos", 61)
+    broker.put("photos-val", 9)
+    chosen = ["dataset=stream", "dataset/source=kafka", "dataset.val_path=photos-val"]
+    typed = [f"dataset.source.servers={broker.servers}", "dataset.source.topic=photos"]
+    typed += ["dataset.source.label=label", "dataset.source.shard_messages=7"]
+    typed += ["dataset.shuffle_window=5", "dataset.lanes=3", "dataset.source.classes=3"]
+    return compose([*chosen, *typed, "augment=light", "augment.image_size=32",
+                    "loader.batch_size=8", "loader.drop_last=false"])  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def expected(broker, config):
+    """A config whose offsets are settled, and the hashes of two epochs."""
+    given = settle(config)
+    broker.put("photos", 5)
+    return given, digests(given, **INLINE)
+
+
+@pytest.mark.parametrize("way", [*WAYS[:2], *(pytest.param(w, marks=SLOW) for w in WAYS[2:])])
+def test_the_same_batches_however_it_is_run(expected, way):
+    config, hashes = expected
+    assert digests(config, **way) == hashes
+
+
+def test_it_goes_on_in_the_middle(expected):
+    given, expected = expected
+    assert len(expected[0]) == 8 and expected[0] != expected[1]
+    with loader_of(given, **INLINE) as loader:
+        batches = iter(loader)
+        next(batches), next(batches)
+        state = loader.state_dict()
+    with loader_of(given, engine="threads", num_workers=2) as loader:
+        loader.load_state_dict(state)
+        assert rest(loader) == expected[0][2:]
+
+
+def test_ranks_share_what_one_of_them_found(broker, config):
+    with pytest.raises(ValueError, match=r"each of 2 ranks .*settle\(config\)"):
+        loader_of(config, rank=1, world_size=2, **INLINE)
+    given = settle(config)
+    alone = rows(given, **INLINE)
+    shared = [rows(given, rank=rank, world_size=2, **INLINE) for rank in range(2)]
+    assert [first + second for first, second in zip(*shared, strict=True)] == alone
+    assert {*given["dataset"]["source"]["offsets"]} == {"photos", "photos-val"}
+
+
+def test_a_run_that_goes_on_reads_what_it_began_with(broker, config, tmp_path):
+    began = settled(config, tmp_path)
+    broker.put("photos", 7)
+    again = settled(config, tmp_path)
+    assert again == began != settle(config)
+    (tmp_path / SOURCE).write_text("[")
+    with pytest.raises(ValueError, match="damaged; start anew"):
+        settled(config, tmp_path)
+
+
+@SLOW
+def test_a_run_that_is_resumed_ends_as_if_nothing_had_come_between(broker, config, tmp_path):
+    def trained(steps, source=None, **trainer):
+        changed = {**config, "outputs": str(tmp_path)}
+        changed["trainer"] = {**config["trainer"], "max_steps": steps, "progress": "off", **trainer}
+        return train(changed if source is None else source(changed))
+
+    first = trained(3)
+    began = settled(config, Path(first["run_dir"]))
+    broker.put("photos", 6)
+    resumed = trained(10, resume=first["run_dir"])
+    whole = trained(10, lambda changed: {**changed, "dataset": began["dataset"]})
+    assert resumed["val/loss"] == whole["val/loss"] and resumed["step"] == whole["step"] == 10
+
+
+def test_closing_a_stream_that_waits_is_quick(broker, topic):
+    broker.put(topic, 9)
+    source = KafkaSource(broker.servers, topic=topic, epoch_messages=100)
+    waiting = read_ahead(lambda: (yield from source.open(source.shards(0)[0])))
+    assert len(list(islice(waiting, 2))) == 2
+    begin = time.monotonic()
+    waiting.close()
+    assert time.monotonic() - begin < 1

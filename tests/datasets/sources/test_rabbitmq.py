@@ -1,0 +1,263 @@
+"""A queue as a stream: read from a server that runs here."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import pickle
+import time
+from itertools import islice
+
+import cv2
+import numpy as np
+import pytest
+
+from penstock import compose
+from penstock.core.sample import BadRecord
+from penstock.datasets.files.reading_thread import read_ahead
+from penstock.datasets.sources import rabbitmq
+from penstock.datasets.sources.rabbitmq import QueueTrouble, RabbitSource
+from penstock.pipeline.build import build_loader
+from penstock.pipeline.config.errors import ConfigError
+from penstock.pipeline.training.job import train
+from tests.tcp_proxy import TcpProxy
+
+pika = pytest.importorskip("pika")
+URL = os.environ.get("TEST_RABBITMQ", "amqp://guest:guest@127.0.0.1:5672/%2F")
+PHOTO = cv2.imencode(".jpg", np.full((40, 40, 3), 90, np.uint8))[1].tobytes()
+service = pytest.mark.service
+
+
+class Server:
+    """The broker, and a queue in it that is the test's own."""
+
+    def __init__(self):
+        try:
+            self.connection = pika.BlockingConnection(pika.URLParameters(URL))
+        except (OSError, pika.exceptions.AMQPError) as error:
+            pytest.skip(f"no RabbitMQ at {URL}: {error!r}"[:100])
+        self.channel = self.connection.channel()
+        self.queue = f"penstock-{os.getpid()}"
+
+    def put(self, count, value=None):
+        for n in range(count):
+            self.channel.basic_publish(
+                "", self.queue, PHOTO + b"%d" % n if value is None else value(n),
+                pika.BasicProperties(headers={"label": n % 3}),
+            )  # fmt: skip
+
+    def left(self):
+        """Count the messages that wait, those of connections that have ended among them."""
+        return self.channel.queue_declare(self.queue, passive=True).method.message_count
+
+
+@pytest.fixture
+def server():
+    server = Server()
+    server.channel.queue_declare(server.queue)
+    yield server
+    server.channel.queue_delete(server.queue)
+    server.connection.close()
+
+
+@pytest.fixture
+def proxy(server):
+    parameters = pika.URLParameters(URL)
+    proxy = TcpProxy((parameters.host, parameters.port))
+    yield proxy
+    proxy.close()
+
+
+def through(proxy):
+    parameters = pika.URLParameters(URL)
+    who = f"{parameters.credentials.username}:{parameters.credentials.password}"
+    return f"amqp://{who}@127.0.0.1:{proxy.port}/%2F"
+
+
+def eventually(question, timeout_s=5):
+    deadline = time.monotonic() + timeout_s
+    while not question() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return question()
+
+
+@service
+def test_messages_come_in_order_and_wait_for_a_checkpoint(server, monkeypatch):
+    monkeypatch.setattr(rabbitmq, "_AHEAD", 10)
+    server.put(100)
+    source = RabbitSource(URL, queue=server.queue, label="label", count=60)
+    again = pickle.loads(pickle.dumps(source))
+    first = list(source.open(server.queue))
+    assert [again.load(item).fields["image"] for item in first] == [
+        PHOTO + b"%d" % n for n in range(60)
+    ]
+    assert again.load(first[4]).fields["label"] == 1
+    source.held(50)
+    second = list(islice(source.open(server.queue), 40))  # those that were dropped come later
+    assert [item.value for item in second] == [PHOTO + b"%d" % n for n in range(60, 100)]
+    source.held(30)
+    assert server.left() == 0
+    del source
+    gc.collect()
+    assert eventually(lambda: server.left() == 100 - 50 - 30)
+
+
+@service
+def test_an_epoch_ends_when_nothing_comes(server):
+    server.put(3)
+    source = RabbitSource(URL, queue=server.queue, idle_s=0.3)
+    assert len(list(source.open(server.queue))) == 3
+    reader = source.open(server.queue)
+    with pytest.raises(QueueTrouble, match=r"no message within idle_s=0.3 s; have some published"):
+        next(reader)
+    server.put(1)
+    assert next(reader).value == PHOTO + b"0"
+
+
+@service
+def test_json_and_bad_messages(server):
+    values = [{"image": "", "label": 1}, {"label": "cow"}, [1], {"label": 0, "key": "k"}]
+    server.put(4, lambda n: json.dumps(values[n]).encode())
+    server.put(1, lambda n: bytes(90))
+    source = RabbitSource(URL, queue=server.queue, value="json", paths=[], classes=2, count=5)
+    source.max_record_bytes = 80
+    good, cow, no_object, last, large = [source.load(i) for i in source.open(server.queue)]
+    assert good.fields == {"image": "", "label": 1} and last.key == "k"
+    assert all(isinstance(each, BadRecord) for each in (cow, no_object, large))
+    assert "dataset.max_record_bytes=90" in large.cause
+    del source
+    gc.collect()
+    server.put(1)
+    lacks = RabbitSource(URL, queue=server.queue, label="lable", count=1)
+    [bad] = lacks.open(server.queue)
+    assert "no header 'lable'" in bad.cause
+
+
+@service
+def test_a_connection_that_is_lost_gives_again_what_no_checkpoint_holds(server, proxy, caplog):
+    server.put(30)
+    source = RabbitSource(through(proxy), queue=server.queue, idle_s=0.5)
+    reader = source.open(server.queue)
+    first = [item.value for item in islice(reader, 20)]
+    source.held(8)
+    time.sleep(0.2)  # the acknowledgements arrive
+    proxy.cut()
+    rest = [item.value for item in reader]
+    assert {*rest} == {PHOTO + b"%d" % n for n in range(8, 30)} and first == [
+        PHOTO + b"%d" % n for n in range(20)
+    ]
+    assert "the connection was lost" in caplog.text and "guest" not in caplog.text
+    source.held(20 + len(rest))
+    del source, reader
+    gc.collect()
+    assert not eventually(server.left, timeout_s=0.5)
+
+
+@service
+def test_a_broker_that_stays_away_is_a_line(server, proxy, monkeypatch):
+    monkeypatch.setattr(rabbitmq, "_PATIENCE_S", 0.3)
+    monkeypatch.setattr(rabbitmq, "_PAUSE_S", 0.05)
+    server.put(3)
+    source = RabbitSource(through(proxy), queue=server.queue)
+    reader = source.open(server.queue)
+    assert next(reader).value == PHOTO + b"0"
+    proxy.refuses = True
+    proxy.cut()
+    with pytest.raises(QueueTrouble, match=r"cannot be reached: .*dataset.source.url, and that"):
+        list(islice(reader, 5))
+
+
+@service
+def test_a_queue_that_is_deleted_is_a_line(server):
+    server.put(1)
+    source = RabbitSource(URL, queue=server.queue)
+    reader = source.open(server.queue)
+    next(reader)
+    server.channel.queue_delete(server.queue)
+    with pytest.raises(QueueTrouble, match=r"the queue was deleted; declare it again"):
+        next(reader)
+
+
+@service
+def test_closing_a_stream_that_waits_is_quick(server):
+    server.put(2)
+    source = RabbitSource(URL, queue=server.queue)
+    waiting = read_ahead(lambda: (yield from source.open(server.queue)))
+    assert len(list(islice(waiting, 2))) == 2
+    begin = time.monotonic()
+    waiting.close()
+    assert time.monotonic() - begin < 1
+
+
+@service
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("amqp://guest:secret7@{host}/%2F", "Login was refused.*check user, password"),
+        ("amqp://guest:guest@{host}/none", "vhost none not found.*dataset.source.url"),
+        ("amqp://guest:guest@{host}/%2F", "no such queue.*correct dataset.source.queue"),
+    ],
+)
+def test_what_the_server_refuses_is_a_line(server, url, said):
+    parameters = pika.URLParameters(URL)
+    with pytest.raises(ValueError, match=said) as caught:
+        RabbitSource(url.format(host=f"{parameters.host}:{parameters.port}"), queue="none")
+    assert "secret7" not in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("amqp://guest:secret7@127.0.0.1:1/%2F", "cannot be reached: .*refused.*broker runs"),
+        ("http://guest:secret7@host", "another scheme.*expected amqp://user"),
+        ("amqp://guest:secret7@host:port", "no address of a broker"),
+        ("amqp://guest:***@host", "password was left out.*env:RABBITMQ_URL"),
+        ("env:NOT_THERE", "no variable 'NOT_THERE'; type export"),
+    ],
+)
+def test_mistakes_are_a_line(url, said, monkeypatch):
+    monkeypatch.setattr(rabbitmq, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(rabbitmq, "_PAUSE_S", 0.05)
+    with pytest.raises(ValueError, match=said) as caught:
+        RabbitSource(url, queue="none")
+    assert "secret7" not in str(caught.value) and "\n" not in str(caught.value)
+
+
+def typed(server, tmp_path, *more):
+    chosen = ["dataset=stream", "dataset/source=rabbitmq"]
+    chosen += [f"dataset.source.url={URL}", f"dataset.source.queue={server.queue}"]
+    chosen += ["dataset.source.label=label", "dataset.source.classes=3", f"outputs={tmp_path}"]
+    return [*chosen, "augment=light", "augment.image_size=32", "loader.batch_size=8",
+            "trainer.device=cpu", "trainer.progress=off", *more]  # fmt: skip
+
+
+@service
+def test_a_run_acknowledges_what_its_checkpoints_hold_and_goes_on(server, tmp_path):
+    server.put(50)
+    steps = ["trainer.max_epochs=1", "dataset.source.count=40"]
+    config = compose(typed(server, tmp_path, *steps, "trainer.max_steps=3"))
+    run = train(config)
+    gc.collect()
+    assert run["step"] == 3 and eventually(lambda: server.left() == 50 - 3 * 8)
+    again = compose([f"trainer.resume={run['run_dir']}", "trainer.max_steps=5"])
+    assert train(again)["step"] == 5
+    gc.collect()
+    assert eventually(lambda: server.left() == 50 - 5 * 8)
+    server.put(60)
+    unsaved = compose(typed(server, tmp_path, *steps, "trainer.max_steps=1", "trainer.save=false"))
+    train(unsaved)
+    gc.collect()
+    assert eventually(lambda: server.left() == 10 + 60)
+    assert not any("guest:guest" in f.read_text("latin-1") for f in tmp_path.rglob("*.*ml"))
+
+
+@service
+def test_what_demands_exactness_is_refused(server, tmp_path):
+    server.put(8)
+    with pytest.raises(ConfigError, match=r"(?s)lanes=1.*window: 9 given.*window=0"):
+        compose([*typed(server, tmp_path), "dataset.shuffle_window=9", "dataset.lanes=2"])
+    with pytest.raises(ConfigError, match="no parts: nothing validates"):
+        compose(typed(server, tmp_path, "dataset.val_path=other"))
+    with pytest.raises(ValueError, match="read once and by one reader, and 2 ranks"):
+        build_loader(compose(typed(server, tmp_path)), "train", rank=0, world_size=2)
