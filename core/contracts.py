@@ -688,6 +688,8 @@ class SamplerCapabilities:
 
     Attributes:
         group: Positions that no rank may cut apart.
+        cuts: Gives where the batches of an epoch begin and end among its positions, int64 [B + 1],
+            ascending, B the same in every epoch; None: they have ``batch_size`` each.
         same: Index columns whose values a record has that replaces a bad one.
         at: Gives records at any positions of an epoch, int64 [n] both: asked for many batches
             at once.
@@ -700,6 +702,7 @@ class SamplerCapabilities:
     """
 
     group: int = 1
+    cuts: Callable[[int], Int64Array] | None = None
     same: tuple[str, ...] = ()
     at: Callable[[int, Int64Array], Int64Array] | None = None
     fingerprint: Callable[[], str] | None = None

@@ -213,12 +213,25 @@ class GlobalStates:
         self._own = _states()
         _set_states(self._others)
 
+    @property
+    def untouched(self) -> bool:
+        """Whether nobody drew: they are still as the seed makes them."""
+        fresh = GlobalStates(self._seed)
+        with fresh:
+            pass
+        return _comparable(self._own) == _comparable(fresh._own)
+
 
 def _states() -> tuple[Any, ...]:
     import numpy as np
     import torch
 
     return random.getstate(), np.random.get_state(), torch.get_rng_state()
+
+
+def _comparable(states: Any) -> tuple[Any, ...]:
+    python, (_, numpys, *more), torchs = states
+    return python, numpys.tobytes(), *more, torchs.numpy().tobytes()
 
 
 def _set_states(states: tuple[Any, ...]) -> None:

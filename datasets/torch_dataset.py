@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy, deepcopy
 from dataclasses import replace
 from functools import partial
@@ -145,16 +145,14 @@ class TorchMapDataset:
     ) -> list[Sample | BadSample]:
         """Samples of the records `indices`, int64 [n], drawn at `positions`, int64 [n]."""
         self._source.initialise()
+        items = indices if self._items is None else self._items[indices]
+        read = self._source.together(items.tolist())
         return [
-            self._fetch_one(index, position, epoch)
-            for index, position in zip(indices.tolist(), positions.tolist(), strict=True)
+            self._source.sample(partial(read, row), index=index, position=position, epoch=epoch)
+            for row, (index, position) in enumerate(
+                zip(indices.tolist(), positions.tolist(), strict=True)
+            )
         ]
-
-    def _fetch_one(self, index: int, position: int, epoch: int) -> Sample | BadSample:
-        item = index if self._items is None else int(self._items[index])
-        return self._source.sample(
-            lambda: self._source.dataset[item], index=index, position=position, epoch=epoch
-        )
 
     def fingerprint(self) -> str:
         """Hash of the class, the length and the labels, where the dataset offers them."""
@@ -328,6 +326,7 @@ class TorchSource:
         self._transform = transform if _has_steps(transform) else None
         self._seed = seed
         self._initialised_in: int | None = None
+        self._draws = False
 
     @property
     def capabilities(self) -> DatasetCapabilities:
@@ -394,6 +393,27 @@ class TorchSource:
     def _global_seed(self, epoch: int, position: int) -> int:
         draws = KeyedRng().at(self._seed, epoch, position, Stream.GLOBAL)
         return int(draws.integers(1 << 63))
+
+    def together(self, numbers: list[int]) -> Callable[[int], Any]:
+        """Give what reads the items of these numbers by their row: all at once where that is equal.
+
+        A ``__getitems__`` that draws, or raises, is asked for one item after the other: what it
+        draws then is the position's, and what is bad is one item.
+        """
+        from penstock.core.rng import GlobalStates
+
+        dataset = self.dataset
+        if not hasattr(dataset, "__getitems__"):
+            return lambda row: dataset[numbers[row]]
+        states = GlobalStates(0)
+        items: Any = ()
+        if not self._draws:
+            with suppress(Exception), states:
+                items = dataset.__getitems__(numbers)
+            self._draws = not states.untouched
+        if len(items) == len(numbers) and not self._draws:
+            return lambda row: items[row]
+        return lambda row: dataset.__getitems__([numbers[row]])[0]
 
     def sample(
         self, read: Callable[[], Any], *, index: int, position: int, epoch: int

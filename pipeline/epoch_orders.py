@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from penstock.core.arrays import map_npy
 from penstock.core.files import whole_file
-from penstock.core.machine_cache import computed_once, files_of, remove_if_unused
+from penstock.core.machine_cache import computed_once, files_of, remove_if_unused, signature_of
 
 _KEEP_EPOCHS = 2
 _KEEP_SAMPLERS = 32
@@ -66,11 +66,14 @@ class StoredOrderSampler:
     Args:
         signature: What decides the orders apart from the epoch.
         length: Positions in an epoch.
+        num_batches: Batches in an epoch, of one that cuts them itself and
+            declares `batch_cuts`.
     """
 
-    def __init__(self, signature: str, length: int) -> None:
+    def __init__(self, signature: str, length: int, num_batches: int = 0) -> None:
         self._signature = signature
         self._length = length
+        self._batches_cut = num_batches
 
     def __len__(self) -> int:
         return self._length
@@ -80,8 +83,17 @@ class StoredOrderSampler:
         order = epoch_order(self._signature, epoch, self._length, lambda: self._order(epoch))
         return np.array(order[start:stop])
 
+    def batch_cuts(self, epoch: int) -> NDArray[np.int64]:
+        """Where the batches of `epoch` begin and end, int64 [B + 1], of one that cuts them."""
+        signature = signature_of(cuts_of=self._signature)
+        return epoch_order(signature, epoch, self._batches_cut + 1, lambda: self._cuts(epoch))
+
     def _order(self, epoch: int) -> NDArray[np.int64]:
         """Compute the record at each position of an epoch, int64 [length]."""
+        raise NotImplementedError
+
+    def _cuts(self, epoch: int) -> NDArray[np.int64]:
+        """Compute where each batch begins, and the end of the last one, int64 [num_batches + 1]."""
         raise NotImplementedError
 
 

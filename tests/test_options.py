@@ -70,6 +70,7 @@ REQUIRED = {
     ("experiment", "camvid"): ["dataset.storage.path=demo"],
     ("augment", "keypoints"): ["dataset/annotations=coco", "collate=list"],
     ("sampler", "length_bucket"): ["sampler.column=label"],
+    ("sampler", "token_budget"): ["sampler.column=label", "sampler.max_tokens=90"],
     ("augment", "sequence"): ["task=sequence"],
     ("model", "sequence_cnn"): ["task=sequence"],
     ("transform", "token_crop"): [

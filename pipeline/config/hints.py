@@ -101,8 +101,8 @@ INSTEAD: dict[str, str] = {
     "scheduler.warmup_epochs": "warm-up is a share of the run: type scheduler.warmup=0.05",
     "scheduler.warmup_steps": "warm-up is a share of the run: type scheduler.warmup=0.05",
     "loader.pin_memory_device": "it follows trainer.device: leave it away",
-    "loader.batch_sampler": "batches are cut from the sampler's order: type sampler=random, or, "
-    "with each class as often in every batch, sampler=balanced_batch sampler.classes=4",
+    "loader.batch_sampler": "a sampler may cut the batches: type sampler=torch "
+    "sampler.target=torch.utils.data.BatchSampler sampler.args.drop_last=true",
     "loader.generator": "all draws follow from the seed: type seed=1",
     "task.class_weights": "classes are balanced by how often they are drawn: type sampler=weighted",
     "task.class_weight": "classes are balanced by how often they are drawn: type sampler=weighted",

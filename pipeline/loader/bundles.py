@@ -28,7 +28,10 @@ MOST_BATCHES = 16
 
 def can_join(first: BatchTask, task: BatchTask) -> bool:
     """Whether two tasks can be computed as one: of one epoch, with no record known to kill."""
-    plain = all(each.items is None and not each.quarantined for each in (first, task))
+    plain = all(
+        each.items is None and each.positions.size and not each.quarantined
+        for each in (first, task)
+    )
     return plain and first.epoch == task.epoch
 
 

@@ -89,7 +89,7 @@ class BatchComputer:
 
     def read(self, task: BatchTask) -> Sequence[Any] | None:
         """Read the records of a task, to be computed later; None where reading is not apart."""
-        if task.items is not None or not self.reads_apart:
+        if task.items is not None or not task.positions.size or not self.reads_apart:
             return None
         return self._by_sample.read(task)
 
@@ -115,7 +115,7 @@ class BatchComputer:
             Exception: Whatever a component raised, with a note that names key and position.
         """
         times = times or StageTimes()
-        if not task.positions.size:  # of a stream whose other ranks have records
+        if not task.positions.size:  # a sampler's empty batch, or other ranks have records
             return Delivery(task.number, None)
         if records is None and (whole := self._whole_batch(task, times, allocate)):
             return whole

@@ -213,6 +213,7 @@ class Loader:
                 rank=rank,
                 tail=self._tail,
                 group=lcm(group, ours.group),
+                cuts=ours.cuts,
             )
             self._tasks = partial(indexed_tasks, self.plan, sampler, len(dataset), ours.at)
         self._sampler = sampler

@@ -32,7 +32,8 @@ class BatchPlan:
     """Positions ``0 .. num_positions - 1`` cut into batches, and batches into ranks.
 
     Global batch `b` has `n` positions, ``batch_size`` of them or fewer in the tail, and rank
-    `r` of `W` takes ``[b*G + r*n//W, b*G + (r+1)*n//W)``, rounded to whole groups.
+    `r` of `W` takes ``[b*G + r*n//W, b*G + (r+1)*n//W)``, rounded to whole groups. A sampler that
+    cuts batches itself says where each begins and ends, in place of every `batch_size`.
 
     Attributes:
         num_positions: Positions in an epoch, N, up to 10^12 and more.
@@ -42,6 +43,7 @@ class BatchPlan:
         tail: What becomes of the last N % G positions: ``drop`` leaves them out; ``keep``
             makes a short batch; ``pad`` fills it up, position q repeating q mod N, invalid.
         group: Positions that no rank may cut apart.
+        cuts: Where the batches of an epoch begin and end, as `SamplerCapabilities.cuts` says.
 
     Raises:
         ValueError: There is no such rank, `group` does not divide `batch_size`, or ``drop``
@@ -54,6 +56,7 @@ class BatchPlan:
     rank: int = 0
     tail: Tail = "drop"
     group: int = 1
+    cuts: Callable[[int], NDArray[np.int64]] | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
@@ -66,7 +69,7 @@ class BatchPlan:
                 f"batch plan: batch_size {self.batch_size} cuts groups of {self.group} "
                 f"positions apart; use a multiple of {self.group}, such as {lower}"
             )
-        if self.tail == "drop" and self.num_positions < self.batch_size:
+        if self.tail == "drop" and self.num_positions < self.batch_size and self.cuts is None:
             raise ValueError(
                 f"batch plan: 0 batches: {self.num_positions} samples are fewer than "
                 f"batch_size {self.batch_size}, and drop_last leaves the rest out; lower "
@@ -76,6 +79,8 @@ class BatchPlan:
     @property
     def num_batches(self) -> int:
         """Batches in an epoch, the same on every rank."""
+        if self.cuts is not None:
+            return len(self.cuts(0)) - 1
         if self.tail == "drop":
             return self.num_positions // self.batch_size
         return -(-self.num_positions // self.batch_size)
@@ -83,31 +88,35 @@ class BatchPlan:
     def __len__(self) -> int:
         return self.num_batches
 
-    def batch_length(self, number: int) -> int:
-        """Positions of a global batch over all ranks, with padding."""
-        if self.tail == "keep":
-            return min(self.batch_size, self.num_positions - number * self.batch_size)
-        return self.batch_size
+    def bounds(self, number: int, epoch: int = 0) -> tuple[int, int]:
+        """First position of a global batch over all ranks, and one past its last, with padding."""
+        if self.cuts is not None:
+            first, stop = self.cuts(epoch)[number : number + 2].tolist()
+            return first, stop
+        first = number * self.batch_size
+        stop = first + self.batch_size
+        return first, min(stop, self.num_positions) if self.tail == "keep" else stop
 
     def share(self, length: int) -> tuple[int, int]:
         """Rows ``[start, stop)`` of a batch of so many that this rank takes."""
         return rank_slice(length, self.world_size, self.rank, group=self.group)
 
-    def batch(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def batch(self, number: int, epoch: int = 0) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Positions of this rank in global batch `number`.
 
         Returns:
             positions int64 [n], valid bool [n]; n is at least 1, for a rank that is left
-            without samples gets the batch's first position once more, marked invalid.
+            without samples gets the batch's first position once more, marked invalid. Of a batch
+            that a sampler left empty it is 0 on every rank.
 
         Raises:
             IndexError: There is no such batch.
         """
         if not 0 <= number < self.num_batches:
             raise IndexError(f"batch {number} of an epoch of {self.num_batches} batches")
-        first = number * self.batch_size
-        start, stop = self.share(self.batch_length(number))
-        if start == stop:
+        first, last = self.bounds(number, epoch)
+        start, stop = self.share(last - first)
+        if start == stop and first < last:
             return np.array([first % self.num_positions], np.int64), np.zeros(1, np.bool_)
         positions = np.arange(first + start, first + stop, dtype=np.int64)
         valid = positions < self.num_positions
@@ -148,7 +157,7 @@ def indexed_tasks(
         most = max(1, _TOGETHER * plan.world_size // plan.batch_size)
     numbers = range(start, min(start + 1, plan.num_batches))
     while numbers:
-        batches = [plan.batch(number) for number in numbers]
+        batches = [plan.batch(number, epoch) for number in numbers]
         each = [positions for positions, _ in batches]
         for number, (positions, valid), indices in zip(
             numbers, batches, _records_of(sampler, num_records, epoch, each, at), strict=True
@@ -178,6 +187,8 @@ def _records_of(
     if at is None:
         return [_records_at(sampler, num_records, epoch, positions) for positions in batches]
     positions = np.concatenate(batches)
+    if not positions.size:
+        return [*batches]
     call = f"{type(sampler).__name__}: at({epoch}, ...)"
     records = _checked(at(epoch, positions), positions.size, num_records, call)
     return np.split(records, np.cumsum([each.size for each in batches])[:-1])
@@ -187,6 +198,8 @@ def _records_at(
     sampler: Sampler, num_records: int, epoch: int, positions: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Records at `positions`, int64 [n]; one call of the sampler per run of neighbours."""
+    if not positions.size:
+        return positions
     cuts = np.flatnonzero(np.diff(positions) != 1) + 1
     parts = []
     for run in np.split(positions, cuts):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge
@@ -15,6 +15,7 @@ from penstock.core.permutation import permute
 from penstock.core.registry import register
 from penstock.core.rng import Stream, philox_words
 from penstock.pipeline.epoch_orders import StoredOrderSampler, StoredTable, digest_of
+from penstock.pipeline.record_lengths import read_lengths
 
 
 @register("sampler", "length_bucket")
@@ -25,7 +26,7 @@ class LengthBucketSampler(StoredOrderSampler):
     the batches are shuffled. What is left over at the end, fewer records than a batch, is drawn
     from all lengths alike. Within a batch the lengths are spread such that any slice of it, and
     so every rank, has long and short ones alike: ranks get equal work. Batches keep their number
-    of records; one of a number of tokens is not made, for a batch is a range of positions.
+    of records; ``sampler=token_budget`` makes them of a number of tokens.
 
     Args:
         n: Number of records.
@@ -51,9 +52,7 @@ class LengthBucketSampler(StoredOrderSampler):
         window: Annotated[int, Ge(1)] = 50,
         max_length: Annotated[int, Ge(1)] | None = None,
     ) -> None:
-        lengths = _read_lengths(index, column, n)
-        if max_length is not None:
-            lengths = np.minimum(lengths, max_length)
+        lengths = read_lengths("length_bucket", index, column, n, most=max_length)
         self._n = n
         self._seed = seed
         self._batch_size = batch_size
@@ -115,26 +114,3 @@ def _spread(size: int) -> NDArray[np.int64]:
     spread = np.argsort(np.argsort(reversed_bits))
     spread.flags.writeable = False
     return spread
-
-
-def _read_lengths(index: Index | None, column: str, n: int) -> NDArray[np.int64]:
-    if index is None or column not in index.columns:
-        known = ", ".join(index.columns) if index is not None else ""
-        raise ValueError(
-            f"length_bucket sampler: no column {column!r} in the index; columns: "
-            f"{known or 'none'}; name one with sampler.column, or have the storage count the "
-            f"elements of a list column (parquet and arrow: dataset.storage.length_column=tokens)"
-        )
-    lengths: NDArray[Any] = np.asarray(index.column(column))
-    if lengths.dtype.kind not in "iu" or lengths.shape != (n,):
-        raise ValueError(
-            f"length_bucket sampler: column {column!r} is {lengths.dtype} {list(lengths.shape)}, "
-            f"expected whole numbers [{n}]; name another with sampler.column"
-        )
-    if lengths.size and lengths.min() < 0:
-        row = int(lengths.argmin())
-        raise ValueError(
-            f"length_bucket sampler: column {column!r}: row {row} "
-            f"({index.keys(np.array([row]))[0]}) has length {lengths[row]}; lengths are 0 or more"
-        )
-    return lengths.astype(np.int64)

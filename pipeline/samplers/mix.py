@@ -285,10 +285,11 @@ def _check(mixed: Mixture) -> None:
                 f"sampler mix: nothing can be drawn of {source.name!r}, which has {source.size} "
                 f"records to train on; check its data and its val_fraction, or set {key}.weight=0"
             )
-        group = capabilities_of(source.sampler, SamplerCapabilities).group
-        if group > 1:
+        can = capabilities_of(source.sampler, SamplerCapabilities)
+        if can.group > 1 or can.cuts:
+            kept = "batches" if can.cuts else f"{can.group} positions"
             raise ValueError(
-                f"sampler mix: the sampler of {source.name!r} keeps {group} positions together, "
+                f"sampler mix: the sampler of {source.name!r} keeps {kept} together, "
                 f"and a mix takes them apart; set {key}.sampler=random"
             )
     if not any(source.weight for source in mixed.sources):

@@ -1,4 +1,4 @@
-"""Make any torch sampler a pure function of seed and epoch."""
+"""Make any torch sampler, of records or of batches, a pure function of seed and epoch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import Index
+from penstock.core.contracts import Index, SamplerCapabilities
 from penstock.core.machine_cache import signature_of
 from penstock.core.registry import register
 from penstock.core.rng import GlobalStates, Stream, philox_words
@@ -21,13 +21,18 @@ class TorchSampler(StoredOrderSampler):
 
     One epoch's order is computed at a time, once per machine, and memory-mapped. The class is
     given what its signature names: ``data_source`` (a range of the records), ``labels`` or
-    ``targets`` (int64 [n], from the index) and ``generator``. A sampler that draws from
-    torch's, NumPy's or Python's global state instead finds these seeded.
+    ``targets`` (int64 [n], from the index), ``sampler`` (a random one), ``batch_size`` and
+    ``generator``. A sampler that draws from torch's, NumPy's or Python's global state instead
+    finds these seeded.
+
+    What yields lists is a sampler of batches: they are the loader's, over all ranks, of any sizes
+    up to ``loader.batch_size``; no epoch has more of them than its ``len()`` says of the first.
 
     Args:
         n: Number of records.
         index: Metadata of the records.
         seed: The run's seed.
+        batch_size: Positions of a batch over all ranks.
         target: The sampler's class.
         args: Its arguments.
 
@@ -40,6 +45,7 @@ class TorchSampler(StoredOrderSampler):
         n: int,
         index: Index | None = None,
         seed: int = 0,
+        batch_size: int = 1,
         *,
         target: str,
         args: dict[str, Any] = {},  # noqa: B006 - never changed; a config option needs the mapping
@@ -49,14 +55,22 @@ class TorchSampler(StoredOrderSampler):
         self._seed = seed
         self._args = dict(args)
         named = inspect.signature(self._target).parameters
-        if "data_source" in named:
-            self._args.setdefault("data_source", range(n))
+        self._batch_size = batch_size
+        for name, value in (("data_source", range(n)), ("batch_size", batch_size)):
+            if name in named:
+                self._args.setdefault(name, value)
+        self._takes_sampler = "sampler" in set(named) - set(self._args)
         self._index = index if index is not None and "label" in index.columns else None
         self._label_names = ({"labels", "targets"} & set(named)) - set(self._args)
         self._takes_generator = "generator" in named
         with GlobalStates(0):
-            length = len(self._make(0))
-        super().__init__(self._sign(), length)
+            made = self._make(0)
+            length = len(made)
+            self._gives_batches = hasattr(next(iter(made), 0), "__len__")
+        super().__init__(self._sign(), length, length)
+        if self._gives_batches:
+            self._length = max(n, sum(map(len, self._drawn(0))))
+            self.capabilities = SamplerCapabilities(cuts=self.batch_cuts)
 
     def _sign(self) -> str:
         import torch
@@ -71,7 +85,7 @@ class TorchSampler(StoredOrderSampler):
         name = f"{self._target.__module__}.{self._target.__qualname__}"
         return signature_of(
             sampler=name, source=source, torch=torch.__version__, seed=self._seed, n=self._n,
-            args=args,
+            args=args, most=self._batch_size if self._gives_batches else None,
         )  # fmt: skip
 
     def _make(self, epoch: int) -> Any:
@@ -84,6 +98,8 @@ class TorchSampler(StoredOrderSampler):
         if self._takes_generator:
             arguments["generator"] = torch.Generator()
             arguments["generator"].manual_seed(self._epoch_seed(epoch))
+        if self._takes_sampler:
+            arguments["sampler"] = torch.utils.data.RandomSampler(range(self._n))
         try:
             inspect.signature(self._target).bind(**arguments)
         except TypeError as error:
@@ -103,15 +119,10 @@ class TorchSampler(StoredOrderSampler):
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
         name = self._target.__qualname__
-        with GlobalStates(self._epoch_seed(epoch)):
-            sampler = self._make(epoch)
-            try:
-                order = np.fromiter(iter(sampler), np.int64)
-            except (TypeError, ValueError) as error:
-                raise ValueError(
-                    f"torch sampler: {name} yields no plain record indices ({error}); "
-                    f"batches are made by loader.batch_size, so give a sampler of samples"
-                ) from error
+        order = np.concatenate(self._drawn(epoch))
+        if self._gives_batches and order.size < self._length:
+            # Positions behind the last batch are in none.
+            order = np.concatenate([order, np.zeros(self._length - order.size, np.int64)])
         if order.size != self._length:
             raise ValueError(
                 f"torch sampler: {name} has length {self._length} and yielded {order.size} indices"
@@ -123,6 +134,35 @@ class TorchSampler(StoredOrderSampler):
                 f"{int(outside.argmax())}; the data has {self._n} records"
             )
         return order
+
+    def _cuts(self, epoch: int) -> NDArray[np.int64]:
+        sizes = [batch.size for batch in self._drawn(epoch)]
+        name, most = self._target.__qualname__, max(sizes, default=0)
+        if len(sizes) > self._batches_cut:
+            raise ValueError(
+                f"torch sampler: {name} has length {self._batches_cut} and yielded {len(sizes)} "
+                f"batches in epoch {epoch}; let its __len__ say the most of any epoch"
+            )
+        if most > self._batch_size:
+            raise ValueError(
+                f"torch sampler: {name} yielded a batch of {most} records, and loader.batch_size "
+                f"is {self._batch_size}, the most of any batch; set loader.batch_size={most}"
+            )
+        return np.cumsum([0, *sizes, *[0] * (self._batches_cut - len(sizes))])
+
+    def _drawn(self, epoch: int) -> list[NDArray[np.int64]]:
+        """Run the sampler: the records of its batches, or in one piece all of them."""
+        with GlobalStates(self._epoch_seed(epoch)):
+            sampler = self._make(epoch)
+            try:
+                if not self._gives_batches:
+                    return [np.fromiter(iter(sampler), np.int64)]
+                return [np.fromiter(batch, np.int64) for batch in sampler if len(batch)]
+            except (TypeError, ValueError) as error:
+                raise ValueError(
+                    f"torch sampler: {self._target.__qualname__} yields no plain record indices "
+                    f"({error}); give integers, or lists of integers as batches"
+                ) from error
 
 
 def _sampler_class(target: Any) -> type:
@@ -141,11 +181,6 @@ def _sampler_class(target: Any) -> type:
         raise ValueError(
             f"torch sampler: {target.__qualname__} splits the data over ranks, and so does the "
             f"loader: every rank would see a part of its part; use sampler=random"
-        )
-    if issubclass(target, data.BatchSampler):
-        raise ValueError(
-            f"torch sampler: {target.__qualname__} makes batches, and so does the loader; give "
-            f"the sampler inside it and set loader.batch_size"
         )
     return target
 

@@ -50,6 +50,29 @@ class Noisy(Dataset):
         return image, number % 2
 
 
+class Together(Dataset):
+    """Knows how to read several items at once, as those of databases and of Hugging Face do."""
+
+    def __init__(self, noisy=False, bad=(), log="/dev/null"):
+        self.noisy, self.bad, self.log = noisy, bad, log
+
+    def __len__(self):
+        return 60
+
+    def __getitems__(self, numbers):
+        with open(self.log, "a") as log:
+            log.write(f"{len(numbers)}\n")
+        if set(self.bad) & set(numbers):
+            raise OSError("one of them cannot be read")
+        return [self.item(number) for number in numbers]
+
+    def item(self, number):
+        image = np.full((4, 4, 3), number, np.uint8)
+        if self.noisy and number % 3 == 0:
+            image[0, 0] = random.randrange(256), np.random.randint(256), int(torch.randint(256, ()))
+        return image, number % 2
+
+
 class Items(IterableDataset):
     def __init__(self, n=30):
         self.n = n
@@ -71,6 +94,35 @@ def test_it_is_a_dataset():
     assert dataset.index.column("label").tolist() == [0, 1] * 30
     with pytest.raises(KeyError, match="label"):
         dataset.index.column("size")
+
+
+def test_items_are_read_together_where_a_dataset_can(tmp_path):
+    log = tmp_path / "log"
+    dataset = _all(target=Together, args={"log": str(log)})
+    (batch, *others) = make_loader(dataset, batch_size=7)
+    assert batch["image"][:, 0, 0, 0].tolist() == list(range(7)) and len(others) == 8
+    assert log.read_text().split() == ["7"] * 8 + ["4"]
+
+
+def test_items_that_draw_are_functions_of_the_position_when_read_together(tmp_path):
+    log = tmp_path / "log"
+    dataset = _all(target=Together, args={"noisy": True, "log": str(log)})
+    with untouched_global_states():
+        expected = digests(make_loader(dataset, RandomSampler(60)), epochs=2)
+    assert {*log.read_text().split()} == {"1", "8"}, "tried once, then one by one"
+    rows = []
+    for batch_size in (1, 7, 60):
+        loader = make_loader(dataset, RandomSampler(60), batch_size=batch_size)
+        rows.append(np.concatenate([batch["image"].numpy() for batch in loader]).tolist())
+    assert rows[0] == rows[1] == rows[2]
+    assert digests(make_loader(dataset, RandomSampler(60), **FORK), epochs=2) == expected
+
+
+def test_one_bad_item_of_several_is_bad_alone():
+    dataset = _all(target=Together, args={"bad": (3,)})
+    samples = dataset.fetch(np.arange(6), np.arange(6), 0)
+    assert [type(sample) is BadSample for sample in samples] == [False] * 3 + [True] + [False] * 2
+    assert "one of them cannot be read" in samples[3].cause
 
 
 @pytest.mark.parametrize("context", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])

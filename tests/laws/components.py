@@ -12,7 +12,7 @@ from typing import Any
 import cv2
 import numpy as np
 import torch
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset, IterableDataset, Sampler
 
 from penstock.core.contracts import SamplerCapabilities
 from penstock.core.registry import register
@@ -35,6 +35,26 @@ class Photos(Dataset):
             raise OSError(f"cannot read {self.files[index]}")
         noise = np.random.randint(0, 9) + random.randint(0, 9) + int(torch.randint(0, 9, ()))
         return np.ascontiguousarray((image // 2 + noise)[..., ::-1]), self.targets[index]
+
+
+class Growing(Sampler):
+    """Batches of 1, 2, ... 9 records, in later epochs of 4, 5, ... and so fewer of them."""
+
+    def __init__(self, data_source: range) -> None:
+        self.data_source, self.epoch = data_source, 0
+
+    def __len__(self) -> int:
+        return 9
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = torch.randperm(len(self.data_source)).tolist()
+        at, size = 0, 1 + 3 * (self.epoch % 3)
+        while at < len(order):
+            yield order[at : at + size]
+            at, size = at + size, min(size + 1, 9)
 
 
 class PhotoStream(IterableDataset):

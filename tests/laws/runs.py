@@ -20,6 +20,7 @@ SAMPLERS = {
     "balanced": ["sampler=balanced_batch", "sampler.classes=3", "sampler.num_batches=7"],
     "infinite": ["sampler=infinite", "sampler.steps=7"],
     "inference": ["sampler=inference"],
+    "token_budget": ["sampler=token_budget", "sampler.column=label", "sampler.max_tokens=11"],
     "length_bucket": ["sampler=length_bucket", "sampler.column=label", "sampler.window=3"],
     "shard_shuffle": ["sampler=shard_shuffle", "sampler.window=2", "sampler.shard_records=7"],
     "torch": ["sampler=torch", "sampler.target=torch.utils.data.RandomSampler"],

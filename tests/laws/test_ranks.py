@@ -9,7 +9,7 @@ import pytest
 
 from penstock import compose
 from penstock.pipeline.loader.digest import batch_digest
-from tests.laws.runs import INLINE, loader_of, overrides
+from tests.laws.runs import ENGINES, INLINE, digests, loader_of, overrides, way
 from tests.laws.runs import rows as whole_rows
 from tests.shares import in_turn
 
@@ -46,6 +46,50 @@ def test_the_union_of_the_ranks_is_the_epoch(sampler, tail, photos, packed):
                 for rows, more in zip(joined, ranked, strict=True):
                     rows += more
             assert joined == alone, f"{world_size} ranks, batch size {batch_size}"
+
+
+CUT = {
+    "token_budget": [],
+    "torch": [
+        "sampler.target=tests.laws.components.Growing",
+        "loader.batch_size=9",
+    ],
+}
+
+
+@pytest.mark.parametrize("sampler", CUT)
+def test_batches_of_any_sizes_are_dealt_out_to_ranks(sampler, photos):
+    config = compose([*overrides(photos, sampler=sampler), *CUT[sampler]])
+    alone = whole_rows(config, **INLINE)
+    sizes = [len(rows) for rows in alone]
+    assert sum(sizes) == 41 and len({*sizes}) > 2
+    for world_size in (2, 3, 8):
+        joined = [[] for _ in alone]
+        for rank in range(world_size):
+            ranked = whole_rows(config, rank=rank, world_size=world_size, **INLINE)
+            assert len(ranked) == len(alone), "as many batches on every rank"
+            for rows, more in zip(joined, ranked, strict=True):
+                rows += more
+        assert joined == alone
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("dataset", ["image_folder", "memmap"])
+@pytest.mark.parametrize("sampler", CUT)
+def test_batches_of_any_sizes_are_the_same_everywhere_and_resumed(
+    sampler, dataset, engine, photos, packed
+):
+    changes = [*CUT[sampler], "augment=none"]
+    config = compose([*overrides(photos, packed, sampler=sampler, dataset=dataset), *changes])
+    expected = digests(config, epochs=3, **INLINE)
+    assert digests(config, epochs=3, **way(engine)) == expected
+    with loader_of(config, **way(engine)) as loader:
+        next(iter(loader))
+        rest_of_epoch = loader.state_dict()
+    with loader_of(config, **way(engine, 1)) as loader:
+        loader.load_state_dict(rest_of_epoch)
+        assert [batch_digest(batch) for batch in loader] == expected[0][1:]
+        assert [batch_digest(batch) for batch in loader] == expected[1]
 
 
 @pytest.mark.parametrize("collate", ["list", "nested", "pad", "stack"])

@@ -73,12 +73,12 @@ class GlobalSampler(torch.utils.data.Sampler):
         return iter(np.random.permutation(len(self.labels)))
 
 
-class Batches(torch.utils.data.Sampler):
+class Words(torch.utils.data.Sampler):
     def __len__(self):
         return 10
 
     def __iter__(self):
-        return iter([[0, 1]] * 10)
+        return iter([["a", "b"]] * 10)
 
 
 def test_a_torch_sampler_that_draws_from_global_state_is_reproducible():
@@ -90,9 +90,8 @@ def test_a_torch_sampler_that_draws_from_global_state_is_reproducible():
     ("target", "args", "message"),
     [
         (torch.utils.data.DistributedSampler, {}, "splits the data over ranks"),
-        (torch.utils.data.BatchSampler, {}, "makes batches"),
         ("torch.utils.data.Nothing", {}, "no class"),
-        (Batches, {}, "no plain record indices"),
+        (Words, {}, "no plain record indices"),
         (torch.utils.data.SubsetRandomSampler, {"indices": [5, 300]}, "yielded index 300"),
         (torch.utils.data.RandomSampler, {"replcement": True}, r"takes \(.*'replcement'"),
     ],

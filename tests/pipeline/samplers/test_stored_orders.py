@@ -10,6 +10,7 @@ from penstock.datasets.records.memory_index import MemoryIndex
 from penstock.pipeline.samplers.balanced_batch import BalancedBatchSampler
 from penstock.pipeline.samplers.identity import IdentitySampler
 from penstock.pipeline.samplers.length_bucket import LengthBucketSampler
+from penstock.pipeline.samplers.token_budget import TokenBudgetSampler
 from penstock.pipeline.samplers.torch import TorchSampler
 from penstock.pipeline.samplers.weighted import WeightedSampler
 
@@ -26,6 +27,7 @@ MADE = {
     "balanced_batch": lambda seed: BalancedBatchSampler(N, INDEX, seed, batch_size=24),
     "identity": lambda seed: IdentitySampler(N, INDEX, seed, batch_size=16),
     "length_bucket": lambda seed: LengthBucketSampler(N, INDEX, seed, 8, window=3),
+    "token_budget": lambda seed: TokenBudgetSampler(N, INDEX, seed, 8, max_tokens=300),
     "torch": lambda seed: TorchSampler(N, INDEX, seed, target=torch.utils.data.RandomSampler),
     "weighted": lambda seed: WeightedSampler(N, INDEX, seed, weights="size", replacement=False),
     "windows of length_bucket": lambda window: LengthBucketSampler(N, INDEX, 5, 8, window=window),

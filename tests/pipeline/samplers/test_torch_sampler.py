@@ -7,8 +7,10 @@ import sys
 
 import numpy as np
 import pytest
-from torch.utils.data import Sampler
+import torch
+from torch.utils.data import BatchSampler, Sampler
 
+from penstock.core.contracts import SamplerCapabilities, capabilities_of
 from penstock.pipeline.samplers.torch import TorchSampler
 from tests.pipeline.loader.fakes import FakeIndex
 
@@ -70,3 +72,57 @@ def test_a_class_that_was_edited_gives_another_order(tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, "own_sampler", module)
         spec.loader.exec_module(module)
         assert TorchSampler(3, target=module.Own).indices(0, 0, 3).tolist() == order
+
+
+class Halves(Sampler):
+    """Cuts the epoch into batches of 1, 2, 3, ... records, and of 4, 5, ... in later epochs."""
+
+    def __init__(self, data_source, first=1):
+        self.data_source, self.first = data_source, first
+
+    def __len__(self):
+        return 5
+
+    def __iter__(self):
+        order, at, size = torch.randperm(len(self.data_source)).tolist(), 0, self.first
+        while at < len(order):
+            yield order[at : at + size]
+            at, size = at + size, size + 1
+
+    def set_epoch(self, epoch):
+        self.first = self.first + 3 * epoch
+
+
+def test_a_sampler_of_batches_cuts_them():
+    sampler = TorchSampler(11, batch_size=6, target=Halves)
+    cuts = capabilities_of(sampler, SamplerCapabilities).cuts
+    assert np.diff(cuts(0)).tolist() == [1, 2, 3, 4, 1]
+    assert np.diff(cuts(1)).tolist() == [4, 5, 2, 0, 0], "no epoch has fewer, but empty ones"
+    for epoch in range(2):
+        assert sorted(sampler.indices(epoch, 0, 11).tolist()) == list(range(11))
+
+
+@pytest.mark.parametrize(
+    ("size", "args", "epoch", "message"),
+    [
+        (3, {}, 0, "a batch of 4 records, and loader.batch_size is 3.* set loader.batch_size=4"),
+        (64, {"data_source": range(40)}, 0, "has length 5 and yielded 9 batches in epoch 0"),
+        (64, {"first": 0}, 0, None),
+    ],
+)
+def test_batches_that_do_not_fit_are_said(size, args, epoch, message):
+    sampler = TorchSampler(
+        40, batch_size=size, target=Halves, args={"data_source": range(10), **args}
+    )
+    cuts = capabilities_of(sampler, SamplerCapabilities).cuts
+    if message is None:
+        assert np.diff(cuts(epoch)).tolist() == [1, 2, 3, 4, 0], "an empty list is no batch"
+        return
+    with pytest.raises(ValueError, match=message):
+        cuts(epoch)
+
+
+def test_torchs_own_sampler_of_batches_needs_no_arguments():
+    sampler = TorchSampler(10, batch_size=4, target=BatchSampler, args={"drop_last": False})
+    assert np.diff(capabilities_of(sampler, SamplerCapabilities).cuts(2)).tolist() == [4, 4, 2]
+    assert sorted(sampler.indices(2, 0, 10).tolist()) == list(range(10))

@@ -1,0 +1,51 @@
+"""Lengths of records, by which batches are put together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.contracts import Index
+
+
+def read_lengths(
+    sampler: str, index: Index | None, column: str, n: int, *, most: int | None
+) -> NDArray[np.int64]:
+    """Read the lengths of records from a column of the index.
+
+    Args:
+        sampler: Who asks, for messages.
+        index: Metadata of the records.
+        column: The column.
+        n: Number of records.
+        most: Longer records count as this long; None: as long as they are.
+
+    Returns:
+        int64 [n], 0 or more.
+
+    Raises:
+        ValueError: The index has no such column, or it holds no lengths.
+    """
+    if index is None or column not in index.columns:
+        known = ", ".join(index.columns) if index is not None else ""
+        raise ValueError(
+            f"{sampler} sampler: no column {column!r} in the index; columns: "
+            f"{known or 'none'}; name one with sampler.column, or have the storage count the "
+            f"elements of a list column (parquet and arrow: dataset.storage.length_column=tokens)"
+        )
+    lengths: NDArray[Any] = np.asarray(index.column(column))
+    if lengths.dtype.kind not in "iu" or lengths.shape != (n,):
+        raise ValueError(
+            f"{sampler} sampler: column {column!r} is {lengths.dtype} {list(lengths.shape)}, "
+            f"expected whole numbers [{n}]; name another with sampler.column"
+        )
+    if lengths.size and lengths.min() < 0:
+        row = int(lengths.argmin())
+        raise ValueError(
+            f"{sampler} sampler: column {column!r}: row {row} "
+            f"({index.keys(np.array([row]))[0]}) has length {lengths[row]}; lengths are 0 or more"
+        )
+    lengths = lengths.astype(np.int64)
+    return lengths if most is None else np.minimum(lengths, most)

@@ -1,0 +1,139 @@
+"""Sample batches of as many tokens, whatever the number of their records."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+import numpy as np
+from annotated_types import Ge
+from numpy.typing import NDArray
+
+from penstock.core.contracts import Index, SamplerCapabilities
+from penstock.core.machine_cache import signature_of
+from penstock.core.permutation import permute
+from penstock.core.registry import register
+from penstock.core.rng import Stream, philox_words
+from penstock.pipeline.epoch_orders import StoredOrderSampler, StoredTable, digest_of
+from penstock.pipeline.record_lengths import read_lengths
+
+_LIKE = 1.1  # lengths that differ by less are shuffled among each other
+
+
+@register("sampler", "token_budget")
+class TokenBudgetSampler(StoredOrderSampler):
+    """Every record once, shuffled anew every epoch, in batches of at most `max_tokens`.
+
+    A batch counts as its records times the longest of them, so padding is paid for; it has at most
+    ``loader.batch_size`` records. Records whose lengths differ by a tenth at most are shuffled
+    among each other, lined up by length, and cut; then the batches are shuffled. The cuts fall at
+    the same lengths in every epoch, so that every epoch has as many batches.
+
+    Args:
+        n: Number of records.
+        index: Metadata of the records, where lengths come from.
+        seed: The run's seed.
+        batch_size: The most records of a batch over all ranks.
+        max_tokens: The most tokens of a batch over all ranks, padding included. Each rank takes
+            its share of the records.
+        column: The column of the index with the lengths.
+        max_length: Longer records count as this long; for a transform that cuts them.
+
+    Raises:
+        ValueError: The index has no such column, it holds no lengths, or a record is longer than
+            `max_tokens`.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        index: Index | None = None,
+        seed: int = 0,
+        batch_size: int = 1,
+        *,
+        max_tokens: Annotated[int, Ge(1)],
+        column: str = "length",
+        max_length: Annotated[int, Ge(1)] | None = None,
+    ) -> None:
+        lengths = read_lengths("token_budget", index, column, n, most=max_length)
+        if n and lengths.max() > max_tokens:
+            row = int(lengths.argmax())
+            key = index.keys(np.array([row]))[0] if index is not None else row
+            raise ValueError(
+                f"token_budget sampler: record {row} ({key}) has length {lengths[row]}, and "
+                f"max_tokens is {max_tokens}; set sampler.max_tokens={lengths[row]} or more, or "
+                f"sampler.max_length where a transform cuts longer ones"
+            )
+        self._n = n
+        self._seed = seed
+        self._digest = digest_of(lengths)
+        classes = _like_lengths(lengths)
+        sizes = _batch_sizes(lengths, classes, max_tokens, batch_size)
+        signature = signature_of(
+            sampler="token_budget", seed=seed, n=n, lengths=self._digest, batch_size=batch_size,
+            max_tokens=max_tokens,
+        )  # fmt: skip
+        super().__init__(signature, n, len(sizes))
+        self._classes = _stored(f"table-length-classes-{self._digest}", classes)
+        self._sizes = _stored(f"table-batch-sizes-{signature}", sizes)
+
+    @property
+    def capabilities(self) -> SamplerCapabilities:
+        """A hash of the lengths, and the cuts of its batches."""
+        return SamplerCapabilities(fingerprint=self.fingerprint, cuts=self.batch_cuts)
+
+    def fingerprint(self) -> str:
+        """Hash of the lengths."""
+        return self._digest
+
+    def _order(self, epoch: int) -> NDArray[np.int64]:
+        shuffled = permute(np.arange(self._n), length=self._n, seed=self._seed, epoch=epoch)
+        # Longest first; the shuffled order decides among like ones.
+        lined_up = shuffled[np.argsort(-self._classes.array[shuffled], kind="stable")]
+        batches = self._batches(epoch)
+        sizes = self._sizes.array[batches]
+        firsts = (np.cumsum(self._sizes.array) - self._sizes.array)[batches]
+        moved = firsts - (np.cumsum(sizes) - sizes)  # from where a batch comes to where it lies
+        order: NDArray[np.int64] = lined_up[np.arange(self._n) + np.repeat(moved, sizes)]
+        return order
+
+    def _cuts(self, epoch: int) -> NDArray[np.int64]:
+        return np.cumsum([0, *self._sizes.array[self._batches(epoch)]])
+
+    def _batches(self, epoch: int) -> NDArray[np.int64]:
+        """The order of the batches in an epoch."""
+        # Words beyond those of the permutation, which takes the first n at most.
+        stop = self._n + self._batches_cut
+        words = philox_words(self._seed, epoch, self._n, stop, Stream.SAMPLER)[:, 0]
+        return np.argsort(words, kind="stable")
+
+
+def _stored(name: str, values: NDArray[np.int64]) -> StoredTable:
+    fill = partial(np.copyto, src=values)
+    return StoredTable(name, np.int64, len(values), fill, what="table of lengths")
+
+
+def _like_lengths(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Class of each length, int64 [n]: those of one class are alike, longer ones' are higher."""
+    bounds, longest = [1], int(lengths.max(initial=0))
+    while bounds[-1] < longest:
+        bounds.append(max(bounds[-1] + 1, int(bounds[-1] * _LIKE)))
+    return np.searchsorted(np.array(bounds), lengths)
+
+
+def _batch_sizes(
+    lengths: NDArray[np.int64], classes: NDArray[np.int64], max_tokens: int, most: int
+) -> NDArray[np.int64]:
+    """Cut records that are lined up from the longest on: int64 [B], the records of each batch.
+
+    A record counts as long as the longest of its class, whichever of them stands there.
+    """
+    _, of_class, counts = np.unique(-classes, return_inverse=True, return_counts=True)
+    longest = np.zeros(len(counts), np.int64)
+    np.maximum.at(longest, of_class, lengths)
+    ends, sizes, at = np.cumsum(counts), [], 0
+    while at < len(lengths):
+        length = longest[np.searchsorted(ends, at, side="right")]
+        sizes.append(min(most, max_tokens // max(int(length), 1), len(lengths) - at))
+        at += sizes[-1]
+    return np.array(sizes, np.int64)
