@@ -1,13 +1,16 @@
 """Photographs in tar shards behind a slow line: the share of its bandwidth that a loader gets.
 
     python benchmarks/remote.py PHOTOGRAPHS [--count 6000] [--latency-ms 20] [--mb-per-s 100]
+        [--peers-python PATH]
 
 An object store in a process of its own answers each request after the latency, and sends all
 answers together no faster than the line. Records are not decoded: that would measure the
 processor. Ours draws them in a random order over all shards, by their index, or by
 ``sampler=shard_shuffle``, and fills its cache; the webdataset library streams shards in a random
-order and shuffles in a buffer, which is what it does; the plain way is torch's DataLoader with a
-request for each record. Loaders take turns over the rounds.
+order and shuffles in a buffer, which is what it does; mosaicml-streaming and litdata, which may
+have an interpreter of their own, read what their own writers made of the photographs, by their
+default shuffling; the plain way is torch's DataLoader with a request for each record. Loaders take
+turns over the rounds.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[1]
 HEADER = ["loader", "MB/s", "of the line", "from the cache, MB/s", "/ files"]
 OURS, SHUFFLED = "ours, random over all shards", "ours, shard_shuffle, window=8"
 UNCACHED = "ours, random, dataset/cache=none"
-WORKERS = 4
+WORKERS, BATCH = 4, 64
 
 
 def main() -> None:
@@ -42,26 +46,28 @@ def main() -> None:
     parser.add_argument("--latency-ms", type=float, default=20)
     parser.add_argument("--mb-per-s", type=float, default=100)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peers-python", help="an interpreter that peers are installed for")
     arguments = parser.parse_args()
     stop_when_terminated()
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         scratch = Path(name)
         link_photographs(find_photographs(arguments.photographs), scratch / "all", arguments.count)
-        shards = _pack(scratch)
+        served = {**dict.fromkeys(CELLS, _pack(scratch)), **_prepared(scratch, arguments)}
         spec = {
-            "shards": str(shards),
             "latency_s": arguments.latency_ms / 1e3,
             "bytes_per_s": arguments.mb_per_s * 1e6,
         }
         found = alternate(
-            [*CELLS],
+            [*served],
             arguments.rounds,
             lambda loader: run_cell(
                 __file__,
-                {**spec, "loader": loader, "cache": tempfile.mkdtemp(dir=scratch)},
+                {**spec, "loader": loader, "shards": str(served[loader]),
+                 "cache": tempfile.mkdtemp(dir=scratch)},
+                python=sys.executable if loader in CELLS else arguments.peers_python,
                 timeout_s=600,
             ),
-        )
+        )  # fmt: skip
     rows = [
         [
             loader,
@@ -88,6 +94,18 @@ def _pack(scratch: Path) -> Path:
     return scratch / "shards"
 
 
+def _prepared(scratch: Path, arguments: argparse.Namespace) -> dict[str, Path]:
+    """Have the peers of the other interpreter, if there is one, write their own form."""
+    made = {}
+    for loader, (module, _) in PEERS.items() if arguments.peers_python else ():
+        folder = made[loader] = scratch / module
+        work = {"photographs": str(scratch / "all"), "prepared": str(folder), "batch_size": BATCH,
+                "size": 0, "workers": WORKERS, "decoder": "none"}  # fmt: skip
+        spec = {"prepare": module, "work": work}
+        run_cell(__file__, spec, python=arguments.peers_python, timeout_s=600)
+    return made
+
+
 def _ours(url: str, shards: Path, *more: str) -> dict[str, float]:
     import torch  # noqa: F401 - libraries are imported before the clock starts, as the others' are
 
@@ -96,7 +114,7 @@ def _ours(url: str, shards: Path, *more: str) -> dict[str, float]:
     def measured(path: str, epochs: int) -> list[float]:
         given = ["dataset=webdataset", f"dataset.storage.path={path}", "dataset/decode=raw",
                  "augment=as_is", "collate=list", "dataset.val_fraction=0", "loader=threads",
-                 f"loader.num_workers={WORKERS}", "loader.batch_size=64", *more]  # fmt: skip
+                 f"loader.num_workers={WORKERS}", f"loader.batch_size={BATCH}", *more]  # fmt: skip
         rates = []
         with build_loader(compose(given), "train") as loader:
             for epoch in range(epochs):
@@ -122,6 +140,33 @@ def _webdataset(url: str, shards: Path) -> dict[str, float]:
     return {"mb_per_s": _rate(loader, lambda sample: len(sample["jpg"]))}
 
 
+def _mosaicml(url: str, shards: Path) -> dict[str, float]:
+    import rows.mosaicml  # noqa: F401 - it lets the library be imported
+    from streaming import StreamingDataset
+    from streaming.base.util import clean_stale_shared_memory
+    from torch.utils.data import DataLoader
+
+    clean_stale_shared_memory()  # of a process that was ended
+    data = StreamingDataset(
+        remote=url, local=f"{os.environ['XDG_CACHE_HOME']}/mds", shuffle=True, batch_size=BATCH
+    )
+    loader = DataLoader(data, batch_size=BATCH, num_workers=WORKERS, collate_fn=list)
+    return {"mb_per_s": _rate(loader, lambda batch: sum(len(each["image"]) for each in batch))}
+
+
+def _litdata(url: str, shards: Path) -> dict[str, float]:
+    import litdata
+
+    data = litdata.StreamingDataset(
+        url, cache_dir=f"{os.environ['XDG_CACHE_HOME']}/chunks", shuffle=True,
+        storage_options={"endpoint_url": os.environ["AWS_ENDPOINT_URL"]},
+    )  # fmt: skip
+    loader = litdata.StreamingDataLoader(
+        data, batch_size=BATCH, num_workers=WORKERS, collate_fn=list
+    )
+    return {"mb_per_s": _rate(loader, lambda batch: sum(map(len, batch)))}
+
+
 def _plain(url: str, shards: Path) -> dict[str, float]:
     from torch.utils.data import DataLoader
 
@@ -134,7 +179,7 @@ def _plain(url: str, shards: Path) -> dict[str, float]:
     places = zip(*columns, strict=True)
     loader = DataLoader(
         _OneRequestEach([(files[shard], start, size) for shard, start, size in places]),
-        batch_size=64, shuffle=True, num_workers=WORKERS, collate_fn=list,
+        batch_size=BATCH, shuffle=True, num_workers=WORKERS, collate_fn=list,
     )  # fmt: skip
     return {"mb_per_s": _rate(loader, lambda batch: sum(map(len, batch)))}
 
@@ -170,6 +215,10 @@ CELLS: dict[str, Callable[[str, Path], dict[str, float]]] = {
     "webdataset library, shards in a row": _webdataset,
     "torch DataLoader, a request each": _plain,
 }
+PEERS: dict[str, tuple[str, Callable[[str, Path], dict[str, float]]]] = {
+    "mosaicml-streaming, shuffled": ("mosaicml", _mosaicml),
+    "litdata, shuffled": ("lit_data", _litdata),
+}
 
 
 def _rate(batches: Iterable[Any], size: Callable[[Any], int]) -> float:
@@ -195,6 +244,11 @@ def serve(spec: dict[str, Any]) -> None:
 
 def cell(spec: dict[str, Any]) -> None:
     """Measure one loader at a server of its own."""
+    if "prepare" in spec:
+        from rows import Work
+
+        import_module(f"rows.{spec['prepare']}").prepare(Work(**spec["work"]), "")
+        return reply(None)
     os.environ["XDG_CACHE_HOME"] = spec["cache"]
     server = subprocess.Popen(
         [sys.executable, __file__, "--serve", json.dumps(spec)],
@@ -203,10 +257,13 @@ def cell(spec: dict[str, Any]) -> None:
     assert server.stdout is not None
     address = server.stdout.readline().strip()
     os.environ.update(AWS_ENDPOINT_URL=address, AWS_ACCESS_KEY_ID="k", AWS_SECRET_ACCESS_KEY="s",
-                      AWS_REGION="us-east-1")  # fmt: skip
-    knows_s3 = spec["loader"] in (OURS, SHUFFLED, UNCACHED)
+                      AWS_REGION="us-east-1", AWS_ALLOW_HTTP="true",
+                      S3_ENDPOINT_URL=address)  # fmt: skip
+    knows_s3 = spec["loader"] in (OURS, SHUFFLED, UNCACHED, *PEERS)
     url = "s3://bucket/shards" if knows_s3 else f"{address}/bucket/shards"
-    reply(CELLS[spec["loader"]](url, Path(spec["shards"])))
+    cells = CELLS | {loader: measure for loader, (_, measure) in PEERS.items()}
+    reply(cells[spec["loader"]](url, Path(spec["shards"])))
+    return None
     server.communicate("")  # its end
 
 
