@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from penstock.core.files import machine_folder
 from penstock.core.machine_cache import signature_of
 from penstock.datasets.files.access import absolute_path, is_url
+from penstock.pipeline.packing.report import Screen, folder_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +69,19 @@ class Place:
         """Copy the folder to its URL, if it has one, and remove it here."""
         if self.url is None:
             return
-        from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
-
         from penstock.datasets.files.uploads import upload_folder
 
-        size = sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
-        columns = (*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())
+        files = [path for path in self.folder.rglob("*") if path.is_file()]
         try:
-            with Progress(*columns, transient=True, disable=not sys.stderr.isatty()) as bar:
-                task = bar.add_task("copying", total=size)
+            with Screen("copying", len(files), of="files") as screen:
                 upload_folder(
                     self.folder,
                     self.url,
                     sign=self.sign,
                     journal=self.folder.parent / "copied.json",
-                    tell=lambda done: bar.advance(task, done),
+                    tell=lambda size_bytes: screen.add(1, size_bytes),
                 )
+            size = folder_bytes(self.folder)
         except BaseException:
             print(f"what is packed is kept in {self.folder.parent}; the same command goes on")
             raise
