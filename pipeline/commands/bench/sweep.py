@@ -137,18 +137,17 @@ def print_rows(rows: list[Row], keys: tuple[str, ...]) -> None:
     names = [short(key, keys) for key in keys]
     heads = [*names, "loader/s", "ratio", "training/s", "waiting", "memory", "first"]
     first = next(row for row in rows if row.known)
-    lines = [heads]
+    lines = []
     for row in rows:
-        cells = [row.values[key] for key in keys]
-        if not row.known:
-            lines.append([*cells, *["-"] * 6])
-            continue
-        lines.append([
-            *cells, f"{rate_of(row.loader):,.0f}", f"{ratio(row, first):.2f}",
-            f"{rate_of(row.training):,.0f}", f"{times_of(row.training).wait_share:.0%}",
-            megabytes(row.memory_bytes), f"{row.first_batch_s:.2f} s",
-        ])  # fmt: skip
-    write_table(lines, names=len(keys))
+        told = ["-"] * 6
+        if row.known:
+            told = [
+                f"{rate_of(row.loader):,.0f}", f"{ratio(row, first):.2f}",
+                f"{rate_of(row.training):,.0f}", f"{times_of(row.training).wait_share:.0%}",
+                megabytes(row.memory_bytes), f"{row.first_batch_s:.2f} s",
+            ]  # fmt: skip
+        lines.append([*(row.values[key] for key in keys), *told])
+    write_table(heads, lines, names=len(keys))
     heading(
         "loader/s: samples a second of the loader alone; ratio: to the first line, round by "
         "round; training/s: with the training step; waiting: its share in that; memory: what "
