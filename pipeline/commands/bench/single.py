@@ -126,10 +126,10 @@ def _look(
     rows, records = some_records(dataset.storage, settings.records or _RECORDS)
     decoder = build(config["dataset"]["decode"])
     if config["dataset"]["_target_"] != "dataset/map":  # decoded once, and held
-        return rows, None, Figures(floor=floor_of(None, (), subject.host_batch, threads))
+        return rows, None, Figures(floor=floor_of(None, (), subject.batch, threads))
     decoding = look_at(decoder, build_transform(config, settings.split), records)
     say("decoding", decoding.text)
-    return rows, decoding, Figures(floor=floor_of(decoder, records, subject.host_batch, threads))
+    return rows, decoding, Figures(floor=floor_of(decoder, records, subject.batch, threads))
 
 
 def _measure(subject: Subject, figures: Figures, settings: BenchSettings) -> None:

@@ -69,7 +69,8 @@ def test_data_in_another_form_is_tried_on_the_same_records(how, data_dir, tmp_pa
         with Bench(points, present, settings, rows=rows, measure=Subject.loader_round) as tries:
             trial = tries.attempt(Candidate("x", how=how))
     assert trial.failed == "" and trial.gain > 0
-    assert list(tmp_path.iterdir()) == []
+    left = [path.name for path in tmp_path.rglob("*") if path.is_file()]
+    assert left in ([], ["lock"]), "of the folder of this process"
 
 
 def test_what_cannot_be_tried_says_why(data_dir, tmp_path, capsys):
