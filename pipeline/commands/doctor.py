@@ -88,26 +88,23 @@ def _print_machine(config: Mapping[str, Any]) -> None:
 
 def _promise(loader: LoaderSettings) -> str:
     """Tell what becomes of a run when a worker dies or hangs."""
-    name = f"loader={loader.engine}"
-    if loader.engine == "inline" or not loader.workers:
+    engine = loader.engine
+    if engine == "inline" or not loader.workers:
         return "batches are computed in this process: a crash or a hang of it is fatal"
-    if loader.engine not in _OURS:
+    if engine not in _OURS:
+        return f"loader.engine={engine} is your own: `doctor equal=true` compares its batches"
+    if engine == "torch":
+        return "loader=torch: a worker that dies ends the run with a clear line; resume goes on"
+    if loader.processes or engine == "processes":
         return (
-            f"loader.engine={loader.engine} is your own: `doctor equal=true` compares its batches"
+            f"loader={engine}{' with processes' * (engine == 'auto')}: a worker that dies or hangs "
+            f"is replaced, and a sample that kills its worker again is quarantined"
         )
-    if loader.engine == "torch":
-        return f"{name}: a worker that dies ends the run with a clear line; resume goes on"
-    of = " with processes" if loader.engine == "auto" else ""
-    if loader.processes or loader.engine == "processes":
-        return (
-            f"{name}{of}: a worker that dies or hangs is replaced, and a sample "
-            "that kills its worker again is quarantined"
-        )
-    when = " begins with" if loader.engine == "auto" and loader.processes is None else " with"
+    when = "begins with" if engine == "auto" and loader.processes is None else "with"
     return (
-        f"{name}{when} threads of this process, {loader.workers} here: there a crash is fatal, and "
-        f"a hang ends the run at loader.timeout_s with all stacks; set loader.engine=processes to "
-        f"have both recovered from"
+        f"loader={engine} {when} threads of this process, {loader.workers} here: there a crash is "
+        f"fatal, and a hang ends the run at loader.timeout_s with all stacks; set "
+        f"loader.engine=processes to have both recovered from"
     )
 
 
