@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from penstock.core.contracts import ClassTask, Task, TaskGroup
 from penstock.core.registry import register
 from penstock.pipeline.commands.table import csv_bytes, table_lines
-from penstock.pipeline.training.output import check_output, print_line, spoken_lines, write_output
+from penstock.pipeline.training.output import check_output, print_line, write_output
 
 if TYPE_CHECKING:
     import torch
@@ -56,29 +55,19 @@ def run(config: dict[str, Any]) -> int:
     Raises:
         ValueError: The checkpoint, the data or the output cannot be used; on every rank.
     """
-    from penstock.pipeline.build import build_settings
     from penstock.pipeline.learning.outputs import named
-    from penstock.pipeline.training.distributed import joined
     from penstock.pipeline.training.report import Meter
-    from penstock.pipeline.training.trained import open_trained
+    from penstock.pipeline.training.trained import opened_trained
     from penstock.pipeline.training.validation import validate
 
-    settings: EvaluateSettings = build_settings(config["evaluate"])
-    trainer = build_settings(config["trainer"])
-    output = Path(settings.output).expanduser()
-    with ExitStack() as stack:
-        world = stack.enter_context(joined(trainer.device, trainer.timeout_s))
-        stack.enter_context(spoken_lines(world.rank))
-
-        def check(*parts: str) -> None:
-            files = [output, *(file for part in parts for file in confusion_files(output, part))]
-            check_output("evaluate.output", files, [".json"], overwrite=settings.overwrite)
-
-        world.on_main(lambda: check(""))
-        trained = open_trained(config, command="evaluate", world=world, stack=stack)
-        task, loader = trained.task, trained.batches.loader
-        kinds = class_tasks(task)
-        world.on_main(lambda: check(*kinds))
+    with opened_trained(config, command="evaluate", endings=[".json"]) as opened:
+        (world, trained, output), asked = opened, config["evaluate"]
+        task, kinds = trained.task, class_tasks(trained.task)
+        files = [output, *(file for part in kinds for file in confusion_files(output, part))]
+        overwrite = asked["overwrite"]
+        world.on_main(
+            lambda: check_output("evaluate.output", files, [".json"], overwrite=overwrite)
+        )
         meter = Meter(trained.batches)
         found = validate(
             trained.model,
@@ -91,7 +80,7 @@ def run(config: dict[str, Any]) -> int:
             meter=meter,
             by_class=all(kind.num_classes <= _MOST_CLASSES for kind in kinds.values()),
         )
-        bad = int(world.sum(loader.stats.bad_samples)[0])
+        bad = int(world.sum(trained.batches.loader.stats.bad_samples)[0])
         if not found:
             raise ValueError(
                 f"evaluate: there are no samples{f' but {bad:,} bad ones' if bad else ''}; set "
@@ -122,7 +111,7 @@ def run(config: dict[str, Any]) -> int:
             "metrics": {name: _number(value) for name, value in numbers.items()},
             "classes": classes if isinstance(task, TaskGroup) else classes.get("", {}),
         }
-        for line in _told(trained, numbers, classes, output, asked=settings.split is not None):
+        for line in _told(trained, numbers, classes, output, asked=asked["split"] is not None):
             print_line(line)
         text = json.dumps(result, indent=1, ensure_ascii=False)
         written = {output: text.encode() + b"\n", **matrices}

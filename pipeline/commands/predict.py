@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,13 +15,11 @@ from annotated_types import Ge
 from penstock.core.contracts import PredictingTask
 from penstock.core.registry import register
 from penstock.pipeline.commands.table import csv_bytes
-from penstock.pipeline.training.output import check_output, print_line, spoken_lines, write_output
+from penstock.pipeline.training.output import print_line, write_output
 
 if TYPE_CHECKING:
     from penstock.pipeline.packing.report import Screen
     from penstock.pipeline.training.trained import Trained
-
-_KINDS = (".parquet", ".csv")
 
 
 @register("settings", "predict")
@@ -63,20 +60,12 @@ def run(config: dict[str, Any]) -> int:
     """
     import torch
 
-    from penstock.pipeline.build import build_settings
     from penstock.pipeline.packing.report import Screen
-    from penstock.pipeline.training.distributed import gather_in_order, joined
-    from penstock.pipeline.training.trained import open_trained
+    from penstock.pipeline.training.distributed import gather_in_order
+    from penstock.pipeline.training.trained import opened_trained
 
-    settings: PredictSettings = build_settings(config["predict"])
-    trainer = build_settings(config["trainer"])
-    output = Path(settings.output).expanduser()
-    with ExitStack() as stack:
-        world = stack.enter_context(joined(trainer.device, trainer.timeout_s))
-        stack.enter_context(spoken_lines(world.rank))
-        overwrite = settings.overwrite
-        world.on_main(lambda: check_output("predict.output", [output], _KINDS, overwrite=overwrite))
-        trained = open_trained(config, command="predict", world=world, stack=stack)
+    with opened_trained(config, command="predict", endings=(".parquet", ".csv")) as opened:
+        world, trained, output = opened
         if not isinstance(trained.task, PredictingTask):
             raise ValueError(
                 f"task {type(trained.task).__name__} tells no predictions; give its class a "
@@ -85,7 +74,7 @@ def run(config: dict[str, Any]) -> int:
         of_all = "" if world.size == 1 else ", by this rank"
         screen = Screen(f"predict{of_all}", None, of="samples", shown=world.is_main)
         with torch.no_grad(), screen:
-            columns = gather_in_order(_predicted(trained, settings.top, screen), world)
+            columns = gather_in_order(_predicted(trained, config["predict"]["top"], screen), world)
         bad = int(world.sum(trained.batches.loader.stats.bad_samples)[0])
         if not len(columns["position"]):
             raise ValueError("predict: there are no samples; set predict.split, or check the data")
