@@ -6,7 +6,7 @@ import ctypes
 import errno
 import os
 import zlib
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -107,7 +107,6 @@ def write_part(
     *,
     recode: Recode | None = None,
     skip_bad: bool = False,
-    progress: Callable[[int, int], None] = lambda records, size_bytes: None,
 ) -> PartSummary:
     """Write one part; its files are on the disk when this returns.
 
@@ -119,7 +118,6 @@ def write_part(
         source: The records.
         recode: Changes each record before it is written.
         skip_bad: Leave out records that cannot be read, and list them.
-        progress: Is told how many records and bytes have been read since the last call.
 
     Raises:
         ValueError: A record cannot be read, or not be held.
@@ -129,7 +127,7 @@ def write_part(
     before = dict(counts)
     records = recoded(source, recode, start=part.start, stop=part.stop)
     with closing(records):
-        good = _watched(records, seen, source, skip_bad, progress)
+        good = _watched(records, seen, source, skip_bad)
         written = writer.write_part(folder, plan, part, good)
     assert len(seen.rows) + len(seen.bad) == len(part), f"{writer} left records of {part}"
     return PartSummary(
@@ -150,14 +148,9 @@ def write_part(
 
 
 def _watched(
-    records: Iterator[Record | BadRecord],
-    seen: _Seen,
-    source: Storage,
-    skip_bad: bool,
-    progress: Callable[[int, int], None],
+    records: Iterator[Record | BadRecord], seen: _Seen, source: Storage, skip_bad: bool
 ) -> Iterator[Record]:
     """The records that can be read, noted as they pass."""
-    told_records, told_bytes, size_bytes = 0, 0, 0
     for record in records:
         if isinstance(record, BadRecord):
             if not skip_bad:
@@ -173,12 +166,7 @@ def _watched(
         seen.sizes.append(size)
         if "label" in record.fields:
             seen.labels.append(int(record.fields["label"]))
-        size_bytes += size
-        if len(seen.rows) - told_records >= 64:
-            progress(len(seen.rows) - told_records, size_bytes - told_bytes)
-            told_records, told_bytes = len(seen.rows), size_bytes
         yield record
-    progress(len(seen.rows) - told_records, size_bytes - told_bytes)
 
 
 def _labels(seen: _Seen, source: Storage) -> np.ndarray | None:

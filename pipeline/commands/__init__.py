@@ -90,7 +90,8 @@ def main(argv: list[str]) -> int:
     run = import_module(f"penstock.pipeline.commands.{name}").run
     for word in [text for text in overrides if text[:1] != "-" and "=" not in text]:
         if word in command.words:
-            overrides = _without_word(overrides, word, command.words[word])
+            # What is typed for the same key comes later, and counts.
+            overrides = [command.words[word], *(text for text in overrides if text != word)]
         elif near := difflib.get_close_matches(word, command.words, n=1):
             print(f"{program_of(name)}: no {word!r}; did you mean {near[0]}?", file=sys.stderr)
             return 2
@@ -112,15 +113,6 @@ def _complete(arguments: list[str]) -> int:
     if words and words[0] in COMMANDS:
         return command_line.run_command(words[0], ["-sc", *arguments], lambda config: 0)
     return command_line.main("", ["-sc", *arguments])
-
-
-def _without_word(typed: list[str], word: str, override: str) -> list[str]:
-    """Put the override in the word's place, unless its key was typed too."""
-    key = override.partition("=")[0]
-    keys = (f"{key}=", f"{key.rpartition('.')[2]}=")
-    instead = [] if any(text.startswith(keys) for text in typed) else [override]
-    at = typed.index(word)
-    return [*typed[:at], *instead, *typed[at + 1 :]]
 
 
 def _usage() -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
@@ -13,10 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.core.registry import find, register
 from penstock.core.user_errors import program_of
+from penstock.pipeline.commands.table import table_lines
 
 if TYPE_CHECKING:
     from penstock.pipeline.loader.settings import LoaderSettings
@@ -26,8 +26,7 @@ _PACKAGES = (
     "pillow", "lmdb", "pyarrow",
 )  # fmt: skip
 _OURS = ("auto", "inline", "processes", "threads", "torch")
-_INLINE = {"engine": "inline", "num_workers": 0}
-_THREADS = {"engine": "threads", "num_workers": 2, "processes": None}
+_INLINE: dict[str, Any] = {"engine": "inline", "num_workers": 0}
 
 
 @register("settings", "doctor")
@@ -44,9 +43,8 @@ class DoctorSettings:
     batches: int = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """Hashes of a batch: of all of it, and of each valid row."""
+class Given(NamedTuple):
+    """Hashes of a batch: of all of it, empty where ranks share it, and of each valid row."""
 
     whole: str
     rows: list[str]
@@ -90,26 +88,23 @@ def _print_machine(config: Mapping[str, Any]) -> None:
 
 def _promise(loader: LoaderSettings) -> str:
     """Tell what becomes of a run when a worker dies or hangs."""
-    name = f"loader={loader.engine}"
-    if loader.engine == "inline" or not loader.workers:
+    engine = loader.engine
+    if engine == "inline" or not loader.workers:
         return "batches are computed in this process: a crash or a hang of it is fatal"
-    if loader.engine not in _OURS:
+    if engine not in _OURS:
+        return f"loader.engine={engine} is your own: `doctor equal=true` compares its batches"
+    if engine == "torch":
+        return "loader=torch: a worker that dies ends the run with a clear line; resume goes on"
+    if loader.processes or engine == "processes":
         return (
-            f"loader.engine={loader.engine} is your own: `doctor equal=true` compares its batches"
+            f"loader={engine}{' with processes' * (engine == 'auto')}: a worker that dies or hangs "
+            f"is replaced, and a sample that kills its worker again is quarantined"
         )
-    if loader.engine == "torch":
-        return f"{name}: a worker that dies ends the run with a clear line; resume goes on"
-    of = " with processes" if loader.engine == "auto" else ""
-    if loader.processes or loader.engine == "processes":
-        return (
-            f"{name}{of}: a worker that dies or hangs is replaced, and a sample "
-            "that kills its worker again is quarantined"
-        )
-    when = " begins with" if loader.engine == "auto" and loader.processes is None else " with"
+    when = "begins with" if engine == "auto" and loader.processes is None else "with"
     return (
-        f"{name}{when} threads of this process, {loader.workers} here: there a crash is fatal, and "
-        f"a hang ends the run at loader.timeout_s with all stacks; set loader.engine=processes to "
-        f"have both recovered from"
+        f"loader={engine} {when} threads of this process, {loader.workers} here: there a crash is "
+        f"fatal, and a hang ends the run at loader.timeout_s with all stacks; set "
+        f"loader.engine=processes to have both recovered from"
     )
 
 
@@ -139,33 +134,34 @@ def _version(package: str) -> str:
 
 def _print_equality(config: dict[str, Any], batches: int) -> int:
     """Compare batches computed in several ways with those of the inline engine."""
-    from rich.console import Console
-    from rich.table import Table
-
     from penstock.pipeline.build import settle
 
-    config = dict(settle(config))
     begin = time.perf_counter()
-    reference = _given(config, _INLINE, batches)
-    if not reference:
-        raise ValueError("doctor: the configuration gives no batch to compare; look at the data")
-    table = Table("how", "batches", "rows", "result", "seconds", title="the same batches")
-    seconds = f"{time.perf_counter() - begin:.1f}"
-    table.add_row("inline", str(len(reference)), _count(reference), "reference", seconds)
+    rows: list[list[str]] = []
+    reference: list[Given] = []
     different = refused = 0
-    for name, compute, joined in _ways(config, batches):
+    for name, compute in _ways(dict(settle(config)), batches).items():
         start = time.perf_counter()
         try:
             given = compute()
         except (ValueError, RuntimeError) as error:
+            if not reference:
+                raise
             refused += 1
-            result, counts = f"cannot be run: {error}", ("", "")
+            result, counts = f"cannot be run: {error}", ["", ""]
         else:
-            result = _compare(reference, given, joined=joined)
-            different += result != "equal"
-            counts = str(len(given)), _count(given)
-        table.add_row(name, *counts, result, f"{time.perf_counter() - start:.1f}")
-    Console(file=sys.stdout).print(table)
+            result = _compare(reference, given) if reference else "reference"
+            different += result not in ("equal", "reference")
+            reference = reference or given
+            counts = [str(len(given)), str(sum(len(batch.rows) for batch in given))]
+        if not reference:
+            raise ValueError(
+                "doctor: the configuration gives no batch to compare; look at the data"
+            )
+        rows.append([name, *counts, result, f"{time.perf_counter() - start:.1f}"])
+    print("\nthe same batches:\n")
+    heads = ("how", "batches", "rows", "result", "seconds")
+    print(*table_lines(heads, rows, numbers=("batches", "rows", "seconds")), sep="\n")
     if different:
         names = " or ".join(_of_user(config)) or "None of the components is yours, and one"
         print(
@@ -192,42 +188,36 @@ def _of_user(node: Any, key: str = "") -> Iterator[str]:
         yield from _of_user(value, f"{key}.{name}" if key else str(name))
 
 
-def _compare(reference: list[Given], given: list[Given], *, joined: bool) -> str:
+def _compare(reference: list[Given], given: list[Given]) -> str:
     """``equal``, or what is not; batches that ranks share are equal row by row."""
     wrong = abs(len(reference) - len(given)) + sum(
-        a.rows != b.rows or (a.whole != b.whole and not joined)
+        a.rows != b.rows or bool(b.whole and a.whole != b.whole)
         for a, b in zip(reference, given, strict=False)
     )
     return f"{wrong} of {len(reference)} batches differ" if wrong else "equal"
 
 
-def _count(given: list[Given]) -> str:
-    return str(sum(len(batch.rows) for batch in given))
+def _ways(config: dict[str, Any], batches: int) -> dict[str, Callable[[], list[Given]]]:
+    """Ways to run the same configuration, the first of which the others are compared with."""
 
+    def way(engine: str, num_workers: int, **changes: Any) -> Callable[[], list[Given]]:
+        changes |= {"engine": engine, "num_workers": num_workers}
+        return partial(_given, config, changes, batches)
 
-def _ways(
-    config: dict[str, Any], batches: int
-) -> Iterator[tuple[str, Callable[[], list[Given]], bool]]:
-    """Ways to run the same configuration: name, what runs it, whether ranks share batches."""
-    yield "inline, again", partial(_given, config, _INLINE, batches), False
-    engine = config["loader"]["engine"]
-    if engine not in _OURS:
-        yield f"{engine}, as configured", partial(_given, config, {}, batches), False
-    for workers in (1, 2, 3):
-        changes = {"engine": "torch", "num_workers": workers}
-        name = "1 worker" if workers == 1 else f"{workers} workers"
-        yield f"torch, {name}", partial(_given, config, changes, batches), False
-    yield "auto", partial(_given, config, {"engine": "auto", "processes": None}, batches), False
-    yield "2 threads", partial(_given, config, _THREADS, batches), False
-    for processes in (1, 2):
-        changes = {"engine": "processes", "num_workers": 2, "processes": processes}
-        name = "2 threads in 1 process" if processes == 1 else "2 processes"
-        yield name, partial(_given, config, changes, batches), False
-    spawn = {"engine": "torch", "num_workers": 2, "multiprocessing_context": "spawn"}
-    yield "torch, 2 spawned workers", partial(_given, config, spawn, batches), False
-    yield f"resumed after batch {batches // 2}", partial(_resumed, config, batches), False
-    for ranks in (2, 3):
-        yield f"{ranks} ranks, joined", partial(_joined, config, batches, world_size=ranks), True
+    ways = {"inline": way(**_INLINE), "inline, again": way(**_INLINE)}
+    if (own := config["loader"]["engine"]) not in _OURS:
+        ways[f"{own}, as configured"] = partial(_given, config, {}, batches)
+    ways |= {f"torch, {n} worker{'s' * (n > 1)}": way("torch", n) for n in (1, 2, 3)}
+    return ways | {
+        "auto": partial(_given, config, {"engine": "auto", "processes": None}, batches),
+        "2 threads": way("threads", 2, processes=None),
+        "2 threads in 1 process": way("processes", 2, processes=1),
+        "2 processes": way("processes", 2, processes=2),
+        "torch, 2 spawned workers": way("torch", 2, multiprocessing_context="spawn"),
+        f"resumed after batch {batches // 2}": partial(_resumed, config, batches),
+        "2 ranks, joined": partial(_joined, config, batches, world_size=2),
+        "3 ranks, joined": partial(_joined, config, batches, world_size=3),
+    }
 
 
 def _loader(

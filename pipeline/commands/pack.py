@@ -102,9 +102,9 @@ def run(config: dict[str, Any], typed: Sequence[str] = ()) -> int:
     from penstock.core.cores import default_workers
     from penstock.pipeline.build import build, build_settings
     from penstock.pipeline.config.discovery import load_all
-    from penstock.pipeline.packing.place import Place
     from penstock.pipeline.packing.report import training_line
     from penstock.pipeline.packing.run import Packing, pack
+    from penstock.pipeline.packing.staging import Place
     from penstock.pipeline.packing.verify import check, open_packed
 
     settings: PackSettings = build_settings(config["pack"])

@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from penstock.core.registry import register
+from penstock.pipeline.commands.table import table_lines
 from penstock.pipeline.config.job import SAVED
 from penstock.pipeline.config.sweep import figure
 from penstock.pipeline.schedulers.units import better, rank
+
+_HEADS = ("run", "name", "tags", "state", "epochs", "best", "at", "last", "of")
+_NUMBERS = ("best", "at", "last")
 
 
 @register("settings", "runs")
@@ -40,10 +44,6 @@ class _Run(NamedTuple):
 
 def run(config: dict[str, Any]) -> int:
     """Print a table of the runs; damaged folders and those of others are counted."""
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.table import Table
-
     from penstock.pipeline.build import build_settings
 
     settings: RunsSettings = build_settings(config["runs"])
@@ -64,14 +64,10 @@ def run(config: dict[str, Any]) -> int:
     runs = [each for each in runs if settings.tag is None or settings.tag in each.tags]
     if settings.sort != "time":
         runs.sort(key=lambda each: each.order[settings.sort])
-    table = Table(box=SIMPLE, pad_edge=False)
-    for heading in ("run", "name", "tags", "state", "epochs", "best", "at", "last", "of"):
-        table.add_column(heading, justify="right" if heading in ("best", "at", "last") else "left")
-    for each in runs:
-        table.add_row(*each.cells)
-    console = Console(highlight=False)
     if runs:
-        Console(highlight=False, width=None if console.is_terminal else 200).print(table)
+        print(
+            "", *table_lines(_HEADS, [each.cells for each in runs], numbers=_NUMBERS), "", sep="\n"
+        )
     more = f"; {skipped} skipped: damaged, or no run's" if skipped else ""
     print(f"{len(runs)} run{'s' * (len(runs) != 1)} below {', '.join(map(str, roots))}{more}")
     return 0

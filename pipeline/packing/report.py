@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import shlex
-import shutil
 import sys
 import time
 from collections import Counter
@@ -21,10 +21,6 @@ from penstock.core.sample import Record
 from penstock.core.user_errors import program_of
 from penstock.pipeline.config.composition import compose, composer_for
 
-_MEASURE_S = 0.25
-_MEASURE_READS = 2048
-_BATCH = 32
-_CLASSES = 8
 _BALANCED = 1.5
 _LINE_EVERY_S = 10.0
 _KEPT = ("imports=", "task=", "task.")
@@ -33,16 +29,14 @@ _OF_IMAGES = ("image", "scaled")
 
 
 def summary_lines(
-    summaries: Sequence[PartSummary], class_names: tuple[str, ...] | None, width: int | None = None
+    summaries: Sequence[PartSummary], class_names: tuple[str, ...] | None
 ) -> list[str]:
     """Describe the data: classes, sizes, and what was done with its images.
 
     Args:
         summaries: All parts.
         class_names: Names by id.
-        width: Columns of the terminal; None: those that it has.
     """
-    width = width or shutil.get_terminal_size().columns
     lines = []
     done = sum((Counter(summary.done) for summary in summaries), Counter[str]())
     if done:
@@ -50,7 +44,7 @@ def summary_lines(
         lines.append(f"images: {parts}")
     labels = written_labels(summaries)
     if labels is not None and len(labels):
-        lines += _class_lines(labels, class_names, width)
+        lines.append(_class_line(labels, class_names))
     sizes = np.concatenate([summary.sizes for summary in summaries])
     least, median, most, total = (
         decimal(int(size)) for size in (sizes.min(), np.median(sizes), sizes.max(), sizes.sum())
@@ -62,49 +56,14 @@ def summary_lines(
     return lines
 
 
-def _class_lines(
-    labels: NDArray[np.integer], class_names: tuple[str, ...] | None, width: int
-) -> list[str]:
-    counts = np.bincount(labels) if labels.min() >= 0 else np.unique(labels, return_counts=True)[1]
-    if class_names is not None:
-        counts = np.pad(counts, (0, max(0, len(class_names) - len(counts))))
-    present = counts[counts > 0]
-    empty = len(counts) - len(present)
-    ratio = present.max() / present.min()
+def _class_line(labels: NDArray[np.integer], class_names: tuple[str, ...] | None) -> str:
+    counts = np.unique(labels, return_counts=True)[1]
+    known = len(class_names) if class_names else int(labels.max()) + 1
+    ratio, empty = counts.max() / counts.min(), max(0, known - len(counts))
     what = "balanced" if ratio <= _BALANCED and not empty else f"not balanced, {ratio:,.1f} : 1"
     none = f", {empty:,} without any record" if empty else ""
-    line = f"classes: {len(present):,}, from {present.min():,} to {present.max():,} records{none}"
-    lines = [f"{line} ({what})"]
-    order = np.argsort(-counts, kind="stable")
-    shown = order if len(order) <= _CLASSES else [*order[: _CLASSES // 2], *order[-_CLASSES // 2 :]]
-    names = [_short(class_names[i] if class_names else str(i), width // 3) for i in shown]
-    most = max(map(len, names))
-    digits = len(f"{counts.max():,}")
-    for n, (i, name) in enumerate(zip(shown, names, strict=True)):
-        if len(order) > _CLASSES and n == _CLASSES // 2:
-            lines.append(f"  ... {len(order) - _CLASSES:,} more")
-        lines.append(f"  {name:<{most}}  {counts[i]:>{digits},}")
-    return lines
-
-
-def reads_per_s(storage: Storage) -> float:
-    """Random reads per second in one thread, as the page cache stands; a moment of them."""
-    rng = np.random.default_rng(0)
-    storage.read(rng.integers(0, len(storage), _BATCH))
-    done, start = 0, time.perf_counter()
-    while (seconds := time.perf_counter() - start) < _MEASURE_S and done < _MEASURE_READS:
-        storage.read(rng.integers(0, len(storage), _BATCH))
-        done += _BATCH
-    return done / seconds
-
-
-def speed_line(source: Storage, result: Storage) -> str:
-    """Compare random reads of source and result."""
-    before, after = reads_per_s(source), reads_per_s(result)
-    return (
-        f"random reads: {before:,.0f}/s from the source, {after:,.0f}/s from the result "
-        f"({after / before:.1f} x), one thread, in the page cache"
-    )
+    many = f"{len(counts):,}, from {counts.min():,} to {counts.max():,} records{none}"
+    return f"classes: {many} ({what})"
 
 
 def folder_bytes(folder: Path) -> int:
@@ -112,65 +71,70 @@ def folder_bytes(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
-def _short(text: str, most: int) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= most else text[: most - 3] + "..."
-
-
 class Screen:
     """Tells how much is done: in a bar on a terminal, else in a line from time to time.
 
     Args:
         what: What is done, such as ``train``.
-        total: Records in all.
-        done: Records that were done before.
+        total: Records or files in all; None: nobody knows.
+        done: How many were done before.
+        of: What is counted.
+        shown: Whether anything is told at all.
     """
 
-    def __init__(self, what: str, total: int, done: int = 0) -> None:
-        self._what, self._total, self._before, self._done = what, total, done, done
-        self._bytes = 0
-        self._start_s = time.monotonic()
-        self._next_s = self._start_s + _LINE_EVERY_S
-        self._bar = _bar(what, total, done) if sys.stdout.isatty() else None
+    def __init__(
+        self,
+        what: str,
+        total: int | None,
+        done: int = 0,
+        *,
+        of: str = "records",
+        shown: bool = True,
+    ) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
 
-    def add(self, records: int, size_bytes: int) -> None:
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(12),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[speed]}"),
+            TimeRemainingColumn(compact=True),
+            console=Console(highlight=False),
+            transient=True,
+            disable=not (shown and sys.stdout.isatty()),
+        )
+        task = self._bar.add_task(what, total=total, completed=done, speed="")
+        self._task, self._of, self._bytes = self._bar.tasks[task], of, 0
+        self._next_s = time.monotonic() + _LINE_EVERY_S if shown else math.inf
+
+    def add(self, count: int, size_bytes: int = 0) -> None:
         """So many more are done."""
-        self._done += records
+        task = self._task
         self._bytes += size_bytes
-        now = time.monotonic()
-        seconds = max(now - self._start_s, 1e-3)
-        speed = f"{self._bytes / 1e6 / seconds:,.1f} MB/s"
-        if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], advance=records, speed=speed)
-        elif now >= self._next_s:
-            self._next_s = now + _LINE_EVERY_S
-            rate = (self._done - self._before) / seconds
-            left = (self._total - self._done) / rate if rate else 0
-            done = f"{self._done:,} of {self._total:,} records"
-            print(f"{self._what}: {done}, {speed}, {left:,.0f} s left", flush=True)
+        speed = f"{self._bytes / 1e6 / max(task.elapsed or 0, 1e-3):,.1f} MB/s" * bool(self._bytes)
+        self._bar.update(task.id, advance=count, speed=speed)
+        if self._bar.disable and time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + _LINE_EVERY_S
+            total = "" if task.total is None else f" of {task.total:,}"
+            done = [f"{task.completed:,}{total} {self._of}", *filter(None, [speed])]
+            if task.time_remaining is not None:
+                done.append(f"{task.time_remaining:,.0f} s left")
+            print(f"{task.description}: {', '.join(done)}", flush=True)
 
-    def close(self) -> None:
+    def __enter__(self) -> Screen:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Leave the screen as it was."""
-        if self._bar is not None:
-            self._bar.stop()
-
-
-def _bar(what: str, total: int, done: int) -> Any:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    told = TextColumn("{task.description}"), BarColumn(12), MofNCompleteColumn()
-    speed = TextColumn("{task.fields[speed]}"), TimeRemainingColumn(compact=True)
-    bar = Progress(*told, *speed, console=Console(highlight=False), transient=True)
-    bar.add_task(what, total=total, completed=done, speed="")
-    bar.start()
-    return bar
+        self._bar.stop()
 
 
 def training_line(

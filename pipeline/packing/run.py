@@ -20,8 +20,9 @@ from penstock.core.contracts import Storage, Writer
 from penstock.core.files import write_whole
 from penstock.core.parts import PackPlan, Part, PartSummary
 from penstock.datasets.writing import Recode, check_labels, make_plan, write_part
-from penstock.pipeline.packing.report import Screen, folder_bytes, speed_line, summary_lines
-from penstock.pipeline.packing.staging import Journal, Staging
+from penstock.pipeline.packing.parts import Parts
+from penstock.pipeline.packing.report import Screen, folder_bytes, summary_lines
+from penstock.pipeline.packing.staging import Staging
 from penstock.pipeline.packing.verify import (
     cache_in,
     compare_all,
@@ -34,7 +35,7 @@ from penstock.pipeline.packing.verify import (
     write_about,
     write_mark,
 )
-from penstock.pipeline.packing.workers import Tell, do_tasks
+from penstock.pipeline.packing.workers import do_tasks
 
 BAD_RECORDS = "bad_records.csv"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -99,7 +100,7 @@ def pack(packing: Packing) -> int:
     for source in packing.sources.values():
         refuse_duplicates(source)
     staging = Staging(target, dict(packing.recipe), overwrite=packing.overwrite)
-    with terminated_as_interrupt() as came:
+    with terminated_as_interrupt():
         try:
             with staging:
                 before = staging.is_begun
@@ -111,13 +112,11 @@ def pack(packing: Packing) -> int:
                     elif not before:
                         staging.give_up()
                     raise
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             print("stopped; the same command goes on")
-            return 128 + (came or [signal.SIGINT])[0]
+            return 128 + (error.args or (signal.SIGINT,))[0]
         except OSError as error:
             raise _explained(error, target) from error
-    for split, source in packing.sources.items():
-        print(f"{split}: {speed_line(source, open_packed(target / split, packing.about))}")
     return 0
 
 
@@ -176,20 +175,18 @@ def _explained(error: OSError, target: Path) -> ValueError:
 
 
 @contextlib.contextmanager
-def terminated_as_interrupt() -> Iterator[list[int]]:
-    """While entered, SIGTERM ends like Ctrl-C; gives the signals that came."""
-    came: list[int] = []
+def terminated_as_interrupt() -> Iterator[None]:
+    """While entered, SIGTERM ends like Ctrl-C: as a KeyboardInterrupt, with its number."""
 
     def stop(number: int, frame: Any) -> None:
-        came.append(number)
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(number)
 
     if threading.current_thread() is not threading.main_thread():
-        yield came
+        yield
         return
     before = signal.signal(signal.SIGTERM, stop)
     try:
-        yield came
+        yield
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -205,11 +202,11 @@ class WritePart:
     recode: Recode | None
     skip_bad: bool
 
-    def __call__(self, task: Part, tell: Tell) -> PartSummary:
+    def __call__(self, task: Part) -> PartSummary:
         """Write one part."""
         return write_part(
             self.writer, self.folder, self.plan, task, self.source,
-            recode=self.recode, skip_bad=self.skip_bad, progress=tell,
+            recode=self.recode, skip_bad=self.skip_bad,
         )  # fmt: skip
 
     def name(self, task: Part) -> str:
@@ -230,27 +227,24 @@ def pack_split(
     folder.mkdir(exist_ok=True)
     plan = make_plan(writer, source, packing.recode)
     writer.begin(folder, plan)
-    parts = _Parts(writer, folder, plan, staging.journal(split), packing.skip_bad)
+    parts = Parts(staging.journal / split, folder, writer, plan, skip_bad=packing.skip_bad)
     missing = [part for part in plan.parts if part.number not in parts.found]
     before = sum(map(len, parts.found.values()))
     if before:
         print(f"{split}: going on, {before:,} of {len(source):,} records are written already")
-    screen = Screen(split, len(source), before)
-    try:
-        parts.join()
-        is_few = len(missing) <= (1 if packing.for_few_parts else _FEW_PARTS)
-        num_workers = 0 if is_few else packing.num_workers
-        planned = replace(plan, held=not num_workers)
-        work = WritePart(writer, folder, planned, source, packing.recode, packing.skip_bad)
-        written = do_tasks(
-            work, missing, num_workers=num_workers, lock=staging.workers_lock,
-            imports=packing.imports, tell=screen.add,
-        )  # fmt: skip
-        with closing(written):  # whatever happens, no process is left, and no part half noted
-            for _, summary in written:
-                parts.add(summary)
-    finally:
-        screen.close()
+    parts.join()
+    is_few = len(missing) <= (1 if packing.for_few_parts else _FEW_PARTS)
+    num_workers = 0 if is_few else packing.num_workers
+    planned = replace(plan, held=not num_workers)
+    work = WritePart(writer, folder, planned, source, packing.recode, packing.skip_bad)
+    written = do_tasks(
+        work, missing, num_workers=num_workers, lock=staging.workers_lock, imports=packing.imports
+    )
+    # Whatever happens, no process is left, and no part half noted.
+    with Screen(split, len(source), before) as screen, closing(written):
+        for part, summary in written:
+            parts.add(summary)
+            screen.add(len(part), int(summary.sizes.sum()))
     summaries = parts.end()
     check_labels(source, summaries)
     if not any(map(len, summaries)):
@@ -268,62 +262,3 @@ def pack_split(
         )):  # fmt: skip
             raise RuntimeError(f"pack: {storage}: {damaged[0]} ({len(damaged)} damaged records)")
     return plan, summaries, sum(map(len, summaries)) - before
-
-
-class _Parts:
-    """The parts of a split, joined in order as far as they are written."""
-
-    def __init__(
-        self, writer: Writer, folder: Path, plan: PackPlan, journal: Journal, skip_bad: bool
-    ) -> None:
-        self._writer, self._folder, self._plan, self._journal = writer, folder, plan, journal
-        found = journal.load(plan.parts, folder)
-        # A part of which records were left out is read again where they stop everything.
-        self.found = {n: s for n, s in found.items() if skip_bad or not s.bad}
-        self._joined = journal.joined
-        self._first: int | None = None
-
-    def add(self, summary: PartSummary) -> None:
-        """Note a part that has been written, and join all that can be joined.
-
-        What is held in memory is joined before it is noted: it cannot be joined another time.
-        """
-        number, is_held = summary.part.number, summary.written.held is not None
-        self.found[number] = summary
-        if is_held:
-            self.join()
-            assert self._joined > number, "parts that are held come in order"
-            summary = replace(summary, written=replace(summary.written, held=None))
-            self.found[number] = summary
-        self._journal.save(summary)
-        if not is_held:
-            self.join()
-
-    def join(self) -> None:
-        """Join all that can be joined."""
-        if self._first is None:
-            if any(number not in self.found for number in range(self._joined)):
-                return  # what was noted of one of them is damaged; it is being written again
-            self._first = sum(len(self.found[number]) for number in range(self._joined))
-        while self._joined in self.found:
-            summary = replace(self.found[self._joined], first=self._first)
-            self._writer.join_part(self._folder, self._plan, summary)
-            self._journal.set_joined(self._joined + 1)
-            self._take_away(summary)
-            self._joined += 1
-            self._first += len(summary)
-
-    def end(self) -> list[PartSummary]:
-        """All parts in order; of what they spooled nothing is left."""
-        self.join()
-        assert self._joined == len(self._plan.parts)
-        summaries: list[PartSummary] = []
-        for part in self._plan.parts:
-            first = sum(map(len, summaries[-1:]), summaries[-1].first if summaries else 0)
-            summaries.append(replace(self.found[part.number], first=first))
-            self._take_away(summaries[-1])
-        return summaries
-
-    def _take_away(self, summary: PartSummary) -> None:
-        for name in summary.written.spooled:
-            (self._folder / name).unlink(missing_ok=True)

@@ -1,119 +1,103 @@
-"""Keep a packing in a hidden folder, with a journal of its parts, until it takes its place."""
+"""Keep a packing in a hidden folder, which one process holds, until it takes its place.
+
+Its place is a folder, or a URL, to which it is copied once it is whole here.
+"""
 
 from __future__ import annotations
 
 import fcntl
-import io
 import json
 import os
 import shutil
 import time
-import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
-import numpy as np
-
-from penstock.core.files import is_at, sync, write_whole
-from penstock.core.parts import Part, PartSummary, Written
-from penstock.core.sample import BadRecord
-from penstock.datasets.writing import mark_file, rename_new, umask
+from penstock.core.files import is_at, machine_folder, sync, write_whole
+from penstock.core.machine_cache import signature_of
+from penstock.datasets.files.access import absolute_path, is_url
+from penstock.datasets.writing import rename_new, umask
+from penstock.pipeline.packing.report import Screen, folder_bytes
 from penstock.pipeline.packing.verify import check_made
 
 _WAIT_FOR_WORKERS_S = 30.0
-_ARRAYS = ("rows", "checksums", "sizes")
 
 
-class Journal:
-    """The parts of one split that are written, and how many of them are joined.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a packing goes.
 
-    Args:
-        folder: Where it is kept; made if it is not there.
+    Attributes:
+        folder: The folder to make; of a URL, one in the machine's cache.
+        url: The URL, or None.
+        sign: Of a URL: tells this packing from any other there.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-        sync(folder.parent)
+    folder: Path
+    url: str | None = None
+    sign: str = ""
 
-    def save(self, summary: PartSummary) -> None:
-        """Note that a part is written."""
-        written = summary.written
-        told = {
-            "part": [summary.part.number, summary.part.start, summary.part.stop],
-            "files": list(written.files),
-            "spooled": list(written.spooled),
-            "marks": dict(summary.marks),
-            "bad": [[bad.index, bad.key, bad.cause] for bad in summary.bad],
-            "done": dict(summary.done),
-        }
-        arrays = {f"column {name}": values for name, values in written.columns.items()}
-        arrays |= {name: getattr(summary, name) for name in _ARRAYS}
-        if summary.labels is not None:
-            arrays["labels"] = summary.labels
-        file = io.BytesIO()
-        np.savez(file, allow_pickle=False, told=np.array(json.dumps(told)), **arrays)
-        self._write(f"{summary.part.number:06d}", file.getvalue())
+    @classmethod
+    def of(cls, path: str, recipe: Mapping[str, Any], *, overwrite: bool) -> Place:
+        """Make the place of a path.
 
-    def load(self, parts: Sequence[Part], result: Path) -> dict[int, PartSummary]:
-        """Parts that are written and whose files are what they were, by number."""
-        joined = self.joined
-        found = {}
-        for part in parts:
-            summary = self._read(part)
-            if summary is None:
-                continue
-            spooled = () if part.number < joined else summary.written.spooled
-            if all(
-                (result / name).is_file() and mark_file(result / name) == summary.marks[name]
-                for name in (*summary.written.files, *spooled)
-            ):
-                found[part.number] = summary
-        return found
+        Raises:
+            ValueError: It is a URL where something is, or of a kind that is not written to.
+        """
+        if not is_url(path):
+            folder = Path(path).expanduser()
+            # A hidden folder of its name grows beside it.
+            return cls(folder.resolve() if folder.name in ("", "..") else folder)
+        from penstock.datasets.files.uploads import refuse_taken
+
+        url = absolute_path(path).rstrip("/")
+        if overwrite:
+            raise ValueError(
+                f"pack.overwrite: nothing is removed from {url}; remove it yourself, or name a new "
+                f"place, and leave pack.overwrite away"
+            )
+        if url.startswith("http"):
+            raise ValueError(
+                f"pack.path: {url} is on a web server, which takes no files; name a folder, or an "
+                f"object store's s3://, gs:// or az://"
+            )
+        sign = signature_of(url=url, recipe=recipe)
+        refuse_taken(url, sign)
+        name = url.rpartition("/")[2]
+        return cls(machine_folder("packing") / sign / name, url, sign)
+
+    def __str__(self) -> str:
+        return self.url or str(self.folder)
 
     @property
-    def joined(self) -> int:
-        """Read how many parts are joined."""
+    def is_packed(self) -> bool:
+        """Whether the folder of a URL is whole, and was not copied to the end."""
+        return self.url is not None and self.folder.is_dir()
+
+    def finish(self) -> None:
+        """Copy the folder to its URL, if it has one, and remove it here."""
+        if self.url is None:
+            return
+        from penstock.datasets.files.uploads import upload_folder
+
+        files = [path for path in self.folder.rglob("*") if path.is_file()]
         try:
-            return int((self._folder / "joined").read_text())
-        except (FileNotFoundError, ValueError):
-            return 0
-
-    def set_joined(self, count: int) -> None:
-        """Note that so many parts are joined."""
-        self._write("joined", b"%d" % count)
-
-    def _write(self, name: str, content: bytes) -> None:
-        write_whole(self._folder / name, content)
-        sync(self._folder)
-
-    def _read(self, part: Part) -> PartSummary | None:
-        """Read what was noted of a part; None for nothing, or what is damaged."""
-        try:
-            with np.load(self._folder / f"{part.number:06d}") as file:  # which has checksums
-                arrays = dict(file)
-        except (OSError, EOFError, ValueError, BadZipFile, zlib.error):
-            return None
-        told = json.loads(str(arrays.pop("told")))
-        if Part(*told["part"]) != part:
-            return None
-        columns = {
-            name.removeprefix("column "): values
-            for name, values in arrays.items()
-            if name.startswith("column ")
-        }
-        return PartSummary(
-            part=part,
-            written=Written(columns, tuple(told["files"]), tuple(told["spooled"])),
-            first=0,
-            **{name: arrays[name] for name in _ARRAYS},
-            labels=arrays.get("labels"),
-            marks={name: (size, crc) for name, (size, crc) in told["marks"].items()},
-            bad=tuple(BadRecord(*bad) for bad in told["bad"]),
-            done=told["done"],
-        )
+            with Screen("copying", len(files), of="files") as screen:
+                upload_folder(
+                    self.folder,
+                    self.url,
+                    sign=self.sign,
+                    journal=self.folder.parent / "copied.json",
+                    tell=lambda size_bytes: screen.add(1, size_bytes),
+                )
+            size = folder_bytes(self.folder)
+        except BaseException:
+            print(f"what is packed is kept in {self.folder.parent}; the same command goes on")
+            raise
+        shutil.rmtree(self.folder.parent)
+        print(f"copied to {self.url}: {size / 1e6:,.1f} MB")
 
 
 class Staging:
@@ -134,6 +118,7 @@ class Staging:
         self.target = target
         self.folder = target.parent / f".{target.name}.packing"
         self.result = self.folder / "result"
+        self.journal = self.folder / "journal"
         self.workers_lock = self.folder / "workers.lock"
         self._overwrite = overwrite
         self._recipe = json.loads(json.dumps(recipe))
@@ -171,16 +156,12 @@ class Staging:
     @property
     def is_begun(self) -> bool:
         """Whether some of it is there from another time."""
-        return (self.folder / "journal").exists()
+        return self.journal.exists()
 
     @property
     def has_parts(self) -> bool:
         """Whether a part is written that can be gone on with."""
-        return any((self.folder / "journal").glob("*/*"))
-
-    def journal(self, split: str) -> Journal:
-        """Open the journal of a split."""
-        return Journal(self.folder / "journal" / split)
+        return any(self.journal.glob("*/*"))
 
     def publish(self) -> None:
         """Let the result take its place, whole; what stood there goes after that."""

@@ -23,7 +23,7 @@ from penstock.core.sample import BadRecord
 from penstock.datasets.records.index import Index, write_index
 from penstock.datasets.writing import mark_file, sync_file
 from penstock.pipeline.packing.report import Screen
-from penstock.pipeline.packing.workers import Tell, do_tasks
+from penstock.pipeline.packing.workers import do_tasks
 
 MARK = ".packed.npz"
 _FIRST_MARK = ".packed.arrow"
@@ -34,9 +34,6 @@ _ABOUT = {"packed", "splits", "files", "recipe"}
 _RANGE, _BATCH, _CHUNK = 2048, 64, 1 << 16
 _SAMPLES = 64
 _SAID = 20
-
-Marks = dict[str, tuple[int, int]]
-"""Size and CRC-32 by file name."""
 
 
 def write_mark(
@@ -118,23 +115,14 @@ def check_made(folder: Path) -> None:
     Raises:
         ValueError: It is such a folder; the first difference is named.
     """
-    about = _about(folder)
-    expected: Marks = {name: tuple(mark) for name, mark in about["files"].items()}
-    expected[ABOUT] = mark_file(folder / ABOUT)
-    for split in about["splits"]:
-        index = read_mark(folder / split)
-        beside = _mark_of(folder / split)
-        expected[f"{split}/{beside.name}"] = mark_file(beside)
-        files = index.metadata["files"]
-        expected |= {f"{split}/{name}": tuple(mark) for name, mark in files.items()}
-    found = files_in(folder)
-    changes = [
-        f"{name} {'is new' if name in found else 'is gone'}"
-        for name in sorted({*expected} ^ {*found})
-    ]
-    changes = changes or [
-        f"{name} is another" for name in expected if mark_file(folder / name) != expected[name]
-    ]
+    about, changes = _about(folder), _damage_beside(folder)
+    marks = {split: read_mark(folder / split) for split in about["splits"]}
+    known = {ABOUT, *about["files"]}  # the marks of the splits among them
+    for split, mark in marks.items():
+        files = mark.metadata["files"]
+        changes += _changed_files(folder / split, files)
+        known |= {f"{split}/{name}" for name in files}
+    changes += [f"file {name} is new" for name in files_in(folder) if name not in known]
     if changes:
         raise ValueError(
             f"pack.overwrite: {folder} was changed since pack made it ({changes[0]}) and is left "
@@ -183,12 +171,11 @@ class Compare:
     storage: Storage
     mark: Index
 
-    def __call__(self, task: NDArray[np.int64], tell: Tell) -> list[str]:
+    def __call__(self, task: NDArray[np.int64]) -> list[str]:
         """Compare the records at the rows `task`; a line for each that is damaged."""
         damaged = []
         for start in range(0, len(task), _BATCH):
             rows = task[start : start + _BATCH]
-            sizes = self.mark.values("size_bytes", rows)
             checksums = self.mark.values("crc32", rows).tolist()
             keys = self.mark.keys(rows)
             records = self.storage.read(rows)
@@ -197,7 +184,6 @@ class Compare:
                     damaged.append(f"{key!r}: {record.cause}")
                 elif record_checksum(record.fields, key=key)[0] != checksum:
                     damaged.append(f"{key!r}: it is not what was packed (checksum)")
-            tell(len(rows), int(sizes.sum()))
         return damaged
 
     def name(self, task: NDArray[np.int64]) -> str:
@@ -211,16 +197,15 @@ def compare_all(
     """Compare every record, on several processes; a line for each that is damaged, in order."""
     rows = np.arange(len(mark))
     tasks = [rows[start : start + _RANGE] for start in range(0, len(rows), _RANGE)]
-    screen = Screen(what, len(rows))
-    try:
-        found = do_tasks(
-            Compare(storage, mark), tasks, lock=None, imports=imports, tell=screen.add,
-            num_workers=num_workers if len(tasks) > 1 else 0,
-        )  # fmt: skip
-        with contextlib.closing(found):
-            damaged = {int(task[0]): lines for task, lines in found}
-    finally:
-        screen.close()
+    found = do_tasks(
+        Compare(storage, mark), tasks, lock=None, imports=imports,
+        num_workers=num_workers if len(tasks) > 1 else 0,
+    )  # fmt: skip
+    damaged: dict[int, list[str]] = {}
+    with Screen(what, len(rows)) as screen, contextlib.closing(found):
+        for task, lines in found:
+            damaged[int(task[0])] = lines
+            screen.add(len(task), int(mark.values("size_bytes", task).sum()))
     return [line for start in sorted(damaged) for line in damaged[start]]
 
 
@@ -248,7 +233,7 @@ def verify(
         raise RuntimeError(f"pack: {storage} has other class names than were packed")
     some = np.random.default_rng(0).integers(0, len(mark), _SAMPLES)
     rows = np.unique(np.concatenate([[0, len(mark) - 1], some]))
-    if damaged := Compare(storage, mark)(rows, lambda records, size_bytes: None):
+    if damaged := Compare(storage, mark)(rows):
         raise RuntimeError(f"pack: {storage}: {damaged[0]}")
 
 

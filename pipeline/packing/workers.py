@@ -13,34 +13,27 @@ import os
 import pickle
 import re
 import signal
-import tempfile
 import threading
 import time
 import traceback
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
-from penstock.core.own_folder import own_folder
 from penstock.core.processes import ending_of, interrupts_held
 from penstock.core.user_errors import in_one_line
 
 _ATTEMPTS = 3
-_REPORT_EVERY_S = 0.2
 _LOOK_FOR_PARENT_S = 0.25
-
-Tell = Callable[[int, int], None]
-"""Takes how many records and bytes have been done since the last call."""
 
 
 class Work(Protocol):
     """The work of the workers; it pickles."""
 
-    def __call__(self, task: Any, tell: Tell) -> Any:
+    def __call__(self, task: Any) -> Any:
         """Do one task, in any process."""
 
     def name(self, task: Any) -> str:
@@ -54,7 +47,6 @@ def do_tasks(
     num_workers: int,
     lock: Path | None,
     imports: Sequence[str],
-    tell: Tell,
 ) -> Generator[tuple[Any, Any], None, None]:
     """Do tasks, in this process or in several others.
 
@@ -64,7 +56,6 @@ def do_tasks(
         num_workers: Processes; 0: this one.
         lock: A file on which every process holds a shared lock while it lives.
         imports: Modules and files of the user's, loaded before `work` is unpickled.
-        tell: Is told how it goes.
 
     Yields:
         Task and result, as they get done.
@@ -76,103 +67,63 @@ def do_tasks(
     """
     if num_workers == 0:
         for task in tasks:
-            yield task, work(task, tell)
+            yield task, work(task)
         return
-    with tempfile.NamedTemporaryFile(dir=own_folder()) as file:
-        shape = len(tasks), 2
-        counts = np.memmap(file.name, np.int64, "w+", shape=shape)
-        workers = _Workers(work, lock, imports, counts)
-        told = np.zeros(2, np.int64)
-        waiting, attempts = deque(range(len(tasks))), Counter[int]()
-        try:
-            for _ in range(min(num_workers, len(tasks))):
-                workers.start(waiting.popleft(), tasks)
-            while workers.doing:
-                ready, _ = wait(workers.doing, _REPORT_EVERY_S, FIRST_COMPLETED)
-                for future in ready:
-                    pool, number = workers.doing.pop(future)
-                    code = _exit_code(future)
-                    if code is not None:
-                        attempts[number] += 1
-                        if attempts[number] == _ATTEMPTS:
-                            raise _killed(work.name(tasks[number]), code)
-                        workers.end(pool)
-                        counts[number] = 0
-                        workers.start(number, tasks)
-                        continue
-                    result, failure = future.result()
-                    if failure is not None:
-                        raise failure
-                    if waiting:
-                        workers.start(waiting.popleft(), tasks, pool)
-                    else:
-                        workers.end(pool)
-                    yield tasks[number], result
-                done = counts.sum(0)
-                tell(*(done - told).tolist())
-                told = done
-        finally:
-            workers.end()
+    import cloudpickle
+    from loky.process_executor import ProcessPoolExecutor, TerminatedWorkerError
 
+    # By value where it is of the program itself, which the workers do not run again.
+    given = cloudpickle.dumps(work), lock, list(imports), os.getpid()
+    pools: list[Any] = []
+    doing: dict[Future[Any], tuple[Any, int]] = {}
+    waiting, killed = iter(range(len(tasks))), Counter[int]()
 
-class _Workers:
-    """Pools of one process each, and the tasks that they do."""
-
-    def __init__(
-        self, work: Work, lock: Path | None, imports: Sequence[str], counts: np.memmap
-    ) -> None:
-        import cloudpickle
-
-        # By value where it is of the program itself, which the workers do not run again.
-        recipe = cloudpickle.dumps(work)
-        self._begin = recipe, lock, list(imports), counts.filename, counts.shape, os.getpid()
-        self._pools: list[Any] = []
-        self.doing: dict[Future[Any], tuple[Any, int]] = {}
-
-    def start(self, number: int, tasks: Sequence[Any], pool: Any = None) -> None:
-        """Have a task done, by a pool that waits or by a new one."""
-        from loky.process_executor import ProcessPoolExecutor
-
+    def start(number: int | None, pool: Any = None) -> None:
+        if number is None:
+            return
         if pool is None:
-            pool = ProcessPoolExecutor(1, initializer=_begin, initargs=self._begin)
-            self._pools.append(pool)
+            pool = ProcessPoolExecutor(1, initializer=_begin, initargs=given)
+            pools.append(pool)
         with interrupts_held():
-            self.doing[pool.submit(_do, number, tasks[number])] = pool, number
+            doing[pool.submit(_do, tasks[number])] = pool, number
 
-    def end(self, pool: Any = None) -> None:
-        """End a pool, or all, at once: what they had begun is done again another time."""
-        for one in [pool] if pool is not None else [*self._pools]:
-            one.shutdown(wait=True, kill_workers=True)
-            self._pools.remove(one)
+    try:
+        for _ in range(num_workers):
+            start(next(waiting, None))
+        while doing:
+            for future in wait(doing, return_when=FIRST_COMPLETED).done:
+                pool, number = doing.pop(future)
+                if isinstance(error := future.exception(), TerminatedWorkerError):
+                    killed[number] += 1
+                    if killed[number] == _ATTEMPTS:
+                        raise _killed(work.name(tasks[number]), error)
+                    start(number)
+                    continue
+                result, failure = future.result()
+                if failure is not None:
+                    raise failure
+                start(next(waiting, None), pool)
+                yield tasks[number], result
+    finally:  # at once: what they had begun is done again another time
+        for pool in pools:
+            pool.shutdown(wait=True, kill_workers=True)
 
 
-def _exit_code(future: Future[Any]) -> int | None:
-    """Read how the process of a task ended; None where it goes on."""
-    from loky.process_executor import TerminatedWorkerError
-
-    error = future.exception()
-    if not isinstance(error, TerminatedWorkerError):
-        return None
-    code = re.search(r"\((-?\d+)\)", str(error))
-    return int(code[1]) if code else 1
-
-
-def _killed(name: str, code: int) -> ValueError:
+def _killed(name: str, error: Exception) -> ValueError:
+    code = re.search(r"\((-?\d+)\)", str(error))  # of the one process that there was
     return ValueError(
-        f"pack: {name} ended its worker process {_ATTEMPTS} times ({ending_of(code)}); if memory "
-        f"is short, give fewer pack.num_workers, or look at these records with pack.num_workers=0"
+        f"pack: {name} ended its worker process {_ATTEMPTS} times "
+        f"({ending_of(int(code[1]) if code else 1)}); if memory is short, give fewer "
+        f"pack.num_workers, or look at these records with pack.num_workers=0"
     )
 
 
 _work: Callable[[], Work]
-_counts: np.memmap
 
 
-def _begin(
-    recipe: bytes, lock: Path | None, imports: list[str], name: str, shape: Any, parent: int
-) -> None:
+def _begin(recipe: bytes, lock: Path | None, imports: list[str], parent: int) -> None:
     """Prepare a worker process, which ends with its parent, whatever it is doing."""
-    global _work, _counts
+    global _work
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, who ends us
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     if lock is not None:
@@ -181,28 +132,22 @@ def _begin(
             fcntl.flock(descriptor, fcntl.LOCK_SH)
         except OSError:  # a file system without locks
             pass
-    _counts = np.memmap(name, np.int64, "r+", shape=shape)
-    found: list[Work] = []
 
+    @cache  # not before a task: what goes wrong here is told as what goes wrong in one
     def work() -> Work:
-        if not found:  # not before: what goes wrong here is told as what goes wrong in a task
-            from penstock.pipeline.config.discovery import load_imports
+        from penstock.pipeline.config.discovery import load_imports
 
-            load_imports(imports)
-            found.append(pickle.loads(recipe))
-        return found[0]
+        load_imports(imports)
+        loaded: Work = pickle.loads(recipe)
+        return loaded
 
     _work = work
 
 
-def _do(number: int, task: Any) -> tuple[Any, Exception | None]:
+def _do(task: Any) -> tuple[Any, Exception | None]:
     """Do one task: its result, or what went wrong."""
-
-    def tell(records: int, size_bytes: int) -> None:
-        _counts[number] += records, size_bytes
-
     try:
-        return _work()(task, tell), None
+        return _work()(task), None
     except OSError as error:
         return None, OSError(error.errno or 0, error.strerror or str(error))
     except Exception as error:

@@ -10,10 +10,12 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
+
+from penstock.core.files import whole_file
 
 _LOGGER = "penstock"
 
@@ -88,27 +90,33 @@ def print_line(text: str) -> None:
 
 
 def check_output(
-    command: str, paths: Sequence[Path], endings: Sequence[str], *, overwrite: bool
+    key: str,
+    paths: Sequence[Path],
+    endings: Sequence[str],
+    *,
+    overwrite: bool,
+    is_ours: Callable[[Path], bool] = lambda path: False,
 ) -> None:
     """Refuse files that cannot or may not be written, before anything is computed.
 
     Args:
-        command: Whose ``output`` the first of them is.
+        key: Where the first of them was given, such as ``predict.output``.
         paths: The files.
         endings: What the first may end in.
         overwrite: Files that are there may be written over.
+        is_ours: Tells files that may be written over all the same.
 
     Raises:
         ValueError: One is of another kind, or is there and may not be written over.
     """
-    key = f"{command}.output"
+    command = key.partition(".")[0]
     if paths[0].suffix.lower() not in endings:
         wanted = f"expected a file name that ends in {' or '.join(endings)}"
         raise ValueError(f"{key} is {str(paths[0])!r}, {wanted}")
     for path in paths:
         if path.is_dir():
             raise ValueError(f"{key}: {path} is a folder; name a file")
-        if os.path.lexists(path) and not overwrite:
+        if os.path.lexists(path) and not overwrite and not is_ours(path):
             raise ValueError(
                 f"{key}: {path} exists; choose another path, or set {command}.overwrite=true"
             )
@@ -117,6 +125,27 @@ def check_output(
         folder = folder.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise ValueError(f"{key}: {folder} is no folder that can be written to")
+
+
+def write_output(key: str, contents: Mapping[Path, bytes]) -> None:
+    """Write files, each of them whole; none where one cannot be written.
+
+    Args:
+        key: Where the first of them was given.
+        contents: By path; folders that are not there are made.
+
+    Raises:
+        ValueError: One cannot be written.
+    """
+    try:
+        with ExitStack() as files:
+            for path, content in contents.items():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                files.enter_context(whole_file(path)).write_bytes(content)
+    except OSError as error:
+        raise ValueError(
+            f"{key}: {path} cannot be written: {error.strerror}; choose another path"
+        ) from error
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

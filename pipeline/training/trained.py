@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,9 +30,10 @@ from penstock.pipeline.config.errors import listing
 from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.learning.building import build_model, build_task
 from penstock.pipeline.training.checkpoint import CheckpointFolder, load_weights, read_checkpoint
-from penstock.pipeline.training.distributed import World
+from penstock.pipeline.training.distributed import World, joined
 from penstock.pipeline.training.job import prepare_torch
 from penstock.pipeline.training.loop import precision_of
+from penstock.pipeline.training.output import check_output, spoken_lines
 from penstock.pipeline.training.run_folder import TABLE, read_classes, settled
 
 
@@ -66,20 +67,35 @@ class Trained:
         return f"the split {self.split}; the others: split={' or '.join(self.others)}"
 
 
-def open_trained(
-    config: Mapping[str, Any], *, command: str, world: World, stack: ExitStack
-) -> Trained:
-    """Build a model as its run did, load its weights, and open the data to try it on.
+@contextmanager
+def opened_trained(
+    config: Mapping[str, Any], *, command: str, endings: Sequence[str]
+) -> Iterator[tuple[World, Trained, Path]]:
+    """Join the ranks, look whether the output may be written, and open what is tried.
 
     Args:
         config: Plain and checked: the run's, where the checkpoint is of one, maybe with other data.
-        command: Its settings say ``checkpoint`` and ``split``.
-        world: The ranks.
-        stack: Closes the loader.
+        command: Its settings say ``checkpoint``, ``split``, ``output`` and ``overwrite``.
+        endings: What the output may end in.
+
+    Yields:
+        The ranks, the model with its data, and the output.
 
     Raises:
-        ValueError: The checkpoint or the data cannot be used, or they do not go together.
+        ValueError: The checkpoint, the data or the output cannot be used, or they do not go
+            together; on every rank.
     """
+    asked, trainer = build_settings(config[command]), build_settings(config["trainer"])
+    key, output = f"{command}.output", Path(asked.output).expanduser()
+    with ExitStack() as stack:
+        world = stack.enter_context(joined(trainer.device, trainer.timeout_s))
+        stack.enter_context(spoken_lines(world.rank))
+        world.on_main(lambda: check_output(key, [output], endings, overwrite=asked.overwrite))
+        yield world, _open(config, command, world, stack), output
+
+
+def _open(config: Mapping[str, Any], command: str, world: World, stack: ExitStack) -> Trained:
+    """Build a model as its run did, load its weights, and open the data to try it on."""
     asked, trainer = build_settings(config[command]), build_settings(config["trainer"])
     checkpoint = find_checkpoint(Path(asked.checkpoint).expanduser(), f"{command}.checkpoint")
     content = read_checkpoint(checkpoint)

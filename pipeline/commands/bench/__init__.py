@@ -19,7 +19,7 @@ class BenchSettings:
     """How long to measure, and what beside the plain figures.
 
     With values separated by commas (``loader.num_workers=0,1,2,4``; one or two keys) the points
-    are measured side by side, and give a table and a plot.
+    are measured side by side, and give a table.
 
     Args:
         seconds: Time given to each measurement, in `rounds` that alternate.
@@ -30,7 +30,6 @@ class BenchSettings:
         records: Records that are looked at for the way of decoding and the floor, and packed
             where that is tried; null: 256. For `storages`, how many are packed into each form;
             null: 10,000, or fewer that make 256 MB.
-        plot: The PNG that a sweep draws; null: in a folder of its own below ``outputs``.
         trace: Where to write a trace of some training steps, as JSON for ``chrome://tracing`` or
             Perfetto; null: nowhere.
         storages: Compare storages instead: pack records of the split into each form that can hold
@@ -43,7 +42,6 @@ class BenchSettings:
     rounds: Annotated[int, Ge(1)] = 5
     split: Literal["train", "val"] = "train"
     records: Annotated[int, Ge(1)] | None = None
-    plot: str | None = None
     trace: str | None = None
     storages: bool | str | list[str] = False
     keep: str | None = None

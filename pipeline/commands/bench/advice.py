@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -237,10 +237,11 @@ class Trial:
         return f"{self.gain:.2f}x ({low:.2f} to {high:.2f})  {self.candidate.typed}"
 
 
+@dataclass(slots=True)
 class Bench:
     """Tries candidates beside a configuration, each in alternating rounds.
 
-    Args:
+    Attributes:
         points: Composes what a user would type.
         present: The configuration as it is, open.
         settings: How long to measure.
@@ -248,22 +249,13 @@ class Bench:
         measure: What counts, for so many seconds: the loader alone, or training with it.
     """
 
-    def __init__(
-        self,
-        points: Points,
-        present: Subject,
-        settings: BenchSettings,
-        *,
-        rows: NDArray[Any] | None,
-        measure: Callable[[Subject, float], Round],
-    ) -> None:
-        self._points = points
-        self._present = present
-        self._settings = settings
-        self._rows = rows
-        self._measure = measure
-        self._among: Subject | None = None
-        self._stack = ExitStack()
+    points: Points
+    present: Subject
+    settings: BenchSettings
+    rows: NDArray[Any] | None
+    measure: Callable[[Subject, float], Round]
+    _among: Subject | None = None
+    _stack: ExitStack = field(default_factory=ExitStack)
 
     def __enter__(self) -> Bench:
         return self
@@ -282,33 +274,33 @@ class Bench:
                 return Trial(candidate, failed=last_line(error))
 
     def _open(self, candidate: Candidate, stack: ExitStack) -> tuple[Subject, Subject]:
-        config, split = self._present.config, self._settings.split
+        config, split = self.present.config, self.settings.split
         if candidate.how == "typed":
-            config = self._points.config_with(*candidate.overrides)
-            return self._present, stack.enter_context(Subject(config, split))
+            config = self.points.config_with(*candidate.overrides)
+            return self.present, stack.enter_context(Subject(config, split))
         if candidate.how == "eager":
             held = {"_target_": "dataset/eager", "cache": None}
             config = {**config, "dataset": {**config["dataset"], **held}}
-            return self._present, stack.enter_context(Subject(config, split))
-        assert self._rows is not None
-        length = max(len(self._present.loader.dataset), len(self._rows))
-        sampler = Among(self._rows, length=length)
+            return self.present, stack.enter_context(Subject(config, split))
+        assert self.rows is not None
+        length = max(len(self.present.loader.dataset), len(self.rows))
+        sampler = Among(self.rows, length=length)
         if self._among is None:
             self._among = self._stack.enter_context(Subject(config, split, sampler=sampler))
         if candidate.how == "cached":
-            cached = self._points.config_with(*candidate.overrides)
+            cached = self.points.config_with(*candidate.overrides)
             return self._among, stack.enter_context(Subject(cached, split, sampler=sampler))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=own_folder())))
         tiled = candidate.how == "tiled"
-        packed = packed_config(config, split, self._rows, folder / "packed", tiled=tiled)
-        packed_rows = Among(np.arange(len(self._rows)), length=length)
+        packed = packed_config(config, split, self.rows, folder / "packed", tiled=tiled)
+        packed_rows = Among(np.arange(len(self.rows)), length=length)
         return self._among, stack.enter_context(Subject(packed, split, sampler=packed_rows))
 
     def _ratios(self, present: Subject, other: Subject) -> tuple[float, ...]:
-        both = [partial(self._measure, present), partial(self._measure, other)]
+        both = [partial(self.measure, present), partial(self.measure, other)]
         ratios: list[float] = []
         for before, after in alternate(
-            both, seconds=self._settings.try_seconds, rounds=self._settings.rounds
+            both, seconds=self.settings.try_seconds, rounds=self.settings.rounds
         ):
             if len(before) == len(after):
                 ratios.append(after[-1].rate / max(before[-1].rate, 1e-9))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.core.contracts import StreamDataset
 from penstock.core.cores import usable_cores
@@ -23,14 +23,16 @@ from penstock.pipeline.commands.bench.decoding import (
 from penstock.pipeline.commands.bench.report import (
     clear,
     doing,
-    print_figures,
-    print_loader,
+    heading,
+    megabytes,
     rate_of,
     say,
+    spread_of,
     times_of,
-    verdict,
+    write,
 )
 from penstock.pipeline.commands.bench.subject import Round, Subject, alternate, write_trace
+from penstock.pipeline.loader.stats import sources_text
 
 if TYPE_CHECKING:
     from penstock.pipeline.commands.bench import BenchSettings
@@ -41,6 +43,7 @@ _HELD_S = 3.0
 _TRIED = 8
 _RECORDS = 256
 _START_S = 2.0
+_SHARED = 0.85
 
 
 @dataclass(slots=True)
@@ -123,10 +126,10 @@ def _look(
     rows, records = some_records(dataset.storage, settings.records or _RECORDS)
     decoder = build(config["dataset"]["decode"])
     if config["dataset"]["_target_"] != "dataset/map":  # decoded once, and held
-        return rows, None, Figures(floor=floor_of(None, (), subject.host_batch, threads))
+        return rows, None, Figures(floor=floor_of(None, (), subject.batch, threads))
     decoding = look_at(decoder, build_transform(config, settings.split), records)
     say("decoding", decoding.text)
-    return rows, decoding, Figures(floor=floor_of(decoder, records, subject.host_batch, threads))
+    return rows, decoding, Figures(floor=floor_of(decoder, records, subject.batch, threads))
 
 
 def _measure(subject: Subject, figures: Figures, settings: BenchSettings) -> None:
@@ -158,3 +161,79 @@ def _holds(subject: Subject, figures: Figures) -> bool:
     if rate is None or isinstance(dataset, StreamDataset):
         return False
     return len(dataset) / (rate / max(1, subject.workers) * usable_cores()) < _HELD_S
+
+
+def print_loader(subject: Subject) -> None:
+    """Say what is measured, when its first batch came, and what memory it takes."""
+    settings, dataset = subject.loader.settings, subject.loader.dataset
+    is_stream = isinstance(dataset, StreamDataset)
+    size = "a stream" if is_stream else f"{len(dataset):,} samples"
+    if subject.loader.stats.drawn:
+        size += f" of {len(subject.loader.stats.drawn)} sources"
+    workers = f"{subject.workers} worker{'s' if subject.workers != 1 else ''}"
+    choice = f"engine {settings.engine}, {workers}"
+    say("data", f"{size}, batches of {subject.loader.batch_size}, {choice}")
+    say("first batch", f"after {subject.first_batch_s:.2f} s, workers started included; the loader "
+        f"takes {megabytes(subject.memory_bytes)} of memory")  # fmt: skip
+
+
+def print_figures(subject: Subject, figures: Figures) -> None:
+    """Print the rates that were measured, and where the time of a sample goes."""
+    if not any(figures.rounds.values()):
+        return
+    loader, floor = figures.rate("loader"), figures.rate("floor")
+    waiting = times_of(figures.rounds.get("training", ())).wait_share
+    notes = {
+        "loader alone": (
+            "loader",
+            f"{loader / floor:.2f} of the floor" if loader and floor else "",
+        ),
+        "floor": ("floor", figures.floor.text if figures.floor is not None else ""),
+        "model alone": ("model", "training step on one kept batch"),
+        "both together": ("training", f"{waiting:.0%} of the time waiting for data"),
+    }
+    clear()
+    write(f"\n{'':<15}{'samples/s':>10}")
+    for label, (name, note) in notes.items():
+        if rounds := figures.rounds.get(name):
+            rate = f"{rate_of(rounds):>10,.0f}  +-{spread_of(rounds):>4.0%}"
+            write(f"{label:<15}{rate}  {note}".rstrip())
+    if figures.made_up:
+        say("", "(the data has no classes: the model got made-up labels)")
+    say("engine", subject.loader.engine_choice)
+    times = times_of(figures.rounds.get("loader", ()))
+    if stages := times.stages_us:
+        total = max(sum(stages.values()), 1e-9)
+        heading("where the loader's time goes, in each of its threads:")
+        for name, each in stages.items():
+            write(f"  {name:<13}{each:>10,.1f} us a sample {each / total:>5.0%}")
+        write(f"  {'together':<13}{total:>10,.1f} us a sample")
+        if (hit_rate := times.hit_rate) is not None:
+            write(f"  the cache had {hit_rate:.0%} of the records")
+        if shares := subject.loader.stats.shares:
+            write(f"  drawn: {sources_text(shares)}")
+    if figures.rounds.get("model") and figures.rounds.get("training"):
+        heading(_verdict_text(figures))
+
+
+def verdict(figures: Figures) -> Literal["loader", "model"]:
+    """Tell which of the two training waits for."""
+    loader, model = figures.rate("loader"), figures.rate("model")
+    return "loader" if loader is not None and model is not None and loader < model else "model"
+
+
+def _verdict_text(figures: Figures) -> str:
+    loader, model = figures.rate("loader"), figures.rate("model")
+    training = figures.rate("training")
+    assert loader is not None and model is not None and training is not None
+    share = times_of(figures.rounds["training"]).wait_share
+    if verdict(figures) == "loader":
+        text = (f"The loader is the limit: the model could take {model / loader:.1f} times as "
+                f"much, and waits {share:.0%} of its time.")  # fmt: skip
+    else:
+        text = (f"The model is the limit: the loader could give {loader / model:.1f} times as "
+                f"much; training waits {share:.0%} of its time for data.")  # fmt: skip
+    if training < _SHARED * min(loader, model):
+        text += (f" Together they are slower than either alone: they share the "
+                 f"{usable_cores()} cores.")  # fmt: skip
+    return text

@@ -225,8 +225,7 @@ def print_table(forms: Sequence[Form]) -> None:
         forms: The source first.
     """
     heads = ("form", "random", "gain", "in order", "size", "start", "index", "memory")
-    lines = [heads, *(_cells(form, forms[0]) for form in by_speed(forms))]
-    write_table(lines)
+    write_table(heads, [_cells(form, forms[0]) for form in by_speed(forms)])
     heading(_LEGEND)
     if any(form.why or (form.first is not None and form.first.bad) for form in forms):
         write("")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import profile, record_function
 
 from penstock.pipeline.build import build_device_transforms, build_loader, build_settings
 from penstock.pipeline.commands.bench.memory import used_bytes
@@ -24,8 +25,7 @@ from penstock.pipeline.training.job import prepare_torch
 from penstock.pipeline.training.loop import precision_of
 
 _MADE_UP_CLASSES = 10
-_TRACED_STEPS, _FEWEST_STEPS = 10, 2
-_TRACED_S = 5.0
+_TRACED_STEPS, _TRACED_S = 10, 5.0
 
 
 class TrainingStep:
@@ -105,6 +105,7 @@ class Subject:
         sampler: Replaces the configured one, if given.
 
     Attributes:
+        batch: The first batch, as the loader gives it.
         first_batch_s: Seconds from the beginning to the first batch, workers started included.
         memory_bytes: What it added to the memory of this process and its children; None where
             the system does not say.
@@ -117,14 +118,12 @@ class Subject:
         self.device = local_device(self._trainer.device)
         start = time.perf_counter()
         self.loader = build_loader(config, split, sampler=sampler, device=self.device)
-        self._step: TrainingStep | None = None
-        self._kept: Any = None
         self._transforms = build_device_transforms(config, split, self.device)
         self._epochs = count()
         batches = iter(self.loader)
         try:
-            self._batch: Any = next(batches, None)
-            if self._batch is None:
+            self.batch: Any = next(batches, None)
+            if self.batch is None:
                 raise ValueError(
                     f"bench: split {split} gave no batch; lower loader.batch_size "
                     f"({self.loader.batch_size}), or set loader.drop_last=false"
@@ -132,7 +131,7 @@ class Subject:
             self.first_batch_s = time.perf_counter() - start
             after = used_bytes()
         except BaseException:
-            self.close()
+            self.loader.close()
             raise
         finally:
             batches.close()  # type: ignore[attr-defined]
@@ -143,32 +142,28 @@ class Subject:
         """Number of workers."""
         return self.loader.settings.workers
 
-    @property
+    @cached_property
     def step(self) -> TrainingStep:
         """The training step, made when it is first asked for."""
-        if self._step is None:
-            self._prepare()
-            self._step = TrainingStep(self.config, self.loader, self._batch, self.device)
-        return self._step
+        prepare_torch(self._trainer, self.device)
+        return TrainingStep(self.config, self.loader, self.batch, self.device)
 
-    @property
-    def host_batch(self) -> Any:
-        """A batch as the loader gives it."""
-        return self._batch
+    @cached_property
+    def _kept(self) -> Any:
+        """A batch as the step takes it, which has been used: the first use allocates."""
+        once = DevicePrefetcher(_Once([self.batch]), self.device, self._transforms)
+        self.step(batch := next(iter(once)))
+        return batch
 
     def loader_round(self, seconds: float) -> Round:
         """Take batches as fast as they come."""
-        self._prepare()
+        prepare_torch(self._trainer, self.device)
         return self._round(self.loader, lambda batch: None, seconds, least=2)
 
     def model_round(self, seconds: float) -> Round:
         """Train on one batch again and again."""
-        step = self.step
-        self._prepare()
-        if self._kept is None:
-            self._kept = self._on_device(self._batch)
-            step(self._kept)  # the first one allocates and compiles
-        batch = self._kept
+        step, batch = self.step, self._kept
+        prepare_torch(self._trainer, self.device)
         samples, start = 0, time.perf_counter()
         while not samples or time.perf_counter() - start < seconds:
             step(batch)
@@ -178,29 +173,18 @@ class Subject:
     def training_round(self, seconds: float) -> Round:
         """Train on what the loader gives."""
         step = self.step
-        self._prepare()
+        prepare_torch(self._trainer, self.device)
         return self._round(self.prefetcher(), step, seconds, least=1)
 
     def prefetcher(self) -> DevicePrefetcher:
         """The loader's batches on the device, as training gets them."""
         return DevicePrefetcher(self.loader, self.device, self._transforms)
 
-    def close(self) -> None:
-        """End the workers."""
-        self.loader.close()
-
     def __enter__(self) -> Subject:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _prepare(self) -> None:
-        prepare_torch(self._trainer, self.device)
-
-    def _on_device(self, batch: Any) -> Any:
-        """A batch as the training step takes it."""
-        return next(iter(DevicePrefetcher(_Once([batch]), self.device, self._transforms)))
+        self.loader.close()
 
     def _round(
         self, batches: Any, use: Callable[[Any], None], seconds: float, *, least: int
@@ -285,16 +269,11 @@ def write_trace(subject: Subject, path: str) -> str:
     step = subject.step
     prefetcher = subject.prefetcher()
     prefetcher.loader = _Marked(prefetcher.loader)
-    activities = [ProfilerActivity.CPU]
-    if torch.cuda.is_available():
-        activities.append(ProfilerActivity.CUDA)
     batches = (batch for _ in count() for batch in prefetcher)
     step(next(batches))
-    with profile(activities=activities) as traced:
+    with profile() as traced:
         began, steps = time.perf_counter(), 0
-        while steps < _FEWEST_STEPS or (
-            steps < _TRACED_STEPS and time.perf_counter() - began < _TRACED_S
-        ):
+        while steps < 2 or (steps < _TRACED_STEPS and time.perf_counter() - began < _TRACED_S):
             steps += 1
             with record_function("next batch"):
                 batch = next(batches)

@@ -30,7 +30,6 @@ _LETTERS = points_of(12)
 _MOST_BARS, _MOST_BINS, _MOST_HISTOGRAMS = 24, 24, 12
 _MOST_LETTERS = 24
 _READ = 64
-_DRAWS = 1 << 16
 _MOST_DRAWS = 5_000_000
 _NUMBERS = (int, float, np.integer, np.floating)
 _TURNED = 5  # from this EXIF orientation on, height and width change places
@@ -148,10 +147,7 @@ def drawn_counts(
     """
     labels = np.asarray(index.column(column))
     draws = min(len(sampler), _MOST_DRAWS)
-    found = np.zeros(count, np.int64)
-    for start in range(0, draws, _DRAWS):
-        found += _counted(labels[sampler.indices(0, start, min(start + _DRAWS, draws))], count)
-    return found, draws
+    return _counted(labels[sampler.indices(0, 0, draws)], count), draws
 
 
 def _counted(labels: NDArray[Any], count: int) -> NDArray[np.int64]:
@@ -265,33 +261,31 @@ def histogram(title: str, note: str, values: Sequence[float]) -> Any:
     Returns:
         A figure.
     """
-    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+    from matplotlib.ticker import StrMethodFormatter
 
     figure, axes = _figure(title, note, 250)
     low, high = min(values), max(values)
-    edges = bin_edges(low, high, whole=bool(np.all(np.equal(values, np.rint(values)))))
-    axes.hist(values, edges, color=_COLOURS[0], edgecolor="white", linewidth=points_of(1))
-    said = f"{low:,.4g} to {high:,.4g}, median {np.median(values):,.4g}"
-    axes.set_xlabel(said, fontsize=_LETTERS)
-    axes.set_xlim(edges[0], edges[-1])
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=edges[0] % 1 == 0.5))
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.5g}"))
-    axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    edges = bin_edges(values)
+    axes.hist(values, edges, color=_COLOURS[0], edgecolor="white")
+    axes.set_xlabel(
+        f"{low:,.4g} to {high:,.4g}, median {np.median(values):,.4g}", fontsize=_LETTERS
+    )
+    axes.locator_params(axis="x", nbins=6, integer=edges[0] % 1 == 0.5)
+    axes.locator_params(axis="y", nbins=3, integer=True)
+    for axis, places in ((axes.xaxis, ".5g"), (axes.yaxis, ".0f")):
+        axis.set_major_formatter(StrMethodFormatter("{x:," + places + "}"))
     axes.grid(axis="y", color=_RULE)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(_RULE)
     return figure
 
 
-def bin_edges(low: float, high: float, *, whole: bool) -> NDArray[np.float64]:
-    """Choose edges of at most some 25 bins, at multiples of 1, 2 or 5 times a power of ten."""
-    from matplotlib.ticker import MaxNLocator
-
-    if whole and high - low < _MOST_BINS:
+def bin_edges(values: Sequence[float]) -> NDArray[np.float64]:
+    """Choose edges of some 24 bins; where there are few whole numbers, one for each."""
+    low, high = min(values), max(values)
+    if high - low < _MOST_BINS and np.equal(values, np.rint(values)).all():
         return np.arange(low, high + 2) - 0.5
-    steps = MaxNLocator(_MOST_BINS, steps=[1, 2, 5, 10], integer=whole)
-    return np.asarray(steps.tick_values(low, high))
+    return np.histogram_bin_edges(values, _MOST_BINS)
 
 
 def _cut(name: str) -> str:

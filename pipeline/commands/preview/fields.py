@@ -79,10 +79,13 @@ def lines_of(sample: Mapping[str, Any], classes: Mapping[str, Classes]) -> tuple
         if name not in OWN | _TOLD_FIRST and not name.startswith("box_")
         for line in _field_lines(name, value, classes.get(name))
     ]
-    lines = [*([" · ".join(first)] if first else []), *told[:_MOST_FIELDS]]
-    if len(told) > _MOST_FIELDS:
-        lines.append(f"… and {len(told) - _MOST_FIELDS} more fields")
-    return tuple(lines)
+    lines = [" · ".join(first)] if first else []
+    return *lines, *_at_most(_MOST_FIELDS, told, "fields")
+
+
+def _at_most(count: int, lines: list[str], what: str) -> list[str]:
+    left = len(lines) - count
+    return [*lines[:count], f"… and {left} more {what}"] if left > 0 else lines
 
 
 def pixel_counts(mask: Any) -> Counter[int]:
@@ -112,8 +115,7 @@ def columns_of(table: TableStatistics) -> list[str]:
         for c in table.categorical
     ]
     told += [f"{name}: left out, {why}" for name, why in table.left_out]
-    left = len(told) - _MOST_COLUMNS
-    return [*told[:_MOST_COLUMNS], *([f"… and {left} more columns"] if left > 0 else [])]
+    return _at_most(_MOST_COLUMNS, told, "columns")
 
 
 def _gaps(missing: int) -> str:
@@ -205,7 +207,7 @@ class TableRows:
     indicated: Sequence[str]
     records: Mapping[int, Mapping[str, Any]]
 
-    def entries(self, sample: Any, *, is_original: bool) -> dict[str, str]:
+    def lines(self, sample: Any, *, is_original: bool) -> list[str]:
         """Tell the columns of one row, in the same order whichever way it is looked at.
 
         Args:
@@ -213,40 +215,28 @@ class TableRows:
             is_original: As the record has them; else scaled, and categories with their ids.
         """
         if isinstance(sample, BadSample):
-            return {}
+            return []
+        table, told = self.statistics, []
         fields = self.records.get(int(sample["index"]), {})
-        told = self._as_they_lie(fields) if is_original else self._as_given(fields, sample)
-        if len(told) > _MOST_COLUMNS:
-            left = f"… and {len(told) - _MOST_COLUMNS} more columns"
-            return {**dict(list(told.items())[:_MOST_COLUMNS]), left: ""}
-        return told
-
-    def _as_they_lie(self, fields: Mapping[str, Any]) -> dict[str, str]:
-        told = {}
-        names = [column.name for column in self.statistics.numeric]
-        names += [column.name for column in self.statistics.categorical]
-        for name in names:
-            value = fields.get(name)
-            told[name] = "missing" if _is_gap(value) else _number(value, 6)
-        if (target := self.statistics.target) is not None:
-            told[target.name] = _number(fields.get(target.name), 6)
-        return told
-
-    def _as_given(self, fields: Mapping[str, Any], sample: Mapping[str, Any]) -> dict[str, str]:
-        table, told = self.statistics, {}
         features = np.asarray(sample["features"]).tolist()
         for column, value in zip(table.numeric, features, strict=False):
-            filled_in = " filled in" if _is_gap(fields.get(column.name)) else ""
-            told[column.name] = f"{value:+.3f}{filled_in}"
+            is_gap = _is_gap(fields.get(column.name))
+            given = f"{value:+.3f}{' filled in' * is_gap}"
+            lies = "missing" if is_gap else _number(fields[column.name], 6)
+            told.append(f"{column.name}: {lies if is_original else given}")
         ids = np.asarray(sample["categories"]).tolist()
         for known, number in zip(table.categorical, ids, strict=True):
-            gap = "missing" if _is_gap(fields.get(known.name)) else "unknown"
-            told[known.name] = f"{known.values[number - 1] if number else gap}, id {number}"
-        if table.target is not None and "target" in sample:
-            told[table.target.name] = _number(sample["target"], 6)
-        for name, value in zip(self.indicated, features[len(table.numeric) :], strict=True):
-            told[f"{name} is missing"] = f"{value:g}"
-        return told
+            is_gap = _is_gap(fields.get(known.name))
+            name = known.values[number - 1] if number else "missing" if is_gap else "unknown"
+            lies = "missing" if is_gap else str(fields[known.name])
+            told.append(f"{known.name}: {lies if is_original else f'{name}, id {number}'}")
+        if table.target is not None and (is_original or "target" in sample):
+            target = fields.get(table.target.name) if is_original else sample["target"]
+            told.append(f"{table.target.name}: {_number(target, 6)}")
+        if not is_original:
+            indicators = zip(self.indicated, features[len(table.numeric) :], strict=True)
+            told += [f"{name} is missing: {value:g}" for name, value in indicators]
+        return _at_most(_MOST_COLUMNS, told, "columns")
 
 
 def table_rows(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from copy import deepcopy
 from dataclasses import dataclass
 from itertools import islice
 from math import lcm
@@ -237,15 +236,16 @@ def look(config: dict[str, Any], split: Split, dataset: Any, sampler: Any, optio
     steps = DeviceSteps(can.collate or build(config["collate"]), transforms, group=group)
     if can.drawing_from is not None:
         dataset = can.drawing_from(sampler)
-    read, positions = _reader(config, split, dataset, sampler, options.samples, group)
+    read = _reader(split, dataset, sampler, options.samples, group)
     shown = slice(0, options.samples)
-    plain = _original(config, split)
-    originals = read(plain, positions, 0)
+    unchanged = {**config["augment"], "train": {}, "eval": {}}
+    plain = build_dataset({**config, "augment": unchanged}, split)
+    originals = read(plain, 0)
     own = capabilities_of(plain, DatasetCapabilities).collate
     if own is not None:  # items are nothing before they are a batch
         originals = DeviceSteps(own, ())(originals, 0)
     epochs = [
-        steps(read(dataset, positions, epoch), epoch)[shown]
+        steps(read(dataset, epoch), epoch)[shown]
         for epoch in range(1 if split == "val" else options.epochs)
     ]
     notes = [f"the model gets {steps.inputs}"] if steps.inputs else []
@@ -260,27 +260,25 @@ def _titled(epochs: list[list[Any]], split: Split) -> dict[str, list[Any]]:
     return {f"epoch {number}": samples for number, samples in enumerate(epochs)}
 
 
-def _original(config: dict[str, Any], split: Split) -> Any:
-    """The same dataset without augmentation."""
-    plain = deepcopy(config)
-    plain["augment"] |= {"train": {}, "eval": {}}
-    return build_dataset(plain, split)
-
-
 def _reader(
-    config: dict[str, Any], split: Split, dataset: Any, sampler: Any, count: int, group: int
-) -> tuple[Any, NDArray[np.int64]]:
-    """Choose samples: gives their reader, for a dataset and an epoch, and positions, int64 [n]."""
+    split: Split, dataset: Any, sampler: Any, count: int, group: int
+) -> Callable[[Any, int], list[Any]]:
+    """Choose samples: gives what reads them, of a dataset and an epoch."""
     if isinstance(dataset, StreamDataset):
         with closing(dataset.open(0, 0)) as stream:  # type: ignore[type-var]
             items = list(islice(stream, -(-count // group) * group))
-        _check_some(len(items), split)
-        positions = np.arange(len(items), dtype=np.int64)
-        return lambda source, places, epoch: source.fetch_items(items, places, epoch), positions
-    _check_some(len(dataset), split)
-    positions = spread(len(sampler), count, group)
-    indices = np.concatenate([sampler.indices(0, p, p + 1) for p in positions.tolist()])
-    return lambda source, places, epoch: source.fetch(indices, places, epoch), positions
+        total, positions = len(items), np.arange(len(items), dtype=np.int64)
+    elif total := len(dataset):
+        positions = spread(len(sampler), count, group)
+        indices = np.concatenate([sampler.indices(0, p, p + 1) for p in positions.tolist()])
+    if not total:
+        raise ValueError(
+            f"preview: the split {split} has no samples; check dataset.val_fraction and what the "
+            f"data holds, or set preview.split"
+        )
+    if isinstance(dataset, StreamDataset):
+        return lambda source, epoch: source.fetch_items(items, positions, epoch)
+    return lambda source, epoch: source.fetch(indices, positions, epoch)
 
 
 def spread(total: int, count: int, group: int = 1) -> NDArray[np.int64]:
@@ -296,11 +294,3 @@ def spread(total: int, count: int, group: int = 1) -> NDArray[np.int64]:
     starts = np.linspace(0, blocks - 1, wanted).astype(np.int64) * group
     positions = (starts[:, None] + np.arange(group)).reshape(-1)
     return positions[positions < total]
-
-
-def _check_some(count: int, split: Split) -> None:
-    if not count:
-        raise ValueError(
-            f"preview: the split {split} has no samples; check dataset.val_fraction and what the "
-            f"data holds, or set preview.split"
-        )

@@ -11,16 +11,16 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.pipeline.commands.preview.charts import WIDTH
 from penstock.pipeline.commands.preview.picture import Cell, Legend, Row, font
 
 HTML_MARK = "<!-- a preview by penstock -->"
 MARGIN, GAP = 24, 20
 _INK, _FAINT, _FAULT = "#1a1c20", "#686e78", "#b01e1e"
-_HEADING, _TEXT, _LINE, _SWATCH = 16, 12, 16, 10
+_HEADING, _TEXT, _SWATCH = 16, 12, 10
+_MONO = "DejaVuSansMono"
 _LEAST_COLUMN, _TEXT_COLUMN = 150, 256
 _MOST_WIDTH = 1800  # that samples side by side take
-_FAULT_LINES, _LINE_LINES, _MOST_LINES = 8, 4, 14
+_FAULT_LINES, _LINE_LINES = 8, 4
 
 Picture = NDArray[np.uint8]
 """uint8 [H, W, 3], RGB."""
@@ -47,42 +47,49 @@ def draw_sheet(
     picture, as many side by side as fit; and the charts, by title, below.
     """
     widths = [max(map(_width, column)) for column in zip(*(r.cells for r in rows), strict=True)]
-    grid_width = sum(widths) + GAP * (len(widths) - 1)
-    beside = max(1, min(len(rows), (_MOST_WIDTH + 2 * GAP) // (grid_width + 2 * GAP)))
-    grid_width = beside * (grid_width + 2 * GAP) - 2 * GAP
-    across = max(1, min(len(charts), 2), (grid_width + GAP) // (WIDTH + GAP))
-    width = max(grid_width, across * (WIDTH + GAP) - GAP)
-    parts = [_text([heading], width, 1, size=_HEADING), _text(notes, width, 3, colour=_FAINT)]
-    parts.append(_legend(_legend_of(rows), width))
     samples = []
     for row in rows:
         cells = [_drawn(cell, column) for cell, column in zip(row.cells, widths, strict=True)]
         drawn = _joined(cells, GAP, axis=1)
         title = _text([row.title], drawn.shape[1], 1, colour=_FAINT)
         samples.append(_joined([title, drawn], 8, axis=0))
-    for start in range(0, len(rows), beside):
-        parts.append(np.full((1, width, 3), 226, np.uint8))
-        parts.append(_joined(samples[start : start + beside], 2 * GAP, axis=1))
-    plots = list(charts.values())
-    parts += [_joined(plots[i : i + across], GAP, axis=1) for i in range(0, len(plots), across)]
-    return _padded(_joined(parts, 8, axis=0), MARGIN, MARGIN, MARGIN, MARGIN)
+    beside = _grid(samples, 2 * GAP, _MOST_WIDTH)
+    plots = _grid(list(charts.values()), GAP, beside[0].shape[1])
+    width = max(part.shape[1] for part in (*beside, *plots))
+    parts = [_text([heading], width, 1, size=_HEADING), _text(notes, width, 3, colour=_FAINT)]
+    swatches = []
+    for name, colour in _legend_of(rows).items():
+        swatch = _padded(np.full((_SWATCH, _SWATCH, 3), colour, np.uint8), 3, 6, 3, 0)
+        room = min(width - swatch.shape[1], int(font(_TEXT, _MONO).getlength(name)) + 1)
+        swatches.append(_joined([swatch, _text([name], room, 1)], 0, axis=1))
+    parts.append(_joined(_grid(swatches, _SWATCH, width), 0, axis=0))
+    for samples_beside in beside:
+        parts += [np.full((1, width, 3), 226, np.uint8), samples_beside]
+    return _padded(_joined([*parts, *plots], 8, axis=0), MARGIN, MARGIN, MARGIN, MARGIN)
+
+
+def _grid(pictures: Sequence[Picture], gap: int, width: int) -> list[Picture]:
+    """Put pictures into rows of as many as fit, in columns of one width."""
+    widest = max((picture.shape[1] for picture in pictures), default=0)
+    across = max(1, (width + gap) // (widest + gap))
+    wide = [_padded(picture, 0, widest - picture.shape[1], 0, 0) for picture in pictures]
+    return [_joined(wide[i : i + across], gap, axis=1) for i in range(0, len(wide), across)]
 
 
 def _width(cell: Cell) -> int:
     """Measure a cell's picture, or its text where it has none."""
     if cell.picture is not None:
         return max(cell.picture.shape[1], _LEAST_COLUMN)
-    return _TEXT_COLUMN if cell.lines or cell.entries else _LEAST_COLUMN
+    return _TEXT_COLUMN if cell.lines else _LEAST_COLUMN
 
 
 def _drawn(cell: Cell, width: int) -> Picture:
     """Draw a cell: its picture, and what is said below it."""
-    told = [*cell.lines[:_MOST_LINES], *(f"{name}: {text}" for name, text in cell.entries.items())]
     fault = [f"bad sample: {cell.fault}"] if cell.fault else []
     parts = [
         *([cell.picture] if cell.picture is not None else []),
         _text([cell.title], width, 1, colour=_FAINT),
-        _text([line.removesuffix(": ") for line in told], width, _LINE_LINES),
+        _text(cell.lines, width, _LINE_LINES),
         _text(fault, width, _FAULT_LINES, colour=_FAULT),
     ]
     drawn = _joined(parts, 2, axis=0)
@@ -95,7 +102,7 @@ def _text(
     """Write texts, each in at most so many lines, broken between words."""
     from PIL import Image, ImageDraw
 
-    letters = font(size, "DejaVuSansMono" if size == _TEXT else "DejaVuSansMono-Bold")
+    letters = font(size, _MONO if size == _TEXT else f"{_MONO}-Bold")
     room = max(int(width / letters.getlength("x")), 2)
     told: list[str] = []
     for text in texts:
@@ -114,22 +121,6 @@ def _legend_of(rows: Sequence[Row]) -> Legend:
     """Gather what the colours of all pictures stand for."""
     cells = (cell for row in rows for cell in row.cells)
     return {name: colour for cell in cells for name, colour in cell.legend.items()}
-
-
-def _legend(legend: Legend, width: int) -> Picture:
-    """Write what colours stand for."""
-    pictures = []
-    for name, colour in legend.items():
-        swatch = _padded(np.full((_SWATCH, _SWATCH, 3), colour, np.uint8), 3, 6, 3, 0)
-        room = min(width - swatch.shape[1], int(font(_TEXT, "DejaVuSansMono").getlength(name)) + 1)
-        pictures.append(_joined([swatch, _text([name], room, 1)], 0, axis=1))
-    lines: list[list[Picture]] = [[]]
-    for picture in pictures:
-        taken = sum(other.shape[1] + _SWATCH for other in lines[-1])
-        if lines[-1] and taken + picture.shape[1] > width:
-            lines.append([])
-        lines[-1].append(picture)
-    return _joined([_joined(line, _SWATCH, axis=1) for line in lines], 0, axis=0)
 
 
 def _joined(pictures: Sequence[Picture], gap: int, *, axis: int) -> Picture:
@@ -157,7 +148,7 @@ _STYLE = """
 body { margin: 24px; font: 14px/1.45 system-ui, sans-serif; background: Canvas; color: CanvasText; }
 h1 { font-size: 20px; } h2 { font-size: 16px; }
 h1, h2, h3, li, figcaption { overflow-wrap: anywhere; }
-h3 { font: 12px/1.4 ui-monospace, monospace; } h3, .title, th, ul { opacity: 0.75; }
+h3 { font: 12px/1.4 ui-monospace, monospace; } h3, .title, ul { opacity: 0.75; }
 ul { list-style: none; margin: 4px 0 0; padding: 0; }
 main { display: flex; flex-wrap: wrap; gap: 0 40px; }
 section { border-top: 1px solid #8884; max-width: 100%; }
@@ -168,8 +159,6 @@ figcaption { font-size: 13px; } figcaption span { display: block; }
 .legend { display: flex; flex-wrap: wrap; gap: 2px 12px; }
 .legend i { display: inline-block; width: 10px; height: 10px; margin-right: 5px; }
 .fault { color: #d03030; border: 1px solid; border-radius: 4px; padding: 8px; }
-table { border-collapse: collapse; }
-th, td { padding: 1px 8px 1px 0; text-align: left; font-weight: normal; overflow-wrap: anywhere; }
 pre { overflow: auto; font: 12px/1.5 ui-monospace, monospace; }
 """
 # Nothing may be loaded, whatever the data says: only pictures within the page, and its own style.
@@ -225,9 +214,6 @@ def cell_html(cell: Cell) -> str:
     parts = [_image(cell.picture, cell.title)] if cell.picture is not None else []
     parts.append(f'<figcaption><span class="title">{escape(cell.title)}</span>')
     parts += [f"<span>{escape(line)}</span>" for line in cell.lines]
-    if cell.entries:
-        told = (f"<th>{escape(n)}</th><td>{escape(text)}</td>" for n, text in cell.entries.items())
-        parts.append(f"<table><tr>{'</tr><tr>'.join(told)}</tr></table>")
     if cell.fault:
         parts.append(f'<div class="fault">bad sample: {escape(cell.fault)}</div>')
     return f"<figure>{''.join(parts)}</figcaption></figure>"

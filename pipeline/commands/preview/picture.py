@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import colorsys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from PIL.ImageFont import FreeTypeFont
 
 Colour = tuple[int, int, int]
+Place = tuple[int, int, int, int]
+"""Left, top, right and bottom, in pixels."""
 Legend = dict[str, Colour]
 """Colours by what they stand for."""
 
@@ -68,7 +70,6 @@ class Cell:
         title: ``original`` or the epoch.
         picture: uint8 [H, W, 3], RGB; None where there is nothing to be drawn.
         lines: What is said below it.
-        entries: Columns of a table, below the lines.
         legend: The classes and named keypoints that are drawn.
         fault: Why there is no sample.
     """
@@ -76,7 +77,6 @@ class Cell:
     title: str
     picture: NDArray[np.uint8] | None = None
     lines: tuple[str, ...] = ()
-    entries: Mapping[str, str] = field(default_factory=dict)
     legend: Legend = field(default_factory=dict)
     fault: str = ""
 
@@ -120,7 +120,7 @@ def draw_cell(
     size: int,
     classes: Mapping[str, Classes],
     points: PointNames | None = None,
-    entries: Mapping[str, str] | None = None,
+    columns: Sequence[str] = (),
 ) -> Cell:
     """Draw one look at a sample.
 
@@ -130,13 +130,13 @@ def draw_cell(
         size: The picture's longer side in pixels.
         classes: Names by field.
         points: Names of keypoints.
-        entries: Columns of a table, which are told in place of its fields.
+        columns: What is told of a table's, in place of its fields.
     """
     if isinstance(sample, BadSample):
         return Cell(title, fault=sample.cause)
-    if entries:
+    if columns:
         sample = {name: value for name, value in sample.items() if name not in OF_TABLES}
-        return Cell(title, lines=lines_of(sample, classes), entries=entries)
+        return Cell(title, lines=(*lines_of(sample, classes), *columns))
     image = sample.get("image")
     if image is None or image.ndim not in (2, 3):
         return _array_cell(sample, title, size, classes)
@@ -150,12 +150,10 @@ def draw_cell(
     if "mask" in sample and np.ndim(sample["mask"]) == 2:
         legend |= draw_mask(picture, sample["mask"], classes.get("mask", Classes()))
     overlay = _Overlay(picture, scale)
-    points = points or PointNames()
-    marks = overlay.marks(sample.get("keypoints", ()), points)
     if "boxes" in sample:
         box_classes = classes.get("box_labels", Classes())
-        legend |= overlay.draw_boxes(sample["boxes"], sample.get("box_labels"), box_classes)
-    legend |= overlay.draw_marks(marks, points)
+        legend |= overlay.boxes(sample["boxes"], sample.get("box_labels"), box_classes)
+    legend |= overlay.points(sample.get("keypoints", ()), points or PointNames())
     return Cell(title, overlay.with_names(), lines, legend=legend)
 
 
@@ -222,23 +220,40 @@ class _Overlay:
 
     def __init__(self, picture: NDArray[np.uint8], scale: tuple[float, float]) -> None:
         self._picture, self._scale = picture, scale
-        self._height, self._width = picture.shape[:2]
-        self._taken: list[tuple[float, float, float, float]] = []
-        self._names: list[tuple[float, float, str, dict[str, Any]]] = []
+        self._taken: list[Place] = []
+        self._named: list[tuple[Place, str, Colour]] = []
 
     def with_names(self) -> NDArray[np.uint8]:
-        """Write the names over all that was drawn; uint8 [h, w, 3]."""
+        """Write the names over all that was drawn; uint8 [h, w, 3].
+
+        At the upper or lower edge of what they name, where they cover no other; else the legend
+        has them.
+        """
         from PIL import Image, ImageDraw
 
-        if not self._names:
-            return self._picture
         image = Image.fromarray(self._picture)
         draw = ImageDraw.Draw(image)
-        for x, y, name, look in self._names:
-            draw.text((x, y), name, font=font(_LETTERS), anchor="lm", **look)
+        for (x0, y0, _, y1), name, colour in self._named:
+            width, height = round(font(_LETTERS).getlength(name)) + 6, _LETTERS + 3
+            left = max(0, min(x0, image.width - width))
+            for top in (y0 - height, y1, y0, y1 - height):
+                place = left, top, left + width, top + height
+                if 0 <= top <= image.height - height and self._is_free(place):
+                    self._taken.append(place)
+                    draw.rectangle((left, top, left + width - 1, top + height - 1), fill=colour)
+                    ink = "black" if np.dot(colour, (0.299, 0.587, 0.114)) > 140 else "white"
+                    middle = left + 3, top + height / 2
+                    draw.text(middle, name, font=font(_LETTERS), anchor="lm", fill=ink)
+                    break
         return np.array(image)
 
-    def draw_boxes(self, boxes: Any, labels: Any, classes: Classes) -> Legend:
+    def _is_free(self, place: Place) -> bool:
+        left, top, right, bottom = place
+        return not any(
+            left < x1 and x0 < right and top < y1 and y0 < bottom for x0, y0, x1, y1 in self._taken
+        )
+
+    def boxes(self, boxes: Any, labels: Any, classes: Classes) -> Legend:
         """Outline boxes in the colours of their classes, with names where there is room.
 
         Args:
@@ -249,101 +264,54 @@ class _Overlay:
         Returns:
             The classes that are there.
         """
+        height, width = self._picture.shape[:2]
         places = np.asarray(boxes, np.float64).reshape(-1, 4)
         ids = [0] * len(places) if labels is None else np.asarray(labels).astype(int).tolist()
-        legend: Legend = {}
         drawn = []
-        limits = np.array([self._width, self._height] * 2)
         # The largest first: what lies inside of another stays visible.
         order = np.argsort(-np.prod(places[:, 2:] - places[:, :2], axis=1), kind="stable")
-        for row in order.tolist():
-            if not np.isfinite(places[row]).all():
-                continue
-            corners = np.clip(places[row] * (self._scale * 2), 0, limits)
+        for row in order[np.isfinite(places[order]).all(1)].tolist():
+            corners = np.clip(places[row] * (self._scale * 2), 0, [width, height] * 2)
             x0, y0, x1, y1 = np.rint(corners).astype(int).tolist()
-            x0, y0 = min(x0, self._width - 1), min(y0, self._height - 1)
+            x0, y0 = min(x0, width - 1), min(y0, height - 1)
             x1, y1 = max(x1, x0 + 1), max(y1, y0 + 1)  # always at least one pixel
-            colour, name = class_colour(ids[row]), classes.name(ids[row])
+            colour = class_colour(ids[row])
             for inset in range(2 if min(x1 - x0, y1 - y0) > _THICK_FROM else 1):
                 last = x1 - 1 - inset, y1 - 1 - inset
                 cv2.rectangle(self._picture, (x0 + inset, y0 + inset), last, colour)
-            if labels is not None:
-                legend[name] = colour
-                drawn.append((x0, y0, y1, name, colour))
-        for x, top, bottom, name, colour in drawn if len(drawn) <= _MOST_NAMED_BOXES else ():
-            # At the upper or lower edge, where it covers no other; else the legend has it.
-            width, height = round(font(_LETTERS).getlength(name)) + 6, _LETTERS + 3
-            left = max(0, min(x, self._width - width))
-            ys = (top - height, bottom, top, bottom - height)
-            if (free := self._first_free([(left, y) for y in ys], width, height)) is None:
-                continue
-            left, y = map(int, free)
-            self._picture[y : y + height, left : left + width] = colour
-            ink = "black" if np.dot(colour, (0.299, 0.587, 0.114)) > 140 else "white"
-            self._names.append((left + 3, y + height / 2, name, {"fill": ink}))
-        return dict(sorted(legend.items()))
+            drawn.append(((x0, y0, x1, y1), classes.name(ids[row]), colour))
+        if labels is None:
+            return {}
+        self._named += drawn if len(drawn) <= _MOST_NAMED_BOXES else []
+        return dict(sorted((name, colour) for _, name, colour in drawn))
 
-    def marks(self, points: Any, names: PointNames) -> list[tuple[int, float, float, bool]]:
-        """Find number, x, y and visibility of keypoints; those of visibility 0 are not there.
+    def points(self, points: Any, names: PointNames) -> Legend:
+        """Draw keypoints, a disc for a visible one and a ring for a hidden one, and their names.
 
         Args:
-            points: x, y and visibility 0, 1 or 2, [K, 3].
+            points: x, y and visibility 0, 1 or 2, [K, 3]; those of visibility 0 are not there.
             names: Says which of them are the same one of several objects.
-        """
-        found = [
-            # The middle of the pixel that it names.
-            (names.number(row), (x + 0.5) * self._scale[0], (y + 0.5) * self._scale[1], seen > 1)
-            for row, (x, y, seen) in enumerate(np.asarray(points, np.float64).tolist())
-            if seen > 0 and np.isfinite([x, y]).all()
-        ]
-        reach = _RADIUS + 1
-        self._taken += [(x - reach, y - reach, x + reach, y + reach) for _, x, y, _ in found]
-        return found
-
-    def draw_marks(
-        self, marks: Sequence[tuple[int, float, float, bool]], names: PointNames
-    ) -> Legend:
-        """Draw keypoints, a disc for a visible one and a ring for a hidden one, and their names.
 
         Returns:
             The colours of those that have names, by name.
         """
-        white = (255, 255, 255)
-        for number, x, y, is_visible in marks:
-            middle = int(np.clip(x, -_RADIUS, 1 << 14)), int(np.clip(y, -_RADIUS, 1 << 14))
-            cv2.circle(self._picture, middle, _RADIUS, white, cv2.FILLED, cv2.LINE_AA)
-            thick = cv2.FILLED if is_visible else 1
-            cv2.circle(self._picture, middle, _RADIUS - 1, class_colour(number), thick, cv2.LINE_AA)
-        for number, x, y, _ in marks if len(marks) <= _MOST_NAMED_POINTS else ():
-            name, away = names.name(number), _RADIUS + 3
-            width, height = font(_LETTERS).getlength(name) + 2, _LETTERS + 3
-            sides = (
-                (x + away, y - height / 2),
-                (x - away - width, y - height / 2),
-                (x - width / 2, y - away - height),
-                (x - width / 2, y + away),
-            )
-            if (free := self._first_free(sides, width, height)) is not None:
-                look = {"fill": "white", "stroke_width": 1, "stroke_fill": "black"}
-                self._names.append((free[0] + 1, free[1] + height / 2, name, look))
+        reach, drawn = _RADIUS + 1, []
+        for row, (*place, seen) in enumerate(np.asarray(points, np.float64).tolist()):
+            if not seen > 0 or not np.isfinite(place).all():
+                continue
+            at = (np.array(place) + 0.5) * self._scale  # the middle of the pixel that it names
+            x, y = np.clip(at, -reach, 1 << 14).astype(int).tolist()
+            number = names.number(row)
+            colour, thick = class_colour(number), cv2.FILLED if seen > 1 else 1
+            cv2.circle(self._picture, (x, y), _RADIUS, (255, 255, 255), cv2.FILLED, cv2.LINE_AA)
+            cv2.circle(self._picture, (x, y), _RADIUS - 1, colour, thick, cv2.LINE_AA)
+            drawn.append(((x - reach, y - reach, x + reach, y + reach), number))
+        self._taken += [box for box, _ in drawn]
+        named = [(box, names.name(number), class_colour(number)) for box, number in drawn]
+        self._named += named if len(named) <= _MOST_NAMED_POINTS else []
         if names.names is None:
             return {}
-        return {names.name(n): class_colour(n) for n in sorted({mark[0] for mark in marks})}
-
-    def _first_free(
-        self, corners: Iterable[tuple[float, float]], width: float, height: float
-    ) -> tuple[float, float] | None:
-        """Take the first of some places that lies within the picture and is free, if any does."""
-        for left, top in corners:
-            right, bottom = left + width, top + height
-            inside = left >= 0 and top >= 0 and right <= self._width and bottom <= self._height
-            if inside and not any(
-                left < x1 and x0 < right and top < y1 and y0 < bottom
-                for x0, y0, x1, y1 in self._taken
-            ):
-                self._taken.append((left, top, right, bottom))
-                return left, top
-        return None
+        return {names.name(n): class_colour(n) for n in sorted({number for _, number in drawn})}
 
 
 def blank_figure(width: int, height: int, **look: Any) -> Any:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import webbrowser
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.contracts import DatasetCapabilities, StreamDataset, capabilities_of
-from penstock.core.files import whole_file
 from penstock.core.sample import BadSample
 from penstock.datasets.mix import SOURCE
 from penstock.pipeline.build import build_dataset, build_sampler, open_storage
@@ -23,7 +21,6 @@ from penstock.pipeline.commands.preview.fields import (
 from penstock.pipeline.commands.preview.looks import Looks, look
 from penstock.pipeline.commands.preview.page import HTML_MARK, as_png, draw_sheet, write_page
 from penstock.pipeline.commands.preview.picture import (
-    Cell,
     PointNames,
     Row,
     draw_cell,
@@ -32,6 +29,7 @@ from penstock.pipeline.commands.preview.picture import (
 from penstock.pipeline.config.places import sources_of
 from penstock.pipeline.loader.loader import classes_of
 from penstock.pipeline.samplers.sequential import SequentialSampler
+from penstock.pipeline.training.output import check_output, write_output
 
 if TYPE_CHECKING:
     from penstock.pipeline.commands.preview import PreviewSettings
@@ -51,8 +49,10 @@ def show(config: dict[str, Any], settings: PreviewSettings) -> int:
     """
     import yaml
 
-    paths = png_path, html_path = targets(settings.path)
-    check_free(paths, overwrite=settings.overwrite)
+    given = Path(settings.path).expanduser()
+    png_path, html_path = given.with_suffix(".png"), given.with_suffix(".html")
+    paths, endings = [given, png_path, html_path], [".png", ".html"]
+    check_output("preview.path", paths, endings, overwrite=settings.overwrite, is_ours=_is_preview)
     dataset: Any = build_dataset(config, settings.split)
     sampler = sampler_of(config, settings, dataset)
     looks = look(config, settings.split, dataset, sampler, settings)
@@ -61,7 +61,11 @@ def show(config: dict[str, Any], settings: PreviewSettings) -> int:
     classes["mask"] = Classes(classes["mask"].names, ignored)
     per_object = (config["augment"].get("keypoints") or {}).get("per_object")
     points = PointNames(classes_of(dataset, "keypoints"), per_object)
-    table = _table(config, settings, dataset, looks)
+    node, table = config["dataset"], None
+    known = capabilities_of(dataset, DatasetCapabilities).table
+    if known is not None and "storage" in node:
+        storage = open_storage(config, settings.split)
+        table = table_rows(known, storage, looks.originals, node.get("keys"))
     rows = draw_rows(looks, settings.size, classes, points, table)
     survey = _survey(config, settings, dataset, looks)
     survey.add_masks(looks.originals)
@@ -73,7 +77,8 @@ def show(config: dict[str, Any], settings: PreviewSettings) -> int:
     shown = {key: value for key, value in config.items() if key != "preview"}
     text = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)
     page = write_page(heading, notes, rows, charts, text)
-    write_all({png_path: as_png(sheet, software=SOFTWARE), html_path: page.encode()})
+    contents = {png_path: as_png(sheet, software=SOFTWARE), html_path: page.encode()}
+    write_output("preview.path", contents)
     for note in notes:
         print(note)
     height, width = sheet.shape[:2]
@@ -93,17 +98,6 @@ def sampler_of(config: dict[str, Any], settings: PreviewSettings, dataset: Any) 
     return build_sampler(config, dataset)
 
 
-def _table(
-    config: dict[str, Any], settings: PreviewSettings, dataset: Any, looks: Looks
-) -> TableRows | None:
-    table, node = capabilities_of(dataset, DatasetCapabilities).table, config["dataset"]
-    if "storage" not in node or table is None:
-        return None
-    return table_rows(
-        table, open_storage(config, settings.split), looks.originals, node.get("keys")
-    )
-
-
 def draw_rows(
     looks: Looks,
     size: int,
@@ -120,20 +114,17 @@ def draw_rows(
         points: Names of keypoints.
         table: The records' columns, if they are rows of a table.
     """
-
-    def drawn(sample: Any, title: str) -> Cell:
-        entries = table.entries(sample, is_original=title == _ORIGINAL) if table else {}
-        return draw_cell(sample, title, size=size, classes=classes, points=points, entries=entries)
-
     rows = []
-    for number, original in enumerate(looks.originals):
-        looked = {_ORIGINAL: looks.originals, **looks.epochs}
-        if isinstance(original, BadSample):
-            key, position = original.key, original.position
-        else:
-            key, position = original["key"], original["position"]
-        cells = tuple(drawn(samples[number], title) for title, samples in looked.items())
-        rows.append(Row(f"{key} · position {position}", cells))
+    for samples in zip(looks.originals, *looks.epochs.values(), strict=True):
+        cells = []
+        for title, sample in zip((_ORIGINAL, *looks.epochs), samples, strict=True):
+            columns = table.lines(sample, is_original=title == _ORIGINAL) if table else []
+            cells.append(
+                draw_cell(sample, title, size=size, classes=classes, points=points, columns=columns)
+            )
+        one = samples[0]
+        named = asdict(one) if isinstance(one, BadSample) else one
+        rows.append(Row(f"{named['key']} · position {named['position']}", tuple(cells)))
     return rows
 
 
@@ -168,57 +159,9 @@ def _heading(config: dict[str, Any], settings: PreviewSettings, looks: Looks, da
     return heading
 
 
-def targets(path: str) -> tuple[Path, Path]:
-    """The PNG and the HTML page that a path names: one beside the other.
-
-    Raises:
-        ValueError: It names another kind of file, or a folder.
-    """
-    given = Path(path).expanduser()
-    if given.suffix.lower() not in (".png", ".html"):
-        raise ValueError(
-            f"preview.path is {path!r}, expected a file name that ends in .png (the page beside "
-            f"it ends in .html)"
-        )
-    return given.with_suffix(".png"), given.with_suffix(".html")
-
-
-def check_free(paths: tuple[Path, ...], *, overwrite: bool) -> None:
-    """Refuse to write over what is no preview.
-
-    Raises:
-        ValueError: There is a file that is none, and `overwrite` is off; or there is a folder.
-    """
-    for path in paths:
-        if path.is_dir():
-            raise ValueError(f"preview.path: {path} is a folder; name a file")
-        if os.path.lexists(path) and not overwrite and not _is_ours(path):
-            raise ValueError(
-                f"preview.path: {path} exists and is no preview; choose another path, or set "
-                f"preview.overwrite=true"
-            )
-
-
-def _is_ours(path: Path) -> bool:
-    if not path.is_file():
+def _is_preview(path: Path) -> bool:
+    if not path.is_file():  # a link that leads nowhere
         return False
     with open(path, "rb") as file:
         start = file.read(_LOOKED_AT)
     return _PNG_MARK in start or HTML_MARK.encode() in start
-
-
-def write_all(contents: dict[Path, bytes]) -> None:
-    """Write files, each of them whole; none where one cannot be written.
-
-    Raises:
-        ValueError: One cannot be written.
-    """
-    try:
-        with contextlib.ExitStack() as files:
-            for path, content in contents.items():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                files.enter_context(whole_file(path)).write_bytes(content)
-    except OSError as error:
-        raise ValueError(
-            f"preview.path: {path} cannot be written: {error.strerror}; choose another path"
-        ) from error

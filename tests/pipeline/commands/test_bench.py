@@ -69,7 +69,8 @@ def test_data_in_another_form_is_tried_on_the_same_records(how, data_dir, tmp_pa
         with Bench(points, present, settings, rows=rows, measure=Subject.loader_round) as tries:
             trial = tries.attempt(Candidate("x", how=how))
     assert trial.failed == "" and trial.gain > 0
-    assert list(tmp_path.iterdir()) == []
+    left = [path.name for path in tmp_path.rglob("*") if path.is_file()]
+    assert left in ([], ["lock"]), "of the folder of this process"
 
 
 def test_what_cannot_be_tried_says_why(data_dir, tmp_path, capsys):
@@ -86,19 +87,17 @@ def test_what_cannot_be_tried_says_why(data_dir, tmp_path, capsys):
     assert "none" in trial.failed and not trial.ratios
 
 
-def test_a_sweep_prints_a_table_and_draws_it(data_dir, tmp_path, capsys):
+def test_a_sweep_prints_a_table(data_dir, tmp_path, capsys):
     assert bench(data_dir, tmp_path, "loader.num_workers=0,1", "loader=threads") == 0
     out = capsys.readouterr().out
     lines = out.splitlines()
     heads = next(n for n, line in enumerate(lines) if line.startswith("num_workers"))
     assert [line.split()[0] for line in lines[heads + 1 : heads + 3]] == ["0", "1"]
-    [plot] = tmp_path.glob("outputs/bench/*/bench.png")
-    assert plot.read_bytes().startswith(b"\x89PNG")
-    assert plot.parent.name in out.replace("\n", "")
+    assert not (tmp_path / "outputs").exists()
 
 
 def test_a_point_that_cannot_be_measured_does_not_stop_the_others(data_dir, tmp_path, capsys):
-    given = ["loader=inline", "loader.batch_size=16,100000", f"bench.plot={tmp_path}/p.png"]
+    given = ["loader=inline", "loader.batch_size=16,100000"]
     assert bench(data_dir, tmp_path, *given) == 1
     out = " ".join(capsys.readouterr().out.split())
     assert "failed loader.batch_size=100000" in out and "100000 - - - - - -" in out

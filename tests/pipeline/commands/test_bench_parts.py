@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import io
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from penstock.core.sample import Record
 from penstock.pipeline.build import build_transform
-from penstock.pipeline.commands.bench import BenchSettings, decoding, sweep
 from penstock.pipeline.commands.bench import advice as candidates
+from penstock.pipeline.commands.bench import decoding
 from penstock.pipeline.commands.bench import report as screen
 from penstock.pipeline.commands.bench.advice import Among, Candidate, Facts, Trial, print_advice
 from penstock.pipeline.commands.bench.decoding import Decoding
-from penstock.pipeline.commands.bench.report import rate_of
 from penstock.pipeline.commands.bench.subject import Round, alternate
 from penstock.pipeline.commands.bench.sweep import Row, print_rows
 from penstock.pipeline.config.composition import compose
@@ -179,54 +175,6 @@ def test_the_table_fits_a_narrow_terminal(capsys):
     assert lines[3].split() == ["1", "2,100", "2.00", "901", "25%", "10", "MB", "0.50", "s"]
     assert lines[5].split() == ["9", *"------"]
     assert "too many of them" in lines[-1]
-
-
-def test_the_plot_shows_what_the_table_says(tmp_path):
-    from penstock.pipeline.commands.bench.sweep import draw
-
-    rows = rows_of(4, 0, 1)
-    figure = draw(rows, ["loader.num_workers"])
-    loader, training, waits = figure.axes
-    assert loader.lines[0].get_xdata().tolist() == [0, 1, 4]
-    assert loader.lines[0].get_ydata().tolist() == [rate_of(rows[n].loader) for n in (1, 2, 0)]
-    assert training.lines[0].get_ydata().tolist() == [900, 901, 904]
-    assert waits.lines[0].get_ydata() == pytest.approx([0.5, 0.25, 0.1])
-    assert waits.get_xlabel() == "loader.num_workers"
-    assert [tick.get_text() for tick in waits.get_xticklabels()] == ["4", "0", "1"]
-    assert png_size(figure, tmp_path) == (800, 800)
-
-
-def test_the_plot_of_two_keys_has_a_colour_for_each_value_of_the_second(tmp_path):
-    from penstock.pipeline.commands.bench.sweep import draw
-
-    rows = []
-    for engine in ("threads", "torch"):
-        for row in rows_of(0, 1):
-            row.values["loader.engine"] = engine
-            rows.append(row)
-    figure = draw(rows, ["loader.engine", "loader.num_workers"])
-    [legend] = figure.legends
-    assert legend.get_title().get_text() == "loader.num_workers"
-    assert [label.get_text() for label in legend.get_texts()] == ["0", "1"]
-    marks = [container.lines[0] for container in figure.axes[1].containers]
-    assert [line.get_ydata().tolist() for line in marks] == [[900, 900], [901, 901]]
-    assert len({line.get_color() for line in marks}) == 2
-    assert png_size(figure, tmp_path) == (800, 800)
-
-
-def png_size(figure, tmp_path: Path) -> tuple[int, int]:
-    from PIL import Image
-
-    figure.savefig(tmp_path / "plot.png")
-    with Image.open(io.BytesIO((tmp_path / "plot.png").read_bytes())) as image:
-        assert image.format == "PNG"
-        return image.size
-
-
-@pytest.mark.parametrize("path", ["plot.jpg", "plot", "."])
-def test_a_plot_is_a_png(path):
-    with pytest.raises(ValueError, match=r"bench.plot: .* expected a file \*\.png"):
-        sweep.plot_path(BenchSettings(plot=path), Path("outputs"))
 
 
 def test_a_cache_is_tried_where_much_of_the_time_is_reading():

@@ -18,7 +18,7 @@ import torch
 import yaml
 
 from penstock.pipeline.commands import main
-from penstock.pipeline.commands.evaluate.job import rows_by_class, table_of
+from penstock.pipeline.commands.evaluate import rows_by_class, table_of
 from penstock.pipeline.config.composition import compose
 from penstock.pipeline.training.job import train
 from tests.datasets.storages.lmdb_files import Listed

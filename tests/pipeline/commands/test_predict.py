@@ -18,7 +18,7 @@ import torch
 
 from penstock.pipeline.build import build_loader
 from penstock.pipeline.commands import main
-from penstock.pipeline.commands.predict.job import write_table
+from penstock.pipeline.commands.predict import write_table
 from penstock.pipeline.config.combinations import task_field
 from penstock.pipeline.config.composition import compose
 from penstock.pipeline.learning.building import build_model, build_task

@@ -16,7 +16,6 @@ import psutil
 import pytest
 
 from penstock.pipeline.config.discovery import load_builtin
-from penstock.pipeline.packing import report
 from penstock.pipeline.packing.run import pack
 from tests.contracts.killing import check_killed, pack_killed
 from tests.contracts.writer import contents, records_of
@@ -26,8 +25,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(report, "_MEASURE_S", 0.01)
+def storages():
     load_builtin()
 
 

@@ -15,8 +15,8 @@ from penstock import build_loader
 from penstock.pipeline.build import build_dataset, build_sampler
 from penstock.pipeline.commands import main
 from penstock.pipeline.commands.preview.looks import look, spread
-from penstock.pipeline.commands.preview.show import write_all
 from penstock.pipeline.config.command_line import configure
+from penstock.pipeline.training.output import write_output
 from tests.photographs import scene
 
 SMALL = ["preview.samples=2", "preview.epochs=2", "preview.records=8", "preview.size=64"]
@@ -121,7 +121,7 @@ def test_a_file_of_somebody_else_is_left_alone(photographs, tmp_path, capsys, na
     (tmp_path / name).write_bytes((tmp_path / "mine.png").read_bytes())
     before = (tmp_path / name).read_bytes()
     assert preview(tmp_path, *given(photographs)) == 1
-    assert "is no preview" in capsys.readouterr().err
+    assert "exists; choose another path, or set preview.overwrite=true" in capsys.readouterr().err
     assert (tmp_path / name).read_bytes() == before
     assert len(list(tmp_path.glob("*out*"))) == 1
     assert preview(tmp_path, *given(photographs), "preview.overwrite=true") == 0
@@ -152,9 +152,9 @@ def test_where_writing_breaks_off_nothing_is_left(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     first, second = tmp_path / "a.png", tmp_path / "file" / "a.html"
     with pytest.raises(ValueError, match=r"a\.html cannot be written"):
-        write_all({first: b"1", second: b"2"})
+        write_output("preview.path", {first: b"1", second: b"2"})
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
-    write_all({first: b"1"})
+    write_output("preview.path", {first: b"1"})
     assert first.read_bytes() == b"1"
     assert first.stat().st_mode == (tmp_path / "file").stat().st_mode
 

@@ -109,8 +109,10 @@ def test_rows_of_a_table_are_told_by_their_columns(data_dir, task):
     numeric = {column.name: column for column in statistics.numeric}
     gaps = 0
     for number, (original, sample) in enumerate(zip(looks.originals, given, strict=True)):
-        before = rows.entries(original, is_original=True)
-        after = rows.entries(sample, is_original=False)
+        before, after = (
+            dict(line.split(": ", 1) for line in rows.lines(each, is_original=each is original))
+            for each in (original, sample)
+        )
         assert set(before) <= set(after) and ("price" in before) == (task == "regression")
         for name, column in numeric.items():
             value = columns[name][number]
@@ -138,24 +140,24 @@ def test_rows_of_a_table_are_told_by_their_columns(data_dir, task):
 
 def test_a_wide_table_is_cut_and_a_bad_row_has_no_columns(data_dir):
     looks, rows, statistics = table_of(data_dir, "val", samples=2)
-    assert rows.entries(BadSample(0, "k", 0, "gone", "csv"), is_original=True) == {}
+    assert rows.lines(BadSample(0, "k", 0, "gone", "csv"), is_original=True) == []
     wide = type(statistics)(
         rows=1,
         numeric=tuple(replace(statistics.numeric[0], name=f"n{i}") for i in range(40)),
         categorical=statistics.categorical,
         target=None,
     )
-    entries = type(rows)(wide, (), rows.records).entries(looks.originals[0], is_original=True)
-    assert len(entries) == 25 and list(entries)[-1] == "… and 18 more columns"
+    sample = {**looks.originals[0], "features": np.zeros(40)}
+    lines = type(rows)(wide, (), rows.records).lines(sample, is_original=True)
+    assert len(lines) == 25 and lines[-1] == "… and 18 more columns"
     assert len(columns_of(wide)) == 25 and columns_of(wide)[-1] == "… and 18 more columns"
 
 
 def test_columns_stand_in_the_page_and_in_the_picture():
-    entries = {"<age>": "missing", "n" * 99: "v" * 99, "c": "7"}
-    cell = Cell("original", lines=("home",), entries=entries)
+    lines = ("home", "<age>: missing", f"{'n' * 99}: {'v' * 99}", "c: 7")
+    cell = Cell("original", lines=lines)
     page = cell_html(cell)
-    assert "<th>&lt;age&gt;</th><td>missing</td>" in page
-    assert "<th>c</th><td>7</td>" in page
+    assert "<span>&lt;age&gt;: missing</span>" in page and "<span>c: 7</span>" in page
     with_table, without = (
         draw_sheet("h", [], [Row("k", (one,))], {})
         for one in (cell, Cell("original", lines=("home",)))

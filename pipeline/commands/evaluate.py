@@ -1,29 +1,23 @@
-"""Figures of a checkpoint on labelled data: a table, a JSON file, the confusion matrix."""
+"""``penstock evaluate``: how good a trained model is on a test split, or on any other data."""
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import torch
+from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.core.contracts import ClassTask, Task, TaskGroup
-from penstock.core.files import write_whole, writing
-from penstock.pipeline.build import build_settings
-from penstock.pipeline.learning.outputs import named
-from penstock.pipeline.training.distributed import joined
-from penstock.pipeline.training.output import check_output, print_line, spoken_lines
-from penstock.pipeline.training.report import Meter
-from penstock.pipeline.training.trained import Trained, open_trained
-from penstock.pipeline.training.validation import validate
+from penstock.core.registry import register
+from penstock.pipeline.commands.table import csv_bytes, table_lines
+from penstock.pipeline.training.output import check_output, print_line, write_output
 
 if TYPE_CHECKING:
-    from penstock.pipeline.commands.evaluate import EvaluateSettings
+    import torch
+
+    from penstock.pipeline.training.trained import Trained
 
 _MOST_CLASSES = 2000  # with more, a confusion matrix would take much memory and tell nobody much
 _MOST_ROWS = 50
@@ -31,27 +25,49 @@ _MOST_ROWS = 50
 Rows = dict[str, dict[str, float | None]]
 
 
-def evaluate(config: dict[str, Any], settings: EvaluateSettings) -> int:
+@register("settings", "evaluate")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluateSettings:
+    """Which model, on which data, and where to write.
+
+    The metrics are those of training, over every sample once; by class and with the confusion
+    matrix where the task has them. Checkpoint and data are given as to ``predict``.
+
+    Args:
+        checkpoint: A run's folder (its best checkpoint, or the last), or a checkpoint.
+        split: The split to evaluate on; null: the test split, or where there is none what the run
+            was validated on; all of data that the run did not have, if it lies in one part.
+        output: The ``.json`` file to write; beside it the confusion matrix, as
+            ``<output>_confusion.csv`` and ``.png``: rows are the true classes. Of several tasks
+            there is one for each: ``<output>_<task>_confusion.csv``.
+        overwrite: Write over files that are there.
+    """
+
+    checkpoint: str
+    split: Literal["train", "val", "test"] | None = None
+    output: str = "evaluation.json"
+    overwrite: bool = False
+
+
+def run(config: dict[str, Any]) -> int:
     """Measure a trained model on a split as its training's validation does.
 
     Raises:
         ValueError: The checkpoint, the data or the output cannot be used; on every rank.
     """
-    trainer = build_settings(config["trainer"])
-    output = Path(settings.output).expanduser()
-    with ExitStack() as stack:
-        world = stack.enter_context(joined(trainer.device, trainer.timeout_s))
-        stack.enter_context(spoken_lines(world.rank))
+    from penstock.pipeline.learning.outputs import named
+    from penstock.pipeline.training.report import Meter
+    from penstock.pipeline.training.trained import opened_trained
+    from penstock.pipeline.training.validation import validate
 
-        def check(*parts: str) -> None:
-            files = [output, *(file for part in parts for file in confusion_files(output, part))]
-            check_output("evaluate", files, [".json"], overwrite=settings.overwrite)
-
-        world.on_main(lambda: check(""))
-        trained = open_trained(config, command="evaluate", world=world, stack=stack)
-        task, loader = trained.task, trained.batches.loader
-        kinds = class_tasks(task)
-        world.on_main(lambda: check(*kinds))
+    with opened_trained(config, command="evaluate", endings=[".json"]) as opened:
+        (world, trained, output), asked = opened, config["evaluate"]
+        task, kinds = trained.task, class_tasks(trained.task)
+        files = [output, *(file for part in kinds for file in confusion_files(output, part))]
+        overwrite = asked["overwrite"]
+        world.on_main(
+            lambda: check_output("evaluate.output", files, [".json"], overwrite=overwrite)
+        )
         meter = Meter(trained.batches)
         found = validate(
             trained.model,
@@ -64,7 +80,7 @@ def evaluate(config: dict[str, Any], settings: EvaluateSettings) -> int:
             meter=meter,
             by_class=all(kind.num_classes <= _MOST_CLASSES for kind in kinds.values()),
         )
-        bad = int(world.sum(loader.stats.bad_samples)[0])
+        bad = int(world.sum(trained.batches.loader.stats.bad_samples)[0])
         if not found:
             raise ValueError(
                 f"evaluate: there are no samples{f' but {bad:,} bad ones' if bad else ''}; set "
@@ -84,7 +100,9 @@ def evaluate(config: dict[str, Any], settings: EvaluateSettings) -> int:
             if "confusion" in its:
                 table, picture = confusion_files(output, part)
                 matrix = its["confusion"].tolist()
-                matrices |= {table: _csv(matrix, names), picture: _picture(matrix, names)}
+                lines = ([name, *row] for name, row in zip(names, matrix, strict=True))
+                matrices[table] = csv_bytes([["true \\ predicted", *names], *lines])
+                matrices[picture] = _picture(matrix, names)
         result = {
             "checkpoint": str(trained.checkpoint),
             "split": trained.split,
@@ -93,13 +111,11 @@ def evaluate(config: dict[str, Any], settings: EvaluateSettings) -> int:
             "metrics": {name: _number(value) for name, value in numbers.items()},
             "classes": classes if isinstance(task, TaskGroup) else classes.get("", {}),
         }
-        written = {output: json.dumps(result, indent=1, ensure_ascii=False).encode() + b"\n"}
-        written |= matrices
-        _say(trained, numbers, classes, output, asked=settings.split is not None)
-        output.parent.mkdir(parents=True, exist_ok=True)
-        for path, content in written.items():
-            with writing(path):
-                write_whole(path, content)
+        for line in _told(trained, numbers, classes, output, asked=asked["split"] is not None):
+            print_line(line)
+        text = json.dumps(result, indent=1, ensure_ascii=False)
+        written = {output: text.encode() + b"\n", **matrices}
+        write_output("evaluate.output", written)
         left_out = f", {bad:,} bad samples left out" if bad else ""
         text = f"{meter.samples:,} samples{left_out} of {trained.data}"
         print_line(f"written: {', '.join(map(str, written))}: {text}")
@@ -146,23 +162,23 @@ def _number(value: float) -> float | None:
     return None if value != value else value
 
 
-def _say(
+def _told(
     trained: Trained,
     numbers: Mapping[str, float],
     classes: Mapping[str, Rows],
     output: Path,
     *,
     asked: bool,
-) -> None:
-    """Print the figures, and those of the classes as a table."""
+) -> list[str]:
+    """Lines of the figures, and of those of the classes."""
+    lines = []
     if trained.split == "val" and trained.others and not asked:
-        print_line("no test split, so what was validated on; dataset.test_path=... names one")
+        lines.append("no test split, so what was validated on; dataset.test_path=... names one")
     width = max(map(len, numbers))
-    for name, number in numbers.items():
-        print_line(f"{name:<{width}}  {number:.4f}")
+    lines += [f"{name:<{width}}  {number:.4f}" for name, number in numbers.items()]
     for part, rows in classes.items():
-        for line in table_of(rows, output, head=part or "class"):
-            print_line(line)
+        lines += table_of(rows, output, head=part or "class")
+    return lines
 
 
 def table_of(classes: Rows, output: Path, *, head: str = "class") -> list[str]:
@@ -176,26 +192,15 @@ def table_of(classes: Rows, output: Path, *, head: str = "class") -> list[str]:
         return [f"{len(shown):,} classes: the figures of each are in {output}"]
     if not shown:
         return []
-    width = max(map(len, [head, *shown]))
-    heads = "".join(f"  {name:>9}" for name in next(iter(shown.values())))
-    lines = ["", f"{head:<{width}}{heads}"]
-    for name, row in shown.items():
-        lines.append(f"{name:<{width}}" + "".join(f"  {_shown(v):>9}" for v in row.values()))
-    return lines
+    figures = [*next(iter(shown.values()))]
+    rows = ([name, *map(_shown, row.values())] for name, row in shown.items())
+    return ["", *table_lines([head, *figures], rows, numbers=figures)]
 
 
 def _shown(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
-
-
-def _csv(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> bytes:
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["true \\ predicted", *names])
-    writer.writerows([name, *row] for name, row in zip(names, matrix, strict=True))
-    return text.getvalue().encode()
 
 
 def _picture(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> bytes:
