@@ -39,6 +39,8 @@ _SIGNED = re.compile(r"(\w+://[^\s?]+)\?\S+")
 UNFINISHED = ".packing"
 """Lies in a folder that is still being written to."""
 _AT_ONCE = 64
+_LISTED = 1000
+"""Files that an answer to a listing holds."""
 # Together well below loader.timeout_s: what waits longer is taken for a record that hangs.
 _ANSWER_S = 15
 _CONNECT_S = 5
@@ -79,11 +81,11 @@ class Answer(NamedTuple):
 class Client(Protocol):
     """Files below one URL, by their names."""
 
-    def files(self) -> Iterator[Found]:
-        """All of them."""
+    def files(self, folder: str = "") -> Iterator[Found]:
+        """All of them, or those in a folder, at any depth."""
 
-    def folder(self) -> tuple[list[str], list[str]]:
-        """Names of the folders and of the files that lie in it."""
+    def inside(self) -> tuple[list[str] | None, list[Found]]:
+        """None and all files at any depth; of many, names of the folders and the files in it."""
 
     def head(self, name: str) -> Found:
         """One of them."""
@@ -159,7 +161,7 @@ def readers(pid: int) -> ThreadPool:
     return pool
 
 
-def read_place(url: str, name: str, start: int, stop: int, mark: str | None = None) -> bytes:
+def read_place(url: str, name: str, start: int, stop: int, mark: str | None = None) -> Answer:
     """Read bytes of a file, as many of them as there are.
 
     Args:
@@ -173,15 +175,15 @@ def read_place(url: str, name: str, start: int, stop: int, mark: str | None = No
         MissingFile, RemoteError: See `ask`.
     """
 
-    def read(client: Client) -> bytes:
-        content, found = client.get(name, start, stop, mark)
+    def read(client: Client) -> Answer:
+        answer = content, found = client.get(name, start, stop, mark)
         if found is not None:  # servers there are that pay no heed to what they are asked
             if mark not in (None, found.mark):
                 raise RemoteError(f"{url}/{name}: {_CHANGED}")
             if len(content) != (wanted := max(min(stop, found.size_bytes) - start, 0)):
                 raise OSError(errno.EIO, f"{len(content):,} of {wanted:,} bytes were sent")
         traffic().size_bytes += len(content)
-        return content
+        return answer
 
     return ask(url, read, name)
 
@@ -317,18 +319,21 @@ class _ObjectStore:
         make = HTTPStore.from_url if scheme.startswith("http") else from_url
         self._store = make(url, **options)
 
-    def files(self) -> Iterator[Found]:
+    def files(self, folder: str = "") -> Iterator[Found]:
         import obstore
 
-        for chunk in obstore.list(self._store):
+        for chunk in obstore.list(self._store, folder, chunk_size=_LISTED):
             yield from map(_found, chunk)
 
-    def folder(self) -> tuple[list[str], list[str]]:
+    def inside(self) -> tuple[list[str] | None, list[Found]]:
         import obstore
 
+        first: Sequence[Any] = next(iter(obstore.list(self._store, chunk_size=_LISTED)), [])
+        if len(first) < _LISTED:
+            return None, list(map(_found, first))
         found = obstore.list_with_delimiter(self._store)
         folders = [path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
-        return folders, [each["path"] for each in found["objects"]]
+        return folders or None, list(map(_found, found["objects"]))
 
     def head(self, name: str) -> Found:
         import obstore
@@ -391,21 +396,14 @@ class _FileSystem:
         self._root = self._root.rstrip("/")
         self._known: dict[str, Found] = {}
 
-    def files(self) -> Iterator[Found]:
+    def files(self, folder: str = "") -> Iterator[Found]:
         self._fs.invalidate_cache()
-        for path, info in self._fs.find(self._root, detail=True).items():
-            yield self._found(path, info)
+        for path, info in self._fs.find(f"{self._root}/{folder}", detail=True).items():
+            if info:  # nothing is told of a path that is a file itself
+                yield self._found(path, info)
 
-    def folder(self) -> tuple[list[str], list[str]]:
-        self._fs.invalidate_cache()
-        try:
-            entries = self._fs.ls(self._root, detail=True)
-        except FileNotFoundError:
-            return [], []
-        kinds: dict[str, list[str]] = {"directory": [], "file": []}
-        for entry in entries:
-            kinds[entry["type"]].append(entry["name"].rstrip("/").rpartition("/")[2])
-        return kinds["directory"], kinds["file"]
+    def inside(self) -> tuple[list[str] | None, list[Found]]:
+        return None, list(self.files())
 
     def head(self, name: str) -> Found:
         path = f"{self._root}/{name}"
