@@ -216,7 +216,7 @@ def ask(url: str, question: Callable[[Client], T], name: str = "") -> T:
             if pause_s is None or time.monotonic() > give_up:
                 tries = ", after several tries" if passing else ""
                 kind = AccessDenied if what == _DENIED else RemoteError
-                raise kind(f"{where}: {what}{tries}") from error
+                raise kind(f"{where}: {_of_scheme(url, what)}{tries}") from error
             time.sleep(pause_s)
 
 
@@ -225,8 +225,10 @@ _DENIED = (
     "access is denied, or nothing is there and the key may not list; give credentials by the "
     "environment, or, where the bucket is public, set AWS_SKIP_SIGNATURE=true (docs/remote.md)"
 )
+_NO_BUCKET = "there is no such bucket; look at its name, and at AWS_ENDPOINT_URL"
 _REMEDIES = {
-    "NoSuchBucket": "there is no such bucket; look at its name, and at AWS_ENDPOINT_URL",
+    "NoSuchBucket": _NO_BUCKET,
+    "ContainerNotFound": _NO_BUCKET.replace("bucket", "container"),
     "PermanentRedirect": "the bucket is in another region; set AWS_REGION to it",
     "AuthorizationHeaderMalformed": "the bucket is in another region; set AWS_REGION to it",
     "ExpiredToken": "the credentials have expired; renew them and go on with trainer.resume=auto",
@@ -260,6 +262,17 @@ def _line(said: object) -> str:
     if "error sending request" in text:
         return "the server does not answer; look at the network, and at AWS_ENDPOINT_URL if set"
     return " ".join(text.split()).strip(" -:")[:300]
+
+
+def _of_scheme(url: str, what: str) -> str:
+    """Name the variables of S3 in a message as they are called where the URL leads."""
+    scheme = url.partition(":")[0]
+    if scheme == "gs":
+        return what.replace("AWS_ENDPOINT_URL", "GOOGLE_BASE_URL").replace("AWS_", "GOOGLE_")
+    if scheme in _OBSTORE and scheme[0] == "a":
+        endpoint = "AZURE_STORAGE_ENDPOINT"
+        return what.replace("AWS_ENDPOINT_URL", endpoint).replace("AWS_", "AZURE_")
+    return what
 
 
 _was_used = False
@@ -302,6 +315,7 @@ class _ObjectStore:
     """The files below a URL of an object store or a web server."""
 
     def __init__(self, url: str, scheme: str) -> None:
+        from obstore.exceptions import BaseError
         from obstore.store import HTTPStore, from_url
 
         options: dict[str, Any] = {
@@ -317,7 +331,11 @@ class _ObjectStore:
         if scheme.startswith("s3") and (provider := _boto3_credentials()) is not None:
             options["credential_provider"] = provider
         make = HTTPStore.from_url if scheme.startswith("http") else from_url
-        self._store = make(url, **options)
+        try:
+            self._store = make(url, **options)
+        except BaseError as error:
+            remedy = "set what is lacking in the environment (docs/remote.md)"
+            raise RemoteError(f"{url}: {_line(error)}; {remedy}") from error
 
     def files(self, folder: str = "") -> Iterator[Found]:
         import obstore
@@ -349,7 +367,9 @@ class _ObjectStore:
         try:
             answer = obstore.get(self._store, name, options=options)
         except obstore.exceptions.GenericError as error:
-            if (status := _STATUS.search(str(error))) is not None and status[1] == "416":
+            status = _STATUS.search(str(error))
+            # Some servers answer what begins at the very end, and obstore says so.
+            if (status and status[1] == "416") or "but object was only" in str(error):
                 return Answer(b"", None)
             raise
         return Answer(bytes(answer.bytes()), _found(answer.meta))

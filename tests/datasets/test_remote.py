@@ -316,6 +316,15 @@ def test_a_server_that_is_not_there_is_one_line(monkeypatch, store):
     )
 
 
+def test_what_a_client_lacks_is_said_at_once_with_its_own_variables(monkeypatch):
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(RemoteError, match=r"^az://some/x: Account must be specified; set what"):
+        listings.look_at("az://some/x")
+    for scheme, prefix in (("s3", "AWS"), ("gs", "GOOGLE"), ("az", "AZURE")):
+        said = clients._of_scheme(f"{scheme}://some", clients._DENIED)
+        assert f"set {prefix}_SKIP_SIGNATURE=true" in said
+
+
 def test_the_library_is_named_where_it_is_lacking(store, monkeypatch):
     monkeypatch.setattr(clients.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(RemoteError, match=r"the extra remote\); run: pip install obstore"):
