@@ -258,7 +258,8 @@ def _explained(error: Exception) -> tuple[bool, str | None]:
 
 def _line(said: object) -> str:
     """Tell what a library said, without the address that it asked, which may be signed."""
-    text = _SIGNED.sub(r"\1", _NOISE.sub(" ", str(said)))
+    told = str(said).partition("\n\nDebug source")[0]
+    text = _SIGNED.sub(r"\1", _NOISE.sub(" ", told))
     if "error sending request" in text:
         return "the server does not answer; look at the network, and at AWS_ENDPOINT_URL if set"
     return " ".join(text.split()).strip(" -:")[:300]
