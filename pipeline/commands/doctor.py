@@ -89,7 +89,7 @@ def _print_machine(config: Mapping[str, Any]) -> None:
     if settings.workers > cores:
         print(f"note: loader.num_workers={settings.workers} on {cores} cores; {cores} would do")
     print(f"note: {_promise(settings)}")
-    parts: Mapping[str, Any] = sources_of(config) or {"": config}
+    parts = sources_of(config) or {"": dict(config)}
     for name, part in parts.items():
         if cost := _cost_of_epoch(part):
             print(f"{f'{name}: ' if name else ''}{cost}")
