@@ -128,6 +128,24 @@ def test_patterns_braces_and_single_files(store, photos, tmp_path):
         len(WebDatasetStorage([f"{url}/{names[0]}", f"{url}/*.tar"]))
 
 
+def test_what_fsspec_knows_is_read_as_files_are(store, photos, tmp_path):
+    packed = written("webdataset", photos, tmp_path)
+    for folder in (photos / "train", packed):
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            name = f"{folder.name}/{path.relative_to(folder).as_posix()}"
+            clients.ask("memory://data", lambda client, n=name, p=path: client.put(n, p))
+    here = ImageFolder(str(photos / "train"))
+    assert summary(read_all(ImageFolder("memory://data/train"))) == summary(read_all(here))
+    every = summary(read_all(WebDatasetStorage(str(packed))))
+    [shard] = packed.glob("*.tar")
+    for path in ("webdataset", "webdataset/*.tar", f"webdataset/{shard.name}"):
+        with listings.looking_once():
+            assert find_parts(f"memory://data/{path}") is None
+            assert summary(read_all(WebDatasetStorage(f"memory://data/{path}"))) == every
+    assert listings.list_files("memory://data/typo") == []
+    assert listings.find_file("memory://data/train") is None
+
+
 def test_a_web_server_gives_files_that_are_named(store, photos, tmp_path):
     store.put(written("zip", photos, tmp_path), "z")
     [name] = [key for key in store.files if key.endswith(".zip")]
