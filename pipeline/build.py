@@ -24,6 +24,7 @@ from penstock.core.contracts import (
     StreamDataset,
     capabilities_of,
 )
+from penstock.datasets.files.listings import looking_once
 from penstock.datasets.files.passwords import revealed
 from penstock.pipeline.config.discovery import load_all, module_of
 from penstock.pipeline.config.places import NOT_PIXELS, PLACES, TARGETS, said_of_source, sources_of
@@ -170,6 +171,7 @@ def build_nested(value: Any) -> Any:
     return revealed(value) if isinstance(value, str) else value
 
 
+@looking_once()
 def build_dataset(
     config: Config, split: Split, classes: Classes = MappingProxyType({})
 ) -> Dataset | StreamDataset:

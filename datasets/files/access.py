@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import io
 import itertools
 import math
@@ -85,6 +86,11 @@ def expand_braces(pattern: str) -> list[str]:
     if math.prod(map(len, choices)) > _MOST:
         raise ValueError(f"{pattern!r} stands for more than {_MOST:,} names; give fewer")
     return list(map("".join, itertools.product(*choices)))
+
+
+def is_pattern(path: str) -> bool:
+    """Whether a path holds wildcards, or braces that stand for something."""
+    return glob.has_magic(path) or expand_braces(path) != [path]
 
 
 def _choices(inner: str) -> list[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import glob
 import gzip
 import io
 import os
@@ -27,7 +26,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from penstock.core.user_errors import ExplainedError
-from penstock.datasets.files.access import expand_braces, is_url
+from penstock.datasets.files.access import is_pattern, is_url
 from penstock.datasets.files.reading_thread import still_wanted
 from penstock.datasets.files.remote import RemoteStream
 
@@ -84,12 +83,7 @@ def is_read_once(name: str) -> bool:
 
 def missing_path(path: str) -> bool:
     """Whether a path plainly names a file or folder, and that is not there."""
-    plain = (
-        is_file(path)
-        and not is_url(path)
-        and not glob.has_magic(path)
-        and expand_braces(path) == [path]
-    )
+    plain = is_file(path) and not is_url(path) and not is_pattern(path)
     return plain and not os.path.exists(os.path.expanduser(path))
 
 

@@ -39,6 +39,8 @@ _SIGNED = re.compile(r"(\w+://[^\s?]+)\?\S+")
 UNFINISHED = ".packing"
 """Lies in a folder that is still being written to."""
 _AT_ONCE = 64
+_LISTED = 1000
+"""Files that an answer to a listing holds."""
 # Together well below loader.timeout_s: what waits longer is taken for a record that hangs.
 _ANSWER_S = 15
 _CONNECT_S = 5
@@ -79,11 +81,11 @@ class Answer(NamedTuple):
 class Client(Protocol):
     """Files below one URL, by their names."""
 
-    def files(self) -> Iterator[Found]:
-        """All of them."""
+    def files(self, folder: str = "") -> Iterator[Found]:
+        """All of them, or those in a folder, at any depth."""
 
-    def folder(self) -> tuple[list[str], list[str]]:
-        """Names of the folders and of the files that lie in it."""
+    def inside(self) -> tuple[list[str] | None, list[Found]]:
+        """None and all files at any depth; of many, names of the folders and the files in it."""
 
     def head(self, name: str) -> Found:
         """One of them."""
@@ -159,7 +161,7 @@ def readers(pid: int) -> ThreadPool:
     return pool
 
 
-def read_place(url: str, name: str, start: int, stop: int, mark: str | None = None) -> bytes:
+def read_place(url: str, name: str, start: int, stop: int, mark: str | None = None) -> Answer:
     """Read bytes of a file, as many of them as there are.
 
     Args:
@@ -173,15 +175,15 @@ def read_place(url: str, name: str, start: int, stop: int, mark: str | None = No
         MissingFile, RemoteError: See `ask`.
     """
 
-    def read(client: Client) -> bytes:
-        content, found = client.get(name, start, stop, mark)
+    def read(client: Client) -> Answer:
+        answer = content, found = client.get(name, start, stop, mark)
         if found is not None:  # servers there are that pay no heed to what they are asked
             if mark not in (None, found.mark):
                 raise RemoteError(f"{url}/{name}: {_CHANGED}")
             if len(content) != (wanted := max(min(stop, found.size_bytes) - start, 0)):
                 raise OSError(errno.EIO, f"{len(content):,} of {wanted:,} bytes were sent")
         traffic().size_bytes += len(content)
-        return content
+        return answer
 
     return ask(url, read, name)
 
@@ -214,7 +216,7 @@ def ask(url: str, question: Callable[[Client], T], name: str = "") -> T:
             if pause_s is None or time.monotonic() > give_up:
                 tries = ", after several tries" if passing else ""
                 kind = AccessDenied if what == _DENIED else RemoteError
-                raise kind(f"{where}: {what}{tries}") from error
+                raise kind(f"{where}: {_of_scheme(url, what)}{tries}") from error
             time.sleep(pause_s)
 
 
@@ -223,8 +225,10 @@ _DENIED = (
     "access is denied, or nothing is there and the key may not list; give credentials by the "
     "environment, or, where the bucket is public, set AWS_SKIP_SIGNATURE=true (docs/remote.md)"
 )
+_NO_BUCKET = "there is no such bucket; look at its name, and at AWS_ENDPOINT_URL"
 _REMEDIES = {
-    "NoSuchBucket": "there is no such bucket; look at its name, and at AWS_ENDPOINT_URL",
+    "NoSuchBucket": _NO_BUCKET,
+    "ContainerNotFound": _NO_BUCKET.replace("bucket", "container"),
     "PermanentRedirect": "the bucket is in another region; set AWS_REGION to it",
     "AuthorizationHeaderMalformed": "the bucket is in another region; set AWS_REGION to it",
     "ExpiredToken": "the credentials have expired; renew them and go on with trainer.resume=auto",
@@ -254,10 +258,22 @@ def _explained(error: Exception) -> tuple[bool, str | None]:
 
 def _line(said: object) -> str:
     """Tell what a library said, without the address that it asked, which may be signed."""
-    text = _SIGNED.sub(r"\1", _NOISE.sub(" ", str(said)))
+    told = str(said).partition("\n\nDebug source")[0]
+    text = _SIGNED.sub(r"\1", _NOISE.sub(" ", told))
     if "error sending request" in text:
         return "the server does not answer; look at the network, and at AWS_ENDPOINT_URL if set"
     return " ".join(text.split()).strip(" -:")[:300]
+
+
+def _of_scheme(url: str, what: str) -> str:
+    """Name the variables of S3 in a message as they are called where the URL leads."""
+    scheme = url.partition(":")[0]
+    if scheme == "gs":
+        return what.replace("AWS_ENDPOINT_URL", "GOOGLE_BASE_URL").replace("AWS_", "GOOGLE_")
+    if scheme in _OBSTORE and scheme[0] == "a":
+        endpoint = "AZURE_STORAGE_ENDPOINT"
+        return what.replace("AWS_ENDPOINT_URL", endpoint).replace("AWS_", "AZURE_")
+    return what
 
 
 _was_used = False
@@ -300,6 +316,7 @@ class _ObjectStore:
     """The files below a URL of an object store or a web server."""
 
     def __init__(self, url: str, scheme: str) -> None:
+        from obstore.exceptions import BaseError
         from obstore.store import HTTPStore, from_url
 
         options: dict[str, Any] = {
@@ -315,20 +332,27 @@ class _ObjectStore:
         if scheme.startswith("s3") and (provider := _boto3_credentials()) is not None:
             options["credential_provider"] = provider
         make = HTTPStore.from_url if scheme.startswith("http") else from_url
-        self._store = make(url, **options)
+        try:
+            self._store = make(url, **options)
+        except BaseError as error:
+            remedy = "set what is lacking in the environment (docs/remote.md)"
+            raise RemoteError(f"{url}: {_line(error)}; {remedy}") from error
 
-    def files(self) -> Iterator[Found]:
+    def files(self, folder: str = "") -> Iterator[Found]:
         import obstore
 
-        for chunk in obstore.list(self._store):
+        for chunk in obstore.list(self._store, folder, chunk_size=_LISTED):
             yield from map(_found, chunk)
 
-    def folder(self) -> tuple[list[str], list[str]]:
+    def inside(self) -> tuple[list[str] | None, list[Found]]:
         import obstore
 
+        first: Sequence[Any] = next(iter(obstore.list(self._store, chunk_size=_LISTED)), [])
+        if len(first) < _LISTED:
+            return None, list(map(_found, first))
         found = obstore.list_with_delimiter(self._store)
         folders = [path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
-        return folders, [each["path"] for each in found["objects"]]
+        return folders or None, list(map(_found, found["objects"]))
 
     def head(self, name: str) -> Found:
         import obstore
@@ -344,7 +368,9 @@ class _ObjectStore:
         try:
             answer = obstore.get(self._store, name, options=options)
         except obstore.exceptions.GenericError as error:
-            if (status := _STATUS.search(str(error))) is not None and status[1] == "416":
+            status = _STATUS.search(str(error))
+            # Some servers answer what begins at the very end, and obstore says so.
+            if (status and status[1] == "416") or "but object was only" in str(error):
                 return Answer(b"", None)
             raise
         return Answer(bytes(answer.bytes()), _found(answer.meta))
@@ -391,21 +417,14 @@ class _FileSystem:
         self._root = self._root.rstrip("/")
         self._known: dict[str, Found] = {}
 
-    def files(self) -> Iterator[Found]:
+    def files(self, folder: str = "") -> Iterator[Found]:
         self._fs.invalidate_cache()
-        for path, info in self._fs.find(self._root, detail=True).items():
-            yield self._found(path, info)
+        for path, info in self._fs.find(f"{self._root}/{folder}", detail=True).items():
+            if info:  # nothing is told of a path that is a file itself
+                yield self._found(path, info)
 
-    def folder(self) -> tuple[list[str], list[str]]:
-        self._fs.invalidate_cache()
-        try:
-            entries = self._fs.ls(self._root, detail=True)
-        except FileNotFoundError:
-            return [], []
-        kinds: dict[str, list[str]] = {"directory": [], "file": []}
-        for entry in entries:
-            kinds[entry["type"]].append(entry["name"].rstrip("/").rpartition("/")[2])
-        return kinds["directory"], kinds["file"]
+    def inside(self) -> tuple[list[str] | None, list[Found]]:
+        return None, list(self.files())
 
     def head(self, name: str) -> Found:
         path = f"{self._root}/{name}"

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from penstock.datasets.files.access import SharedFile, expand_braces, is_url
 from penstock.datasets.files.clients import Found
-from penstock.datasets.files.remote import RemoteFile, find_named
+from penstock.datasets.files.listings import find_named
+from penstock.datasets.files.remote import RemoteFile
 
 log = logging.getLogger(__name__)
 
@@ -188,8 +189,8 @@ def find_data_files(path: str | Sequence[str], *, endings: Sequence[str], where:
     """
     patterns = [path] if isinstance(path, str) else path
     if any(map(is_url, patterns)):
-        named = [url for pattern in patterns for url in expand_braces(pattern)]
-        root, files = find_named(named, endings=endings, where=where)
+        named = (url for pattern in patterns for url in expand_braces(pattern))
+        root, files = find_named(tuple(named), endings=endings, where=where)
         return DataFiles(root, tuple(files), tuple(files.values()))
     found: dict[str, None] = {}
     roots = []

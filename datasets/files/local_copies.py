@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from pathlib import Path, PurePosixPath
 
 from penstock.core.files import locked, machine_folder
 from penstock.core.machine_cache import computed_once, signature_of
-from penstock.datasets.files.access import absolute_path, expand_braces
+from penstock.datasets.files.access import absolute_path, expand_braces, is_pattern
 from penstock.datasets.files.clients import Found, side_by_side
-from penstock.datasets.files.remote import RemoteFile, find_file, find_named, list_files
+from penstock.datasets.files.listings import find_file, find_named, list_files
+from penstock.datasets.files.remote import RemoteFile
 
 _AT_ONCE_BYTES = 64 << 20
 _SMALL_BYTES = 4 << 20
@@ -35,17 +35,16 @@ def local_copy(url: str, *, hidden: bool = False) -> str:
         RemoteError: It cannot be read.
     """
     url = absolute_path(url)
-    names = expand_braces(url)
-    if len(names) == 1 and not glob.has_magic(url) and (found := find_file(url)) is not None:
-        return str(_copied(url, found))
-    root, files = find_named(names, endings=("",), where="copy")
+    if not is_pattern(url) and (found := find_file(url)) is not None:
+        return str(copy_file(url, found))
+    root, files = find_named(tuple(expand_braces(url)), endings=("",), where="copy")
     if hidden:
         root, files = url, {name: (size, mark) for name, size, mark in list_files(url)}
     folders = {str(folder) for name in files for folder in PurePosixPath(name).parents}
     wanted = [Found(n, *mark) for n, mark in files.items() if n and n not in folders]
 
     def copy(found: Found) -> tuple[str, Path]:
-        return found.name, _copied(f"{root}/{found.name}", found)
+        return found.name, copy_file(f"{root}/{found.name}", found)
 
     small = [found for found in wanted if found.size_bytes <= _SMALL_BYTES]
     copies = dict(side_by_side(copy, small))
@@ -63,7 +62,8 @@ def local_copy(url: str, *, hidden: bool = False) -> str:
     return str(folder)
 
 
-def _copied(url: str, found: Found) -> Path:
+def copy_file(url: str, found: Found) -> Path:
+    """Copy a file, as it was found, to this machine's cache; see `local_copy`."""
     file = RemoteFile(url, mark=found.mark)
 
     def download(path: Path) -> None:

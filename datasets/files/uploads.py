@@ -24,7 +24,7 @@ def refuse_taken(url: str, sign: str) -> None:
     if there is None:
         return
     try:
-        begun = read_place(url, UNFINISHED, 0, 1 << 10)
+        begun = read_place(url, UNFINISHED, 0, 1 << 10).content
     except MissingFile:
         raise ValueError(
             f"{url} holds {there.name} already; name a place where nothing is, or remove that"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -18,6 +20,22 @@ from penstock.core.stage_times import CountedRecords
 from penstock.datasets.files.access import is_url
 from penstock.datasets.files.clients import side_by_side, traffic
 from penstock.datasets.records.index import Index, IndexContent, cached_index, write_index
+
+_may_scan: ContextVar[bool] = ContextVar("_may_scan", default=True)
+
+
+class NoIndexYet(ValueError):
+    """Data has no index in the machine's cache, and is not to be looked through now."""
+
+
+@contextmanager
+def without_scans() -> Iterator[None]:
+    """Raise `NoIndexYet` in the block where data would have to be looked through."""
+    token = _may_scan.set(False)
+    try:
+        yield
+    finally:
+        _may_scan.reset(token)
 
 
 class IndexedStorage(ABC):
@@ -132,6 +150,8 @@ class IndexedStorage(ABC):
             mark = json.loads(json.dumps(self.mark()))
 
             def build(path: Path) -> None:
+                if not _may_scan.get():
+                    raise NoIndexYet(f"{self}: there is no index yet")
                 content = self.scan()
                 content["metadata"] = {**content.get("metadata", {}), "mark": mark}
                 write_index(path, **content)

@@ -14,10 +14,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.datasets.files.access import MissingFile, is_url
+from penstock.datasets.files.access import is_url
 from penstock.datasets.files.clients import AccessDenied
-from penstock.datasets.files.local_copies import local_copy
-from penstock.datasets.files.remote import read_url
+from penstock.datasets.files.listings import find_file
+from penstock.datasets.files.local_copies import copy_file, local_copy
 from penstock.datasets.records.index import IndexContent
 
 log = logging.getLogger(__name__)
@@ -310,11 +310,14 @@ def read_class_names(folder: str, *, where: str) -> tuple[str, ...] | None:
         ValueError: It cannot be read.
     """
     try:
+        path = Path(folder, CLASSES_NAME)
         if is_url(folder):
-            text = read_url(f"{folder}/{CLASSES_NAME}").decode()
-        else:
-            text = Path(folder, CLASSES_NAME).read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError, MissingFile):
+            url = f"{folder}/{CLASSES_NAME}"
+            if (found := find_file(url)) is None:
+                return None
+            path = copy_file(url, found)
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except AccessDenied:
         _tell_denied(f"{folder}/{CLASSES_NAME}")

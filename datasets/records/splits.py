@@ -26,10 +26,10 @@ from penstock.core.contracts import (
     UrlReader,
 )
 from penstock.core.sample import MAX_RECORD_BYTES
-from penstock.datasets.files.access import absolute_path, is_url
+from penstock.datasets.files.access import absolute_path, is_pattern, is_url
 from penstock.datasets.files.clients import AccessDenied
+from penstock.datasets.files.listings import look_at
 from penstock.datasets.files.local_copies import local_copy
-from penstock.datasets.files.remote import list_folder
 from penstock.datasets.records.annotated_storage import AnnotatedStorage
 from penstock.datasets.records.index import Index, cached_selection
 from penstock.datasets.records.subset import Subset
@@ -78,11 +78,10 @@ class Folder:
         """Look into one; a web server shows nothing of its folders."""
         if is_url(path):
             path = absolute_path(path)
-            inside: tuple[list[str], list[str]] = [], []
-            if not path.startswith("http"):
-                with contextlib.suppress(AccessDenied):  # it is a file that may be read, or says so
-                    inside = list_folder(path)
-            return cls(path, *inside)
+            with contextlib.suppress(AccessDenied):  # whoever reads it says so
+                look = look_at(path)
+                return cls(path, [*look.folders], [file.name for file in look.files])
+            return cls(path, [], [])
         with os.scandir(path) as found:
             entries = sorted(found, key=lambda entry: entry.name)
         folders = [entry.name for entry in entries if entry.is_dir()]
@@ -230,7 +229,9 @@ def find_parts(path: Any) -> dict[str, str] | None:
     Raises:
         ValueError: There is a ``train`` alone, or two parts for one split.
     """
-    if not isinstance(path, str | os.PathLike) or not (is_url(path) or os.path.isdir(path)):
+    if not isinstance(path, str | os.PathLike):
+        return None
+    if is_pattern(str(path)) if is_url(path) else not os.path.isdir(path):
         return None
     folder = Folder.at(str(path))
     for found in (_hub_parts(folder), *_alike(folder.folders), *_sub_files(folder)):

@@ -24,7 +24,7 @@ from penstock.datasets.files.data_files import (
     scan_files,
     scan_listing,
 )
-from penstock.datasets.files.remote import list_files
+from penstock.datasets.files.listings import list_files
 from penstock.datasets.records.index import Index, IndexContent, is_unchanged
 from penstock.datasets.records.indexed_storage import IndexedStorage
 from penstock.datasets.records.labels import (
@@ -69,7 +69,7 @@ class ImageFolder(IndexedStorage):
 
     name = "image_folder"
     reads_urls = True
-    _files: list[Found] | None = None
+    _files: Sequence[Found] | None = None
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class ImageFolder(IndexedStorage):
             return found
         return self.labels.add_to(found, self.classes, where=str(self))
 
-    def _listed(self) -> list[Found]:
+    def _listed(self) -> Sequence[Found]:
         if self._files is None:
             self._files = list_files(self.path)
         return self._files

@@ -25,6 +25,8 @@ _PACKAGES = (
     "torch", "numpy", "hydra-core", "albumentations", "opencv-python-headless", "simplejpeg",
     "pillow", "lmdb", "pyarrow",
 )  # fmt: skip
+_READ_BATCHES, _READ_BYTES = 4, 64_000_000
+"""What is read at most, but for a batch, to tell what an epoch asks for."""
 _OURS = ("auto", "inline", "processes", "threads", "torch")
 _INLINE: dict[str, Any] = {"engine": "inline", "num_workers": 0}
 
@@ -66,6 +68,7 @@ def run(config: dict[str, Any]) -> int:
 def _print_machine(config: Mapping[str, Any]) -> None:
     from penstock.core.cores import usable_cores
     from penstock.pipeline.build import build_settings
+    from penstock.pipeline.config.places import sources_of
 
     cores = usable_cores()
     settings: LoaderSettings = build_settings(config["loader"])
@@ -84,6 +87,72 @@ def _print_machine(config: Mapping[str, Any]) -> None:
     if settings.workers > cores:
         print(f"note: loader.num_workers={settings.workers} on {cores} cores; {cores} would do")
     print(f"note: {_promise(settings)}")
+    parts = sources_of(config) or {"": dict(config)}
+    for name, part in parts.items():
+        if cost := _cost_of_epoch(part):
+            print(f"{f'{name}: ' if name else ''}{cost}")
+
+
+def _cost_of_epoch(config: Mapping[str, Any]) -> str | None:
+    """Tell the requests of an epoch by reading some of its batches; None: of a disk, a stream."""
+    from penstock.core.contracts import DecoderCapabilities, capabilities_of
+    from penstock.core.stage_times import CountedRecords
+    from penstock.datasets.caches.cached_storage import CachedStorage
+    from penstock.datasets.files.access import is_url
+    from penstock.datasets.files.data_files import find_data_files
+    from penstock.datasets.map_dataset import MapDataset
+    from penstock.datasets.records.indexed_storage import NoIndexYet, without_scans
+    from penstock.pipeline.build import build, build_dataset, build_loader, build_sampler
+    from penstock.pipeline.loader.plan import indexed_tasks
+
+    node = config["dataset"]
+    path: Any = (node.get("storage") or {}).get("path")
+    paths = path if isinstance(path, list | tuple) else [path]
+    if node["_target_"] != "dataset/map" or not any(map(is_url, paths)):
+        return None
+    if capabilities_of(build(node["decode"]), DecoderCapabilities).fitted is not None:
+        return None  # a table, whose columns are read by another way
+    plain = {**config, "dataset": {**node, "cache": {"_target_": "cache/none"}}}
+    try:
+        with without_scans():
+            dataset: Any = build_dataset(config, "train")
+            loader = build_loader(plain, "train")
+    except NoIndexYet as error:
+        there = find_data_files(path, endings=("",), where="doctor").marks
+        size_mb = sum(size_bytes for size_bytes, _ in there) / 1e6
+        return (
+            f"{error}, of {len(there):,} files with {size_mb:,.1f} MB; the first run makes it, and "
+            f"then doctor tells what an epoch asks for"
+        )
+    assert isinstance(loader.dataset, MapDataset) and loader.plan is not None
+    sampler = build_sampler(plain, loader.dataset)
+    requests = size_bytes = batches = 0
+    for number in range(0, len(loader), max(1, len(loader) // _READ_BATCHES)):
+        task = next(indexed_tasks(loader.plan, sampler, len(loader.dataset), None, epoch=0,
+                                  start=number, quarantine=frozenset()))  # fmt: skip
+        records = loader.dataset.read(task.indices, task.positions, 0)
+        batches += 1
+        if isinstance(records, CountedRecords):
+            requests, size_bytes = requests + records.requests, size_bytes + records.fetched_bytes
+        if batches == _READ_BATCHES or size_bytes > _READ_BYTES:
+            break
+    loader.close()
+    if not requests:
+        return None
+    share = len(loader) / batches
+    all_bytes = share * size_bytes
+    said = f"an epoch of {loader.dataset.storage} takes about {_asked(share * requests, all_bytes)}"
+    if not isinstance(dataset.storage, CachedStorage):
+        return f"{said}, and each later one too: nothing is kept"
+    kept = min(dataset.storage.store.room_bytes / all_bytes, 1.0)
+    if kept == 1.0:
+        return f"{said}; later ones none: the cache has room for all of it"
+    later = _asked((1 - kept) * share * requests, (1 - kept) * all_bytes)
+    return f"{said}; later ones about {later}: the cache has room for {kept:.0%} of it"
+
+
+def _asked(requests: float, size_bytes: float) -> str:
+    return f"{round(requests):,} requests for {size_bytes / 1e6:,.1f} MB"
 
 
 def _promise(loader: LoaderSettings) -> str:

@@ -15,6 +15,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from penstock.core.contracts import SourceCapabilities, Task, capabilities_of
+from penstock.datasets.files.listings import looking_once
 from penstock.datasets.streams.dataset import LaneStreamDataset
 from penstock.pipeline.build import build_device_transforms, build_loader
 from penstock.pipeline.config.combinations import task_field
@@ -76,6 +77,7 @@ class Parts:
         return float(self.optimizer.param_groups[0]["lr"])
 
 
+@looking_once()
 def build_parts(
     config: Mapping[str, Any],
     settings: TrainerSettings,

@@ -6,13 +6,14 @@ import json
 import os
 import re
 from pathlib import Path
+from urllib.parse import parse_qs
 
 import numpy as np
 import pytest
 
 from penstock import build_loader, compose
 from penstock.core.sample import BadRecord
-from penstock.datasets.files import clients, remote
+from penstock.datasets.files import clients, listings, remote
 from penstock.datasets.files.clients import RemoteError
 from penstock.datasets.records.splits import StorageRecipe, find_parts, open_split
 from penstock.datasets.storages.csv import CsvStorage
@@ -127,6 +128,24 @@ def test_patterns_braces_and_single_files(store, photos, tmp_path):
         len(WebDatasetStorage([f"{url}/{names[0]}", f"{url}/*.tar"]))
 
 
+def test_what_fsspec_knows_is_read_as_files_are(store, photos, tmp_path):
+    packed = written("webdataset", photos, tmp_path)
+    for folder in (photos / "train", packed):
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            name = f"{folder.name}/{path.relative_to(folder).as_posix()}"
+            clients.ask("memory://data", lambda client, n=name, p=path: client.put(n, p))
+    here = ImageFolder(str(photos / "train"))
+    assert summary(read_all(ImageFolder("memory://data/train"))) == summary(read_all(here))
+    every = summary(read_all(WebDatasetStorage(str(packed))))
+    [shard] = packed.glob("*.tar")
+    for path in ("webdataset", "webdataset/*.tar", f"webdataset/{shard.name}"):
+        with listings.looking_once():
+            assert find_parts(f"memory://data/{path}") is None
+            assert summary(read_all(WebDatasetStorage(f"memory://data/{path}"))) == every
+    assert listings.list_files("memory://data/typo") == []
+    assert listings.find_file("memory://data/train") is None
+
+
 def test_a_web_server_gives_files_that_are_named(store, photos, tmp_path):
     store.put(written("zip", photos, tmp_path), "z")
     [name] = [key for key in store.files if key.endswith(".zip")]
@@ -165,6 +184,64 @@ def digests(given):
 
 
 SMALL = ["augment=light", "augment.image_size=20", "loader.batch_size=4"]
+
+
+LATER_RUNS = {  # what is asked for before the first records, each line a round trip
+    ("webdataset", "w"): [{"HEAD w", "LIST w/"}],
+    ("webdataset", "w/shard-{000000..000003}.tar"): [
+        {f"HEAD w/shard-00000{n}.tar" for n in range(4)}, {"HEAD w/classes.txt"},
+    ],
+    ("webdataset", "w/*.tar"): [{"HEAD w", "LIST w/"}],
+    ("webdataset", "w/shard-000001.tar"): [
+        {"HEAD w/shard-000001.tar", "LIST w/shard-000001.tar/"}, {"HEAD w/classes.txt"},
+    ],
+    ("zip", "parts"): [{"HEAD parts", "LIST parts/"}, {"GET parts/train/part-00000-of-00001.zip"}],
+    ("image_folder", "photos"): [{"HEAD photos", "LIST photos/"}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("form", "path"), LATER_RUNS)
+def test_a_later_run_has_its_first_batch_in_three_round_trips(form, path, store, photos, tmp_path):
+    source = ImageFolder(str(photos / "train"))
+    write_storage(WebDatasetWriter(shard_records=4), tmp_path / "w", source)
+    for part in ("train", "val"):
+        write_storage(ZipWriter(), tmp_path / "parts" / part, ImageFolder(str(photos / part)))
+    for folder in (photos, tmp_path / "w", tmp_path / "parts"):
+        store.put(folder, folder.name if folder != photos else "photos")
+    given = [
+        *SMALL,
+        "loader=inline",
+        f"dataset={form}",
+        f"dataset.storage.path=s3://{BUCKET}/{path}",
+    ]
+    with build_loader(compose(given), "train") as loader:
+        expected = batch_digest(next(iter(loader)))
+    store.requests.clear()
+    with build_loader(compose([*given, "dataset/cache=none"]), "train") as loader:
+        before = [*store.requests]
+        assert batch_digest(next(iter(loader))) == expected
+    asked = [
+        f"LIST {parse_qs(what)['prefix'][0]}" if "list-type" in what else f"{method} {what}"
+        for method, what in (before if form != "zip" else store.requests)
+    ]
+    rounds = LATER_RUNS[form, path]
+    for number, together in enumerate(rounds):
+        start = sum(map(len, rounds[:number]))
+        assert set(asked[start : start + len(together)]) == together
+    assert len(rounds) < 3 and (form == "zip" or len(asked) == sum(map(len, rounds)))
+
+
+@pytest.mark.parametrize("most_folders", [3, 2])
+def test_a_long_listing_is_that_of_all_folders(most_folders, store, monkeypatch):
+    monkeypatch.setattr(listings, "_MOST_FOLDERS", most_folders)
+    names = [f"{folder}{n:04d}.jpg" for folder in ("", "a/", "b/c/", "d/") for n in range(300)]
+    store.files |= dict.fromkeys((f"long/{name}" for name in names), b"x")
+    with listings.looking_once():
+        found = listings.list_files(f"s3://{BUCKET}/long")
+        asked = len(store.requests)
+        assert listings.list_files(f"s3://{BUCKET}/long") is found
+    assert [each.name for each in found] == sorted(names) and len(store.requests) == asked
+    assert any("prefix=long%2Fb%2F" in what for _, what in store.requests) == (most_folders == 3)
 
 
 @pytest.mark.parametrize("engine", ["inline", "threads", "processes"])
@@ -257,6 +334,15 @@ def test_a_server_that_is_not_there_is_one_line(monkeypatch, store):
     )
 
 
+def test_what_a_client_lacks_is_said_at_once_with_its_own_variables(monkeypatch):
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(RemoteError, match=r"^az://some/x: Account must be specified; set what"):
+        listings.look_at("az://some/x")
+    for scheme, prefix in (("s3", "AWS"), ("gs", "GOOGLE"), ("az", "AZURE")):
+        said = clients._of_scheme(f"{scheme}://some", clients._DENIED)
+        assert f"set {prefix}_SKIP_SIGNATURE=true" in said
+
+
 def test_the_library_is_named_where_it_is_lacking(store, monkeypatch):
     monkeypatch.setattr(clients.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(RemoteError, match=r"the extra remote\); run: pip install obstore"):
@@ -322,7 +408,7 @@ def test_a_server_that_stalls_is_given_up_before_its_reader_counts_as_hanging(st
 def test_places_that_have_nothing_in_common_are_refused(store):
     store.files |= {"a/x.tar": b"", "b/y.tar": b""}
     with pytest.raises(ValueError, match=r"lie in different places; .*dataset=mix"):
-        remote.find_named(
+        listings.find_named(
             [f"s3://{BUCKET}/a/x.tar", f"{store.url}/{BUCKET}/b/y.tar"], endings=(), where="t"
         )
 
@@ -377,7 +463,7 @@ def test_copies_of_patterns_and_of_folders_with_marks_of_their_own(store, tmp_pa
 def test_names_with_odd_characters(store):
     names = ["a b", "ü", "x#1", "p%20q", "q?r", "plus+", "e&e", "back\\s"]
     store.files |= {f"odd/{name}.jpg": name.encode() for name in names}
-    listed = remote.list_files(f"s3://{BUCKET}/odd")
+    listed = listings.list_files(f"s3://{BUCKET}/odd")
     assert {each.name for each in listed} == {f"{name}.jpg" for name in names}
     for name in names:
         url = f"s3://{BUCKET}/odd/{name}.jpg"
