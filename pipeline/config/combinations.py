@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.core import registry
+from penstock.datasets.files.access import is_object_store, is_url
 from penstock.datasets.mix import with_keys_of_source
 from penstock.pipeline.config.errors import Problem
 from penstock.pipeline.config.places import MIX, sources_of
@@ -88,11 +89,31 @@ def missing_data(config: dict[str, Any]) -> Iterator[Problem]:
                 )
 
 
-def empty_paths(config: dict[str, Any]) -> Iterator[Problem]:
-    """Refuse folders of an empty name, which would be the working directory."""
+_WRITTEN = {
+    "data_dir": "data",
+    "predict.output": "predictions.parquet",
+    "evaluate.output": "evaluation.json",
+    "preview.path": "preview.png",
+    "bench.plot": "bench.png",
+}
+"""What is written on this machine alone, and what may be typed."""
+
+
+def written_folders(config: dict[str, Any]) -> Iterator[Problem]:
+    """Refuse folders of an empty name, which would be the working directory, and other servers."""
     for key in ("data_dir", "outputs"):
         if config[key] == "":
             yield _nothing(key)
+    for key, here in _WRITTEN.items():
+        head, _, name = key.partition(".")
+        value = (config.get(head) or {}).get(name) if name else config[head]
+        if is_url(value):
+            yield Problem(
+                key, f"{value!r} given, accepts a path of this machine; type {key}={here}"
+            )
+    if is_url(outputs := config["outputs"]) and not is_object_store(outputs):
+        what = f"{outputs!r} given, accepts a folder, or the s3://, gs:// or az:// of a store"
+        yield Problem("outputs", f"{what}; type outputs=outputs")
     if config["trainer"].get("resume") == "":
         yield _nothing("trainer.resume", instead="trainer.resume=null to start anew")
 
@@ -381,7 +402,7 @@ RULES: dict[Rule, tuple[str, ...]] = {
         "dataset", "dataset.storage", "dataset.storage.path", "dataset.val_path",
         "dataset.test_path",
     ),
-    empty_paths: ("data_dir", "outputs", "trainer.resume"),
+    written_folders: ("data_dir", "outputs", "trainer.resume"),
     torch_dataset: ("dataset", "dataset.target", "sampler"),
     stream: ("dataset", "dataset.source", "dataset.source.path", "sampler", "trainer.max_epochs"),
     schedule: (

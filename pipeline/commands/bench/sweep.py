@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock.datasets.files.access import is_url
 from penstock.pipeline.build import build_settings
 from penstock.pipeline.commands.bench.report import (
     FAILURES,
@@ -80,7 +81,8 @@ def measure_sweep(points: Points) -> int:
     """
     config = points.points[0].config
     settings: BenchSettings = build_settings(config["bench"])
-    path = plot_path(settings, Path(config["outputs"]))
+    outputs = "outputs" if is_url(config["outputs"]) else config["outputs"]
+    path = plot_path(settings, Path(outputs))
     if settings.trace is not None:
         raise ValueError("bench.trace: a sweep writes no trace; give one value to every key")
     count = len(points.points)
