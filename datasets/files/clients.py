@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -41,6 +41,9 @@ UNFINISHED = ".packing"
 _AT_ONCE = 64
 # Together well below loader.timeout_s: what waits longer is taken for a record that hangs.
 _ANSWER_S = 15
+# A part is answered when all of it has come, which over a slow line takes its time.
+_PART_S = 60
+_PARTS_AT_ONCE = 4
 _CONNECT_S = 5
 _RETRY_S = 20
 _GIVE_UP_S = 45
@@ -321,6 +324,8 @@ class _ObjectStore:
             options["credential_provider"] = provider
         make = HTTPStore.from_url if scheme.startswith("http") else from_url
         self._store = make(url, **options)
+        options["client_options"]["read_timeout"] = timedelta(seconds=_PART_S)
+        self._writing = cache(partial(make, url, **options))
 
     def files(self) -> Iterator[Found]:
         import obstore
@@ -357,8 +362,9 @@ class _ObjectStore:
     def put(self, name: str, content: Path | bytes, *, new: bool = False) -> None:
         import obstore
 
+        mode: Any = "create" if new else "overwrite"
         try:
-            obstore.put(self._store, name, content, mode="create" if new else "overwrite")
+            obstore.put(self._writing(), name, content, mode=mode, max_concurrency=_PARTS_AT_ONCE)
         except obstore.exceptions.AlreadyExistsError as error:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name) from error
 

@@ -34,8 +34,8 @@ from penstock.pipeline.training.output import Interrupt, logged_to, spoken_lines
 from penstock.pipeline.training.parts import Parts, build_parts, check_monitor
 from penstock.pipeline.training.recorder import Recorder
 from penstock.pipeline.training.report import make_progress, report_end, report_start
+from penstock.pipeline.training.run_copy import SUMMARY
 from penstock.pipeline.training.run_folder import (
-    SUMMARY,
     RunFolder,
     keep_classes,
     keep_table,

@@ -10,7 +10,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -27,8 +27,8 @@ _log = logging.getLogger(__name__)
 
 MARK = ".running"
 """Lies at the URL while a process trains there: whose run it is, and when that was last said."""
-CHECKPOINTS = "checkpoints/"
-_LAST, _BEST = f"{CHECKPOINTS}last.pt", f"{CHECKPOINTS}best.pt"
+SUMMARY = "summary.json"
+_LAST, _BEST = "checkpoints/last.pt", "checkpoints/best.pt"
 _LOOK_S = 1.0
 _AGAIN_S = 10.0
 _FIGURES_S = 30.0
@@ -158,29 +158,30 @@ class RunCopy:
             }
             if not (everything or held or time.monotonic() > self._figures_s):
                 return
-            for name in self._names():
-                with suppress(FileNotFoundError):
-                    if (state := self._state(name)) != self._known.get(name):
-                        self._put(name, (self.folder / name).read_bytes())
-                        self._known[name] = state
-            for name in [name for name in self._known if not (self.folder / name).exists()]:
-                if not name.startswith(CHECKPOINTS):
-                    ask(self.url, partial(_delete, name=name), name)
-                    del self._known[name]
+            self._put_changed(self._names())
             for name, link in reversed(held.items()):
                 self._put(name, link)
                 self._known[name] = _state_of(link)
+        # Whoever reads that a run is finished finds its last checkpoint there.
+        self._put_changed([SUMMARY])
+        if SUMMARY in self._known and not (self.folder / SUMMARY).exists():  # it goes on
+            ask(self.url, partial(_delete, name=SUMMARY), SUMMARY)
+            del self._known[SUMMARY]
         self._figures_s = time.monotonic() + _FIGURES_S
 
     def _names(self) -> list[str]:
-        """List what is to be copied beside the checkpoints."""
+        """List what is to be copied before the checkpoints."""
         files = [path for path in sorted(self.folder.rglob("*")) if path.is_file()]
         names = [path.relative_to(self.folder).as_posix() for path in files]
-        return [
-            name
-            for name in names
-            if not name.startswith(CHECKPOINTS) and "/." not in f"/{name}" and name[-4:] != ".tmp"
-        ]
+        names = [name for name in names if "/." not in f"/{name}" and not name.endswith(".tmp")]
+        return [name for name in names if not name.startswith("checkpoints/") and name != SUMMARY]
+
+    def _put_changed(self, names: Sequence[str]) -> None:
+        for name in names:
+            with suppress(FileNotFoundError):
+                if (state := self._state(name)) != self._known.get(name):
+                    self._put(name, (self.folder / name).read_bytes())
+                    self._known[name] = state
 
     def _state(self, name: str) -> _State:
         return _state_of(self.folder / name)
@@ -265,7 +266,7 @@ def claim_again(url: str, *, is_free: Callable[[Path], bool]) -> RunCopy | None:
     owner = secrets.token_hex(8)
     folder = _folder_of(url, owner)
     folder.mkdir(parents=True)
-    wanted = [name for name in files if name != MARK and not name.startswith(CHECKPOINTS)]
+    wanted = [name for name in files if name != MARK and not name.startswith("checkpoints/")]
     fetch_files(url, [name for name in wanted if ".." not in name.split("/")], folder)
     ask(url, partial(_put_mark, owner=owner), MARK)
     known = {name: _state_of(folder / name) for name in wanted if (folder / name).exists()}

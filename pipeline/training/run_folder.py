@@ -26,12 +26,11 @@ from penstock.pipeline.build import settle
 from penstock.pipeline.config.job import SAVED, fetched_run, newest_first, run_behind
 from penstock.pipeline.config.places import AROUND, EXECUTION, LENGTH, MIX
 from penstock.pipeline.loader.state import differing
-from penstock.pipeline.training.run_copy import MARK, RunCopy, claim_again, claim_new
+from penstock.pipeline.training.run_copy import MARK, SUMMARY, RunCopy, claim_again, claim_new
 
 _log = logging.getLogger(__name__)
 
 CLASSES, TABLE, SOURCE = "classes.json", "table.json", "source.yaml"
-SUMMARY = "summary.json"
 _TELLING = (SAVED, SUMMARY, "metrics.csv", MARK)
 """What tells of a run that is only looked at."""
 

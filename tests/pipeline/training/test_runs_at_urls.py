@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import time
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from penstock.pipeline.training import job, run_copy
 from penstock.pipeline.training.run_folder import Outputs
 from tests.object_store import BUCKET, object_store
 from tests.pipeline.training.tiny_job import config_of
-from tests.pipeline.training.tiny_runs import assert_equal_weights, start, weights
+from tests.pipeline.training.tiny_runs import assert_equal_weights, start, the_folder, weights
 
 URL = f"s3://{BUCKET}/runs"
 MARK = ".running"
@@ -133,7 +134,7 @@ def test_a_store_that_stays_away_ends_the_run_in_a_line_and_nothing_is_lost(
     assert_equal_weights(weights(Path(folder)), weights(straight))
     assert "secret-of-the-user" not in str(error.value)
     store.fault = lambda method, key: None
-    job.train(at_url({"resume": f"s3://{BUCKET}/{run}"}))
+    job.train(at_url({"resume": "auto"}))
     assert runs_of(store) == [run] and not [*cache.glob("penstock/runs/*")]
     assert_equal_weights(saved(store, run)["model"], weights(straight))
 
@@ -248,3 +249,32 @@ def test_a_checkpoint_of_a_web_server_goes_on_in_a_new_run(store, cache, tmp_pat
     results = job.train(config_of(tmp_path / "there", {"max_epochs": 3, "resume": url}))
     assert Path(results["run_dir"]).is_relative_to(tmp_path / "there") and results["epoch"] == 3
     assert store.files == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_a_signal_saves_is_copied_before_the_end(store, cache, tmp_path, ranks):
+    trainer = {"max_epochs": 2, "resume": "auto", "checkpoint_every": None}
+    process = start(config_of(tmp_path, trainer), ranks=ranks)
+    assert process.wait(timeout=120) == 0
+    straight = the_folder(tmp_path)
+    slow = at_url(trainer, sleep_s=0.1)
+    process = start(slow, ranks=ranks, environment=os.environ, start_new_session=True)
+    while not any(key.endswith("metrics.csv") for key in store.files):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    if ranks == 1:
+        process.send_signal(signal.SIGTERM)
+    else:  # as a terminal does: to everyone, torchrun included
+        os.killpg(process.pid, signal.SIGINT)
+    output, errors = process.communicate(timeout=120)
+    assert ranks > 1 or process.returncode == 143, errors
+    [run] = runs_of(store)
+    assert f"stopped at step {saved(store, run)['state']['step']}; go on with" in output
+    assert MARK not in files_of(store, run) and not [*cache.glob("penstock/runs/*")]
+    shutil.rmtree(cache)
+    process = start(slow, ranks=ranks, environment=os.environ)
+    assert process.wait(timeout=120) == 0, process.communicate()
+    assert runs_of(store) == [run]
+    assert_equal_weights(saved(store, run)["model"], weights(straight))
+    assert files_of(store, run)["metrics.csv"] == (straight / "metrics.csv").read_bytes()
