@@ -33,6 +33,10 @@ _PIECE_BYTES = 8 << 20
 _TICK_S = 0.2
 
 
+class NothingThere(ValueError):
+    """What is named is neither a file nor a folder behind a URL."""
+
+
 def list_files(url: str) -> list[Found]:
     """List all files below a URL, by their names.
 
@@ -90,14 +94,14 @@ def find_named(
         The URL above all of them, and size and mark by the name below it, sorted.
 
     Raises:
-        ValueError: Something is not there, or is named twice.
+        ValueError: Something is not there (`NothingThere`), or is named twice.
         RemoteError: It cannot be looked for.
     """
     found: dict[str, tuple[int, str]] = {}
     for url, files in zip(urls, side_by_side(partial(_named, endings), urls), strict=True):
         if not files:
             kind = f"{' or '.join(endings)} files" if any(endings) else "files"
-            raise ValueError(
+            raise NothingThere(
                 f"{where}: nothing there: {url}; expected a file, a folder of {kind}, or a "
                 f"pattern; set dataset.storage.path"
             )

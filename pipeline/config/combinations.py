@@ -89,28 +89,30 @@ def missing_data(config: dict[str, Any]) -> Iterator[Problem]:
                 )
 
 
-_WRITTEN = {
+_OF_THIS_MACHINE = {
     "data_dir": "data",
+    "dataset.cache.path": "null",
+    "dataset.decode.statistics": "table.json",
     "predict.output": "predictions.parquet",
     "evaluate.output": "evaluation.json",
     "preview.path": "preview.png",
     "bench.plot": "bench.png",
 }
-"""What is written on this machine alone, and what may be typed."""
+"""Paths that no URL may stand for, and what may be typed."""
 
 
-def written_folders(config: dict[str, Any]) -> Iterator[Problem]:
-    """Refuse folders of an empty name, which would be the working directory, and other servers."""
+def paths_here(config: dict[str, Any]) -> Iterator[Problem]:
+    """Refuse folders of an empty name, which would be the working directory, and some URLs."""
     for key in ("data_dir", "outputs"):
         if config[key] == "":
             yield _nothing(key)
-    for key, here in _WRITTEN.items():
-        head, _, name = key.partition(".")
-        value = (config.get(head) or {}).get(name) if name else config[head]
+    for key, here in _OF_THIS_MACHINE.items():
+        value: Any = config
+        for name in key.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
         if is_url(value):
-            yield Problem(
-                key, f"{value!r} given, accepts a path of this machine; type {key}={here}"
-            )
+            what = f"{value!r} given, accepts a path of this machine"
+            yield Problem(key, f"{what}; type {key}={here}")
     if is_url(outputs := config["outputs"]) and not is_object_store(outputs):
         what = f"{outputs!r} given, accepts a folder, or the s3://, gs:// or az:// of a store"
         yield Problem("outputs", f"{what}; type outputs=outputs")
@@ -402,7 +404,7 @@ RULES: dict[Rule, tuple[str, ...]] = {
         "dataset", "dataset.storage", "dataset.storage.path", "dataset.val_path",
         "dataset.test_path",
     ),
-    written_folders: ("data_dir", "outputs", "trainer.resume"),
+    paths_here: ("data_dir", "outputs", "trainer.resume"),
     torch_dataset: ("dataset", "dataset.target", "sampler"),
     stream: ("dataset", "dataset.source", "dataset.source.path", "sampler", "trainer.max_epochs"),
     schedule: (
