@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -18,9 +19,11 @@ from penstock.core.user_errors import ExplainedError
 from penstock.datasets.files import clients
 from penstock.pipeline.training import job, run_copy
 from penstock.pipeline.training.run_folder import Outputs
+from tests.moto_bucket import moto_bucket
 from tests.object_store import BUCKET, object_store
 from tests.pipeline.training.tiny_job import config_of
 from tests.pipeline.training.tiny_runs import assert_equal_weights, start, the_folder, weights
+from tests.tcp_proxy import TcpProxy
 
 URL = f"s3://{BUCKET}/runs"
 MARK = ".running"
@@ -278,3 +281,48 @@ def test_what_a_signal_saves_is_copied_before_the_end(store, cache, tmp_path, ra
     assert runs_of(store) == [run]
     assert_equal_weights(saved(store, run)["model"], weights(straight))
     assert files_of(store, run)["metrics.csv"] == (straight / "metrics.csv").read_bytes()
+
+
+@pytest.mark.service
+def test_a_line_that_is_cut_again_and_again_to_a_real_server(cache, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_copy, "_LOOK_S", 0.05)
+    trainer = {"max_epochs": 4, "resume": "auto"}
+    straight = Path(job.train(config_of(tmp_path / "straight", trainer))["run_dir"])
+    with moto_bucket(monkeypatch, tmp_path) as bucket:
+        host, port = os.environ["AWS_ENDPOINT_URL"].removeprefix("http://").split(":")
+        proxy = TcpProxy((host, int(port)))
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+        config = at_url(trainer) | {"outputs": "s3://photographs/runs"}
+        ended = threading.Event()
+
+        def cut():
+            while not ended.wait(0.2):
+                proxy.refuses = not proxy.refuses
+                proxy.cut()
+
+        cutting = threading.Thread(target=cut)
+        cutting.start()
+        try:
+            with monkeypatch.context() as patch, pytest.raises(SystemExit):
+                patch.setattr(job, "Interrupt", Stops)
+                job.train(config)
+            shutil.rmtree(cache)
+            run = job.train(config)["run_dir"]
+        finally:
+            ended.set()
+            cutting.join()
+            proxy.close()
+        there = {each.key: each.get()["Body"].read() for each in bucket.objects.all()}
+        prefix = run.removeprefix("s3://photographs/")
+        assert proxy.cuts and not any(key.endswith(MARK) for key in there)
+        last = torch.load(io.BytesIO(there[f"{prefix}/checkpoints/last.pt"]), weights_only=True)
+        assert_equal_weights(last["model"], weights(straight))
+        assert there[f"{prefix}/metrics.csv"] == (straight / "metrics.csv").read_bytes()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        clients._open_client.cache_clear()
+        made = [Outputs.at("s3://photographs/runs", telling=False).make() for _ in range(2)]
+        assert str(made[0]) != str(made[1])
+        with pytest.raises(FileExistsError):  # one of several that come at once gets it
+            clients.ask(str(made[0]), lambda client: client.put(MARK, b"", new=True))
+        for each in made:
+            each.release()
