@@ -14,6 +14,7 @@ from penstock.pipeline.config.command_line import main as train_main
 from penstock.pipeline.config.errors import ConfigError
 from penstock.pipeline.training import run_copy
 from penstock.pipeline.training.job import train
+from penstock.pipeline.training.run_folder import Outputs
 from tests.laws.conftest import make_photos
 from tests.object_store import BUCKET, object_store
 
@@ -101,6 +102,13 @@ def test_runs_and_a_resume_that_is_typed(store, run, capsys):
     assert train(config)["epoch"] == 2
     assert main(["runs", f"outputs={OUTPUTS}"]) == 0
     assert "2/2" in capsys.readouterr().out
+    training = Outputs.at(OUTPUTS, telling=False).make()
+    training.write_config({"trainer": {"max_epochs": 3}})
+    training.flush(hurry=True)
+    assert main(["runs", f"path={OUTPUTS}"]) == 0
+    [row] = [row for row in capsys.readouterr().out.splitlines() if str(training) in row]
+    assert row.split()[1:] == ["running", "0/3"]
+    training.release()
 
 
 def test_a_sweep_writes_its_table_there(store, run, capsys):
