@@ -141,6 +141,8 @@ class ObjectStore:
         if request.command == "PUT" and upload:
             self._parts.setdefault(upload, {})[int(query["partNumber"][0])] = content
             return self._send(request, 200, b"", {"ETag": _etag(content)})
+        if request.headers.get("If-None-Match") == "*" and key in self.files:
+            return self._send(request, 412, _error("PreconditionFailed"))
         if upload:
             parts = self._parts.pop(upload)
             content = b"".join(parts[number] for number in sorted(parts))

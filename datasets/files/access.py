@@ -38,6 +38,9 @@ _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 _MOST = 1_000_000  # names that braces stand for
 _URL = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 
+OBJECT_STORES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
+"""Schemes of stores that replace a file as a whole, and let one process alone make it."""
+
 _PAUSES_S = (0.1, 0.5, 2.0)
 # Linux reads at most 2,147,479,552 bytes in a call.
 _MOST_BYTES = 1 << 30
@@ -51,6 +54,11 @@ def is_url(path: object) -> bool:
     """Whether a path is a URL whose files can be listed or read by place."""
     found = _URL.match(path) if isinstance(path, str) else None
     return found is not None and found[1].lower() not in ("tcp", "file")
+
+
+def is_object_store(url: str) -> bool:
+    """Whether a URL is of a store whose files are replaced as a whole, and claimed by one."""
+    return url.partition("://")[0].lower() in OBJECT_STORES
 
 
 def absolute_path(path: str) -> str:

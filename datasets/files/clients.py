@@ -17,17 +17,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from penstock.core.user_errors import ExplainedError
-from penstock.datasets.files.access import MissingFile
+from penstock.datasets.files.access import OBJECT_STORES, MissingFile
 
 T = TypeVar("T")
 
-_OBSTORE = frozenset(("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https"))
+_OBSTORE = frozenset((*OBJECT_STORES, "http", "https"))
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _NOISE = re.compile(
     r"(error )?performing \w+ \S+ in [\w.]+|<[^>]*>|generic \w+ error:"
@@ -43,6 +43,9 @@ _LISTED = 1000
 """Files that an answer to a listing holds."""
 # Together well below loader.timeout_s: what waits longer is taken for a record that hangs.
 _ANSWER_S = 15
+# A part is answered when all of it has come, which over a slow line takes its time.
+_PART_S = 60
+_PARTS_AT_ONCE = 4
 _CONNECT_S = 5
 _RETRY_S = 20
 _GIVE_UP_S = 45
@@ -93,8 +96,12 @@ class Client(Protocol):
     def get(self, name: str, start: int, stop: int, mark: str | None) -> Answer:
         """Bytes of a file, fewer at its end; servers may be told that `mark` is what is wanted."""
 
-    def put(self, name: str, content: Path | bytes) -> None:
-        """Write a file, whole or not at all; a large one in parts."""
+    def put(self, name: str, content: Path | bytes, *, new: bool = False) -> None:
+        """Write a file, whole or not at all; a large one in parts.
+
+        Raises:
+            FileExistsError: It is to be `new`, and is there.
+        """
 
     def delete(self, name: str) -> None:
         """Remove a file."""
@@ -198,6 +205,7 @@ def ask(url: str, question: Callable[[Client], T], name: str = "") -> T:
 
     Raises:
         MissingFile: The file `name` below it is not there.
+        FileExistsError: It was to be new, and is there.
         RemoteError: Anything else.
     """
     where = f"{url}/{name}" if name else url
@@ -206,7 +214,7 @@ def ask(url: str, question: Callable[[Client], T], name: str = "") -> T:
         try:
             traffic().requests += 1
             return question(_client(url, os.getpid()))
-        except (RemoteError, MissingFile, MemoryError, TypeError, AttributeError):
+        except (RemoteError, MissingFile, FileExistsError, MemoryError, TypeError, AttributeError):
             raise  # said already, or none of the server's
         except Exception as error:
             passing, what = _explained(error)
@@ -337,6 +345,8 @@ class _ObjectStore:
         except BaseError as error:
             remedy = "set what is lacking in the environment (docs/remote.md)"
             raise RemoteError(f"{url}: {_line(error)}; {remedy}") from error
+        options["client_options"]["read_timeout"] = timedelta(seconds=_PART_S)
+        self._writing = cache(partial(make, url, **options))
 
     def files(self, folder: str = "") -> Iterator[Found]:
         import obstore
@@ -375,10 +385,14 @@ class _ObjectStore:
             raise
         return Answer(bytes(answer.bytes()), _found(answer.meta))
 
-    def put(self, name: str, content: Path | bytes) -> None:
+    def put(self, name: str, content: Path | bytes, *, new: bool = False) -> None:
         import obstore
 
-        obstore.put(self._store, name, content)
+        mode: Any = "create" if new else "overwrite"
+        try:
+            obstore.put(self._writing(), name, content, mode=mode, max_concurrency=_PARTS_AT_ONCE)
+        except obstore.exceptions.AlreadyExistsError as error:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name) from error
 
     def delete(self, name: str) -> None:
         import obstore
@@ -437,8 +451,9 @@ class _FileSystem:
         found = self._known.get(name) or self.head(name)
         return Answer(bytes(self._fs.cat_file(f"{self._root}/{name}", start, stop)), found)
 
-    def put(self, name: str, content: Path | bytes) -> None:
+    def put(self, name: str, content: Path | bytes, *, new: bool = False) -> None:
         path = f"{self._root}/{name}"
+        assert not new, "asked of object stores alone"
         self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
         if isinstance(content, bytes):
             self._fs.pipe_file(path, content)

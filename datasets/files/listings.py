@@ -49,6 +49,10 @@ def _once(find: Callable[_P, _T]) -> Callable[_P, _T]:
     return found
 
 
+class NothingThere(ValueError):
+    """What is named is neither a file nor a folder behind a URL."""
+
+
 class Look(NamedTuple):
     """What lies behind a URL.
 
@@ -192,7 +196,7 @@ def find_named(
         The URL above all of them, and size and mark by the name below it, sorted.
 
     Raises:
-        ValueError: Something is not there, or is named twice.
+        ValueError: Something is not there (`NothingThere`), or is named twice.
         RemoteError: It cannot be looked for.
     """
     found: dict[str, tuple[int, str]] = {}
@@ -201,7 +205,7 @@ def find_named(
     for url, files in zip(urls, side_by_side(find, urls), strict=True):
         if not files:
             kind = f"{' or '.join(endings)} files" if any(endings) else "files"
-            raise ValueError(
+            raise NothingThere(
                 f"{where}: nothing there: {url}; expected a file, a folder of {kind}, or a "
                 f"pattern; set dataset.storage.path"
             )

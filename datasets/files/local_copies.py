@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from penstock.core.files import locked, machine_folder
 from penstock.core.machine_cache import computed_once, signature_of
-from penstock.datasets.files.access import absolute_path, expand_braces, is_pattern
-from penstock.datasets.files.clients import Found, side_by_side
+from penstock.datasets.files.access import (
+    MissingFile,
+    absolute_path,
+    expand_braces,
+    is_pattern,
+)
+from penstock.datasets.files.clients import AccessDenied, Found, side_by_side
 from penstock.datasets.files.listings import find_file, find_named, list_files
-from penstock.datasets.files.remote import RemoteFile
+from penstock.datasets.files.remote import RemoteFile, read_url
 
 _AT_ONCE_BYTES = 64 << 20
 _SMALL_BYTES = 4 << 20
@@ -60,6 +67,22 @@ def local_copy(url: str, *, hidden: bool = False) -> str:
                 link.unlink(missing_ok=True)
                 link.symlink_to(path)
     return str(folder)
+
+
+def fetch_files(url: str, names: Iterable[str], folder: Path) -> None:
+    """Copy small files below a URL into a folder, those of them that are there.
+
+    Raises:
+        RemoteError: They cannot be read. One that is denied counts as not there.
+    """
+
+    def fetch(name: str) -> None:
+        with contextlib.suppress(MissingFile, AccessDenied):
+            content = read_url(f"{url}/{name}", root=url)
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+
+    side_by_side(fetch, list(names))
 
 
 def copy_file(url: str, found: Found) -> Path:

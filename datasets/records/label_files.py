@@ -5,6 +5,7 @@ Rows are kept in indexes of their own, which hold as long as the label files are
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -20,7 +21,8 @@ from numpy.typing import NDArray
 
 from penstock.core.contracts import RecordsToLabel
 from penstock.core.user_errors import is_trouble
-from penstock.datasets.files.access import is_url
+from penstock.datasets.files.access import absolute_path, is_url
+from penstock.datasets.files.listings import NothingThere
 from penstock.datasets.files.local_copies import local_copy
 from penstock.datasets.records.index import Index, cached_index, write_index
 from penstock.datasets.records.labels import check_missing, class_ids
@@ -96,8 +98,15 @@ def find_labels(
     names = dict.fromkeys((path, path[:1].upper() + path[1:]))
     bases = (folder, f"{folder}/..", ".")
     if is_url(path) or (is_url(records.root) and not os.path.exists(path)):
-        url = path if is_url(path) else f"{records.root}/{path}"
-        return local_copy(url), f"{records.storage}, annotations {name} {url}"
+        above = (records.root, records.root.rpartition("/")[0])
+        urls = [path] if is_url(path) else [f"{base}/{each}" for base in above for each in names]
+        for url in map(absolute_path, urls):
+            with contextlib.suppress(NothingThere):
+                return local_copy(url), f"{records.storage}, annotations {name} {url}"
+        raise ValueError(
+            f"{records.storage}, annotations {name}: no such {kind}: {' or '.join(urls)}; set "
+            f"dataset.annotations.path"
+        )
     places = [os.path.abspath(os.path.join(base, name)) for base in bases for name in names]
     found = next(filter(os.path.exists, places), places[0])
     where = f"{records.storage}, annotations {name} {found}"

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.datasets.files.access import is_url
+from penstock.datasets.files.access import absolute_path, is_url
 from penstock.datasets.files.clients import AccessDenied
 from penstock.datasets.files.listings import find_file
 from penstock.datasets.files.local_copies import copy_file, local_copy
@@ -422,7 +422,9 @@ class FileLabels(NamedTuple):
         if labels not in (None, "folder", "filename") and not (own and labels == "file"):
             inside = os.path.join(folder, labels)
             labels = labels if is_url(labels) or os.path.exists(labels) else inside
-            labels = local_copy(labels) if is_url(labels) else os.path.abspath(labels)
+            labels = absolute_path(labels)
+            if is_url(labels) and find_file(labels) is not None:
+                labels = local_copy(labels)
         key, label = columns
         return cls(labels, pattern, (key, label), unlabelled)
 

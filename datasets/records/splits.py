@@ -124,6 +124,9 @@ class StorageRecipe:
         by_itself = isinstance(make, UrlReader) and make.reads_urls
         if isinstance(path, str) and is_url(path) and not by_itself:
             arguments["path"] = local_copy(path)
+        elif isinstance(path, Mapping):  # a file for each field
+            files = path.items()
+            arguments["path"] = {k: local_copy(v) if is_url(v) else v for k, v in files}
         made = make(**arguments)
         if isinstance(made, Limited):
             made.max_record_bytes = self.max_record_bytes

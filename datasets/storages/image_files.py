@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record
-from penstock.datasets.files.access import MissingFile, read_file
+from penstock.datasets.files.access import MissingFile, absolute_path, is_url, read_file
+from penstock.datasets.files.clients import side_by_side
+from penstock.datasets.files.listings import find_file
 from penstock.datasets.records.memory_index import MemoryIndex
 
 
@@ -20,15 +22,18 @@ class ImageFiles:
     Records have the field ``image`` (the file's bytes); their keys are the paths as given.
 
     Args:
-        paths: The files; one that stands twice is taken once.
+        paths: The files, or their URLs; one that stands twice is taken once.
     """
 
     def __init__(self, paths: list[str]) -> None:
         paths = list(dict.fromkeys(paths))
-        self.paths = [os.path.abspath(os.path.expanduser(path)) for path in paths]
+        self.paths = [absolute_path(os.path.expanduser(path)) for path in paths]
         # A file that is not there is a bad record, and says so where it is read.
-        sizes = [os.path.getsize(p) if os.path.exists(p) else 0 for p in self.paths]
-        self.index = MemoryIndex(paths, {"size_bytes": sizes})
+        sizes = {path: os.path.getsize(path) for path in self.paths if os.path.exists(path)}
+        self._behind = [path for path in self.paths if is_url(path)]
+        for url, found in zip(self._behind, side_by_side(find_file, self._behind), strict=True):
+            sizes[url] = 0 if found is None else found.size_bytes
+        self.index = MemoryIndex(paths, {"size_bytes": [sizes.get(p, 0) for p in self.paths]})
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -43,7 +48,8 @@ class ImageFiles:
             IndexError: An index is outside 0 .. len - 1.
             OSError: The disk has trouble that did not pass.
         """
-        return [self._read(row) for row in np.asarray(indices, np.int64).tolist()]
+        rows = np.asarray(indices, np.int64).tolist()
+        return list((side_by_side if self._behind else map)(self._read, rows))
 
     def _read(self, row: int) -> Record | BadRecord:
         if not 0 <= row < len(self):

@@ -34,7 +34,7 @@ class EvaluateSettings:
     matrix where the task has them. Checkpoint and data are given as to ``predict``.
 
     Args:
-        checkpoint: A run's folder (its best checkpoint, or the last), or a checkpoint.
+        checkpoint: A run's folder (its best checkpoint, or the last), or a checkpoint; or its URL.
         split: The split to evaluate on; null: the test split, or where there is none what the run
             was validated on; all of data that the run did not have, if it lies in one part.
         output: The ``.json`` file to write; beside it the confusion matrix, as

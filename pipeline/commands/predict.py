@@ -37,7 +37,7 @@ class PredictSettings:
     the same number of threads (``trainer.num_threads``). All rows are held in memory.
 
     Args:
-        checkpoint: A run's folder (its best checkpoint, or the last), or a checkpoint.
+        checkpoint: A run's folder (its best checkpoint, or the last), or a checkpoint; or its URL.
         split: The split to predict; null: the test split, or where there is none what the run was
             validated on; all of data that the run did not have, if it lies in one part.
         top: How many of the likeliest classes are told with their probabilities; null: all.

@@ -24,7 +24,8 @@ class RunsSettings:
     """Which runs are listed, and in which order.
 
     Args:
-        path: The folder below which runs lie; null: `outputs`, and ``multirun`` if there is one.
+        path: The folder below which runs lie, or its URL; null: `outputs`, and ``multirun`` if
+            there is one.
         sort: By ``time`` (the newest first), ``name``, or the ``best`` or ``last`` figure.
         tag: Only those with this tag; null: all.
     """
@@ -45,20 +46,23 @@ class _Run(NamedTuple):
 def run(config: dict[str, Any]) -> int:
     """Print a table of the runs; damaged folders and those of others are counted."""
     from penstock.pipeline.build import build_settings
+    from penstock.pipeline.training.run_folder import Outputs
 
     settings: RunsSettings = build_settings(config["runs"])
-    roots = [Path(settings.path or config["outputs"])]
-    if settings.path and not roots[0].is_dir():
+    roots = [Outputs.at(settings.path or config["outputs"], telling=True)]
+    if settings.path and not roots[0].folder.is_dir():
         raise ValueError(f"runs.path: there is no folder {settings.path!r}; type runs.path=outputs")
     if not settings.path and Path("multirun").is_dir():  # of Hydra's own sweeps
-        roots.append(Path("multirun"))
+        roots.append(Outputs(Path("multirun")))
     # Folders with a saved config, and those of a day that have none.
-    found = {file.parent for root in roots for file in root.rglob(SAVED)}
-    found |= {path for root in roots for path in root.glob("????-??-??/*") if path.is_dir()}
+    found: dict[Path, str] = {}
+    for root in roots:
+        folders = [*root.folder.glob("????-??-??/*"), *(f.parent for f in root.folder.rglob(SAVED))]
+        found |= {folder: root.name(folder) for folder in folders if folder.is_dir()}
     runs, skipped = [], 0
-    for folder in sorted(found, reverse=True):
+    for folder, name in sorted(found.items(), reverse=True):
         try:
-            runs.append(_read(folder))
+            runs.append(_read(folder, name))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             skipped += 1
     runs = [each for each in runs if settings.tag is None or settings.tag in each.tags]
@@ -73,9 +77,11 @@ def run(config: dict[str, Any]) -> int:
     return 0
 
 
-def _read(folder: Path) -> _Run:
+def _read(folder: Path, shown: str) -> _Run:
     """Read what a run's folder says; raises whatever what is damaged, or no run's, leads to."""
     import yaml
+
+    from penstock.pipeline.training.run_copy import MARK, is_alive
 
     try:
         config = yaml.safe_load((folder / SAVED).read_text(encoding="utf-8"))
@@ -91,12 +97,13 @@ def _read(folder: Path) -> _Run:
     mode = trainer.get("monitor_mode") or better(name)
     best, epoch = min(seen, key=lambda each: rank(each[0], mode), default=(None, ""))
     last, done = seen[-1] if seen else (None, 0)
-    state = "running" if _is_locked(folder / ".lock") else "stopped"
+    alive = _is_locked(folder / ".lock") or is_alive(folder / MARK)
+    state = "running" if alive else "stopped"
     if (folder / "summary.json").exists():
         state = "done"
     title, tags = str(called.get("name") or ""), [str(tag) for tag in called.get("tags") or ()]
     epochs = f"{done}/{trainer.get('max_epochs') or 'any'}"
-    cells = (str(folder), title, ", ".join(tags), state, epochs, figure(best), str(epoch))
+    cells = (shown, title, ", ".join(tags), state, epochs, figure(best), str(epoch))
     order = {"name": (not title, title), "best": rank(best, mode), "last": rank(last, mode)}
     return _Run((*cells, figure(last), name * bool(seen)), tags, order)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.core import registry
+from penstock.datasets.files.access import is_object_store, is_url
 from penstock.datasets.mix import with_keys_of_source
 from penstock.pipeline.config.errors import Problem
 from penstock.pipeline.config.places import MIX, sources_of
@@ -88,11 +89,33 @@ def missing_data(config: dict[str, Any]) -> Iterator[Problem]:
                 )
 
 
-def empty_paths(config: dict[str, Any]) -> Iterator[Problem]:
-    """Refuse folders of an empty name, which would be the working directory."""
+_OF_THIS_MACHINE = {
+    "data_dir": "data",
+    "dataset.cache.path": "null",
+    "dataset.decode.statistics": "table.json",
+    "predict.output": "predictions.parquet",
+    "evaluate.output": "evaluation.json",
+    "preview.path": "preview.png",
+    "bench.plot": "bench.png",
+}
+"""Paths that no URL may stand for, and what may be typed."""
+
+
+def paths_here(config: dict[str, Any]) -> Iterator[Problem]:
+    """Refuse folders of an empty name, which would be the working directory, and some URLs."""
     for key in ("data_dir", "outputs"):
         if config[key] == "":
             yield _nothing(key)
+    for key, here in _OF_THIS_MACHINE.items():
+        value: Any = config
+        for name in key.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+        if is_url(value):
+            what = f"{value!r} given, accepts a path of this machine"
+            yield Problem(key, f"{what}; type {key}={here}")
+    if is_url(outputs := config["outputs"]) and not is_object_store(outputs):
+        what = f"{outputs!r} given, accepts a folder, or the s3://, gs:// or az:// of a store"
+        yield Problem("outputs", f"{what}; type outputs=outputs")
     if config["trainer"].get("resume") == "":
         yield _nothing("trainer.resume", instead="trainer.resume=null to start anew")
 
@@ -381,7 +404,7 @@ RULES: dict[Rule, tuple[str, ...]] = {
         "dataset", "dataset.storage", "dataset.storage.path", "dataset.val_path",
         "dataset.test_path",
     ),
-    empty_paths: ("data_dir", "outputs", "trainer.resume"),
+    paths_here: ("data_dir", "outputs", "trainer.resume"),
     torch_dataset: ("dataset", "dataset.target", "sampler"),
     stream: ("dataset", "dataset.source", "dataset.source.path", "sampler", "trainer.max_epochs"),
     schedule: (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -13,7 +14,10 @@ import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from penstock.core import registry
-from penstock.datasets.files.passwords import hidden
+from penstock.core.own_folder import own_folder
+from penstock.core.user_errors import ExplainedError
+from penstock.datasets.files.access import MissingFile, absolute_path, is_url
+from penstock.datasets.files.passwords import hidden, masked
 from penstock.pipeline.config.check import check
 from penstock.pipeline.config.combinations import check_combinations, suit_iterable
 from penstock.pipeline.config.composition import Composer, CompositionError
@@ -324,6 +328,8 @@ def saved_run(parsed: Parsed, command: str | None) -> Path | None:
         parsed.problems.append(Problem(own, f"missing, accepts a run's folder{newest}"))
     if not isinstance(path, str) or (key == RESUME and path in ("auto", "None", "")):
         return None
+    if is_url(path):
+        return _saved_behind(path, key, parsed)
     folder = Path(path).expanduser()
     for candidate in (folder, *folder.parents[:2]):
         if (candidate / SAVED).is_file():
@@ -336,6 +342,56 @@ def saved_run(parsed: Parsed, command: str | None) -> Path | None:
                       f"outputs/<date>/<time>, {other}{_type_newest(key, outputs)}")  # fmt: skip
     parsed.problems.append(problem)
     return None
+
+
+def _saved_behind(url: str, key: str, parsed: Parsed) -> Path | None:
+    """Copy the saved config of a run behind a URL, or of the run that a checkpoint there is of."""
+    from penstock.datasets.files.listings import find_file
+
+    try:
+        if (run := run_behind(url)) is not None:
+            return fetched_run(run, (SAVED,)) / SAVED
+        if key != RESUME and find_file(absolute_path(url)) is not None:
+            return None
+    except (ValueError, ExplainedError) as error:
+        parsed.problems.append(Problem(key, str(error)))
+        return None
+    what = f"{masked(url)!r} given, but there is no {SAVED} in it"
+    parsed.problems.append(Problem(key, f"{what}; accepts a run's folder, or a checkpoint in one"))
+    return None
+
+
+def run_behind(url: str) -> str | None:
+    """Find the URL of the run that a URL names: its own, or that of a checkpoint in it.
+
+    Raises:
+        ValueError: The URL carries a password.
+        RemoteError: It cannot be read.
+    """
+    from penstock.datasets.files.clients import AccessDenied
+    from penstock.datasets.files.remote import read_url
+
+    url, denied = absolute_path(url), None
+    for folder in (url, *(url.rsplit("/", up)[0] for up in (1, 2))):
+        try:
+            if not folder.endswith(":/") and read_url(f"{folder}/{SAVED}"):
+                return folder
+        except MissingFile:
+            pass
+        except AccessDenied as error:  # or there is none, and the key may not list
+            denied = denied or error
+    if denied is not None:
+        raise denied
+    return None
+
+
+def fetched_run(url: str, names: Sequence[str]) -> Path:
+    """Copy small files of a run behind a URL, those that are there, to a folder of this process."""
+    from penstock.datasets.files.local_copies import fetch_files
+
+    folder = Path(tempfile.mkdtemp(dir=own_folder()))
+    fetch_files(url, names, folder)
+    return folder
 
 
 def newest_first(outputs: Path) -> Iterator[Path]:
@@ -354,6 +410,8 @@ def newest_first(outputs: Path) -> Iterator[Path]:
 
 def _type_newest(key: str, outputs: Any) -> str:
     """Tell how to name the newest run that has a checkpoint; nothing where there is none."""
+    if is_url(outputs):
+        return ""
     folders = newest_first(Path(str(outputs)).expanduser())
     newest = next((each for each in folders if next(each.glob("checkpoints/*.pt"), None)), None)
     short = key.rpartition(".")[2] if key in CHECKPOINTS else key

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
+from penstock.datasets.files.access import is_url
+from penstock.datasets.files.data_files import IMAGE_ENDINGS
 from penstock.pipeline.config.composition import (
     Composer,
     HydraException,
@@ -98,9 +100,9 @@ def naming_files(texts: Sequence[str]) -> list[str]:
     problems = [
         Problem(path, "no such file or folder; give images, a folder of them, or key=value")
         for path in paths
-        if not os.path.exists(path)
+        if not is_url(path) and not os.path.exists(path)
     ]
-    folders = [path for path in paths if os.path.isdir(path)]
+    folders = [path for path in paths if _names_folder(path)]
     if len(paths) > 1 and folders:
         problems.append(Problem(folders[0], "a folder is given alone, or files without one"))
     if problems:
@@ -111,6 +113,11 @@ def naming_files(texts: Sequence[str]) -> list[str]:
     else:
         data = ["dataset=image_files", f"dataset.storage.paths=[{','.join(quoted)}]"]
     return [*data, *others]
+
+
+def _names_folder(path: str) -> bool:
+    """Whether a path is a folder; a URL is one unless it ends as image files do."""
+    return not path.lower().endswith(IMAGE_ENDINGS) if is_url(path) else os.path.isdir(path)
 
 
 _SOURCE_PART = re.compile(

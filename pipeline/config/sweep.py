@@ -22,8 +22,9 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from penstock.core.files import write_whole
+from penstock.core.files import machine_folder, write_whole
 from penstock.core.user_errors import ExplainedError, in_one_line, program_of
+from penstock.datasets.files.access import absolute_path, is_url
 from penstock.datasets.files.passwords import MASK, masked
 from penstock.pipeline.config.composition import (
     ROOT_CONFIG,
@@ -91,7 +92,7 @@ def sweep(
             f"hydra.launcher.n_jobs ({program_of('runs')} lists what the jobs came to)"
         ) from error
     if prints:
-        file = _write_csv(swept, results, Path(jobs[0].config["outputs"]))
+        file = _write_csv(swept, results, jobs[0].config["outputs"])
         print_table(swept, results)
         print(f"all figures of the jobs: {file}")
         if status is not None:
@@ -195,11 +196,12 @@ def _master(settings: list[str], composer: Composer) -> DictConfig:
         raise ConfigError(problems)
     with open_dict(master):
         # The launchers log how many jobs they start; a table says more.
-        master.hydra.sweep.dir = master.outputs
+        here = machine_folder("sweeps") if is_url(master.outputs) else master.outputs
+        master.hydra.sweep.dir = str(here)
         launcher = master.hydra.launcher
         given = any("submitit_folder" in text for text in settings)
         if "submitit_folder" in launcher and not given:
-            launcher.submitit_folder = f"{master.outputs}/.submitit/%j"
+            launcher.submitit_folder = f"{here}/.submitit/%j"
     return master
 
 
@@ -330,7 +332,7 @@ def _error(error: BaseException) -> str:
     return f"{type(error).__name__}: {in_one_line(error) or error}".splitlines()[0]
 
 
-def _write_csv(swept: Sequence[Sequence[str]], results: Sequence[Any], outputs: Path) -> Path:
+def _write_csv(swept: Sequence[Sequence[str]], results: Sequence[Any], outputs: str) -> str:
     """Write every override and every figure of all jobs to a file beside their runs."""
     rows: list[dict[str, Any]] = []
     for number, (overrides, result) in enumerate(zip(swept, results, strict=True)):
@@ -342,10 +344,17 @@ def _write_csv(swept: Sequence[Sequence[str]], results: Sequence[Any], outputs: 
     writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    file = outputs / datetime.now().strftime("%Y-%m-%d/sweep-%H-%M-%S.csv")
+    name = datetime.now().strftime("%Y-%m-%d/sweep-%H-%M-%S.csv")
+    if is_url(outputs):
+        from penstock.datasets.files.clients import ask
+
+        url, content = absolute_path(outputs), text.getvalue().encode()
+        ask(url, lambda client: client.put(name, content), name)
+        return f"{url}/{name}"
+    file = Path(outputs) / name
     file.parent.mkdir(parents=True, exist_ok=True)
     write_whole(file, text.getvalue())
-    return file
+    return str(file)
 
 
 def failed_jobs(results: Sequence[Any]) -> list[BaseException]:

@@ -19,6 +19,9 @@ from torch.nn.parameter import is_lazy
 
 from penstock.core.files import sync, whole_file
 from penstock.core.rng import Stream, philox_words
+from penstock.datasets.files.access import is_url
+from penstock.datasets.files.listings import find_file
+from penstock.datasets.files.local_copies import local_copy
 from penstock.pipeline.training.settings import TrainerSettings
 
 _log = logging.getLogger(__name__)
@@ -74,15 +77,20 @@ class CheckpointFolder:
         self._wrote = True
         sync(self.folder)
 
-    def load_newest(self) -> tuple[Path, dict[str, Any]] | None:
+    def load_newest(self, *, url: str | None = None) -> tuple[Path | str, dict[str, Any]] | None:
         """The newest checkpoint that is whole, and its content; None if there was never one.
+
+        Args:
+            url: Of the folder that is looked into; None: the folder itself.
 
         Raises:
             ValueError: There are checkpoints, and all are damaged.
+            RemoteError: The URL cannot be read.
         """
         causes = []
-        for path in (self.last, self.previous):
-            if not path.exists():
+        for file in (self.last, self.previous):
+            path = file if url is None else f"{url}/{file.name}"
+            if not is_there(path):
                 continue
             try:
                 content = read_checkpoint(path)
@@ -100,24 +108,31 @@ class CheckpointFolder:
         return None
 
 
-def read_checkpoint(path: Path) -> dict[str, Any]:
-    """The content of a checkpoint: tensors and plain values only.
+def is_there(path: Path | str) -> bool:
+    """Whether there is a file, or one behind a URL."""
+    return find_file(str(path)) is not None if is_url(path) else Path(path).is_file()
+
+
+def read_checkpoint(path: Path | str) -> dict[str, Any]:
+    """The content of a checkpoint, a file or behind a URL: tensors and plain values only.
 
     Raises:
         ValueError: The file is missing, cut short, damaged, or of another program.
+        RemoteError: The URL cannot be read.
     """
-    if not path.is_file():
+    if not is_there(path):
         raise ValueError(f"checkpoint {path} does not exist")
+    file = Path(local_copy(str(path)) if is_url(path) else path)
     try:
         # torch's own reader does not compare checksums; a flipped bit would go unseen.
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(file) as archive:
             damaged = archive.testzip()
         if damaged is not None:
             raise ValueError(f"checkpoint {path} is damaged: checksum of {damaged}")
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(file, map_location="cpu", weights_only=True)
     except zipfile.BadZipFile as error:
         raise ValueError(
-            f"checkpoint {path} is cut short or damaged ({path.stat().st_size} bytes)"
+            f"checkpoint {path} is cut short or damaged ({file.stat().st_size} bytes)"
         ) from error
     except ValueError:
         raise

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from penstock.core.user_errors import ExplainedError
 from penstock.pipeline.config.errors import leave_it_to_another
 
 T = TypeVar("T")
@@ -66,8 +67,8 @@ class World:
         """Call `function` on rank 0, and return on every rank what it gave.
 
         Raises:
-            ValueError: `function` raised it (or OSError) on rank 0; on every rank, so that
-                none waits for the others.
+            ValueError: `function` raised it (or OSError, or ExplainedError) on rank 0; on every
+                rank, so that none waits for the others.
         """
         if self.size == 1:
             return function()
@@ -75,7 +76,7 @@ class World:
         if self.is_main:
             try:
                 answer[0] = function()
-            except (ValueError, OSError) as error:
+            except (ValueError, OSError, ExplainedError) as error:
                 answer[1] = str(error)
         dist.broadcast_object_list(answer, src=0)
         if answer[1] is not None:
@@ -177,7 +178,8 @@ def _told_once(world: World, error: Exception) -> BaseException:
 
     A rank whose collective broke off gives the one that broke it some seconds to tell why.
     """
-    lost = isinstance(error, RuntimeError) and _broke_off(error)
+    explained = isinstance(error, (ValueError, OSError, ExplainedError))
+    lost = isinstance(error, RuntimeError) and not explained and _broke_off(error)
     try:
         if lost:
             with suppress(dist.DistStoreError):
@@ -195,7 +197,7 @@ def _told_once(world: World, error: Exception) -> BaseException:
             f"another rank ended, or did not answer within trainer.timeout_s: "
             f"{str(error).splitlines()[0]}"
         )
-    if world.is_main or not isinstance(error, (ValueError, OSError)):
+    if world.is_main or not explained:
         return error
     return ValueError(f"rank {world.rank} stopped: {error}")
 

@@ -34,6 +34,7 @@ from penstock.pipeline.training.output import Interrupt, logged_to, spoken_lines
 from penstock.pipeline.training.parts import Parts, build_parts, check_monitor
 from penstock.pipeline.training.recorder import Recorder
 from penstock.pipeline.training.report import make_progress, report_end, report_start
+from penstock.pipeline.training.run_copy import SUMMARY
 from penstock.pipeline.training.run_folder import (
     RunFolder,
     keep_classes,
@@ -59,6 +60,7 @@ def train(config: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         ValueError: The data, the checkpoint or the settings cannot be used.
+        ExplainedError: A URL cannot be read, or the run's folder at one lacks what is here.
         SystemExit: 130 after Ctrl-C, with everything saved.
     """
     try:
@@ -73,9 +75,7 @@ def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, An
         world = stack.enter_context(joined(settings.device, settings.timeout_s))
         stack.enter_context(spoken_lines(world.rank))
         check_monitor(config, settings)
-        folder, run_dir, checkpoint = _claim_folder(config, world)
-        if folder is not None:
-            stack.callback(folder.release)
+        folder, run_dir, named, checkpoint = _claim_folder(config, world, stack)
         stack.enter_context(logged_to(run_dir / "log.txt" if world.is_main else None))
         prepare_torch(settings, world.device)
         seed_random_states(config["seed"])
@@ -118,7 +118,7 @@ def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, An
                 )  # fmt: skip
         if folder is not None:
             folder.write_config(config)
-            report_start(parts, world, run_dir, config.get("run") or {})
+            report_start(parts, world, named, config.get("run") or {})
         interrupt = stack.enter_context(Interrupt(speaks=world.is_main))
         done = fit(
             parts,
@@ -126,42 +126,48 @@ def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, An
             recorder,
             settings=settings,
             world=world,
-            interrupted=lambda: interrupt.requested,
+            interrupted=lambda: interrupt.requested or (folder is not None and folder.is_lost),
         )
         progress.close()
-        results = _results(parts, state, recorder, world, settings)
+        results = _results(parts, state, recorder, world, settings, run_dir=named)
         times = {"train": recorder.meter.summary(), "val": recorder.val_meter.summary()}
         if world.is_main:
             if done:
                 kept = {**results, "times": times}
-                write_whole(run_dir / "summary.json", json.dumps(kept, indent=2) + "\n")
+                write_whole(run_dir / SUMMARY, json.dumps(kept, indent=2) + "\n")
             report_end(results, times, interrupted=not done)
         if not done:
+            # All ranks wait: when one has ended, torchrun ends the others.
+            world.on_main(lambda: folder.flush(hurry=True) if folder is not None else None)
             raise SystemExit(interrupt.exit_code)
+        if folder is not None:
+            folder.flush(hurry=False)
     return results
 
 
 def _claim_folder(
-    config: Mapping[str, Any], world: World
-) -> tuple[RunFolder | None, Path, dict[str, Any] | None]:
-    """The run's folder (owned by rank 0), its path, and the checkpoint to go on from."""
+    config: Mapping[str, Any], world: World, stack: ExitStack
+) -> tuple[RunFolder | None, Path, str, dict[str, Any] | None]:
+    """The run's folder (owned by rank 0), its path, its name, and the checkpoint to go on from."""
     owned: list[RunFolder] = []
 
-    def claim() -> tuple[str, str | None]:
+    def claim() -> tuple[Path, str, Path | str | None]:
         folder = open_run_folder(config)
         owned.append(folder)
+        stack.callback(folder.release)
         if not folder.resumes:
-            return str(folder.path), None
-        (folder.path / "summary.json").unlink(missing_ok=True)
+            return folder.path, str(folder), None
+        (folder.path / SUMMARY).unlink(missing_ok=True)
         checkpoint = folder.checkpoint
         if checkpoint is None:
-            newest = CheckpointFolder(folder.path / "checkpoints").load_newest()
+            url = f"{folder.url}/checkpoints" if folder.url else None
+            newest = CheckpointFolder(folder.path / "checkpoints").load_newest(url=url)
             checkpoint = newest[0] if newest else None
-        return str(folder.path), str(checkpoint) if checkpoint else None
+        return folder.path, str(folder), checkpoint
 
-    path, checkpoint = world.on_main(claim)
-    content = read_checkpoint(Path(checkpoint)) if checkpoint else None
-    return (owned[0] if owned else None), Path(path), content
+    path, name, checkpoint = world.on_main(claim)
+    content = read_checkpoint(checkpoint) if checkpoint else None
+    return (owned[0] if owned else None), path, name, content
 
 
 def prepare_torch(settings: TrainerSettings, device: torch.device) -> None:
@@ -178,7 +184,13 @@ def prepare_torch(settings: TrainerSettings, device: torch.device) -> None:
 
 
 def _results(
-    parts: Parts, state: RunState, recorder: Recorder, world: World, settings: TrainerSettings
+    parts: Parts,
+    state: RunState,
+    recorder: Recorder,
+    world: World,
+    settings: TrainerSettings,
+    *,
+    run_dir: str,
 ) -> dict[str, Any]:
     loaders = [parts.train.loader, *([parts.val.loader] if parts.val is not None else [])]
     bad = sum(loader.stats.bad_samples for loader in loaders)
@@ -194,5 +206,5 @@ def _results(
         "step": state.step,
         **speed,
         "bad_samples": int(world.sum(bad)[0]),
-        "run_dir": str(recorder.run_dir),
+        "run_dir": run_dir,
     }

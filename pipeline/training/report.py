@@ -6,7 +6,6 @@ import logging
 import sys
 import time
 from collections.abc import Mapping, Sized
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -25,7 +24,7 @@ _FIGURES_EVERY_S = 0.5
 _WIDE = 80  # columns that the whole bar fits in
 
 
-def report_start(parts: Parts, world: World, run_dir: Path, run: Mapping[str, Any]) -> None:
+def report_start(parts: Parts, world: World, run_dir: str, run: Mapping[str, Any]) -> None:
     """Say what is about to be trained, on what, and where, and what the run is called."""
     called = [str(name) for name in (run.get("name"), *(run.get("tags") or ())) if name]
     model_size = sum(parameter.numel() for parameter in parts.model.parameters())
@@ -36,7 +35,7 @@ def report_start(parts: Parts, world: World, run_dir: Path, run: Mapping[str, An
         "batch": _batch(batch_size, world.size),
         "model": f"{type(parts.model).__name__}, {model_size:,} parameters",
         "on": _device(world),
-        "run": " ".join([str(run_dir), *([f"({', '.join(called)})"] if called else [])]),
+        "run": " ".join([run_dir, *([f"({', '.join(called)})"] if called else [])]),
     }
     for name, text in lines.items():
         if text:

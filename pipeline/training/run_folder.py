@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import fcntl
+import itertools
 import json
 import logging
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
@@ -18,35 +20,68 @@ import yaml
 
 from penstock.core import files
 from penstock.core.files import writing
+from penstock.datasets.files.access import absolute_path, is_object_store, is_url
+from penstock.datasets.files.listings import find_file, list_files
 from penstock.pipeline.build import settle
-from penstock.pipeline.config.job import SAVED, newest_first
+from penstock.pipeline.config.job import SAVED, fetched_run, newest_first, run_behind
 from penstock.pipeline.config.places import AROUND, EXECUTION, LENGTH, MIX
 from penstock.pipeline.loader.state import differing
+from penstock.pipeline.training.run_copy import MARK, SUMMARY, RunCopy, claim_again, claim_new
 
 _log = logging.getLogger(__name__)
 
 CLASSES, TABLE, SOURCE = "classes.json", "table.json", "source.yaml"
+_TELLING = (SAVED, SUMMARY, "metrics.csv", MARK)
+"""What tells of a run that is only looked at."""
 
 
 class RunFolder:
     """The folder of a run that this process owns until it ends, or until `release`.
 
     Attributes:
-        path: The folder.
+        path: The folder, on this machine.
         resumes: Whether it was there before and is gone on with.
-        checkpoint: The checkpoint file that was asked for; None takes the newest one.
+        checkpoint: The checkpoint that was asked for, a file or a URL; None takes the newest one.
     """
 
     def __init__(
-        self, path: Path, lock: IO[str] | None, *, resumes: bool, checkpoint: Path | None = None
+        self,
+        path: Path,
+        lock: IO[str] | None,
+        *,
+        resumes: bool,
+        checkpoint: Path | str | None = None,
+        copy: RunCopy | None = None,
     ) -> None:
         self.path = path
         self.resumes = resumes
         self.checkpoint = checkpoint
         self._lock = lock
+        self._copy = copy
+
+    def __str__(self) -> str:
+        """Where users find it: the URL that it is copied to, or the folder."""
+        return self.url or str(self.path)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether another process has gone on with it meanwhile, on another machine."""
+        return self._copy is not None and self._copy.lost
+
+    @property
+    def url(self) -> str | None:
+        """The URL that it is copied to, if any."""
+        return None if self._copy is None else self._copy.url
+
+    def flush(self, *, hurry: bool) -> None:
+        """Wait until all is at the URL, if it has one; see `RunCopy.flush`."""
+        if self._copy is not None:
+            self._copy.flush(hurry=hurry)
 
     def release(self) -> None:
         """Let others have the folder; one in which no run has begun is removed."""
+        if self._copy is not None:
+            self._copy.close()
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -62,19 +97,86 @@ class RunFolder:
         write_whole(self.path / SAVED, _dump(kept))
 
 
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Where runs lie, each in ``<date>/<time>``.
+
+    Attributes:
+        folder: The folder; of a URL, one with copies of the files that tell of its runs.
+        url: The URL, or None.
+    """
+
+    folder: Path
+    url: str | None = None
+
+    @classmethod
+    def at(cls, path: str, *, telling: bool) -> Outputs:
+        """Look at a folder, or a URL.
+
+        Args:
+            path: The folder or the URL.
+            telling: Copy from the URL what tells of runs.
+
+        Raises:
+            ValueError: The URL carries a password.
+            RemoteError: It cannot be read.
+        """
+        if not is_url(path):
+            return cls(Path(path))
+        url = absolute_path(path)
+        found = [each.name for each in list_files(url)] if telling else []
+        return cls(fetched_run(url, [n for n in found if n.rpartition("/")[2] in _TELLING]), url)
+
+    def __str__(self) -> str:
+        return self.url or str(self.folder)
+
+    def name(self, run: Path) -> str:
+        """Where users find a run."""
+        return f"{self}/{run.relative_to(self.folder).as_posix()}" if self.url else str(run)
+
+    def claim(self, run: Path) -> RunFolder | None:
+        """Own a run that is gone on with; None: another process is training in it."""
+        return claimed(self.name(run)) if self.url else _own(run)
+
+    def make(self) -> RunFolder:
+        """Make the folder of a new run."""
+        if self.url is None:
+            return make_run_folder(self.folder, datetime.now())
+        for name in _names(datetime.now()):
+            if (made := claim_new(f"{self.url}/{name}")) is not None:
+                return RunFolder(made.folder, _locked(made.folder), resumes=False, copy=made)
+        raise AssertionError("names do not end")
+
+
 def open_run_folder(config: Mapping[str, Any]) -> RunFolder:
     """The folder that ``trainer.resume`` asks for.
 
     Raises:
         ValueError: A folder or file to resume from is not there, or another process has it.
+        ExplainedError: A URL cannot be read or written.
     """
     resume = config["trainer"].get("resume")
-    outputs = Path(config["outputs"])
+    outputs = Outputs.at(config["outputs"], telling=resume == "auto")
     if resume is None:
-        return make_run_folder(outputs, datetime.now())
+        return outputs.make()
     if resume == "auto":
-        return _newest_equal(config, outputs) or make_run_folder(outputs, datetime.now())
-    return _named(Path(resume), outputs)
+        return _newest_equal(config, outputs) or outputs.make()
+    return _named_behind(resume, outputs) if is_url(resume) else _named(Path(resume), outputs)
+
+
+def claimed(url: str) -> RunFolder | None:
+    """Own a run at a URL, to go on with it; None: another process is training in it."""
+    locks: list[IO[str] | None] = []
+
+    def is_free(folder: Path) -> bool:
+        locks.append(_locked(folder))
+        return locks[0] is not None
+
+    found = claim_again(url, is_free=is_free)
+    if found is None:
+        return None
+    lock = locks[0] if locks else _locked(found.folder)
+    return RunFolder(found.folder, lock, resumes=True, copy=found)
 
 
 def make_run_folder(outputs: Path, now: datetime) -> RunFolder:
@@ -87,15 +189,17 @@ def make_run_folder(outputs: Path, now: datetime) -> RunFolder:
             f"outputs is {str(outputs)!r}, and a run's folder cannot be made there: "
             f"{error.strerror} ({error.filename}); set outputs to a folder that can be written"
         ) from error
-    number = 1
-    while True:
-        path = day / (now.strftime("%H-%M-%S") + (f"-{number}" if number > 1 else ""))
-        try:
+    for name in _names(now):
+        path = outputs / name
+        with suppress(FileExistsError):
             path.mkdir()
-        except FileExistsError:
-            number += 1
-            continue
-        return RunFolder(path, _locked(path), resumes=False)
+            return RunFolder(path, _locked(path), resumes=False)
+    raise AssertionError("names do not end")
+
+
+def _names(now: datetime) -> Iterator[str]:
+    start = now.strftime("%Y-%m-%d/%H-%M-%S")
+    return itertools.chain([start], (f"{start}-{number}" for number in itertools.count(2)))
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -182,7 +286,7 @@ def settled(config: Mapping[str, Any], run_dir: Path) -> Mapping[str, Any]:
     return found
 
 
-def _named(path: Path, outputs: Path) -> RunFolder:
+def _named(path: Path, outputs: Outputs) -> RunFolder:
     if not path.exists():
         raise ValueError(
             f"trainer.resume: {path} does not exist; give a run's folder, a checkpoint file, or "
@@ -191,27 +295,48 @@ def _named(path: Path, outputs: Path) -> RunFolder:
     checkpoint = path if path.is_file() else None
     folder = path.parent.parent if checkpoint else path
     if checkpoint and not (folder / SAVED).is_file():
-        _log.info("%s lies in no run's folder; going on in a new one", checkpoint)
-        made = make_run_folder(outputs, datetime.now())
-        made.resumes, made.checkpoint = True, checkpoint
-        return made
+        return _in_a_new_one(checkpoint, outputs)
     if not checkpoint and not (folder / "checkpoints").is_dir():
         raise ValueError(
             f"trainer.resume: {folder} has no checkpoints; give the folder of a run that has "
             f"written one, or start anew with trainer.resume=null"
         )
-    lock = _locked(folder)
-    if lock is None:
-        raise ValueError(f"trainer.resume: another process is training in {folder}; stop it first")
-    _log.info("resuming %s", folder)
-    return RunFolder(folder, lock, resumes=True, checkpoint=checkpoint)
+    return _going_on(_own(folder), str(folder), checkpoint)
 
 
-def _newest_equal(config: Mapping[str, Any], outputs: Path) -> RunFolder | None:
+def _named_behind(url: str, outputs: Outputs) -> RunFolder:
+    run, url = run_behind(url), absolute_path(url)
+    if run != url and find_file(url) is None:
+        raise ValueError(
+            f"trainer.resume: {url} does not exist, or is no run's; give a run's folder, a "
+            f"checkpoint file, or auto"
+        )
+    checkpoint = None if run == url else url
+    if run is not None and is_object_store(run):
+        return _going_on(claimed(run), run, checkpoint)
+    return _in_a_new_one(checkpoint or f"{url}/checkpoints/last.pt", outputs)
+
+
+def _in_a_new_one(checkpoint: Path | str, outputs: Outputs) -> RunFolder:
+    _log.info("%s lies in no run's folder that can be written; going on in a new one", checkpoint)
+    made = outputs.make()
+    made.resumes, made.checkpoint = True, checkpoint
+    return made
+
+
+def _going_on(folder: RunFolder | None, name: str, checkpoint: Path | str | None) -> RunFolder:
+    if folder is None:
+        raise ValueError(f"trainer.resume: another process is training in {name}; stop it first")
+    _log.info("resuming %s", name)
+    folder.checkpoint = checkpoint
+    return folder
+
+
+def _newest_equal(config: Mapping[str, Any], outputs: Outputs) -> RunFolder | None:
     """The newest run of an equal config, else of one that is shorter, if it can be gone on with."""
     wanted = yaml.safe_load(_dump(config))
     shorter: list[Path] = []
-    for folder in newest_first(outputs):
+    for folder in newest_first(outputs.folder):
         try:
             saved = yaml.safe_load((folder / SAVED).read_text(encoding="utf-8"))
             equal = comparable(saved) == comparable(wanted) and _reaches_as_far(wanted, saved)
@@ -222,28 +347,33 @@ def _newest_equal(config: Mapping[str, Any], outputs: Path) -> RunFolder | None:
         if not _reaches_as_far(saved, wanted):
             shorter.append(folder)
             continue
-        if (folder / "summary.json").exists():
+        if (folder / SUMMARY).exists():
             _log.info(
                 "resume=auto: the newest run of this config, %s, is finished; starting a new one",
-                folder,
+                outputs.name(folder),
             )
             return None
-        return _taken(folder, "the newest run of this config")
+        return _taken(outputs, folder, "the newest run of this config")
     if shorter:
-        return _taken(shorter[0], "the newest run of this config, which was to be shorter")
+        return _taken(outputs, shorter[0], "the newest run of this config, which was to be shorter")
     _log.info("resume=auto: no run of this config in %s; starting a new one", outputs)
     return None
 
 
-def _taken(folder: Path, what: str) -> RunFolder | None:
-    lock = _locked(folder)
-    if lock is None:
+def _taken(outputs: Outputs, run: Path, what: str) -> RunFolder | None:
+    folder, name = outputs.claim(run), outputs.name(run)
+    if folder is None:
         _log.info(
-            "resume=auto: another process is training in %s, %s; starting a new one", folder, what
+            "resume=auto: another process is training in %s, %s; starting a new one", name, what
         )
         return None
-    _log.info("resume=auto: going on with %s, %s", folder, what)
-    return RunFolder(folder, lock, resumes=True)
+    _log.info("resume=auto: going on with %s, %s", name, what)
+    return folder
+
+
+def _own(folder: Path) -> RunFolder | None:
+    lock = _locked(folder)
+    return None if lock is None else RunFolder(folder, lock, resumes=True)
 
 
 def comparable(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import yaml
 from torch import nn
 
 from penstock.core.contracts import Task
-from penstock.datasets.files.access import is_url
+from penstock.datasets.files.access import absolute_path, is_url
 from penstock.pipeline.build import (
     Split,
     build_device_transforms,
@@ -27,14 +27,15 @@ from penstock.pipeline.build import (
 )
 from penstock.pipeline.config.combinations import task_field
 from penstock.pipeline.config.errors import listing
+from penstock.pipeline.config.job import SAVED, fetched_run, run_behind
 from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.learning.building import build_model, build_task
-from penstock.pipeline.training.checkpoint import CheckpointFolder, load_weights, read_checkpoint
+from penstock.pipeline.training.checkpoint import is_there, load_weights, read_checkpoint
 from penstock.pipeline.training.distributed import World, joined
 from penstock.pipeline.training.job import prepare_torch
 from penstock.pipeline.training.loop import precision_of
 from penstock.pipeline.training.output import check_output, spoken_lines
-from penstock.pipeline.training.run_folder import TABLE, read_classes, settled
+from penstock.pipeline.training.run_folder import CLASSES, SOURCE, TABLE, read_classes, settled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,7 @@ class Trained:
     """A trained model, and the data that it is tried on.
 
     Attributes:
-        checkpoint: The file that the weights are from.
+        checkpoint: The file that the weights are from, or its URL.
         model: In evaluation, on its device.
         task: Told the classes that the model was trained on.
         batches: Every record once and in order, as evaluation sees them.
@@ -51,7 +52,7 @@ class Trained:
         others: Splits of the same data that are left out.
     """
 
-    checkpoint: Path
+    checkpoint: Path | str
     model: nn.Module
     task: Task
     batches: DevicePrefetcher
@@ -97,7 +98,7 @@ def opened_trained(
 def _open(config: Mapping[str, Any], command: str, world: World, stack: ExitStack) -> Trained:
     """Build a model as its run did, load its weights, and open the data to try it on."""
     asked, trainer = build_settings(config[command]), build_settings(config["trainer"])
-    checkpoint = find_checkpoint(Path(asked.checkpoint).expanduser(), f"{command}.checkpoint")
+    checkpoint = find_checkpoint(asked.checkpoint, f"{command}.checkpoint")
     content = read_checkpoint(checkpoint)
     prepare_torch(trainer, world.device)
     run_dir = run_of(checkpoint)
@@ -144,29 +145,37 @@ def _open(config: Mapping[str, Any], command: str, world: World, stack: ExitStac
     )
 
 
-def find_checkpoint(path: Path, key: str) -> Path:
-    """The checkpoint that a path names: itself, or the best or else the last of a run's folder.
+def find_checkpoint(path: str, key: str) -> Path | str:
+    """The checkpoint that a path or a URL names: itself, or the best or else the last of a run.
 
     Raises:
         ValueError: There is none.
+        RemoteError: The URL cannot be read.
     """
-    if not path.is_dir():
-        if not path.exists():
-            raise ValueError(f"{key}: {path} does not exist; give a run's folder or a checkpoint")
-        return path
-    folder = CheckpointFolder(path / "checkpoints")
-    for candidate in (folder.best, folder.last):
-        if candidate.exists():
-            return candidate
+    place = absolute_path(path) if is_url(path) else Path(path).expanduser()
+    if is_there(place):
+        return place
+    names = ("checkpoints/best.pt", "checkpoints/last.pt")
+    for candidate in (f"{place}/{name}" for name in names):
+        if is_there(candidate):
+            return candidate if is_url(place) else Path(candidate)
+    if isinstance(place, Path) and not place.exists():
+        raise ValueError(f"{key}: {place} does not exist; give a run's folder or a checkpoint")
     raise ValueError(
-        f"{key}: {path} has no checkpoints; give the folder of a run that has written one"
+        f"{key}: {place} has no checkpoints; give the folder of a run that has written one"
     )
 
 
-def run_of(checkpoint: Path) -> Path | None:
-    """The folder of the run that a checkpoint lies in; None where it lies elsewhere."""
+def run_of(checkpoint: Path | str) -> Path | None:
+    """The folder of the run that a checkpoint lies in; None where it lies elsewhere.
+
+    Of a run behind a URL it is a folder of this process, with copies of what evaluation reads.
+    """
+    if isinstance(checkpoint, str):
+        run = run_behind(checkpoint)
+        return None if run is None else fetched_run(run, (SAVED, CLASSES, TABLE, SOURCE))
     folder = checkpoint.resolve().parent.parent
-    return folder if (folder / "config.yaml").is_file() else None
+    return folder if (folder / SAVED).is_file() else None
 
 
 def reading_config(
@@ -207,7 +216,7 @@ def _saved_data(run_dir: Path | None) -> dict[str, Any]:
     """The data of a run, as its config says it; nothing is known of what is no run's."""
     if run_dir is None:
         return {}
-    text = (run_dir / "config.yaml").read_text(encoding="utf-8")
+    text = (run_dir / SAVED).read_text(encoding="utf-8")
     return yaml.safe_load(text)["dataset"]
 
 

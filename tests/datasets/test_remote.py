@@ -108,6 +108,36 @@ def test_labels_and_class_names_beside_it(store, photos, tmp_path):
     assert named.index.class_names == ("ash", "birch", "yew") and len(named) == 16
 
 
+def test_arrays_by_field_and_label_files_that_are_looked_for(store, photos, tmp_path):
+    images = np.random.default_rng(0).integers(0, 255, (8, 24, 24, 3)).astype(np.uint8)
+    np.save(tmp_path / "x.npy", images)
+    np.save(tmp_path / "y.npy", np.arange(8) % 2)
+    store.put(tmp_path / "x.npy", "arrays/x.npy")
+    store.put(tmp_path / "y.npy", "arrays/y.npy")
+    here, there = (
+        digests([*SMALL, "loader=inline", "dataset=memmap",
+                 f"dataset.storage.path={{image: {folder}/x.npy, label: {folder}/y.npy}}"])[0]
+        for folder in (tmp_path, "s3://bucket/arrays")
+    )  # fmt: skip
+    assert here == there
+    for path in (photos / "train").rglob("*.jpg"):
+        name = f"set/Annotations/{path.parent.name}/{path.stem}.xml"
+        store.files[name] = (
+            b"<annotation><object><name>tree</name><bndbox><xmin>2</xmin><ymin>2"
+            b"</ymin><xmax>9</xmax><ymax>9</ymax></bndbox></object></annotation>"
+        )
+    url = store.put(photos / "train", "set/images")  # beside the images, and with a capital letter
+    given = [*SMALL, "loader=inline", "augment=none", "task=detection", "dataset.val_fraction=0.2",
+             f"dataset.storage.path={url}", "dataset/annotations=voc"]  # fmt: skip
+    assert len(digests(given)[0]) == 3
+    for typed, said in (
+        ("dataset.annotations.path=none", "no such folder: s3://bucket/set/images/none or s3://b"),
+        ("dataset.storage.labels=none.csv", "labels='s3://bucket/set/images/none.csv': no such"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(said)):
+            digests([*given, typed])
+
+
 def test_patterns_braces_and_single_files(store, photos, tmp_path):
     source = ImageFolder(str(photos / "train"))
     write_storage(WebDatasetWriter(shard_records=4), tmp_path / "w", source)

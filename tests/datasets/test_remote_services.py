@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import numpy as np
 import pytest
 
@@ -22,33 +20,15 @@ from penstock.pipeline.loader.digest import batch_digest
 from tests.contracts.storage import read_all, summary
 from tests.datasets.object_services import BUCKET, SERVICES, running
 from tests.laws.conftest import make_photos
+from tests.moto_bucket import moto_bucket
 
 pytestmark = pytest.mark.service
 
 
 @pytest.fixture
 def bucket(monkeypatch, tmp_path):
-    moto = pytest.importorskip("moto.server", reason="type pip install 'moto[server]'")
-    boto3 = pytest.importorskip("boto3")
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    url = "http://{}:{}".format(*server.get_host_and_port())
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
-    (tmp_path / "credentials").write_text(
-        "[work]\naws_access_key_id = key\naws_secret_access_key = secret\n"
-    )
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
-    monkeypatch.setenv("AWS_PROFILE", "work")
-    clients._open_client.cache_clear()
-    bucket = boto3.resource("s3", endpoint_url=url, region_name="us-east-1").Bucket("photographs")
-    bucket.create()
-    yield bucket
-    server.stop()
-    clients._open_client.cache_clear()
+    with moto_bucket(monkeypatch, tmp_path) as bucket:
+        yield bucket
 
 
 def test_folders_shards_and_profiles_of_boto3(bucket, tmp_path):

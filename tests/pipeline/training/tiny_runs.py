@@ -16,7 +16,7 @@ SCRIPT = str(Path(__file__).with_name("tiny_job.py"))
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
-def start(config, *, ranks=1, **options):
+def start(config, *, ranks=1, environment=(), **options):
     launcher = [sys.executable]
     if ranks > 1:
         launcher += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
@@ -25,7 +25,7 @@ def start(config, *, ranks=1, **options):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=ENVIRONMENT,
+        env={**ENVIRONMENT, **dict(environment)},
         **options,
     )
 
