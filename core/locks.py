@@ -90,6 +90,8 @@ class ForkGate:
         most_s: How long a fork waits at most.
     """
 
+    _forks = 0
+
     def __init__(self, *, most_s: float) -> None:
         self._most_s = most_s
         self._renew()
@@ -121,7 +123,7 @@ class ForkGate:
         self._turn.wait_for(lambda: not self._inside, self._most_s)
 
     def _go_on(self) -> None:
-        self._forks -= 1
+        self._forks = max(self._forks - 1, 0)  # a Ctrl-C may have come before it was counted
         self._turn.notify_all()
         self._turn.release()
 

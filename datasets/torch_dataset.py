@@ -397,23 +397,20 @@ class TorchSource:
     def together(self, numbers: list[int]) -> Callable[[int], Any]:
         """Give what reads the items of these numbers by their row: all at once where that is equal.
 
-        A ``__getitems__`` that draws, or raises, is asked for one item after the other: what it
-        draws then is the position's, and what is bad is one item.
+        Where ``__getitems__`` draws, raises, or gives no list of them, each is read by itself:
+        what is drawn then is the position's, and what is bad is one item.
         """
         from penstock.core.rng import GlobalStates
 
-        dataset = self.dataset
-        if not hasattr(dataset, "__getitems__"):
-            return lambda row: dataset[numbers[row]]
-        states = GlobalStates(0)
-        items: Any = ()
-        if not self._draws:
+        read = getattr(self.dataset, "__getitems__", None)
+        if read is not None and not self._draws:
+            items, states = None, GlobalStates(0)
             with suppress(Exception), states:
-                items = dataset.__getitems__(numbers)
+                items = read(numbers)
             self._draws = not states.untouched
-        if len(items) == len(numbers) and not self._draws:
-            return lambda row: items[row]
-        return lambda row: dataset.__getitems__([numbers[row]])[0]
+            if isinstance(items, list) and len(items) == len(numbers) and not self._draws:
+                return items.__getitem__
+        return lambda row: self.dataset[numbers[row]]
 
     def sample(
         self, read: Callable[[], Any], *, index: int, position: int, epoch: int

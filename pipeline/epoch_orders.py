@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from penstock.core.arrays import map_npy
 from penstock.core.files import whole_file
-from penstock.core.machine_cache import computed_once, files_of, remove_if_unused, signature_of
+from penstock.core.machine_cache import computed_once, files_of, remove_if_unused
 
 _KEEP_EPOCHS = 2
 _KEEP_SAMPLERS = 32
@@ -66,34 +66,32 @@ class StoredOrderSampler:
     Args:
         signature: What decides the orders apart from the epoch.
         length: Positions in an epoch.
-        num_batches: Batches in an epoch, of one that cuts them itself and
-            declares `batch_cuts`.
+        num_batches: Batches in an epoch, of one that cuts them itself, declares `batch_cuts`, and
+            computes where each begins, and the last one ends, before the order.
     """
 
-    def __init__(self, signature: str, length: int, num_batches: int = 0) -> None:
+    def __init__(self, signature: str, length: int, num_batches: int | None = None) -> None:
         self._signature = signature
         self._length = length
-        self._batches_cut = num_batches
+        self._num_cuts = 0 if num_batches is None else num_batches + 1
 
     def __len__(self) -> int:
         return self._length
 
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
         """Record indices at positions ``start .. stop - 1`` of `epoch`, int64 [stop - start]."""
-        order = epoch_order(self._signature, epoch, self._length, lambda: self._order(epoch))
-        return np.array(order[start:stop])
+        return np.array(self._stored(epoch)[self._num_cuts + start : self._num_cuts + stop])
 
     def batch_cuts(self, epoch: int) -> NDArray[np.int64]:
-        """Where the batches of `epoch` begin and end, int64 [B + 1], of one that cuts them."""
-        signature = signature_of(cuts_of=self._signature)
-        return epoch_order(signature, epoch, self._batches_cut + 1, lambda: self._cuts(epoch))
+        """Where the batches of `epoch` begin and end, int64 [B + 1]."""
+        return self._stored(epoch)[: self._num_cuts]
+
+    def _stored(self, epoch: int) -> NDArray[np.int64]:
+        size = self._num_cuts + self._length
+        return epoch_order(self._signature, epoch, size, lambda: self._order(epoch))
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
-        """Compute the record at each position of an epoch, int64 [length]."""
-        raise NotImplementedError
-
-    def _cuts(self, epoch: int) -> NDArray[np.int64]:
-        """Compute where each batch begins, and the end of the last one, int64 [num_batches + 1]."""
+        """Compute the record at each position of an epoch, int64 [length], behind any cuts."""
         raise NotImplementedError
 
 

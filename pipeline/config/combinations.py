@@ -382,6 +382,8 @@ def _refused(at: str, source: dict[str, Any]) -> Iterator[Problem]:
     if component is None or dataset == "dataset/stream":
         return
     taken = inspect.signature(component.target).parameters
+    if sampler == "sampler/torch":  # whether it makes batches shows when it draws
+        return
     if "batch_size" in taken or "mixed" in taken:
         why = "makes whole batches" if "batch_size" in taken else "draws from several data sets"
         yield Problem(f"{at}.sampler", f"{sampler} given, which {why}, and a mix takes the draws "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -46,8 +46,8 @@ class BatchPlan:
         cuts: Where the batches of an epoch begin and end, as `SamplerCapabilities.cuts` says.
 
     Raises:
-        ValueError: There is no such rank, `group` does not divide `batch_size`, or ``drop``
-            leaves no batch.
+        ValueError: There is no such rank, `group` does not divide `batch_size` or meets `cuts`, or
+            ``drop`` leaves no batch.
     """
 
     num_positions: int
@@ -57,6 +57,8 @@ class BatchPlan:
     tail: Tail = "drop"
     group: int = 1
     cuts: Callable[[int], NDArray[np.int64]] | None = None
+    num_batches: int = field(init=False)
+    """Batches in an epoch, the same on every rank."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
@@ -75,15 +77,18 @@ class BatchPlan:
                 f"batch_size {self.batch_size}, and drop_last leaves the rest out; lower "
                 f"loader.batch_size or set loader.drop_last=false"
             )
-
-    @property
-    def num_batches(self) -> int:
-        """Batches in an epoch, the same on every rank."""
+        if self.cuts is not None and self.group > 1:
+            raise ValueError(
+                f"batch plan: the sampler cuts batches of any size, and groups of {self.group} "
+                f"positions are to stay together, as mixup and cutmix need; take such a step away, "
+                f"or another sampler: sampler=random"
+            )
+        num_batches = self.num_positions // self.batch_size
         if self.cuts is not None:
-            return len(self.cuts(0)) - 1
-        if self.tail == "drop":
-            return self.num_positions // self.batch_size
-        return -(-self.num_positions // self.batch_size)
+            num_batches = len(self.cuts(0)) - 1
+        elif self.tail != "drop":
+            num_batches = -(-self.num_positions // self.batch_size)
+        object.__setattr__(self, "num_batches", num_batches)
 
     def __len__(self) -> int:
         return self.num_batches

@@ -33,7 +33,7 @@ class LoaderSettings:
             process), ``processes`` (threads of worker processes, which are replaced when they
             die or hang), ``torch`` (worker processes of torch's DataLoader) or ``inline`` (this
             process, when a batch is asked for).
-        batch_size: Samples in a batch over all ranks.
+        batch_size: Samples in a batch over all ranks; the most, where a sampler cuts batches.
         eval_batch_size: The same for evaluation; null takes `batch_size`.
         num_workers: Workers of each rank; 0 computes in this process; ``auto``: one for each
             core of this rank's share, by affinity and quota, 32 at most.

@@ -25,9 +25,10 @@ class TokenBudgetSampler(StoredOrderSampler):
     """Every record once, shuffled anew every epoch, in batches of at most `max_tokens`.
 
     A batch counts as its records times the longest of them, so padding is paid for; it has at most
-    ``loader.batch_size`` records. Records whose lengths differ by a tenth at most are shuffled
-    among each other, lined up by length, and cut; then the batches are shuffled. The cuts fall at
-    the same lengths in every epoch, so that every epoch has as many batches.
+    ``loader.batch_size`` records. Evaluation has ``loader.eval_batch_size`` of them, in order.
+    Records whose lengths differ by a tenth at most are shuffled among each other, lined up by
+    length, and cut; then the batches are shuffled. The cuts fall at the same lengths in every
+    epoch, so that every epoch has as many batches.
 
     Args:
         n: Number of records.
@@ -74,8 +75,8 @@ class TokenBudgetSampler(StoredOrderSampler):
             max_tokens=max_tokens,
         )  # fmt: skip
         super().__init__(signature, n, len(sizes))
-        self._classes = _stored(f"table-length-classes-{self._digest}", classes)
-        self._sizes = _stored(f"table-batch-sizes-{signature}", sizes)
+        self._classes = _table(f"table-length-classes-{self._digest}", classes)
+        self._sizes = _table(f"table-batch-sizes-{signature}", sizes)
 
     @property
     def capabilities(self) -> SamplerCapabilities:
@@ -90,25 +91,18 @@ class TokenBudgetSampler(StoredOrderSampler):
         shuffled = permute(np.arange(self._n), length=self._n, seed=self._seed, epoch=epoch)
         # Longest first; the shuffled order decides among like ones.
         lined_up = shuffled[np.argsort(-self._classes.array[shuffled], kind="stable")]
-        batches = self._batches(epoch)
+        # Words beyond those of the permutation, which takes the first n at most.
+        stop = self._n + self._sizes.array.size
+        words = philox_words(self._seed, epoch, self._n, stop, Stream.SAMPLER)[:, 0]
+        batches = np.argsort(words, kind="stable")
         sizes = self._sizes.array[batches]
         firsts = (np.cumsum(self._sizes.array) - self._sizes.array)[batches]
         moved = firsts - (np.cumsum(sizes) - sizes)  # from where a batch comes to where it lies
-        order: NDArray[np.int64] = lined_up[np.arange(self._n) + np.repeat(moved, sizes)]
-        return order
-
-    def _cuts(self, epoch: int) -> NDArray[np.int64]:
-        return np.cumsum([0, *self._sizes.array[self._batches(epoch)]])
-
-    def _batches(self, epoch: int) -> NDArray[np.int64]:
-        """The order of the batches in an epoch."""
-        # Words beyond those of the permutation, which takes the first n at most.
-        stop = self._n + self._batches_cut
-        words = philox_words(self._seed, epoch, self._n, stop, Stream.SAMPLER)[:, 0]
-        return np.argsort(words, kind="stable")
+        order = lined_up[np.arange(self._n) + np.repeat(moved, sizes)]
+        return np.concatenate([[0], np.cumsum(sizes), order])
 
 
-def _stored(name: str, values: NDArray[np.int64]) -> StoredTable:
+def _table(name: str, values: NDArray[np.int64]) -> StoredTable:
     fill = partial(np.copyto, src=values)
     return StoredTable(name, np.int64, len(values), fill, what="table of lengths")
 
@@ -131,9 +125,12 @@ def _batch_sizes(
     _, of_class, counts = np.unique(-classes, return_inverse=True, return_counts=True)
     longest = np.zeros(len(counts), np.int64)
     np.maximum.at(longest, of_class, lengths)
-    ends, sizes, at = np.cumsum(counts), [], 0
-    while at < len(lengths):
-        length = longest[np.searchsorted(ends, at, side="right")]
-        sizes.append(min(most, max_tokens // max(int(length), 1), len(lengths) - at))
-        at += sizes[-1]
-    return np.array(sizes, np.int64)
+    sizes, at = [np.zeros(0, np.int64)], 0
+    for length, end in zip(longest.tolist(), np.cumsum(counts).tolist(), strict=True):
+        size = min(most, max_tokens // max(length, 1))
+        begun = max(-(-(end - at) // size), 0)
+        sizes.append(np.full(begun, size))
+        at += begun * size
+    found = np.concatenate(sizes)
+    found[-1:] -= at - len(lengths)  # the last one has what is left
+    return found

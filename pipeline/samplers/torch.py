@@ -27,6 +27,8 @@ class TorchSampler(StoredOrderSampler):
 
     What yields lists is a sampler of batches: they are the loader's, over all ranks, of any sizes
     up to ``loader.batch_size``; no epoch has more of them than its ``len()`` says of the first.
+    ``loader.drop_last`` does nothing for them. What draws from a generator of its own, seeded by
+    nobody, is another order on each machine and in each run.
 
     Args:
         n: Number of records.
@@ -66,11 +68,18 @@ class TorchSampler(StoredOrderSampler):
         with GlobalStates(0):
             made = self._make(0)
             length = len(made)
-            self._gives_batches = hasattr(next(iter(made), 0), "__len__")
-        super().__init__(self._sign(), length, length)
+            self._gives_batches = np.ndim(next(iter(made), 0)) > 0
+        if not length:
+            raise ValueError(
+                f"torch sampler: {self._target.__qualname__} has length 0 for {n} records; lower "
+                f"loader.batch_size, or change sampler.args"
+            )
         if self._gives_batches:
-            self._length = max(n, sum(map(len, self._drawn(0))))
             self.capabilities = SamplerCapabilities(cuts=self.batch_cuts)
+            records = sum(batch.size for batch in self._drawn(0))
+            super().__init__(self._sign(), max(n, records), length)
+        else:
+            super().__init__(self._sign(), length)
 
     def _sign(self) -> str:
         import torch
@@ -118,11 +127,13 @@ class TorchSampler(StoredOrderSampler):
         return int(word >> np.uint64(1))
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
-        name = self._target.__qualname__
-        order = np.concatenate(self._drawn(epoch))
-        if self._gives_batches and order.size < self._length:
-            # Positions behind the last batch are in none.
-            order = np.concatenate([order, np.zeros(self._length - order.size, np.int64)])
+        name, batches = self._target.__qualname__, self._drawn(epoch)
+        order = np.concatenate([np.zeros(0, np.int64), *batches])
+        cuts = np.zeros(0, np.int64)
+        if self._gives_batches:
+            cuts = self._cuts(epoch, [batch.size for batch in batches])
+            # Positions behind the last batch are in none, and hold what may stand for others.
+            order = np.resize(order, self._length)
         if order.size != self._length:
             raise ValueError(
                 f"torch sampler: {name} has length {self._length} and yielded {order.size} indices"
@@ -133,14 +144,14 @@ class TorchSampler(StoredOrderSampler):
                 f"torch sampler: {name} yielded index {order[outside.argmax()]} at position "
                 f"{int(outside.argmax())}; the data has {self._n} records"
             )
-        return order
+        return np.concatenate([cuts, order])
 
-    def _cuts(self, epoch: int) -> NDArray[np.int64]:
-        sizes = [batch.size for batch in self._drawn(epoch)]
-        name, most = self._target.__qualname__, max(sizes, default=0)
-        if len(sizes) > self._batches_cut:
+    def _cuts(self, epoch: int, sizes: list[int]) -> NDArray[np.int64]:
+        """Check the sizes of an epoch's batches, and add them up; empty ones fill the epoch."""
+        name, most, empty = self._target.__qualname__, max(sizes, default=0), self._num_cuts - 1
+        if len(sizes) > empty:
             raise ValueError(
-                f"torch sampler: {name} has length {self._batches_cut} and yielded {len(sizes)} "
+                f"torch sampler: {name} has length {empty} and yielded {len(sizes)} "
                 f"batches in epoch {epoch}; let its __len__ say the most of any epoch"
             )
         if most > self._batch_size:
@@ -148,7 +159,13 @@ class TorchSampler(StoredOrderSampler):
                 f"torch sampler: {name} yielded a batch of {most} records, and loader.batch_size "
                 f"is {self._batch_size}, the most of any batch; set loader.batch_size={most}"
             )
-        return np.cumsum([0, *sizes, *[0] * (self._batches_cut - len(sizes))])
+        if sum(sizes) > self._length:
+            raise ValueError(
+                f"torch sampler: {name} yielded {sum(sizes)} records in epoch {epoch}, and no "
+                f"epoch may have more than {self._length}, as the first or all of the data has; "
+                f"let it yield fewer"
+            )
+        return np.cumsum([0, *sizes, *[0] * (empty - len(sizes))])
 
     def _drawn(self, epoch: int) -> list[NDArray[np.int64]]:
         """Run the sampler: the records of its batches, or in one piece all of them."""

@@ -129,7 +129,9 @@ def fit(
                     return False
                 recorder.meter.start()
 
-        if parts.num_batches is None and not state.batch:
+        if parts.num_batches and not state.batch:
+            raise ValueError(f"sampler: epoch {state.epoch} has no batch; let it give some")
+        if not state.batch:
             raise ValueError(
                 "dataset: an epoch of the stream has no batch: it has no record, or with "
                 "loader.drop_last=true fewer than loader.batch_size; lower that, or set "

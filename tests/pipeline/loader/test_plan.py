@@ -131,3 +131,8 @@ def test_errors_say_what_to_do():
 
 def test_no_data_makes_no_batches():
     assert BatchPlan(0, 8, tail="keep").num_batches == 0
+
+
+def test_batches_of_any_size_keep_no_groups_together():
+    with pytest.raises(ValueError, match=r"groups of 2 positions are to stay together.*random"):
+        BatchPlan(10, 4, group=2, cuts=lambda epoch: np.array([0, 3, 10]))

@@ -126,3 +126,31 @@ def test_torchs_own_sampler_of_batches_needs_no_arguments():
     sampler = TorchSampler(10, batch_size=4, target=BatchSampler, args={"drop_last": False})
     assert np.diff(capabilities_of(sampler, SamplerCapabilities).cuts(2)).tolist() == [4, 4, 2]
     assert sorted(sampler.indices(2, 0, 10).tolist()) == list(range(10))
+
+
+class Tensors(Sampler):
+    def __init__(self, data_source):
+        self.data_source = data_source
+
+    def __len__(self):
+        return len(self.data_source)
+
+    def __iter__(self):
+        return iter(torch.randperm(len(self)))
+
+
+def test_indices_may_be_tensors():
+    assert sorted(TorchSampler(10, target=Tensors).indices(0, 0, 10).tolist()) == list(range(10))
+
+
+def test_positions_in_no_batch_hold_records_of_the_epoch():
+    args = {"drop_last": True}
+    sampler = TorchSampler(10, batch_size=4, target=BatchSampler, args=args)
+    found = sampler.indices(1, 0, 10).tolist()
+    assert len({*found[:8]}) == 8 and found[8:] == found[:2]
+
+
+def test_a_sampler_of_no_batch_is_refused():
+    args = {"drop_last": True}
+    with pytest.raises(ValueError, match=r"has length 0 for 10 records; lower loader.batch_size"):
+        TorchSampler(10, batch_size=11, target=BatchSampler, args=args)
