@@ -170,7 +170,9 @@ class Staging:
         _open_to_all(self.result)
         if self._holds_something():
             self._refuse_target()
-            os.rename(self.target, self.folder / "replaced")
+            before = self.folder / "replaced"  # there where one was killed that was in place
+            shutil.rmtree(before, ignore_errors=True)
+            os.rename(self.target, before)
         try:
             rename_new(self.result, self.target)
         except OSError as error:

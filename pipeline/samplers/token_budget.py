@@ -14,8 +14,8 @@ from penstock.core.machine_cache import signature_of
 from penstock.core.permutation import permute
 from penstock.core.registry import register
 from penstock.core.rng import Stream, philox_words
+from penstock.datasets.records.lengths import read_lengths
 from penstock.pipeline.epoch_orders import StoredOrderSampler, StoredTable, digest_of
-from penstock.pipeline.record_lengths import read_lengths
 
 _LIKE = 1.1  # lengths that differ by less are shuffled among each other
 

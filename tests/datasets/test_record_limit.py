@@ -83,7 +83,10 @@ def tar(root: Path) -> WebDatasetStorage:
             info = tarfile.TarInfo(name)
             info.size = size
             place = file.offset
-            file.addfile(info, io.BytesIO(b"small") if size == 5 else None)
+            if size == 5:
+                file.addfile(info, io.BytesIO(b"small"))
+            else:
+                file.fileobj.write(info.tobuf(file.format))  # its content is a hole
             header = len(info.tobuf())
         end = place + header + 12 * GB
     with open(root / "a.tar", "r+b") as file:
