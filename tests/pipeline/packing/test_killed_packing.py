@@ -57,6 +57,18 @@ def test_overwriting_that_was_killed_goes_on_and_nothing_is_left(tmp_path):
         assert contents(place) == contents(tmp_path / "whole"), step
 
 
+def test_what_was_replaced_and_not_yet_removed_is_in_nobodys_way(tmp_path):
+    def make():
+        return packing(tmp_path / "packed", {"train": records_of(KINDS, 7)}, overwrite=True)
+
+    assert pack(make()) == 0
+    before = tmp_path / ".packed.packing/replaced"
+    before.mkdir(parents=True)
+    (before / "a.file").write_bytes(b"x")
+    assert pack(make()) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["packed"]
+
+
 def test_a_part_cut_short_in_the_staging_folder_is_written_again(tmp_path):
     def spooling(target):
         return replace(packing(target), writer=writer)
