@@ -57,7 +57,7 @@ class LoaderSettings:
             ours is replaced; up to 10 million, which is a third of a year.
         multiprocessing_context: How worker processes start.
         drop_last: The tail of the epoch: true leaves it out, false keeps a short batch,
-            ``pad`` fills the batch with rows marked invalid.
+            ``pad`` fills the batch with rows marked invalid. Samplers that cut batches have none.
         on_error: A bad sample in training: ``raise``, ``replace`` it by another, ``skip`` it.
         eval_on_error: A bad sample in evaluation: ``raise`` or ``skip``.
         max_error_rate: Share of bad samples above which the run stops.
