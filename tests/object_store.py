@@ -55,8 +55,16 @@ class ObjectStore:
 
             do_HEAD = do_PUT = do_POST = do_GET
 
-            def log_message(self, *given: object) -> None:
-                pass
+            def parse_request(self) -> bool:
+                """Parse by hand, for a fifth of the time: benchmarks share the cores with this."""
+                self.command, self.path, self.request_version = (
+                    self.raw_requestline.decode().split()
+                )
+                lines = iter(self.rfile.readline, b"\r\n")
+                pairs = (line.decode("latin-1").partition(":") for line in lines)
+                self.headers = {name.title(): value.strip() for name, _, value in pairs}  # type: ignore[assignment]
+                self.close_connection = self.headers.get("Connection", "").lower() == "close"
+                return True
 
         class Server(ThreadingHTTPServer):
             daemon_threads = True
@@ -153,11 +161,9 @@ class ObjectStore:
 
     def _send(self, request: BaseHTTPRequestHandler, status: int, content: bytes,
               headers: dict[str, str] | None = None, *, cut: bool = False) -> None:  # fmt: skip
-        request.send_response(status)
-        for name, value in (headers or {}).items():
-            request.send_header(name, value)
-        request.send_header("Content-Length", str(len(content)))
-        request.end_headers()
+        told = {**(headers or {}), "Content-Length": str(len(content))}
+        lines = (f"{name}: {value}\r\n" for name, value in told.items())
+        request.wfile.write(f"HTTP/1.1 {status} It is so\r\n{''.join(lines)}\r\n".encode())
         if request.command == "HEAD":
             return
         with self._lock:

@@ -21,9 +21,8 @@ from penstock.datasets.files.access import (
     MissingFile,
     OpenFiles,
     absolute_path,
-    is_url,
 )
-from penstock.datasets.files.clients import side_by_side
+from penstock.datasets.files.clients import read_each
 from penstock.datasets.files.data_files import DataFiles, find_data_files, refuse_escape
 from penstock.datasets.files.group_cache import GroupCache
 from penstock.datasets.records.index import IndexContent
@@ -69,7 +68,6 @@ class TableStorage(IndexedStorage):
     group_name: ClassVar[str]
     reading_arguments = ("cache_bytes", "root", "follow_symlinks")
     index_version = 2
-    asked_for = "batch"
     _files: DataFiles
     _groups: RowGroups
     _roles: Roles
@@ -125,8 +123,7 @@ class TableStorage(IndexedStorage):
             for place, row in zip(group.places.tolist(), opened.read(group), strict=True):
                 found[place] = row
         if self._roles.paths is not None:
-            each = side_by_side if is_url(self._image_root) else map
-            found = list(each(self._with_image, found))
+            found = list(read_each(self._with_image, found, place=self._image_root))
         return self.records(indices, found)
 
     @property

@@ -7,24 +7,25 @@ they nor what a URL carries of them stands in a message.
 
 from __future__ import annotations
 
-import atexit
 import errno
 import importlib.util
 import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, partial
-from multiprocessing.pool import ThreadPool
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from penstock.core.user_errors import ExplainedError
-from penstock.datasets.files.access import OBJECT_STORES, MissingFile
+from penstock.datasets.files.access import OBJECT_STORES, MissingFile, is_url
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 _OBSTORE = frozenset((*OBJECT_STORES, "http", "https"))
@@ -134,7 +135,7 @@ def traffic() -> Traffic:
     return _local.traffic
 
 
-def side_by_side(read: Callable[[T], Any], each: Sequence[T]) -> list[Any]:
+def side_by_side(read: Callable[[T], R], each: Sequence[T]) -> list[R]:
     """Call a function that waits for servers for several things at a time; results in order.
 
     What the calls asked for counts as asked for by this thread.
@@ -142,30 +143,52 @@ def side_by_side(read: Callable[[T], Any], each: Sequence[T]) -> list[Any]:
     if len(each) < 2 or _local.reads_for_others:
         return [read(one) for one in each]
 
-    def counted(one: T) -> tuple[Any, int, int]:
+    def counted(one: T) -> tuple[R, int, int]:
         mine = traffic()
         requests, size_bytes = mine.requests, mine.size_bytes
         result = read(one)
         return result, mine.requests - requests, mine.size_bytes - size_bytes
 
+    start_reading = readers(os.getpid())
     results = []
-    for result, requests, size_bytes in readers(os.getpid()).map(counted, each, chunksize=1):
+    for read_one in [start_reading(partial(counted, one)) for one in each]:
+        result, requests, size_bytes = read_one.result()
         results.append(result)
         traffic().requests += requests
         traffic().size_bytes += size_bytes
     return results
 
 
+def read_each(read: Callable[[T], R], each: Sequence[T], *, place: str) -> Iterable[R]:
+    """Call a function for each thing: side by side where they lie behind a URL, else in turn."""
+    return side_by_side(read, each) if is_url(place) else map(read, each)
+
+
 @cache
-def readers(pid: int) -> ThreadPool:
-    """Threads of this process that wait for servers, and that it does not wait for to end."""
+def readers(pid: int) -> Callable[[Callable[[], Any]], Future[Any]]:
+    """Start threads that wait for servers; what is given back lets one of them call a function.
+
+    The process does not wait for them to end, as it would for those of an executor.
+    """
+    calls = SimpleQueue[tuple[Callable[[], Any], Future[Any]]]()
 
     def read_for_others() -> None:
         _local.reads_for_others = True
+        while True:
+            call, future = calls.get()
+            try:
+                future.set_result(call())
+            except BaseException as error:
+                future.set_exception(error)
+            del call, future  # what was read is not kept while nothing is asked for
 
-    pool = ThreadPool(_AT_ONCE, read_for_others)
-    atexit.register(pool.terminate)
-    return pool
+    def start_reading(call: Callable[[], Any]) -> Future[Any]:
+        calls.put((call, future := Future[Any]()))
+        return future
+
+    for _ in range(_AT_ONCE):
+        threading.Thread(target=read_for_others, daemon=True).start()
+    return start_reading
 
 
 def read_place(url: str, name: str, start: int, stop: int, mark: str | None = None) -> Answer:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+from concurrent.futures import Future, wait
 from functools import partial
-from multiprocessing.pool import AsyncResult
 from typing import Any
 from urllib.parse import unquote
 
@@ -100,11 +100,10 @@ class RemoteStream(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Read the next bytes; none at the end."""
         if not self._piece and self._ahead is not None:
-            while not self._ahead.ready():
-                self._ahead.wait(_TICK_S)
+            while not wait([self._ahead], _TICK_S).done:
                 still_wanted()
             try:
-                content, found = self._ahead.get()
+                content, found = self._ahead.result()
             except MissingFile as error:
                 raise RemoteError(f"{self._url}: not there any more") from error
             if self._size_bytes is None:  # the first piece tells, in place of a question
@@ -115,13 +114,13 @@ class RemoteStream(io.RawIOBase):
         buffer[:taken], self._piece = self._piece[:taken], self._piece[taken:]
         return taken
 
-    def _next_piece(self) -> AsyncResult[Answer] | None:
+    def _next_piece(self) -> Future[Answer] | None:
         start = self._asked
         if self._size_bytes is not None and start >= self._size_bytes:
             return None
         self._asked += _PIECE_BYTES
         place = *split_url(self._url), start, self._asked, self._mark
-        return readers(os.getpid()).apply_async(read_place, place)
+        return readers(os.getpid())(partial(read_place, *place))
 
 
 def split_url(url: str, root: str | None = None) -> tuple[str, str]:

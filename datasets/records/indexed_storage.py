@@ -10,15 +10,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.sample import MAX_RECORD_BYTES, BadRecord, Record, too_large
 from penstock.core.stage_times import CountedRecords
-from penstock.datasets.files.access import is_url
-from penstock.datasets.files.clients import side_by_side, traffic
+from penstock.datasets.files.clients import traffic
 from penstock.datasets.records.index import Index, IndexContent, cached_index, write_index
 
 _may_scan: ContextVar[bool] = ContextVar("_may_scan", default=True)
@@ -79,9 +78,8 @@ class IndexedStorage(ABC):
         reading_arguments: Arguments that only say how records are read: no index depends on them.
         index_version: To be raised where `scan` finds something else in the same data.
         reads_urls: Its path may be a URL, whose files it reads by place; of one that does not,
-            the files are copied to this machine first.
-        asked_for: How its records are asked for behind a URL: each by itself, runs of neighbours
-            in the index at once, or a batch, in which the storage looks after itself.
+            the files are copied to this machine first. Its `read` asks for all that it needs at
+            once, by `datasets.files.clients.read_each`: each answer takes a while to come.
         marks_records: Its `mark` changes with the content of any record.
         max_record_bytes: A record that takes more is bad, and `read` is not asked for it.
     """
@@ -91,7 +89,6 @@ class IndexedStorage(ABC):
     reading_arguments: ClassVar[tuple[str, ...]] = ()
     index_version: ClassVar[int] = 1
     reads_urls: ClassVar[bool] = False
-    asked_for: ClassVar[Literal["each", "runs", "batch"]] = "each"
     marks_records: bool = True
     max_record_bytes: int = MAX_RECORD_BYTES
     _index: Index | None = None
@@ -100,7 +97,7 @@ class IndexedStorage(ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "read" in vars(cls):
-            cls.read = _within_limit(_side_by_side(cls.read))  # type: ignore[assignment, method-assign]
+            cls.read = _within_limit(_counted(cls.read))  # type: ignore[assignment, method-assign]
 
     def scan(self) -> IndexContent:
         """Look through the data: keys, columns and class names of all records.
@@ -223,28 +220,20 @@ class IndexedStorage(ABC):
 _Read = Callable[[Any, NDArray[np.int64]], list[Record | BadRecord]]
 
 
-def _side_by_side(read: _Read) -> _Read:
-    """Let `read` ask a server for many records at a time: each answer takes a while to come."""
+def _counted(read: _Read) -> _Read:
+    """Let `read` tell what it asked servers for."""
 
     @wraps(read)
-    def at_once(self: IndexedStorage, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
-        if not (self.reads_urls and is_url(self.path)):
-            return read(self, indices)
-        parts = [indices]
-        if self.asked_for != "batch" and len(indices) > 1:
-            together = (np.diff(indices) == 1) & (self.asked_for == "runs")
-            parts = np.split(indices, np.flatnonzero(~together) + 1)
-        before = traffic()
-        counts = before.requests, before.size_bytes
-        found = side_by_side(partial(read, self), parts)
-        now = traffic()
-        return CountedRecords(
-            [record for records in found for record in records],
-            requests=now.requests - counts[0],
-            fetched_bytes=now.size_bytes - counts[1],
-        )
+    def counted(self: IndexedStorage, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
+        mine = traffic()
+        requests, size_bytes = mine.requests, mine.size_bytes
+        found = read(self, indices)
+        if mine.requests == requests:
+            return found
+        asked = mine.requests - requests
+        return CountedRecords(found, requests=asked, fetched_bytes=mine.size_bytes - size_bytes)
 
-    return at_once
+    return counted
 
 
 def _within_limit(read: _Read) -> _Read:

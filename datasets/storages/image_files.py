@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record
 from penstock.datasets.files.access import MissingFile, absolute_path, is_url, read_file
-from penstock.datasets.files.clients import side_by_side
+from penstock.datasets.files.clients import read_each, side_by_side
 from penstock.datasets.files.listings import find_file
 from penstock.datasets.records.memory_index import MemoryIndex
 
@@ -49,7 +49,7 @@ class ImageFiles:
             OSError: The disk has trouble that did not pass.
         """
         rows = np.asarray(indices, np.int64).tolist()
-        return list((side_by_side if self._behind else map)(self._read, rows))
+        return list(read_each(self._read, rows, place=self._behind[0] if self._behind else ""))
 
     def _read(self, row: int) -> Record | BadRecord:
         if not 0 <= row < len(self):

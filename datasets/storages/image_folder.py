@@ -17,7 +17,7 @@ from penstock.core.parts import PackPlan, Part, PartSummary, Written, raw_keys, 
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record
 from penstock.datasets.files.access import MissingFile, absolute_path, is_url, read_file
-from penstock.datasets.files.clients import Found
+from penstock.datasets.files.clients import Found, read_each
 from penstock.datasets.files.data_files import (
     IMAGE_ENDINGS,
     Scan,
@@ -138,7 +138,9 @@ class ImageFolder(IndexedStorage):
             OSError: The disk has trouble that did not pass.
         """
         index, indices = self.index, np.asarray(indices, np.int64)
-        return self.records(indices, map(self._image, index.raw_keys(indices)))
+        return self.records(
+            indices, read_each(self._image, index.raw_keys(indices), place=self.path)
+        )
 
     def _image(self, key: bytes) -> dict[str, Any] | str:
         path = os.fsencode(self.path) + b"/" + key

@@ -35,6 +35,7 @@ from penstock.datasets.files.access import (
     absolute_path,
     is_url,
 )
+from penstock.datasets.files.clients import read_each
 from penstock.datasets.files.data_files import (
     IMAGE_ENDINGS,
     DataFiles,
@@ -149,15 +150,16 @@ class ZipStorage(IndexedStorage):
         found: list[dict[str, Any] | str] = [{} for _ in indices]
         if "sidecar_row" in rows:
             found = opened.others(rows["archive"], rows["sidecar_row"])
+        is_wanted = rows["method"] != NO_MEMBER.method
+        is_wanted &= np.array([isinstance(fields, dict) for fields in found], bool)
         order = np.lexsort((rows["offset"], rows["archive"]))
-        values = {name: rows[name].tolist() for name in ("archive", *PLACE)}
-        for n in order.tolist():
-            fields = found[n]
-            row = {name: column[n] for name, column in values.items()}
-            if isinstance(fields, str) or row["method"] == NO_MEMBER.method:
-                continue
-            content = opened.content(**row)
-            found[n] = content if isinstance(content, str) else {**fields, "image": content}
+        order = order[is_wanted[order]]
+        names = ("archive", *PLACE)
+        columns = (rows[name][order].tolist() for name in names)
+        places = [dict(zip(names, place, strict=True)) for place in zip(*columns, strict=True)]
+        contents = read_each(lambda place: opened.content(**place), places, place=self.path)
+        for n, content in zip(order.tolist(), contents, strict=True):
+            found[n] = content if isinstance(content, str) else {**found[n], "image": content}
         return self.records(indices, found)
 
     def scan(self) -> IndexContent:
@@ -307,7 +309,8 @@ class _OpenArchives:
     def others(self, archives: NDArray[Any], rows: NDArray[Any]) -> list[dict[str, Any] | str]:
         """Read what the hidden members hold of some records, or why it cannot be had."""
         found: list[dict[str, Any] | str] = [{} for _ in rows]
-        for archive in np.unique(archives).tolist():
+
+        def read(archive: int) -> None:
             at = np.flatnonzero(archives == archive)
             try:
                 sidecar: _Sidecar = self._sidecars.get(archive, partial(self._load, archive))
@@ -316,6 +319,8 @@ class _OpenArchives:
                 values = [f"{self._files.names[archive]}, {_SIDECAR}: {error}"] * len(at)
             for n, value in zip(at.tolist(), values, strict=True):
                 found[n] = value
+
+        list(read_each(read, np.unique(archives).tolist(), place=self._files.root))
         return found
 
     def _load(self, archive: int) -> tuple[_Sidecar, int]:

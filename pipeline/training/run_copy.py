@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import wait
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -201,12 +202,11 @@ class RunCopy:
         def put(client: Client) -> None:
             client.put(name, content)
 
-        putting = readers(os.getpid()).apply_async(ask, (self.url, put, name))
-        while not putting.ready():
-            putting.wait(_BEAT_S)
+        putting = readers(os.getpid())(lambda: ask(self.url, put, name))
+        while not wait([putting], _BEAT_S).done:
             with suppress(RemoteError):
                 self._tell_alive()
-        putting.get()
+        putting.result()
 
     def _tell_alive(self, *, at_once: bool = False) -> None:
         if at_once or time.monotonic() > self._beat_s:

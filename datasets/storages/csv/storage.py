@@ -16,6 +16,7 @@ from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record, TextColumn
 from penstock.datasets.columnar.rows import image_bytes
 from penstock.datasets.files.access import MissingFile, absolute_path, is_url
+from penstock.datasets.files.clients import read_each
 from penstock.datasets.files.local_copies import local_copy
 from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage, file_mark
@@ -121,10 +122,12 @@ class CsvStorage(IndexedStorage):
             images = self._taken(self._image, rows).tolist()
         else:
             images = index.keys(indices)
-        return self.records(indices, map(self._with_image, images, fields))
+        rows_and_images = list(zip(images, fields, strict=True))
+        return self.records(indices, read_each(self._with_image, rows_and_images, place=self.root))
 
-    def _with_image(self, image: str | None, fields: dict[str, Any]) -> dict[str, Any] | str:
+    def _with_image(self, row: tuple[str | None, dict[str, Any]]) -> dict[str, Any] | str:
         """The fields of a row with its image, or why that cannot be had."""
+        image, fields = row
         try:
             content = image_bytes(
                 image,

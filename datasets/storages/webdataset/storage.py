@@ -17,11 +17,13 @@ from penstock.core.sample import BadRecord, Record, too_large
 from penstock.datasets.files.access import (
     MissingFile,
     OpenFiles,
+    Run,
     SharedFile,
     absolute_path,
     find_runs,
     is_url,
 )
+from penstock.datasets.files.clients import read_each
 from penstock.datasets.files.data_files import DataFiles, find_data_files
 from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage
@@ -63,7 +65,6 @@ class WebDatasetStorage(IndexedStorage):
     name = "webdataset"
     reading_arguments = ("checksums",)
     reads_urls = True
-    asked_for = "runs"
     _files: DataFiles
     _names: tuple[str, ...] | None
 
@@ -108,13 +109,9 @@ class WebDatasetStorage(IndexedStorage):
         raw_keys = index.raw_keys(indices)
         places = (index.values(name, indices) for name in ("shard", "offset", "span_bytes"))
         found: list[dict[str, Any] | str] = [""] * len(indices)
-        for run in find_runs(*places):
+        runs = list(find_runs(*places))
+        for run, data in zip(runs, read_each(self._run, runs, place=self._files.root), strict=True):
             name = self._files.names[run.file]
-            data: bytes | MissingFile
-            try:
-                data = self.opened[name].read_upto(run.offset, run.size_bytes)
-            except MissingFile as error:
-                data = error
             for n, start, stop in run.parts:
                 key = raw_keys[n].removeprefix(self._prefix(name))
                 try:
@@ -124,6 +121,13 @@ class WebDatasetStorage(IndexedStorage):
                 except (ValueError, MissingFile) as error:
                     found[n] = f"{name}: {error}"
         return self.records(indices, found)
+
+    def _run(self, run: Run) -> bytes | MissingFile:
+        file: SharedFile = self.opened[self._files.names[run.file]]
+        try:
+            return file.read_upto(run.offset, run.size_bytes)
+        except MissingFile as error:
+            return error
 
     @property
     def capabilities(self) -> StorageCapabilities:
