@@ -9,8 +9,8 @@ processor. Ours draws them in a random order over all shards, by their index, or
 ``sampler=shard_shuffle``, and fills its cache; the webdataset library streams shards in a random
 order and shuffles in a buffer, which is what it does; mosaicml-streaming and litdata, which may
 have an interpreter of their own, read what their own writers made of the photographs, by their
-default shuffling; the plain way is torch's DataLoader with a request for each record. Loaders take
-turns over the rounds.
+default shuffling; the plain way is torch's DataLoader with a request for each record. Memory is
+that of the largest process at its peak. Loaders take turns over the rounds.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 from typing import Any
 
 from harness import alternate, markdown, reply, run_cell, stop_when_terminated, with_spread
@@ -32,7 +33,7 @@ from machine import describe
 from photographs import find_photographs, link_photographs
 
 ROOT = Path(__file__).resolve().parents[1]
-HEADER = ["loader", "MB/s", "of the line", "from the cache, MB/s", "/ files"]
+HEADER = ["loader", "MB/s", "of the line", "peak MB", "from the cache, MB/s", "/ files"]
 OURS, SHUFFLED = "ours, random over all shards", "ours, shard_shuffle, window=8"
 UNCACHED = "ours, random, dataset/cache=none"
 WORKERS, BATCH = 4, 64
@@ -73,6 +74,7 @@ def main() -> None:
             loader,
             with_spread([each["mb_per_s"] for each in rounds], 1),
             with_spread([each["mb_per_s"] / arguments.mb_per_s for each in rounds]),
+            with_spread([each["peak_mb"] for each in rounds], 0),
             *(with_spread([each[key] for each in rounds]) for key in ("cached", "to_files")
               if key in rounds[0]),
         ]
@@ -251,7 +253,8 @@ def cell(spec: dict[str, Any]) -> None:
         from rows import Work
 
         import_module(f"rows.{spec['prepare']}").prepare(Work(**spec["work"]), "")
-        return reply(None)
+        reply(None)
+        return
     os.environ["XDG_CACHE_HOME"] = spec["cache"]
     server = subprocess.Popen(
         [sys.executable, __file__, "--serve", json.dumps(spec)],
@@ -265,8 +268,9 @@ def cell(spec: dict[str, Any]) -> None:
     knows_s3 = spec["loader"] in (OURS, SHUFFLED, UNCACHED, *PEERS)
     url = "s3://bucket/shards" if knows_s3 else f"{address}/bucket/shards"
     cells = CELLS | {loader: measure for loader, (_, measure) in PEERS.items()}
-    reply(cells[spec["loader"]](url, Path(spec["shards"])))
-    return None
+    found = cells[spec["loader"]](url, Path(spec["shards"]))
+    used = (getrusage(who).ru_maxrss for who in (RUSAGE_SELF, RUSAGE_CHILDREN))
+    reply({**found, "peak_mb": max(used) * 1024 / 1e6})
     server.communicate("")  # its end
 
 

@@ -76,9 +76,14 @@ def is_file(name: str) -> bool:
     return name != STDIN and not name.startswith((PIPE, *_SOCKETS))
 
 
+def is_socket(name: str) -> bool:
+    """Whether a name is that of a socket."""
+    return name.startswith(_SOCKETS)
+
+
 def is_read_once(name: str) -> bool:
     """Whether what a name stands for can be opened one time only."""
-    return name == STDIN or name.startswith(_SOCKETS)
+    return name == STDIN or is_socket(name)
 
 
 def missing_path(path: str) -> bool:

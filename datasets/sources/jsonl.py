@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -13,10 +15,17 @@ from annotated_types import Ge, Gt
 from penstock.core.json_text import parse_json
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record
-from penstock.datasets.files.byte_streams import ByteStream, DamagedBytes, StreamError
+from penstock.datasets.files.byte_streams import (
+    ByteStream,
+    DamagedBytes,
+    StreamError,
+    is_socket,
+)
 from penstock.datasets.streams.byte_source import ByteSource
 from penstock.datasets.streams.lanes import ShardItems
 from penstock.datasets.streams.messages import JsonFields
+
+_log = logging.getLogger(__name__)
 
 _MOST_LINE_BYTES = 1 << 26
 
@@ -51,6 +60,8 @@ class JsonlSource(ByteSource):
         classes: Class names by id, or how many there are; None: the lines of ``classes.txt`` in
             the folder.
         timeout_s: Seconds that a command or a socket may take for its next byte.
+        reconnects: Times that a socket is connected to again after it ended, broke off or gave no
+            byte for `timeout_s`; what was sent meanwhile is lost, and so is a line cut short.
     """
 
     name = "jsonl"
@@ -64,19 +75,35 @@ class JsonlSource(ByteSource):
         base64: list[str] = [],  # noqa: B006
         classes: list[str] | Annotated[int, Ge(1)] | None = None,
         timeout_s: Annotated[float, Gt(0)] = 120,
+        reconnects: Annotated[int, Ge(0)] = 0,
     ) -> None:
         super().__init__(
             path, endings=(".jsonl", ".jsonl.gz"), classes=classes, timeout_s=timeout_s
         )
+        if reconnects and not is_socket(path):
+            raise ValueError(
+                f"dataset.source.reconnects: {reconnects} given, but {path!r} is no socket; "
+                f"leave it out"
+            )
+        self._reconnects = reconnects
         self._json = JsonFields(
             paths=paths, base64=base64, root=root or self.root or os.curdir, labels=self.labels
         )
 
     def open(self, shard: str) -> ShardItems:
         """Read a shard."""
-        stream = self._stream(shard)
-        lines = _lines(stream, os.path.relpath(shard, self.root) if self.root else shard)
-        return ShardItems(lines, close=stream.close)
+        lines = self._lines(shard, os.path.relpath(shard, self.root) if self.root else shard)
+        return ShardItems(lines, close=lines.close)
+
+    def _lines(self, shard: str, name: str) -> Generator[JsonLine | BadRecord]:
+        for connection in range(self._reconnects + 1):
+            try:
+                with closing(self._stream(shard)) as stream:
+                    yield from _lines(stream, f"{name}#{connection}" if connection else name)
+            except StreamError as error:
+                if connection == self._reconnects:
+                    raise
+                _log.warning("%s; it is connected to again", error)
 
     def load(self, item: JsonLine) -> Record | BadRecord:
         """Make the record of a line; one that is damaged, or lacks a file, is a bad record."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+import socket
+import threading
 from typing import Any
 
 import pytest
@@ -91,3 +93,34 @@ def test_a_line_that_breaks_off_is_no_end(file):
     ]  # fmt: skip
     with pytest.raises(StreamError, match="in the middle of a line: it broke off"):
         records("""pipe:printf '{"a": 1}\\n{"a":'""")
+
+
+def test_a_socket_that_ends_or_breaks_off_is_connected_to_again(caplog):
+    sent = [b'{"n": 0}\n{"n": 1}\n', b'{"n": 2}\n{"n": ', b'{"n": 3}\n', b'{"n": 4}\n{"']
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with server:
+            for part in sent:
+                with server.accept()[0] as connection:
+                    connection.sendall(part)
+
+    threading.Thread(target=serve, daemon=True).start()
+    address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+    source = JsonlSource(address, paths=[], reconnects=3)
+    reader = source.open(address)
+    found = [source.load(next(reader)) for _ in range(5)]
+    assert [record.fields["n"] for record in found] == [0, 1, 2, 3, 4]
+    assert [record.key.removeprefix(address) for record in found] == [
+        ":1", ":2", "#1:1", "#2:1", "#3:1",
+    ]  # fmt: skip
+    [said] = [record.message for record in caplog.records]
+    assert "ended in the middle of a line" in said and said.endswith("it is connected to again")
+    with pytest.raises(StreamError, match="ended in the middle of a line"):
+        next(reader)
+    reader.close()
+
+
+def test_only_a_socket_is_connected_to_again(file):
+    with pytest.raises(ValueError, match=r"reconnects: 2 given, but .* is no socket; leave it out"):
+        JsonlSource(str(file), reconnects=2)
