@@ -179,6 +179,7 @@ class StorageCapabilities:
             records that are views of a mapped file take none.
         shards: Gives the first record of each of its shards, int64 [s], ascending: what is best
             read together, files or groups of rows.
+        reads_copies: Reads copies on this machine of what lies elsewhere.
         keep_most_used: Is told how records rank by their expected uses, before any is read: a
             cache.
         wraps: The storage whose records it passes on.
@@ -188,6 +189,7 @@ class StorageCapabilities:
     gathering: GatheringStorage | None = None
     held_bytes: Sizes | None = None
     shards: Callable[[], Int64Array] | None = None
+    reads_copies: bool = False
     keep_most_used: Callable[[Ranks], None] | None = None
     wraps: Storage | None = None
 

@@ -83,11 +83,12 @@ class RemoteStream(io.RawIOBase):
 
     Args:
         url: Its URL.
+        mark: See `Found`; None: that of its first piece. Other content is an error.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, mark: str | None = None) -> None:
         self._url = url
-        self._mark: str | None = None
+        self._mark = mark
         self._size_bytes: int | None = None
         self._asked = 0
         self._ahead = self._next_piece()

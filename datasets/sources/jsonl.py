@@ -43,8 +43,9 @@ class JsonlSource(ByteSource):
     settled by the name of its shard and the number of its line.
 
     Args:
-        path: A ``.jsonl`` or ``.jsonl.gz`` file, a folder of them, a pattern with ``*`` or
-            ``{000..099}``; ``pipe:command``, ``tcp://host:port``, ``unix:/path``; or ``-``.
+        path: A ``.jsonl``, ``.jsonl.gz`` or ``.jsonl.zst`` file, a folder of them, a pattern with
+            ``*`` or ``{000..099}``; ``pipe:command``, ``tcp://host:port`` or ``unix:/path``; or
+            ``-``, the standard input.
         root: The folder that paths are relative to and must not leave; None: that of the files.
         paths: Fields that name files.
         base64: Fields that hold bytes, in base64.
@@ -66,7 +67,10 @@ class JsonlSource(ByteSource):
         timeout_s: Annotated[float, Gt(0)] = 120,
     ) -> None:
         super().__init__(
-            path, endings=(".jsonl", ".jsonl.gz"), classes=classes, timeout_s=timeout_s
+            path,
+            endings=(".jsonl", ".jsonl.gz", ".jsonl.zst"),
+            classes=classes,
+            timeout_s=timeout_s,
         )
         self._json = JsonFields(
             paths=paths, base64=base64, root=root or self.root or os.curdir, labels=self.labels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -413,6 +414,31 @@ def test_a_stream_of_shards_is_that_of_the_files(store, photos, tmp_path, fault)
     found, _ = digests([*given, f"dataset.source.path={url}"])
     assert found == expected and len(found) == 4
     assert not list((tmp_path / "cache").rglob("copy-*")), "it is read as it comes"
+
+
+@pytest.mark.parametrize("fault", [None, "cut"])
+def test_compressed_shards_are_copied_unpacked_and_kept_nowhere_else(
+    fault, store, photos, tmp_path, monkeypatch
+):
+    plain = written("webdataset", photos, tmp_path)
+    here = summary(read_all(WebDatasetStorage(str(plain))))
+    for path in plain.glob("*.tar"):
+        Path(f"{path}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    url = store.put(plain, "w")
+    faults = iter([None, fault] * 1000)
+    store.fault = lambda method, key: next(faults) if method == "GET" else None
+    assert summary(read_all(opened(WebDatasetStorage, url))) == here
+    before = len(store.requests)
+    assert summary(read_all(opened(WebDatasetStorage, url))) == here
+    asked = {key for method, key in store.requests[before:]}
+    assert not any(key.endswith(".gz") for key in asked), "it is looked for, and not copied again"
+    given = [*SMALL, "dataset=webdataset", f"dataset.storage.path={url}"]
+    digests(given)
+    assert not list((tmp_path / "cache").rglob("*.records")), "what is here is not kept twice"
+    store.files |= {key: gzip.compress(b"x") for key in store.files if key.endswith(".gz")}
+    with pytest.raises(ValueError, match=r"\.tar\.gz: it ends within a header; copy it again"):
+        len(opened(WebDatasetStorage, url))
 
 
 def test_a_number_in_a_name_is_no_status(store):
