@@ -179,8 +179,10 @@ class StorageCapabilities:
             records that are views of a mapped file take none.
         shards: Gives the first record of each of its shards, int64 [s], ascending: what is best
             read together, files or groups of rows.
+        reads_copies: Reads copies on this machine of what lies elsewhere.
         keep_most_used: Is told how records rank by their expected uses, before any is read: a
             cache.
+        shared_room: Names the room that it shares with other caches, such as a folder.
         wraps: The storage whose records it passes on.
     """
 
@@ -188,7 +190,9 @@ class StorageCapabilities:
     gathering: GatheringStorage | None = None
     held_bytes: Sizes | None = None
     shards: Callable[[], Int64Array] | None = None
+    reads_copies: bool = False
     keep_most_used: Callable[[Ranks], None] | None = None
+    shared_room: str | None = None
     wraps: Storage | None = None
 
 

@@ -305,10 +305,12 @@ def _listed(values: Any) -> Any:
 
 
 def _is_far(storage: Storage) -> bool:
-    """Whether records come from a URL, and a run knows of each whether it has changed."""
+    """Whether records are read from a URL, and a run knows of each whether it has changed."""
     while (inner := capabilities_of(storage, StorageCapabilities).wraps) is not None:
         storage = inner
     if not isinstance(storage, IndexedStorage):
+        return False
+    if capabilities_of(storage, StorageCapabilities).reads_copies:
         return False
     return storage.reads_urls and storage.marks_records and is_url(storage.path)
 

@@ -40,6 +40,10 @@ class Store(Protocol):
         """Bytes that entries may take in all."""
 
     @property
+    def shared_room(self) -> str | None:
+        """Names the room, if other stores take from it too."""
+
+    @property
     def damaged(self) -> int:
         """Number of entries that this process found damaged, and dropped."""
 
@@ -90,7 +94,11 @@ class CachedStorage:
         """It gives the storage's columns, which are not kept: they are one copy as it is."""
         base = capabilities_of(self.base, StorageCapabilities)
         return StorageCapabilities(
-            columns=base.columns, shards=base.shards, keep_most_used=self._keep, wraps=self.base
+            columns=base.columns,
+            shards=base.shards,
+            keep_most_used=self._keep,
+            shared_room=self.store.shared_room,
+            wraps=self.base,
         )
 
     def _keep(self, ranks: Ranks) -> None:

@@ -19,7 +19,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -27,9 +27,6 @@ from numpy.typing import NDArray
 
 from penstock.core.sample import MAX_RECORD_BYTES, too_large
 from penstock.core.user_errors import is_trouble
-
-if TYPE_CHECKING:
-    from penstock.datasets.files.data_files import DataFiles
 
 T = TypeVar("T")
 
@@ -254,6 +251,13 @@ def _check_length(found: int, size_bytes: int) -> None:
         raise EndOfFile(f"the file ends {size_bytes - found:,} bytes too early")
 
 
+class Opener(Protocol):
+    """Opens files by their names, such as `datasets.files.data_files.DataFiles`."""
+
+    def open(self, name: str) -> SharedFile:
+        """Open one of them."""
+
+
 class OpenFiles:
     """The files of a data set by name; those not used for longest are closed.
 
@@ -262,7 +266,7 @@ class OpenFiles:
             lie behind a URL.
     """
 
-    def __init__(self, place: str | DataFiles) -> None:
+    def __init__(self, place: str | Opener) -> None:
         self._place = place
         self._files: OrderedDict[str, SharedFile] = OrderedDict()
 

@@ -97,8 +97,9 @@ class ByteStream:
 
     Args:
         name: A path, ``pipe:command``, ``tcp://host:port``, ``unix:/path``, or ``-``. A command
-            is split as a shell would, and run without one.
+            is split as a shell would, and run without one. Files may be packed by gzip or zstd.
         timeout_s: Seconds without a byte after which waiting is given up.
+        mark: Of a file behind a URL; other content is an error.
 
     Attributes:
         offset: Bytes that were read or passed over.
@@ -109,7 +110,7 @@ class ByteStream:
         StreamError: It cannot be opened.
     """
 
-    def __init__(self, name: str, *, timeout_s: float) -> None:
+    def __init__(self, name: str, *, timeout_s: float, mark: str | None = None) -> None:
         self.name = name
         self.offset = 0
         self.size: int | None = None
@@ -120,12 +121,12 @@ class ByteStream:
             self._raw = _WaitedBytes(name, _connect(name, timeout_s), timeout_s)
             self._file = io.BufferedReader(self._raw, _BUFFER_BYTES)
         else:
-            self._file = self._open_file()
+            self._file = self._open_file(mark)
 
-    def _open_file(self) -> Any:
+    def _open_file(self, mark: str | None) -> Any:
         by_place = not is_url(self.name)
         try:
-            raw: Any = io.FileIO(self.name) if by_place else RemoteStream(self.name)
+            raw: Any = io.FileIO(self.name) if by_place else RemoteStream(self.name, mark=mark)
             file = io.BufferedReader(raw, _BUFFER_BYTES)
         except OSError as error:
             raise StreamError(f"{self.name}: cannot be opened: {error.strerror}") from error
@@ -133,15 +134,10 @@ class ByteStream:
         if start[:2] == _GZIP:
             return io.BufferedReader(gzip.GzipFile(fileobj=file), _BUFFER_BYTES)
         if start == _ZSTD:
-            file.close()
-            raise StreamError(
-                f"{self.name}: is packed by zstd; "
-                + (
-                    f"have it unpacked by a command: path='pipe:zstd -dc {self.name}'"
-                    if by_place
-                    else "store it unpacked, or packed by gzip"
-                )
-            )
+            import pyarrow
+
+            unpacked = pyarrow.CompressedInputStream(pyarrow.PythonFile(file, "r"), "zstd")
+            return io.BufferedReader(unpacked, _BUFFER_BYTES)
         self.size = os.fstat(file.fileno()).st_size if by_place else None
         return file
 
@@ -167,6 +163,8 @@ class ByteStream:
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise DamagedBytes(f"its compression is damaged or cut off: {error}") from error
         except OSError as error:
+            if error.errno is None:  # what pyarrow says of the bytes
+                raise DamagedBytes(f"its compression is damaged or cut off: {error}") from error
             raise StreamError(f"{self.name}: cannot be read: {error.strerror}") from error
         self.offset += len(found)
         return found

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+from penstock.datasets.files.clients import Traffic, traffic
+
 _CHUNK_ITEMS = 16
 _CHUNKS = 4
 _TICK_S = 0.2
@@ -34,7 +36,7 @@ class ReadingThread(threading.Thread):
 
     def __init__(self, read: Callable[[], Iterator[Any]]) -> None:
         super().__init__(name="penstock-stream", daemon=True)
-        self.ready: queue.Queue[list[Any] | _End] = queue.Queue(_CHUNKS)
+        self.ready: queue.Queue[tuple[list[Any], Traffic] | _End] = queue.Queue(_CHUNKS)
         self._begin = read
         self._chunk: list[Any] = []
         self._stop_asked = threading.Event()
@@ -78,9 +80,12 @@ class ReadingThread(threading.Thread):
 
     def _hand_over(self) -> None:
         chunk, self._chunk = self._chunk, []
-        self._put(chunk)
+        mine = traffic()
+        asked = Traffic(mine.requests, mine.size_bytes)
+        mine.requests = mine.size_bytes = 0
+        self._put((chunk, asked))
 
-    def _put(self, item: list[Any] | _End) -> None:
+    def _put(self, item: tuple[list[Any], Traffic] | _End) -> None:
         while True:
             self.check()
             try:
@@ -93,7 +98,8 @@ def read_ahead(read: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     """Read ahead, in a thread of its own, some 64 items of what `read` gives.
 
     The thread begins when the first item is asked for, and ends when this iterator is closed.
-    Waiting for it can be interrupted.
+    Waiting for it can be interrupted. What it asks servers for counts as asked for by whoever
+    takes the items.
 
     Args:
         read: Begins to read: a generator function.
@@ -105,7 +111,10 @@ def read_ahead(read: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     thread.start()
     try:
         while not isinstance(chunk := thread.ready.get(), _End):
-            yield from chunk
+            items, asked = chunk
+            traffic().requests += asked.requests
+            traffic().size_bytes += asked.size_bytes
+            yield from items
         if chunk.error is not None:
             raise chunk.error
     finally:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Iterator
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 from urllib.parse import unquote
@@ -13,8 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.sample import MAX_RECORD_BYTES, too_large
+from penstock.core.stage_times import StageTimes
 from penstock.datasets.files.access import MissingFile, SharedFile
-from penstock.datasets.files.clients import Answer, RemoteError, read_place, readers, side_by_side
+from penstock.datasets.files.clients import (
+    Answer,
+    RemoteError,
+    read_place,
+    readers,
+    side_by_side,
+    traffic,
+)
 from penstock.datasets.files.reading_thread import still_wanted
 
 _PIECE_BYTES = 8 << 20
@@ -33,6 +43,18 @@ def read_url(url: str, *, root: str | None = None, max_bytes: int = MAX_RECORD_B
     if len(content) > max_bytes:
         raise MissingFile(too_large(len(content), max_bytes))
     return content
+
+
+@contextmanager
+def counted(times: StageTimes) -> Iterator[None]:
+    """Add what this thread asks servers for in the block to the counts of a batch."""
+    mine = traffic()
+    requests, size_bytes = mine.requests, mine.size_bytes
+    try:
+        yield
+    finally:
+        times.requests += mine.requests - requests
+        times.fetched_bytes += mine.size_bytes - size_bytes
 
 
 class RemoteFile(SharedFile):
@@ -83,11 +105,12 @@ class RemoteStream(io.RawIOBase):
 
     Args:
         url: Its URL.
+        mark: See `Found`; None: that of its first piece. Other content is an error.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, mark: str | None = None) -> None:
         self._url = url
-        self._mark: str | None = None
+        self._mark = mark
         self._size_bytes: int | None = None
         self._asked = 0
         self._ahead = self._next_piece()
@@ -103,9 +126,11 @@ class RemoteStream(io.RawIOBase):
             while not wait([self._ahead], _TICK_S).done:
                 still_wanted()
             try:
-                content, found = self._ahead.result()
+                (content, found), times = self._ahead.result()
             except MissingFile as error:
                 raise RemoteError(f"{self._url}: not there any more") from error
+            traffic().requests += times.requests
+            traffic().size_bytes += times.fetched_bytes
             if self._size_bytes is None:  # the first piece tells, in place of a question
                 self._size_bytes, self._mark = found[1:] if found else (0, None)
             self._ahead = self._next_piece()
@@ -114,13 +139,20 @@ class RemoteStream(io.RawIOBase):
         buffer[:taken], self._piece = self._piece[:taken], self._piece[taken:]
         return taken
 
-    def _next_piece(self) -> Future[Answer] | None:
+    def _next_piece(self) -> Future[tuple[Answer, StageTimes]] | None:
         start = self._asked
         if self._size_bytes is not None and start >= self._size_bytes:
             return None
         self._asked += _PIECE_BYTES
         place = *split_url(self._url), start, self._asked, self._mark
-        return readers(os.getpid())(partial(read_place, *place))
+        return readers(os.getpid())(partial(_read_counted, *place))
+
+
+def _read_counted(*place: Any) -> tuple[Answer, StageTimes]:
+    """Read for another thread, with what that took."""
+    times = StageTimes()
+    with counted(times):
+        return read_place(*place), times
 
 
 def split_url(url: str, root: str | None = None) -> tuple[str, str]:

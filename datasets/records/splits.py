@@ -43,7 +43,10 @@ _MAPPED_ROWS = 1 << 16
 _PLACES = ("path", "table", "topic")
 _CONTRACT = ("__len__", "read", "index", "fingerprint")
 # Of shards, by part and ending.
-_SHARD_NAMES = ("{}-*-of-*{}", "*{}[-_][0-9]*.tar")
+_SHARD_NAMES = (
+    "{}-*-of-*{}",
+    *(f"*{{}}[-_][0-9]*{ending}" for ending in (".tar", ".tar.gz", ".tgz", ".tar.zst")),
+)
 _SPLIT_OF = {
     "train": "train", "training": "train", "trn": "train",
     "val": "val", "valid": "val", "validation": "val", "dev": "val",

@@ -52,8 +52,9 @@ class JsonlSource(ByteSource):
     settled by the name of its shard and the number of its line.
 
     Args:
-        path: A ``.jsonl`` or ``.jsonl.gz`` file, a folder of them, a pattern with ``*`` or
-            ``{000..099}``; ``pipe:command``, ``tcp://host:port``, ``unix:/path``; or ``-``.
+        path: A ``.jsonl``, ``.jsonl.gz`` or ``.jsonl.zst`` file, a folder of them, a pattern with
+            ``*`` or ``{000..099}``; ``pipe:command``, ``tcp://host:port`` or ``unix:/path``; or
+            ``-``, the standard input.
         root: The folder that paths are relative to and must not leave; None: that of the files.
         paths: Fields that name files.
         base64: Fields that hold bytes, in base64.
@@ -78,7 +79,10 @@ class JsonlSource(ByteSource):
         reconnects: Annotated[int, Ge(0)] = 0,
     ) -> None:
         super().__init__(
-            path, endings=(".jsonl", ".jsonl.gz"), classes=classes, timeout_s=timeout_s
+            path,
+            endings=(".jsonl", ".jsonl.gz", ".jsonl.zst"),
+            classes=classes,
+            timeout_s=timeout_s,
         )
         if reconnects and not is_socket(path):
             raise ValueError(

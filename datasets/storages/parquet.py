@@ -11,11 +11,14 @@ from annotated_types import Ge
 
 from penstock.core.registry import register
 from penstock.core.sample import inflated_too_large, too_large
+from penstock.core.stage_times import StageTimes
 from penstock.datasets.columnar.roles import Roles
 from penstock.datasets.columnar.storage import TableFile, TableStorage
 from penstock.datasets.columnar.values import DamagedFile, damage
 from penstock.datasets.columnar.writer import TableWriter
 from penstock.datasets.files.access import FileView, OpenFiles, SharedFile
+from penstock.datasets.files.clients import traffic
+from penstock.datasets.files.remote import counted
 
 _VALUE_BYTES = {"FLOAT": 4, "DOUBLE": 8, "INT64": 8}  # at least
 
@@ -87,6 +90,25 @@ class _NoData(FileView):
     def read(self, size: int | None = -1) -> bytes:
         """Raise `_DataReached`."""
         raise _DataReached
+
+
+class _CountedView(FileView):
+    """A file whose reads count as asked for by the thread that made it: Arrow has its own."""
+
+    def __init__(self, file: SharedFile, size_bytes: int) -> None:
+        super().__init__(file, size_bytes)
+        self._asked = traffic()
+
+    def read(self, size: int | None = -1) -> bytes:
+        """The next `size` bytes; fewer at the end."""
+        if traffic() is self._asked:
+            return super().read(size)
+        times = StageTimes()
+        with counted(times):
+            value = super().read(size)
+        self._asked.requests += times.requests
+        self._asked.size_bytes += times.fetched_bytes
+        return value
 
 
 @register("storage", "parquet")
@@ -187,8 +209,8 @@ class _FooterFile:
             raise DamagedFile(f"on average a record {too_large(each, self._max_bytes)}")
         self._checked.add((part, *leaves))
 
-    def _view(self) -> FileView:
-        return FileView(self._files[self._name], self._file_bytes)
+    def _view(self) -> _CountedView:
+        return _CountedView(self._files[self._name], self._file_bytes)
 
 
 @register("writer", "parquet")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.core.json_text import parse_json
 from penstock.core.sample import BadRecord, Record, too_large
-from penstock.datasets.files.access import MissingFile, read_file
+from penstock.datasets.files.access import MissingFile, absolute_path, read_file
 from penstock.datasets.files.data_files import safe_path
 from penstock.datasets.records.labels import StreamLabels
 
@@ -31,7 +30,7 @@ class JsonFields:
         self, *, paths: Sequence[str], base64: Sequence[str], root: str, labels: StreamLabels
     ) -> None:
         self._paths, self._base64 = tuple(paths), tuple(base64)
-        self._root = os.path.abspath(root)
+        self._root = absolute_path(root)
         self._labels = labels
 
     def record(self, key: str, text: bytes, *, max_bytes: int) -> Record | BadRecord:

@@ -16,6 +16,7 @@ from penstock.core.contracts import Capabilities, StreamDataset
 from penstock.core.registry import name_of
 from penstock.core.sample import BadSample, Batch, Keys, Sample, on_pixels
 from penstock.core.stage_times import StageTimes
+from penstock.datasets.files.remote import counted
 from penstock.pipeline.loader.bundles import joined, row_bytes, split_rows
 from penstock.pipeline.loader.by_sample import BySample, Work
 from penstock.pipeline.loader.contract import BatchTask, Delivery, Fault
@@ -115,6 +116,8 @@ class BatchComputer:
             Exception: Whatever a component raised, with a note that names key and position.
         """
         times = times or StageTimes()
+        if task.times is not None:
+            times.add(task.times)
         if not task.positions.size:  # a sampler's empty batch, or other ranks have records
             return Delivery(task.number, None)
         if records is None and (whole := self._whole_batch(task, times, allocate)):
@@ -180,9 +183,10 @@ class BatchComputer:
             return None
         start = time.perf_counter()
         gather = {"gather": self._steps.gathered} if self._steps and self._gathers else {}
-        columns = dataset.fetch_columns(
-            task.indices, task.positions, task.epoch, allocate=allocate, **gather
-        )
+        with counted(times):
+            columns = dataset.fetch_columns(
+                task.indices, task.positions, task.epoch, allocate=allocate, **gather
+            )
         if columns is None:
             return None
         taken = time.perf_counter()

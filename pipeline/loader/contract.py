@@ -28,6 +28,7 @@ class BatchTask:
         items: Raw items of a stream at each position, None for indexed data.
         quarantined: Positions of this task that are known to kill a worker.
         solo: No other rank takes part, so a batch without samples may be left out.
+        times: What it took to read the items.
     """
 
     epoch: int
@@ -38,6 +39,7 @@ class BatchTask:
     items: list[Any] | None = None
     quarantined: tuple[int, ...] = ()
     solo: bool = True
+    times: StageTimes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,7 @@ class MixSampler:
             same=self._same,
             at=self.at,
             fingerprint=self.fingerprint,
+            uses=self.uses,
             of_source=self.of_source,
             sampler_of=self.sampler_of,
         )
@@ -118,6 +119,14 @@ class MixSampler:
             own = can.fingerprint
             digest.update(f"{source.name}:{own() if own else ''};".encode())
         return digest.hexdigest()
+
+    def uses(self) -> NDArray[np.float64]:
+        """Share of the draws that each record gets, float64 [n]."""
+        shares = []
+        for source, can in zip(self._sources, self._can, strict=True):
+            own = np.ones(source.size) if can.uses is None else can.uses()
+            shares.append(source.weight * own / max(own.sum(), 1e-300))
+        return np.concatenate(shares)
 
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
         """Record indices at positions ``start .. stop - 1`` of `epoch`, int64 [stop - start]."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -10,6 +11,7 @@ from urllib.parse import parse_qs
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from penstock import build_loader, compose
 from penstock.core.sample import BadRecord
@@ -26,6 +28,8 @@ from penstock.datasets.storages.zip import ZipStorage, ZipWriter
 from penstock.datasets.writing import write_storage
 from penstock.pipeline.loader.digest import batch_digest
 from tests.contracts.storage import check_storage, read_all, summary
+from tests.contracts.writer import ListedRecords
+from tests.encoded_images import encode
 from tests.laws.conftest import make_photos
 from tests.object_store import BUCKET, object_store
 
@@ -413,6 +417,74 @@ def test_a_stream_of_shards_is_that_of_the_files(store, photos, tmp_path, fault)
     found, _ = digests([*given, f"dataset.source.path={url}"])
     assert found == expected and len(found) == 4
     assert not list((tmp_path / "cache").rglob("copy-*")), "it is read as it comes"
+
+
+@pytest.mark.parametrize("engine", ["inline", "processes"])
+@pytest.mark.parametrize("form", ["tar", "paths", "columns"])
+def test_requests_and_bytes_of_streams_and_columns_are_told(form, engine, store, tmp_path):
+    if form == "columns":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        table = pa.table({"x": np.random.default_rng(0).normal(size=5000), "label": [0, 1] * 2500})
+        pq.write_table(table, tmp_path / "t.parquet", row_group_size=500)
+        url = store.put(tmp_path / "t.parquet", "t.parquet")
+        given = ["dataset=parquet", "augment=as_is", "dataset/decode=table", "loader.batch_size=64",
+                 "dataset.val_fraction=0", f"dataset.storage.path={url}",
+                 "dataset.storage.cache_bytes=10000"]  # fmt: skip
+    else:
+        images = {
+            f"{n:02d}.png": encode(Image.fromarray(np.full((24, 24, 3), n, np.uint8)), "PNG")
+            for n in range(10)
+        }
+        given = [*SMALL, "dataset=stream", "sampler=sequential", "dataset.source.classes=2",
+                 "dataset.val_fraction=0", "loader.drop_last=false"]  # fmt: skip
+        if form == "tar":
+            content = {key: {"image": image, "label": 0} for key, image in images.items()}
+            writer = WebDatasetWriter(shard_records=5)
+            write_storage(writer, tmp_path / "w", ListedRecords(content, ("a", "b")))
+            given.append(f"dataset.source.path={store.put(tmp_path / 'w', 'w')}/*.tar")
+        else:
+            lines = [json.dumps({"image": name, "label": 0}) for name in images]
+            store.files |= {f"j/{name}": image for name, image in images.items()}
+            store.files["j/all.jsonl"] = "\n".join(lines).encode()
+            given += ["dataset/source=jsonl", "dataset.source.paths=[image]",
+                      f"dataset.source.path=s3://{BUCKET}/j/all.jsonl"]  # fmt: skip
+    config = compose([*given, f"loader={engine}", "loader.num_workers=1",
+                      "loader.multiprocessing_context=spawn"])  # fmt: skip
+    with build_loader(config, "train") as loader:
+        requests, sent = len(store.requests), store.sent_bytes
+        assert len(list(loader)) >= 3
+        times = loader.stats.times
+    before = 2 if form == "columns" else 0  # the footer, which is looked at before the first batch
+    assert times.requests <= len(store.requests) - requests <= times.requests + before
+    sent_bytes = store.sent_bytes - sent
+    assert times.fetched_bytes == pytest.approx(sent_bytes, rel=0.03 * before) and sent_bytes > 1000
+
+
+@pytest.mark.parametrize("fault", [None, "cut"])
+def test_compressed_shards_are_copied_unpacked_and_kept_nowhere_else(
+    fault, store, photos, tmp_path, monkeypatch
+):
+    plain = written("webdataset", photos, tmp_path)
+    here = summary(read_all(WebDatasetStorage(str(plain))))
+    for path in plain.glob("*.tar"):
+        Path(f"{path}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    url = store.put(plain, "w")
+    faults = iter([None, fault] * 1000)
+    store.fault = lambda method, key: next(faults) if method == "GET" else None
+    assert summary(read_all(opened(WebDatasetStorage, url))) == here
+    before = len(store.requests)
+    assert summary(read_all(opened(WebDatasetStorage, url))) == here
+    asked = {key for method, key in store.requests[before:]}
+    assert not any(key.endswith(".gz") for key in asked), "it is looked for, and not copied again"
+    given = [*SMALL, "dataset=webdataset", f"dataset.storage.path={url}"]
+    digests(given)
+    assert not list((tmp_path / "cache").rglob("*.records")), "what is here is not kept twice"
+    store.files |= {key: gzip.compress(b"x") for key in store.files if key.endswith(".gz")}
+    with pytest.raises(ValueError, match=r"\.tar\.gz: it ends within a header; copy it again"):
+        len(opened(WebDatasetStorage, url))
 
 
 def test_a_number_in_a_name_is_no_status(store):

@@ -33,8 +33,8 @@ class WebDatasetSource(ByteSource):
     content of their samples from its place.
 
     Args:
-        path: A ``.tar`` or ``.tar.gz`` file, a folder of them, a pattern with ``*`` or
-            ``{000..099}``; ``pipe:command arguments`` for each archive, run without a shell;
+        path: A ``.tar``, ``.tar.gz`` or ``.tar.zst`` file, a folder of them, a pattern with ``*``
+            or ``{000..099}``; ``pipe:command arguments`` for each archive, run without a shell;
             ``tcp://host:port``, ``unix:/path``; or ``-``, the standard input.
         fields: Extensions by field, such as ``{image: "jpg;png", label: cls}``; None: each
             extension is the field that is usual for its kind.
@@ -54,7 +54,10 @@ class WebDatasetSource(ByteSource):
         timeout_s: Annotated[float, Gt(0)] = 120,
     ) -> None:
         super().__init__(
-            path, endings=(".tar", ".tar.gz", ".tgz"), classes=classes, timeout_s=timeout_s
+            path,
+            endings=(".tar", ".tar.gz", ".tgz", ".tar.zst"),
+            classes=classes,
+            timeout_s=timeout_s,
         )
         self._fields = SampleFields(fields)
         self._opened = OpenFiles(self.root)

@@ -30,15 +30,14 @@ from penstock.datasets.records.indexed_storage import IndexedStorage
 from penstock.datasets.records.labels import column_ids, find_twice, read_class_names
 from penstock.datasets.storages.webdataset.headers import BadTar, Member, iter_members, shown
 from penstock.datasets.storages.webdataset.layout import SampleFields, SampleLayout, iter_samples
+from penstock.datasets.storages.webdataset.unpacked import UnpackedShards
 
-_ENDINGS = (".tar", ".tgz", ".tar.gz", ".tar.zst")  # others than the first are refused
+_ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.zst")
 # Shards looked through at a time: their headers are many small reads, which a disk answers better
 # when it has several to answer.
 _SCANS = 8
-_COMPRESSED = {
-    b"\x1f\x8b": "gzip", b"(\xb5/\xfd": "zstd", b"\xfd7zXZ": "xz", b"BZh": "bzip2",
-    b"\x04\"M\x18": "lz4",
-}  # fmt: skip
+_UNPACKED = (b"\x1f\x8b", b"(\xb5/\xfd")  # gzip, zstd
+_REFUSED = {b"\xfd7zXZ": "xz", b"BZh": "bzip2", b'\x04"M\x18': "lz4"}
 
 
 @register("storage", "webdataset")
@@ -49,11 +48,12 @@ class WebDatasetStorage(IndexedStorage):
     sample, and that path is its key. Their extensions say what they are: images are ``image``,
     ``cls`` ``label``, ``txt`` ``text``, ``npy`` ``array``, ``caption.txt`` ``caption``, and the
     items of a JSON object are fields of their own; see `SampleFields`.
-    Shards are indexed by their headers, once; nothing is extracted, and nothing unpickled.
+    Shards are indexed by their headers, once; nothing is extracted, and nothing unpickled. Those
+    that are compressed by gzip or zstd are unpacked into this machine's cache.
 
     Args:
-        path: A shard, a folder of ``.tar`` files, a pattern such as ``train-{000..099}.tar`` or
-            ``train-*.tar``, or a list of these.
+        path: A shard, a folder of ``.tar``, ``.tar.gz``, ``.tgz`` or ``.tar.zst`` files, a pattern
+            such as ``train-{000..099}.tar`` or ``train-*.tar``, or a list of these.
         fields: Extensions by field, such as ``{image: jpg;png, label: cls}``: the first one that
             a sample has; its other members are left out. None: every member is a field.
         classes: Class names by id; None: the lines of ``classes.txt`` in the folder, or else those
@@ -67,6 +67,7 @@ class WebDatasetStorage(IndexedStorage):
     reads_urls = True
     _files: DataFiles
     _names: tuple[str, ...] | None
+    _compressed: list[str]
 
     def __init__(
         self,
@@ -97,7 +98,11 @@ class WebDatasetStorage(IndexedStorage):
 
     def open(self) -> OpenFiles:
         """Prepare to open shards, each when it is needed."""
-        return OpenFiles(self._files)
+        return OpenFiles(UnpackedShards(self._files, self._compressed))
+
+    def learn(self, metadata: dict[str, Any]) -> None:
+        """Keep which shards are compressed; an index from when none could be has no such list."""
+        self._compressed = metadata.get("compressed", [])
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         """Read samples, those beside each other at once; one that is damaged is a bad record.
@@ -131,8 +136,9 @@ class WebDatasetStorage(IndexedStorage):
 
     @property
     def capabilities(self) -> StorageCapabilities:
-        """It knows its shards."""
-        return StorageCapabilities(shards=self._firsts)
+        """It knows its shards, and whether what it reads of them are copies."""
+        copies = self._index is not None and len(self._compressed) == len(self._files.names)
+        return StorageCapabilities(shards=self._firsts, reads_copies=copies)
 
     def _firsts(self) -> NDArray[np.int64]:
         return np.flatnonzero(np.diff(self.index.column("shard"), prepend=-1))
@@ -176,15 +182,21 @@ class WebDatasetStorage(IndexedStorage):
 
     def _prefix(self, name: str) -> bytes:
         """Give what stands before the keys of a shard."""
+        name = name.removesuffix(".gz").removesuffix(".zst")
         return os.fsencode(os.path.splitext(name)[0]) + b"/" if self.shard_keys else b""
 
     def scan(self) -> IndexContent:
         """Look through the headers of all shards."""
-        files = self._files
+        files, compressed = self._files, set()
 
         def scan(name: str, size_bytes: int) -> ShardScan:
             try:
-                return scan_shard(files.open(name), size_bytes, self._fields, self.max_record_bytes)
+                window = Window(files.open(name))
+                if window.read(0, 4).startswith(_UNPACKED):
+                    compressed.add(name)
+                    window = Window(UnpackedShards(files, [name]).open(name))
+                    size_bytes = os.stat(window.file.path).st_size
+                return scan_shard(window, size_bytes, self._fields, self.max_record_bytes)
             except (BadTar, MissingFile) as error:
                 raise ValueError(f"{self}: {name}: {error}") from error
 
@@ -217,7 +229,8 @@ class WebDatasetStorage(IndexedStorage):
         class_names = None
         if any(label is not None for label in labels):
             columns["label"], class_names = self._class_ids(keys, labels)
-        return {"keys": keys, "columns": columns, "class_names": class_names}
+        metadata = {"compressed": sorted(compressed)}
+        return {"keys": keys, "columns": columns, "class_names": class_names, "metadata": metadata}
 
     def _class_ids(
         self, keys: list[bytes], labels: list[int | str | None]
@@ -251,36 +264,30 @@ class ShardScan(NamedTuple):
     places: NDArray[np.int64]
 
 
-def _unpacked(path: str, method: str) -> str:
-    """Give the path at which a stream of a compressed shard is read: itself, or a command's."""
-    return path if method == "gzip" or is_url(path) else f"'pipe:{method} -dc {path}'"
-
-
-def scan_shard(
-    file: SharedFile, size_bytes: int, fields: SampleFields, max_bytes: int
-) -> ShardScan:
+def scan_shard(window: Window, size_bytes: int, fields: SampleFields, max_bytes: int) -> ShardScan:
     """Find the samples of a shard; of their content, only labels are read.
 
     Args:
-        file: The shard.
+        window: The shard.
         size_bytes: Its length.
         fields: Which members count.
         max_bytes: What a label may have.
 
     Raises:
-        BadTar: It is damaged, compressed or cut short, or holds what is no plain file.
+        BadTar: It is damaged, compressed still or cut short, or holds what is no plain file.
         penstock.datasets.files.access.MissingFile: It is gone, or may not be read.
         OSError: Trouble that did not pass.
     """
-    window = _Window(file)
     start = window.read(0, 6)
-    for mark, method in _COMPRESSED.items():
+    for mark, method in _REFUSED.items():
         if start.startswith(mark):
-            raise BadTar(
-                f"it is compressed ({method}), and no sample of it can be read without those "
-                f"before; unpack it, or read it as a stream: type dataset=stream "
-                f"dataset/source=webdataset dataset.source.path={_unpacked(file.path, method)}"
-            )
+            said = f"it is compressed ({method}), expected gzip, zstd or nothing; unpack it"
+            if not is_url(window.file.path):
+                said += (
+                    f", or read it as a stream: type dataset=stream dataset/source=webdataset "
+                    f"dataset.source.path='pipe:{method} -dc {window.file.path}'"
+                )
+            raise BadTar(said)
     keys: list[bytes] = []
     labels: list[int | str | None] = []
     places: list[tuple[int, int, int]] = []
@@ -307,7 +314,7 @@ def scan_shard(
     return ShardScan(keys, labels, np.array(places, np.int64).reshape(-1, 3))
 
 
-def _whole_members(window: _Window, size_bytes: int) -> Iterator[tuple[bytes, bytes, Member]]:
+def _whole_members(window: Window, size_bytes: int) -> Iterator[tuple[bytes, bytes, Member]]:
     for member in iter_members(window.read):
         left = size_bytes - member.offset
         if member.size_bytes > left:
@@ -330,11 +337,15 @@ def _span(members: dict[str, Member], layout: SampleLayout) -> tuple[int, int, i
     return offset, last.offset + last.size_bytes - offset, size
 
 
-class _Window:
-    """Reads a file in pieces around the headers, of which those of small members share one."""
+class Window:
+    """Reads a file in pieces around the headers, of which those of small members share one.
+
+    Attributes:
+        file: The file.
+    """
 
     def __init__(self, file: SharedFile) -> None:
-        self._file = file
+        self.file = file
         self._data = b""
         self._start = 0
 
@@ -342,6 +353,6 @@ class _Window:
         """Read the bytes at a place, as many of them as there are."""
         start = offset - self._start
         if start < 0 or start + size_bytes > len(self._data):
-            self._data = self._file.read_upto(offset, max(size_bytes, self._file.piece_bytes))
+            self._data = self.file.read_upto(offset, max(size_bytes, self.file.piece_bytes))
             self._start, start = offset, 0
         return self._data[start : start + size_bytes]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.contracts import SamplerCapabilities, capabilities_of
 from penstock.core.cores import usable_cores
 from penstock.core.own_folder import own_folder
 from penstock.pipeline.commands.bench.decoding import Decoding
@@ -23,6 +24,7 @@ from penstock.pipeline.commands.bench.report import FAILURES, doing, heading, la
 from penstock.pipeline.commands.bench.subject import Round, Subject, alternate
 
 if TYPE_CHECKING:
+    from penstock.core.contracts import Sampler
     from penstock.pipeline.commands.bench import BenchSettings
     from penstock.pipeline.config.sweep import Points
 
@@ -177,14 +179,41 @@ class Among:
 
     Args:
         rows: int64 [k], the records.
-        length: Positions of an epoch.
+        length: Positions of an epoch; with `cutting` some more, so that its last batch is whole.
         seed: Of the order.
+        cutting: The configured sampler of as many records, where it cuts batches itself: these
+            are of other sizes than the loader's, and hold other records together.
     """
 
-    def __init__(self, rows: NDArray[np.int64], *, length: int, seed: int = 0) -> None:
+    def __init__(
+        self,
+        rows: NDArray[np.int64],
+        *,
+        length: int,
+        seed: int = 0,
+        cutting: Sampler | None = None,
+    ) -> None:
         rng = np.random.default_rng(seed)
-        rounds = [rng.permutation(rows) for _ in range(-(-length // len(rows)))]
-        self._order = np.concatenate(rounds)[:length]
+        self._cuts: NDArray[np.int64] | None = None
+        if cutting is None:
+            rounds = [rng.permutation(rows) for _ in range(-(-length // len(rows)))]
+            self._order = np.concatenate(rounds)[:length]
+            return
+        epochs, size = range(-(-length // len(cutting))), len(cutting)
+        self._order = np.concatenate([rows[cutting.indices(epoch, 0, size)] for epoch in epochs])
+        cuts = capabilities_of(cutting, SamplerCapabilities).cuts
+        assert cuts is not None
+        each = np.concatenate([cuts(epoch)[:-1] + epoch * size for epoch in epochs])
+        self._cuts = np.append(each, len(self._order))
+
+    @property
+    def capabilities(self) -> SamplerCapabilities:
+        """The cuts of its batches, if there are any."""
+        return SamplerCapabilities(cuts=None if self._cuts is None else self._cuts_of)
+
+    def _cuts_of(self, epoch: int) -> NDArray[np.int64]:
+        assert self._cuts is not None
+        return self._cuts
 
     def __len__(self) -> int:
         return len(self._order)
@@ -284,7 +313,8 @@ class Bench:
             return self.present, stack.enter_context(Subject(config, split))
         assert self.rows is not None
         length = max(len(self.present.loader.dataset), len(self.rows))
-        sampler = Among(self.rows, length=length)
+        among = partial(Among, length=length, cutting=self._cutting())
+        sampler = among(self.rows)
         if self._among is None:
             self._among = self._stack.enter_context(Subject(config, split, sampler=sampler))
         if candidate.how == "cached":
@@ -293,8 +323,22 @@ class Bench:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=own_folder())))
         tiled = candidate.how == "tiled"
         packed = packed_config(config, split, self.rows, folder / "packed", tiled=tiled)
-        packed_rows = Among(np.arange(len(self.rows)), length=length)
+        packed_rows = among(np.arange(len(self.rows)))
         return self._among, stack.enter_context(Subject(packed, split, sampler=packed_rows))
+
+    def _cutting(self) -> Sampler | None:
+        """Make the sampler of the records that are tried, if it cuts batches itself."""
+        from penstock.datasets.records.subset import Subset
+        from penstock.pipeline.build import build_sampler
+
+        loader = self.present.loader
+        assert self.rows is not None and loader.plan is not None
+        if loader.plan.cuts is None:
+            return None
+        cutting: Sampler = build_sampler(
+            self.present.config, Subset(loader.dataset.storage, self.rows)
+        )
+        return cutting
 
     def _ratios(self, present: Subject, other: Subject) -> tuple[float, ...]:
         both = [partial(self.measure, present), partial(self.measure, other)]

@@ -73,6 +73,35 @@ def test_data_in_another_form_is_tried_on_the_same_records(how, data_dir, tmp_pa
     assert left in ([], ["lock"]), "of the folder of this process"
 
 
+def test_data_in_another_form_is_tried_in_batches_of_the_samplers_sizes(data_dir, monkeypatch):
+    from penstock.pipeline.commands.bench import advice
+    from penstock.pipeline.commands.bench.single import some_records
+    from penstock.pipeline.config.composition import compose
+
+    config = compose([
+        *QUICK[4:], f"data_dir={data_dir}", "loader=inline", "sampler=token_budget",
+        "sampler.column=size_bytes", "sampler.max_tokens=20000",
+    ])  # fmt: skip
+    sizes = []
+
+    class Noted(advice.Subject):
+        def __init__(self, config, split, *, sampler=None):
+            super().__init__(config, split, sampler=sampler)
+            plan = self.loader.plan
+            bounds = [plan.bounds(n) for n in range(len(plan))]
+            sizes.append(sum(stop - first for first, stop in bounds) / len(bounds))
+
+    monkeypatch.setattr(advice, "Subject", Noted)
+    settings = BenchSettings(try_seconds=0.02, rounds=1)
+    with Noted(config, "train") as present:
+        rows, _ = some_records(present.loader.dataset.storage, 64)
+        measure = Noted.loader_round
+        with advice.Bench(None, present, settings, rows=rows, measure=measure) as tries:
+            assert tries.attempt(advice.Candidate("x", how="lmdb")).failed == ""
+    whole, before, packed = sizes
+    assert 1 < whole < 10 and before == packed == pytest.approx(whole, rel=0.3)
+
+
 def test_what_cannot_be_tried_says_why(data_dir, tmp_path, capsys):
     from penstock.pipeline.commands.bench.advice import Bench, Candidate
     from penstock.pipeline.commands.bench.subject import Subject

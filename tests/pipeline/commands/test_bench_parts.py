@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 
 from penstock.core.sample import Record
+from penstock.datasets.records.memory_index import MemoryIndex
 from penstock.pipeline.build import build_transform
 from penstock.pipeline.commands.bench import advice as candidates
 from penstock.pipeline.commands.bench import decoding
@@ -15,7 +18,9 @@ from penstock.pipeline.commands.bench.decoding import Decoding
 from penstock.pipeline.commands.bench.subject import Round, alternate
 from penstock.pipeline.commands.bench.sweep import Row, print_rows
 from penstock.pipeline.config.composition import compose
+from penstock.pipeline.loader.plan import BatchPlan
 from penstock.pipeline.loader.stats import LoaderTimes
+from penstock.pipeline.samplers.token_budget import TokenBudgetSampler
 from penstock.transforms.decode.image import ImageDecoder
 from penstock.transforms.decode.image.jpeg_tiles import write_tiled
 from tests.photographs import photograph, scene
@@ -144,6 +149,19 @@ def test_a_sampler_among_few_records_draws_them_all_equally_often():
     among = Among(rows, length=12)
     assert sorted(among.indices(0, 0, 12).tolist()) == [3] * 4 + [5] * 4 + [9] * 4
     assert len(Among(rows, length=4)) == 4
+
+
+def test_a_sampler_among_few_records_has_batches_of_the_sizes_that_the_configured_one_cuts():
+    rows, lengths = np.array([3, 5, 9, 11, 12]), np.array([40, 10, 10, 10, 30])
+    index = MemoryIndex(keys=list("abcde"), columns={"length": lengths})
+    cutting = TokenBudgetSampler(5, index, 0, 4, max_tokens=40)
+    among = pickle.loads(pickle.dumps(Among(rows, length=12, cutting=cutting)))
+    plan = BatchPlan(len(among), 4, tail="keep", cuts=among.capabilities.cuts)
+    length_of = dict(zip(rows.tolist(), lengths.tolist(), strict=True))
+    batches = [among.indices(0, *plan.bounds(n)).tolist() for n in range(len(plan))]
+    assert sorted(row for batch in batches for row in batch) == sorted(rows.tolist() * 3)
+    tokens = [len(batch) * max(map(length_of.get, batch)) for batch in batches]
+    assert max(tokens) <= 40 and sorted(map(len, batches)) == [1] * 6 + [3] * 3
 
 
 def test_the_floor_counts_samples_of_all_threads():

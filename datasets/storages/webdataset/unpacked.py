@@ -1,0 +1,87 @@
+"""Unpack compressed shards into this machine's cache, where their samples are read by place."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Collection
+from contextlib import closing
+from pathlib import Path
+
+from penstock.core.machine_cache import computed_once, signature_of
+from penstock.core.sample import MAX_RECORD_BYTES
+from penstock.datasets.files.access import SharedFile, is_url
+from penstock.datasets.files.byte_streams import ByteStream, DamagedBytes
+from penstock.datasets.files.data_files import DataFiles
+from penstock.datasets.records.indexed_storage import file_mark
+
+_MOST_TIMES = 250
+"""What a shard may become, beside the size of a record: tar's blocks of 512 bytes pack well."""
+_LEFT_FREE_BYTES = 1 << 30
+_PIECE_BYTES = 8 << 20
+_TIMEOUT_S = 120.0  # of a stream that may stall; files do not
+
+
+class UnpackedShards:
+    """Open shards, in place of those that are compressed their unpacked copies.
+
+    Args:
+        files: The shards.
+        compressed: Names of those that are.
+    """
+
+    def __init__(self, files: DataFiles, compressed: Collection[str]) -> None:
+        self._files = files
+        self._compressed = frozenset(compressed)
+        self._copies: dict[str, Path] = {}
+
+    def open(self, name: str) -> SharedFile:
+        """Open a shard; one that is compressed is unpacked again if its copy is gone."""
+        if name not in self._compressed:
+            return self._files.open(name)
+        copy = self._copies.get(name)
+        if copy is None or not copy.exists():
+            copy = self._copies[name] = unpack(self._files, name)
+        return SharedFile(str(copy), root=str(copy.parent))
+
+
+def unpack(files: DataFiles, name: str) -> Path:
+    """Unpack a shard, once for all runs of this machine as long as it does not change.
+
+    Raises:
+        ValueError: It is damaged or cut short, becomes absurdly large, was changed, or the disk
+            is full.
+        penstock.core.user_errors.ExplainedError: It cannot be read.
+    """
+    path, mark = os.path.join(files.root, name), files.marks[files.names.index(name)]
+    at_most = max(MAX_RECORD_BYTES, _MOST_TIMES * mark[0])
+    etag = str(mark[1]) if is_url(path) else None
+
+    def make(copy: Path) -> None:
+        stream = ByteStream(path, timeout_s=_TIMEOUT_S, mark=etag)
+        with closing(stream), open(copy, "wb") as file:
+            try:
+                while piece := stream.read(_PIECE_BYTES):
+                    if stream.offset > at_most:
+                        raise ValueError(
+                            f"{path}: has {mark[0]:,} bytes and unpacks to more than {at_most:,}; "
+                            f"if that is meant, unpack it by a tool"
+                        )
+                    left_bytes = shutil.disk_usage(copy.parent).free
+                    if left_bytes < min(stream.offset, _LEFT_FREE_BYTES):
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                    file.write(piece)
+            except DamagedBytes as error:
+                raise ValueError(f"{path}: {error}; copy it again") from error
+        if etag is None and file_mark(path) != list(mark):
+            raise ValueError(f"{path}: was changed since it was looked at; start again")
+
+    copy, _ = computed_once(
+        f"copy-{signature_of(unpacked=path, mark=mark)}",
+        ".tar",
+        make=make,
+        load=lambda copy: copy,
+        what=f"unpacked copy of {path}",
+    )
+    return copy
