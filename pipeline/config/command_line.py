@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import pkgutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
+
+import yaml
 
 from penstock.core.user_errors import in_one_line, program_of
 from penstock.pipeline.config.composition import Composer, composer_for
 from penstock.pipeline.config.errors import ConfigError, Problem, is_first_rank, nearest, tell
-from penstock.pipeline.config.job import locate, print_config, read_job
+from penstock.pipeline.config.job import read_job
 from penstock.pipeline.config.overrides import naming_files
 
 CONFIG_ERROR = 2
@@ -139,7 +142,7 @@ def _run(
         if flags.cfg:
             print_config(config, flags.package)
             return 0
-        result = (locate(job) if isinstance(job, str) else job)(config)
+        result = (pkgutil.resolve_name(job) if isinstance(job, str) else job)(config)
         return result if command is not None and isinstance(result, int) else 0
     except ConfigError as error:
         tell(str(error), of_all_ranks=True)
@@ -160,3 +163,21 @@ def _sweep(
     from penstock.pipeline.config.sweep import sweep
 
     return sweep(overrides, composer, job, show_only=show_only, prints=is_first_rank())
+
+
+def print_config(config: Mapping[str, Any], package: str | None = None) -> None:
+    """Print a config, or the part of it at `package`, as YAML.
+
+    Raises:
+        ConfigError: There is no such part.
+    """
+    part: Any = config
+    for name in package.split(".") if package else ():
+        if not isinstance(part, Mapping) or name not in part:
+            names = list(part) if isinstance(part, Mapping) else []
+            near = nearest(name, names)
+            remedy = f"; did you mean {near}?" if near else ""
+            raise ConfigError([Problem("--package", f"{package!r} is not in the config{remedy}")])
+        part = part[name]
+    text = yaml.safe_dump(part, sort_keys=False, allow_unicode=True)
+    print(text.removesuffix("...\n"), end="")

@@ -20,9 +20,9 @@ from penstock.pipeline.config.composition import (
 )
 from penstock.pipeline.config.errors import ConfigError, Problem
 from penstock.pipeline.config.job import read_job
-from penstock.pipeline.config.notation import literals
 from penstock.pipeline.config.overrides import parse, quote
 from penstock.pipeline.config.signatures import Signature, signature_of
+from penstock.pipeline.config.values import literals
 
 SHELLS = ("bash", "zsh", "fish")
 

@@ -6,6 +6,7 @@ import csv
 import functools
 import io
 import os
+import pkgutil
 import shlex
 import signal
 import sys
@@ -26,6 +27,7 @@ from penstock.core.files import machine_folder, write_whole
 from penstock.core.user_errors import ExplainedError, in_one_line, program_of
 from penstock.datasets.files.access import absolute_path, is_url
 from penstock.datasets.files.passwords import MASK, masked
+from penstock.pipeline.config.command_line import print_config
 from penstock.pipeline.config.composition import (
     ROOT_CONFIG,
     BasicSweeper,
@@ -36,7 +38,7 @@ from penstock.pipeline.config.composition import (
 )
 from penstock.pipeline.config.discovery import load_all
 from penstock.pipeline.config.errors import ConfigError, Problem, is_first_rank
-from penstock.pipeline.config.job import Job, check_config, locate, print_config, read_job
+from penstock.pipeline.config.job import Job, check_config, read_job
 from penstock.pipeline.config.overrides import parse, quote
 from penstock.pipeline.schedulers.units import rank
 
@@ -283,7 +285,7 @@ def run_job(config: DictConfig, *, job: str, search: tuple[str, ...] = ()) -> An
         with suppress(BrokenPipeError):  # nobody reads any more, and the job goes on
             print(f"job {hydra.job.num}: {masked(typed)}", flush=True)
     load_all(list(config.get("imports") or ()))
-    return locate(job)(check_config(config))
+    return pkgutil.resolve_name(job)(check_config(config))
 
 
 def print_table(
