@@ -19,7 +19,7 @@ from penstock.core.contracts import (
     Transform,
     capabilities_of,
 )
-from penstock.core.cores import usable_cores
+from penstock.core.processes import usable_cores
 from penstock.core.registry import register
 from penstock.core.sample import MAX_RECORD_BYTES
 from penstock.datasets.caches.cached_storage import CachedStorage, WholeImages, gives_exact_pixels

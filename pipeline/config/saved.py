@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from penstock.core.own_folder import own_folder
+from penstock.core.files import own_folder
 from penstock.core.user_errors import ExplainedError
 from penstock.datasets.files.access import MissingFile, absolute_path, is_url
 from penstock.datasets.files.passwords import masked

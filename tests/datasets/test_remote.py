@@ -27,7 +27,7 @@ from penstock.datasets.writing import write_storage
 from penstock.pipeline.loader.digest import batch_digest
 from tests.contracts.storage import check_storage, read_all, summary
 from tests.laws.conftest import make_photos
-from tests.object_store import BUCKET, object_store
+from tests.object_store import BUCKET
 
 FORMS = {
     "zip": (ZipStorage, ZipWriter),
@@ -42,16 +42,6 @@ def photos(tmp_path_factory):
     root = tmp_path_factory.mktemp("photos")
     make_photos(root, {"ash": 5, "birch": 8, "yew": 3})
     return root
-
-
-@pytest.fixture
-def store(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(clients, "_PAUSES_S", (0.0, 0.0, 0.0))
-    clients._open_client.cache_clear()
-    with object_store(monkeypatch.setenv) as store:
-        yield store
-    clients._open_client.cache_clear()
 
 
 def written(form: str, photos: Path, folder: Path) -> Path:
