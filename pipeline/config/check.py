@@ -23,12 +23,7 @@ from penstock.pipeline.config.places import (
     top_level_keys,
     wrong_order,
 )
-from penstock.pipeline.config.signatures import (
-    Signature,
-    asks_for,
-    names_of,
-    signature_of,
-)
+from penstock.pipeline.config.signatures import Signature, asks_for, names_of, signature_of
 from penstock.pipeline.config.targets import FAMILIES, family_of, is_own
 from penstock.pipeline.config.values import (
     NOTHING,

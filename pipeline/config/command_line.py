@@ -51,12 +51,12 @@ def main(job: str, argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0, 2 for mistakes in the configuration, 1 for a sweep with failed jobs.
     """
-    return _run(list(sys.argv[1:] if argv is None else argv), job, None)
+    return run_command(None, sys.argv[1:] if argv is None else argv, job)
 
 
 def run_command(
-    command: str, argv: Sequence[str], run: Callable[[Any], int | None], *, sweeps: bool = False,
-    takes_files: bool = False,
+    command: str | None, argv: Sequence[str], job: str | Callable[[Any], int | None], *,
+    sweeps: bool = False, takes_files: bool = False,
 ) -> int:  # fmt: skip
     """Run one of the commands; its settings are registered as ``settings/<command>``.
 
@@ -64,54 +64,12 @@ def run_command(
     ``penstock pack pack.path=x`` and ``penstock pack path=x`` are the same.
 
     Args:
-        command: Its name.
+        command: Its name; None: it trains, see `main`.
         argv: Overrides and flags.
-        run: Takes the config, or all `Points` of a command that sweeps.
+        job: Takes the config, or all `Points` of a command that sweeps; or its dotted path.
         sweeps: Whether ``key=a,b`` means two configurations.
         takes_files: Whether paths among the overrides are its data.
     """
-    return _run(list(argv), run, command, sweeps=sweeps, takes_files=takes_files)
-
-
-def configure(argv: Sequence[str], *, command: str | None = None) -> dict[str, Any]:
-    """Read the checked config that arguments describe.
-
-    Raises:
-        ConfigError: With a line for every mistake.
-    """
-    flags, overrides = take_apart(argv)
-    composer = composer_for(overrides, config_dir=flags.config_dir)
-    return read_job(overrides, composer, command=command).config
-
-
-def take_apart(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Take arguments apart into flags and overrides.
-
-    Raises:
-        ConfigError: A flag is unknown, lacks its value, or means nothing without another.
-    """
-    flags, rest = _Parser().parse_known_args(argv)
-    problems = [
-        Problem(text, f"no such flag; type {nearest(text.partition('=')[0], _LONG) or '--help'}")
-        for text in rest
-        if text.startswith("-")
-    ]
-    for flag, value in (("--package", flags.package), ("--resolve", flags.resolve)):
-        if value and not (flags.cfg or flags.help):
-            typed = f"{flag} {value}" if isinstance(value, str) else flag
-            problems.append(Problem(flag, f"it says what --cfg prints; type --cfg job {typed}"))
-    if flags.package and flags.multirun:
-        text = "a sweep prints the whole config of each job; leave it away"
-        problems.append(Problem("--package", text))
-    if problems:
-        raise ConfigError(problems)
-    return flags, rest
-
-
-def _run(
-    argv: list[str], job: str | Callable[..., Any], command: str | None, *, sweeps: bool = False,
-    takes_files: bool = False,
-) -> int:  # fmt: skip
     try:
         flags, overrides = take_apart(argv)
         if flags.shell_completion:
@@ -152,6 +110,41 @@ def _run(
             raise
         tell(f"error: {line}")
         return FAILED
+
+
+def configure(argv: Sequence[str], *, command: str | None = None) -> dict[str, Any]:
+    """Read the checked config that arguments describe.
+
+    Raises:
+        ConfigError: With a line for every mistake.
+    """
+    flags, overrides = take_apart(argv)
+    composer = composer_for(overrides, config_dir=flags.config_dir)
+    return read_job(overrides, composer, command=command).config
+
+
+def take_apart(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Take arguments apart into flags and overrides.
+
+    Raises:
+        ConfigError: A flag is unknown, lacks its value, or means nothing without another.
+    """
+    flags, rest = _Parser().parse_known_args(argv)
+    problems = [
+        Problem(text, f"no such flag; type {nearest(text.partition('=')[0], _LONG) or '--help'}")
+        for text in rest
+        if text.startswith("-")
+    ]
+    for flag, value in (("--package", flags.package), ("--resolve", flags.resolve)):
+        if value and not (flags.cfg or flags.help):
+            typed = f"{flag} {value}" if isinstance(value, str) else flag
+            problems.append(Problem(flag, f"it says what --cfg prints; type --cfg job {typed}"))
+    if flags.package and flags.multirun:
+        text = "a sweep prints the whole config of each job; leave it away"
+        problems.append(Problem("--package", text))
+    if problems:
+        raise ConfigError(problems)
+    return flags, rest
 
 
 def _sweep(

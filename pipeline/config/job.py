@@ -18,13 +18,7 @@ from penstock.pipeline.config.discovery import load_imports
 from penstock.pipeline.config.errors import ConfigError, Problem
 from penstock.pipeline.config.hints import rename_engine
 from penstock.pipeline.config.interpolation import plain, referred_keys, unresolved_keys
-from penstock.pipeline.config.overrides import (
-    Choice,
-    Parsed,
-    apply_changes,
-    compose_choices,
-    parse,
-)
+from penstock.pipeline.config.overrides import Choice, Parsed, apply_changes, compose_choices, parse
 from penstock.pipeline.config.places import CHOSEN_BY, PRESETS
 from penstock.pipeline.config.saved import (
     RESUME,

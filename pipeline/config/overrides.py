@@ -25,6 +25,7 @@ from penstock.pipeline.config.composition import (
 from penstock.pipeline.config.errors import ConfigError, Problem, listing, nearest
 from penstock.pipeline.config.hints import CHOICES, FORMER, INSTEAD, RENAMED, instead_of_option
 from penstock.pipeline.config.places import CHOSEN_BY, NAMED, STEPS, top_level_keys
+from penstock.pipeline.config.values import word
 
 _KEY = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[^=]*?)(?P<equals>=)(?P<value>.*)", re.DOTALL)
 
@@ -42,8 +43,7 @@ def quote(text: str, composer: Composer, *, sweep: bool = False) -> str:
         return text
     start = f"{match['sign'] or ''}{match['key']}="
     value = match["value"]
-    quoted = ",".join(_quoted_parts(value, composer)) if sweep else _quoted(value, composer)
-    return start + quoted
+    return start + (_quoted_parts(value, composer) if sweep else _quoted(value, composer))
 
 
 def _quoted(value: str, composer: Composer) -> str:
@@ -51,7 +51,7 @@ def _quoted(value: str, composer: Composer) -> str:
     if _readable(f"x={value}", composer):
         return value
     if inner.startswith("[") and inner.endswith("]"):
-        return "[" + ",".join(_quoted_parts(inner[1:-1], composer)) + "]"
+        return f"[{_quoted_parts(inner[1:-1], composer)}]"
     if inner.startswith("{") and inner.endswith("}"):
         items = [part.partition(":") for part in _split(inner[1:-1])]
         if all(colon and key.strip().isidentifier() for key, colon, _ in items):
@@ -59,9 +59,8 @@ def _quoted(value: str, composer: Composer) -> str:
     return str(QuotedString(value, Quote.single).with_quotes())
 
 
-def _quoted_parts(value: str, composer: Composer) -> Iterator[str]:
-    for part in _split(value):
-        yield _quoted(part, composer)
+def _quoted_parts(value: str, composer: Composer) -> str:
+    return ",".join(_quoted(part, composer) for part in _split(value))
 
 
 def _split(value: str) -> Iterator[str]:
@@ -254,17 +253,13 @@ def _choice(override: Override, text: str, composer: Composer) -> Choice | Probl
     known = composer.options(group)
     if value is None:
         return Choice(group, ("none",) if "none" in known else (), False, text)
-    names = [str(name) for name in value] if isinstance(value, list) else [_word(value)]
+    names = [str(name) for name in value] if isinstance(value, list) else [word(value)]
     for name in names:
         if name not in known:
             remedy = instead_of_option(group, name, known)
             return Problem(group, f"no option {name!r}, the options are "
                            f"{listing(known, 30) or 'none'}{remedy}")  # fmt: skip
     return Choice(group, tuple(names), isinstance(value, list), text)
-
-
-def _word(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _check_key(key: str, value: Any, override: Override, composer: Composer) -> Problem | None:

@@ -120,8 +120,8 @@ def fetched_run(url: str, names: Sequence[str]) -> Path:
     return folder
 
 
-def newest_first(outputs: Path) -> Iterator[Path]:
-    """Run folders, the newest first by their names."""
+def newest_first(outputs: Path) -> list[Path]:
+    """List run folders, the newest first by their names."""
     found = []
     for day in outputs.iterdir() if outputs.is_dir() else ():
         if not _DATE.fullmatch(day.name) or not day.is_dir():
@@ -130,8 +130,7 @@ def newest_first(outputs: Path) -> Iterator[Path]:
             match = _TIME.fullmatch(folder.name)
             if match and (folder / SAVED).is_file():
                 found.append((day.name, match[1], int(match[2] or 1), folder))
-    for *_, folder in sorted(found, reverse=True):
-        yield folder
+    return [folder for *_, folder in sorted(found, reverse=True)]
 
 
 def _type_newest(key: str, outputs: Any) -> str:
@@ -246,7 +245,7 @@ def apply_to_saved(
     config = read_saved(file)
     keys = [change.key for change in parsed.changes]
     tries = any(key in CHECKPOINTS for key in keys)  # a trained model, maybe on other data
-    others = [choice for choice in parsed.choices if tries and _is_data(choice.group)]
+    others = [choice for choice in parsed.choices if tries and choice.group.startswith("dataset")]
     for choice in parsed.choices:
         if choice not in others:
             what = "is tried keeps the components of its config but for its data"
@@ -271,10 +270,6 @@ def apply_to_saved(
     apply_changes(config, parsed, composer, filled)
     _refuse_untyped(saved, [str(name) for name in config.get("imports") or ()], keys)
     return config, variables
-
-
-def _is_data(group: str) -> bool:
-    return group.partition("/")[0].partition("@")[0] == "dataset"
 
 
 def _choose_data(config: DictConfig, parsed: Parsed, composer: Composer) -> None:

@@ -111,7 +111,8 @@ def _read(
 
 def _documented(call: Callable[..., Any]) -> dict[str, str]:
     """Read what docstrings say of each argument, by name: the sections of Google's style."""
-    docs = [inspect.getdoc(call), inspect.getdoc(getattr(call, "__init__", None))]
+    own = inspect.unwrap(call)  # what takes another's arguments says them by that one's words
+    docs = map(inspect.getdoc, (own, getattr(own, "__init__", None), call))
     return {
         name: " ".join(text.split())
         for doc in docs

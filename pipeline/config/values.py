@@ -106,7 +106,7 @@ def words(annotation: Any) -> str:
     if isinstance(annotation, type) and annotation in _WORDS:
         return _WORDS[annotation]
     if origin is Literal:
-        return " or ".join(_word(value) for value in arguments)
+        return " or ".join(word(value) for value in arguments)
     if origin in (Union, types.UnionType):
         return " or ".join(dict.fromkeys(map(words, arguments)))
     if origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
@@ -142,7 +142,8 @@ def _marks(marks: typing.Iterable[Any]) -> typing.Iterator[Any]:
         yield from getattr(mark, "metadata", ())
 
 
-def _word(value: Any) -> str:
+def word(value: Any) -> str:
+    """Write a plain value as YAML does, without quotes."""
     if value is None:
         return "null"
     return str(value).lower() if isinstance(value, bool) else str(value)
