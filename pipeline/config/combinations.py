@@ -436,7 +436,12 @@ def field_of(task: Mapping[str, Any]) -> str:
     return str(task.get("field") or of_class)
 
 
+def task_field(config: Mapping[str, Any]) -> str:
+    """Name the field whose classes the task of a config is about."""
+    return field_of(config["task"])
+
+
 def task_classes(config: Mapping[str, Any], classes_of: ClassesOf) -> dict[str, list[str]]:
     """List the names of the classes that each task of a config is about, by field."""
-    fields = [field_of(task) for task in tasks_of(config).values()] or [field_of(config["task"])]
+    fields = [field_of(task) for task in tasks_of(config).values()] or [task_field(config)]
     return {field: list(names) for field in fields if (names := classes_of(field)) is not None}

@@ -18,7 +18,7 @@ from penstock.core.contracts import SourceCapabilities, Task, capabilities_of
 from penstock.datasets.files.listings import looking_once
 from penstock.datasets.streams.dataset import LaneStreamDataset
 from penstock.pipeline.build import build_device_transforms, build_loader
-from penstock.pipeline.config.combinations import field_of
+from penstock.pipeline.config.combinations import task_field
 from penstock.pipeline.config.places import sources_of
 from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.learning.building import (
@@ -110,7 +110,7 @@ def build_parts(
     val = None
     if settings.validate_every:
         val = open_loader("train" if by_heart else "val", val_device)
-    class_names = train.classes_of(field_of(config["task"]))
+    class_names = train.classes_of(task_field(config))
     num_classes = len(class_names or ())
 
     model = build_model(config, num_classes, table=train.table, classes_of=train.classes_of)

@@ -25,7 +25,7 @@ from penstock.pipeline.build import (
     settle,
     splits_of,
 )
-from penstock.pipeline.config.combinations import field_of
+from penstock.pipeline.config.combinations import task_field
 from penstock.pipeline.config.errors import listing
 from penstock.pipeline.config.saved import SAVED, fetched_run, run_behind
 from penstock.pipeline.device import DevicePrefetcher
@@ -124,7 +124,7 @@ def _open(config: Mapping[str, Any], command: str, world: World, stack: ExitStac
     def classes_of(field: str) -> tuple[str, ...] | None:
         return names.get(field) or loader.classes_of(field)
 
-    told = classes_of(field_of(config["task"]))
+    told = classes_of(task_field(config))
     known = {"table": loader.table, "classes_of": classes_of}
     model = build_model(config, len(told or ()), **known)
     load_weights(

@@ -15,7 +15,7 @@ from torch.profiler import profile, record_function
 
 from penstock.pipeline.build import build_device_transforms, build_loader, build_settings
 from penstock.pipeline.commands.bench.memory import used_bytes
-from penstock.pipeline.config.combinations import field_of
+from penstock.pipeline.config.combinations import task_field
 from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.learning.building import build_model, build_optimizer, build_task
 from penstock.pipeline.learning.losses import total_loss
@@ -43,13 +43,13 @@ class TrainingStep:
 
     def __init__(self, config: Any, loader: Any, batch: Any, device: torch.device) -> None:
         settings = build_settings(config["trainer"])
-        class_names = loader.classes_of(field_of(config["task"]))
-        self.made_up = not class_names and field_of(config["task"]) == "label"
+        class_names = loader.classes_of(task_field(config))
+        self.made_up = not class_names and task_field(config) == "label"
         self._no_label = "label" not in batch
         if class_names is None and not self._no_label:
             num_classes = int(batch["label"].max()) + 1
         else:
-            made_up = _MADE_UP_CLASSES if field_of(config["task"]) == "label" else 0
+            made_up = _MADE_UP_CLASSES if task_field(config) == "label" else 0
             num_classes = len(class_names or ()) or made_up
         known = {"table": loader.table, "classes_of": loader.classes_of}
         layout = torch.channels_last if settings.channels_last else torch.preserve_format
