@@ -75,7 +75,7 @@ def run_command(
         if flags.shell_completion:
             from penstock.pipeline.config.completion import complete
 
-            return complete(overrides, command=command)
+            return complete(overrides)
         if takes_files:
             overrides = naming_files(overrides)
         composer = composer_for(overrides, config_dir=flags.config_dir)

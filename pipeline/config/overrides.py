@@ -183,7 +183,7 @@ def parse(
             parsed.problems.append(_unreadable(text))
             continue
         if override.is_sweep_override():
-            parsed.problems.append(_needs_sweep(override, text))
+            parsed.problems.append(_needs_sweep(override))
         elif override.is_hydra_override():
             _add_hydra(override, quoted, parsed)
         else:
@@ -327,7 +327,7 @@ def _unreadable(text: str) -> Problem:
     return Problem(text.split("=")[0], f"{text!r} cannot be read; a key is words with dots between")
 
 
-def _needs_sweep(override: Override, text: str) -> Problem:
+def _needs_sweep(override: Override) -> Problem:
     value = override.get_value_string()
     key = override.key_or_group
     if any(mark in value for mark in ("choice(", "range(", "interval(", "glob(")):
