@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from penstock.core.sample import BadRecord, BadSample, Batch, Keys, Record, Sample
 from penstock.core.stage_times import StageTimes
@@ -218,7 +218,7 @@ class UrlReader(Protocol):
 
 
 class Writer(Protocol):
-    r"""Writes records in the form that the storage of the same name reads.
+    """Writes records in the form that the storage of the same name reads.
 
     Records are written in parts, each by any process, several at a time; a part whose process
     was killed is written again, over the same names. The folder is a hidden one that becomes the
@@ -226,26 +226,7 @@ class Writer(Protocol):
     removes hidden files before `finish`: temporary ones are best hidden, as those of
     `core.files.write_whole` are. Its own ``.packed.npz`` is hidden from storages.
 
-    A writer that keeps one file for each part::
-
-        @register("writer", "lines")
-        class LinesWriter:
-            version, part_bytes, cannot_hold, storage_arguments = 1, 1 << 26, frozenset(), {}
-
-            def __init__(self, *, part_records: int = 10_000) -> None:
-                self.part_records = part_records
-
-            def begin(self, folder, plan): ...
-
-            def write_part(self, folder, plan, part, records):
-                name = f"lines-{part.number:05d}-of-{len(plan.parts):05d}.txt"
-                with open(folder / name, "wb") as file:
-                    file.writelines(record.fields["image"] + b"\n" for record in records)
-                return Written(files=(name,))
-
-            def join_part(self, folder, plan, summary): ...
-
-            def finish(self, folder, plan, summaries): ...
+    docs/architecture.md has a whole one, which keeps a file and its table for each part.
 
     The same records and arguments give the same bytes. What a record holds that the form cannot
     is a ValueError of one line, from `begin` where the plan's samples show it.
@@ -819,38 +800,3 @@ class Logger(Protocol):
 
     def close(self) -> None:
         """Flush and close."""
-
-
-# All of it together.
-
-Way = Literal["sample", "columns", "stream"]
-"""Ways of a batch: sample by sample, as a whole from columns, or of a stream's items."""
-
-
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """Capabilities of a loader's parts, read once when it is built.
-
-    Attributes:
-        dataset: What the dataset can.
-        sampler: What the sampler can.
-        collate: What the collate can that puts the samples together.
-        way: How batches are made.
-    """
-
-    dataset: DatasetCapabilities
-    sampler: SamplerCapabilities
-    collate: CollateCapabilities
-    way: Way
-
-    @classmethod
-    def of(cls, dataset: Any, sampler: Any, collate: Any) -> Capabilities:
-        """Read what the parts declare."""
-        dataset_can = capabilities_of(dataset, DatasetCapabilities)
-        collate_can = capabilities_of(dataset_can.collate or collate, CollateCapabilities)
-        way: Way = "sample"
-        if isinstance(dataset, StreamDataset):
-            way = "stream"
-        elif dataset_can.columns is not None and collate_can.columns is not None:
-            way = "columns"
-        return cls(dataset_can, capabilities_of(sampler, SamplerCapabilities), collate_can, way)

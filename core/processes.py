@@ -23,7 +23,7 @@ from pathlib import Path
 from types import MethodType
 from typing import Any
 
-from penstock.core.own_folder import own_folder
+from penstock.core.files import own_folder
 
 START_S = 60.0
 """A start that takes longer, and longer than an answer may, counts as hanging."""
@@ -460,3 +460,21 @@ def _socket_of(channel: Any) -> socket.socket:
     # A program's socket.setdefaulttimeout must not make the connection non-blocking.
     its_socket.setblocking(True)
     return its_socket
+
+
+_MOST_WORKERS = 32
+"""More workers than this are a choice: each holds batches in memory."""
+
+
+def usable_cores() -> int:
+    """Count the cores that this process may run on: its affinity, within its container's quota."""
+    import loky
+
+    cores: int = loky.cpu_count()
+    return cores
+
+
+def default_workers() -> int:
+    """Count workers for ``loader.num_workers=auto``: this rank's share of the cores, at most 32."""
+    ranks = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    return max(1, min(usable_cores() // ranks, _MOST_WORKERS))

@@ -27,6 +27,13 @@ class ExplainedError(RuntimeError):
     """What stops a run and is no mistake of code: its line says all."""
 
 
+class WorkerTraceback(Exception):
+    """Carries the traceback of a worker as text; the cause of the exception raised here."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
 def is_trouble(error: BaseException) -> bool:
     """Tell whether an exception is of this process or its machine, and says nothing of the data.
 
@@ -46,7 +53,7 @@ def is_explained(error: BaseException) -> bool:
     what, got, expected, remedy) or `ExplainedError`, and where the system refused a file. An
     exception out of a library, a user's component or a mistake of ours needs its traceback.
     """
-    if error.__cause__ is not None and getattr(error.__cause__, "from_worker", False):
+    if isinstance(error.__cause__, WorkerTraceback):
         return False
     if isinstance(error, OSError):
         return error.filename is not None
@@ -81,7 +88,7 @@ def in_one_line(error: BaseException, *, command: str = "") -> str | None:
     if is_explained(error):
         return str(error)
     chain, cause = [error], error.__cause__
-    while cause is not None and not getattr(cause, "from_worker", False):
+    while cause is not None and not isinstance(cause, WorkerTraceback):
         chain.append(cause)
         cause = cause.__cause__
     wanting = [each for each in chain if _wants_memory(each)]

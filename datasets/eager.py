@@ -6,28 +6,25 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from annotated_types import Ge, Le
 
 from penstock.core.contracts import (
-    Annotations,
     Decoder,
     Storage,
     StorageCapabilities,
-    Transform,
     capabilities_of,
 )
-from penstock.core.cores import usable_cores
+from penstock.core.processes import usable_cores
 from penstock.core.registry import register
-from penstock.core.sample import MAX_RECORD_BYTES
 from penstock.datasets.caches.cached_storage import CachedStorage, WholeImages, gives_exact_pixels
 from penstock.datasets.caches.ram import KeepStore, memory_limit
 from penstock.datasets.map_dataset import MapDataset, open_map
 
 if TYPE_CHECKING:
-    from penstock.datasets.records.splits import Split, StorageRecipe
+    from penstock.datasets.records.splits import StorageRecipe
 
 _log = logging.getLogger(__name__)
 
@@ -37,36 +34,16 @@ _PROBES = 32
 
 
 @register("dataset", "eager")
+@wraps(open_map, assigned=())  # the same arguments
 def open_eager(
-    storage: StorageRecipe,
-    *,
-    decode: Decoder,
-    cache: Callable[..., Storage] | None = None,
-    annotations: Annotations | None = None,
-    val_fraction: Annotated[float, Ge(0), Le(1)] = 0.2,
-    val_path: str | None = None,
-    test_path: str | None = None,
-    max_record_bytes: Annotated[int, Ge(1)] = MAX_RECORD_BYTES,
-    keys: Mapping[str, str | None] | None = None,
-    transform: Transform,
-    seed: int,
-    split: Split,
+    storage: StorageRecipe, *, cache: Callable[..., Storage] | None = None, **given: Any
 ) -> MapDataset:
     """Everything decoded once, in memory that workers share.
 
     Args:
         storage: How to open the storage.
-        decode: Record to sample.
         cache: Wraps the storage, if given; is told `decode` and `keys`.
-        annotations: Label files beside the data: boxes, masks, keypoints.
-        val_fraction: Share of the records that validate, where the data has no split.
-        val_path: Where the validation part lies, if not beside or inside of the training part.
-        test_path: Where the test part lies, if not beside those.
-        max_record_bytes: A record that takes more bytes is bad, and is not read.
-        keys: New field names by field name; null drops, ``"*": null`` drops all others.
-        transform: The augmentation of this split.
-        seed: The run's seed.
-        split: ``train``, ``val`` or ``test``.
+        given: As for ``dataset=map``.
 
     Raises:
         ValueError: The storage cannot be opened or split, or memory does not suffice.
@@ -75,20 +52,7 @@ def open_eager(
     def held(**made: Any) -> Storage:
         return held_in_memory(**made if cache is None else {**made, "storage": cache(**made)})
 
-    return open_map(
-        storage,
-        decode=decode,
-        cache=held,
-        annotations=annotations,
-        val_fraction=val_fraction,
-        val_path=val_path,
-        test_path=test_path,
-        max_record_bytes=max_record_bytes,
-        keys=keys,
-        transform=transform,
-        seed=seed,
-        split=split,
-    )
+    return open_map(storage, cache=held, **given)
 
 
 def held_in_memory(

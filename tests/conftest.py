@@ -10,7 +10,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from penstock.core import registry
+from penstock.datasets.files import clients
 from penstock.pipeline.config.composition import Composer
+from tests.object_store import object_store
 
 # How long an example takes is decided by who else is at work on the machine. Where CI is set,
 # hypothesis draws the same examples every time: what fails there was changed, not drawn.
@@ -46,6 +48,15 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """An object store that is asked again at once, and a cache of the test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(clients, "_PAUSES_S", (0.0, 0.0, 0.0))
+    with object_store(monkeypatch.setenv) as store:
+        yield store
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -15,6 +15,8 @@ from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape, unescape
 
+from penstock.datasets.files import clients
+
 BUCKET = "bucket"
 Fault = int | str | None
 """A status to answer with; ``cut``: a body that breaks off; ``stall``: none that comes; ``short``:
@@ -230,7 +232,9 @@ def object_store(patch: Callable[[str, str], None]) -> Iterator[ObjectStore]:
         "AWS_REGION": "us-east-1",
     }.items():
         patch(name, value)
+    clients._open_client.cache_clear()
     try:
         yield store
     finally:
         store.close()
+        clients._open_client.cache_clear()

@@ -24,9 +24,8 @@ from penstock.core.contracts import Storage
 from penstock.core.parts import PartSummary
 from penstock.core.registry import register
 from penstock.core.sample import too_large
-from penstock.datasets.array_shards.samples import SampleFiles
 from penstock.datasets.array_shards.shards import Unread
-from penstock.datasets.array_shards.storage import ShardStorage
+from penstock.datasets.array_shards.storage import open_shards
 from penstock.datasets.array_shards.writer import ShardWriter
 from penstock.datasets.files.access import (
     EndOfFile,
@@ -188,27 +187,11 @@ def open_npy_shards(
         checksums: Compare the members of `.npz` files with their checksums when a process opens
             a file, for which it reads all of it. Compressed ones always are.
     """
-    if not rows:
-        path = os.path.abspath(path)
-        return SampleFiles(
-            "npy_shards",
-            path,
-            endings=ENDINGS,
-            load=load_sample,
-            labels=FileLabels.of(
-                labels, label_pattern, label_columns, unlabelled, folder=path, own=True
-            ),
-            classes=classes,
-        )
-    return ShardStorage(
-        "npy_shards",
-        path,
-        endings=ENDINGS,
-        load=load_columns,
-        classes=classes,
-        checksums=checksums,
-        kinds=kinds,
-    )
+    return open_shards(
+        "npy_shards", path, rows=rows, endings=ENDINGS, load=load_columns, load_sample=load_sample,
+        labels=partial(FileLabels.of, labels, label_pattern, label_columns, unlabelled),
+        classes=classes, checksums=checksums, kinds=kinds,
+    )  # fmt: skip
 
 
 @register("writer", "npy_shards")

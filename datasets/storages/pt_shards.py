@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +15,10 @@ from penstock.core.contracts import Storage
 from penstock.core.parts import PartSummary
 from penstock.core.registry import register
 from penstock.core.user_errors import is_trouble
-from penstock.datasets.array_shards.samples import SampleFiles
 from penstock.datasets.array_shards.shards import (
     DamagedShard,
 )
-from penstock.datasets.array_shards.storage import ShardStorage
+from penstock.datasets.array_shards.storage import open_shards
 from penstock.datasets.array_shards.writer import ShardWriter
 from penstock.datasets.files.access import EndOfFile, FileView, SharedFile, retried
 from penstock.datasets.files.zip_members import DamagedMember, list_members, read_member
@@ -230,26 +229,12 @@ def open_pt_shards(
         checksums: Compare a file with its checksums when a process opens it, for which all of it
             is read.
     """
-    if not rows:
-        path = os.path.abspath(path)
-        return SampleFiles(
-            "pt_shards",
-            path,
-            endings=ENDINGS,
-            load=functools.partial(load_sample, checksums=checksums),
-            labels=FileLabels.of(
-                labels, label_pattern, label_columns, unlabelled, folder=path, own=True
-            ),
-            classes=classes,
-        )
-    return ShardStorage(
-        "pt_shards",
-        path,
-        endings=ENDINGS,
-        load=load_columns,
-        classes=classes,
-        checksums=checksums,
-    )
+    return open_shards(
+        "pt_shards", path, rows=rows, endings=ENDINGS, load=load_columns,
+        load_sample=partial(load_sample, checksums=checksums),
+        labels=partial(FileLabels.of, labels, label_pattern, label_columns, unlabelled),
+        classes=classes, checksums=checksums,
+    )  # fmt: skip
 
 
 def load_sample(path: str, root: str, max_bytes: int, *, checksums: bool) -> dict[str, Any]:

@@ -24,8 +24,8 @@ from penstock.core.contracts import (
     TransformCapabilities,
     capabilities_of,
 )
-from penstock.core.permutation import permute
 from penstock.core.registry import register
+from penstock.core.rng import permute
 from penstock.core.sample import MAX_RECORD_BYTES, BadRecord, BadSample, Record, Sample
 from penstock.core.stage_times import StageTimes
 from penstock.datasets.files.reading_thread import read_ahead

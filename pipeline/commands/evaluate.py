@@ -223,11 +223,8 @@ def _picture(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> bytes:
     if many <= 20:
         look: Any = {"ha": "center", "va": "center", "fontsize": points_of(11)}
         for (row, column), share in np.ndenumerate(shares):
-            text, colour = (
-                f"{share:.0%}\n{counts[row, column]:,}",
-                "white" if share > 0.5 else "black",
-            )
-            axes.text(column, row, text, color=colour, **look)
+            text = f"{share:.0%}\n{counts[row, column]:,}"
+            axes.text(column, row, text, color="white" if share > 0.5 else "black", **look)
     axes.set(xlabel="predicted", ylabel="true", title="share of each true class, and counts")
     content = io.BytesIO()
     figure.savefig(content, format="png")

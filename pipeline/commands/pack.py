@@ -99,7 +99,7 @@ def run(config: dict[str, Any], typed: Sequence[str] = ()) -> int:
         config: The plain config.
         typed: The overrides that it came from, of which those of the task stay true of the result.
     """
-    from penstock.core.cores import default_workers
+    from penstock.core.processes import default_workers
     from penstock.pipeline.build import build, build_settings
     from penstock.pipeline.config.discovery import load_all
     from penstock.pipeline.packing.report import training_line

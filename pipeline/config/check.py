@@ -10,7 +10,6 @@ from penstock.core import registry
 from penstock.pipeline.config.errors import Problem, listing, nearest
 from penstock.pipeline.config.hints import VALUES_INSTEAD, instead_of, meant_for_another
 from penstock.pipeline.config.interpolation import is_unresolved
-from penstock.pipeline.config.notation import NOTHING, words
 from penstock.pipeline.config.places import (
     AUGMENT,
     LIES_IN,
@@ -24,19 +23,16 @@ from penstock.pipeline.config.places import (
     top_level_keys,
     wrong_order,
 )
-from penstock.pipeline.config.signatures import (
-    Argument,
-    Signature,
-    asks_for,
-    names_of,
-    signature_of,
-)
+from penstock.pipeline.config.signatures import Signature, asks_for, names_of, signature_of
 from penstock.pipeline.config.targets import FAMILIES, family_of, is_own
 from penstock.pipeline.config.values import (
+    NOTHING,
+    Argument,
     given,
     holds_component,
     mistake,
     shown,
+    words,
     wrong_settings,
 )
 

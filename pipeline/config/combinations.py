@@ -25,7 +25,6 @@ _OF_COLOURS = tuple(f"batch_transform/{name}" for name in ("color_jitter", "gray
 _PATTERN = re.compile(r"[*?\[{]|://")
 
 Rule = Callable[[dict[str, Any]], Iterator[Problem]]
-Check = Callable[[dict[str, Any], set[str]], list[Problem]]
 
 
 def check_combinations(config: dict[str, Any], wrong: Collection[str] = ()) -> list[Problem]:
@@ -37,8 +36,7 @@ def check_combinations(config: dict[str, Any], wrong: Collection[str] = ()) -> l
     """
     found = _of_rules(config, wrong, RULES)
     if not any(_touches(key, bad) for key in ("dataset", "dataset.sources") for bad in wrong):
-        of_data = {rule: RULES[rule] for rule in _OF_DATA}
-        found += _of_sources(config, wrong, lambda source, bad: _of_rules(source, bad, of_data))
+        found += _of_sources(config, wrong)
     return found
 
 
@@ -96,7 +94,6 @@ _OF_THIS_MACHINE = {
     "predict.output": "predictions.parquet",
     "evaluate.output": "evaluation.json",
     "preview.path": "preview.png",
-    "bench.plot": "bench.png",
 }
 """Paths that no URL may stand for, and what may be typed."""
 
@@ -337,13 +334,12 @@ def mixing(config: dict[str, Any]) -> Iterator[Problem]:
                       f"would be drawn; type dataset.sources.{first}.weight=1")  # fmt: skip
 
 
-def _of_sources(config: dict[str, Any], wrong: Collection[str], check: Check) -> Iterator[Problem]:
+def _of_sources(config: dict[str, Any], wrong: Collection[str]) -> Iterator[Problem]:
     """Find what is wrong with a source: by itself, and in a mix.
 
     Args:
         config: A config, as far as it could be checked.
         wrong: Keys that have been reported.
-        check: Finds what is wrong with a data set alone, in its config.
     """
     nodes = config["dataset"].get("sources") or {}
     right = {name: nodes[name] for name in nodes if not _is_wrong(name, wrong)}
@@ -355,7 +351,7 @@ def _of_sources(config: dict[str, Any], wrong: Collection[str], check: Check) ->
         if refused:
             continue
         known = {key.removeprefix(f"{at}.") for key in wrong if key.startswith(f"{at}.")}
-        for problem in check(source, known):
+        for problem in _of_rules(source, known, {rule: RULES[rule] for rule in _OF_DATA}):
             if problem.key == "sampler":  # of a torch data set that is iterable
                 yield _stream(at, source["dataset"])
             else:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import pkgutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
+
+import yaml
 
 from penstock.core.user_errors import in_one_line, program_of
 from penstock.pipeline.config.composition import Composer, composer_for
 from penstock.pipeline.config.errors import ConfigError, Problem, is_first_rank, nearest, tell
-from penstock.pipeline.config.job import locate, print_config, read_job
+from penstock.pipeline.config.job import read_job
 from penstock.pipeline.config.overrides import naming_files
 
 CONFIG_ERROR = 2
@@ -48,12 +51,12 @@ def main(job: str, argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0, 2 for mistakes in the configuration, 1 for a sweep with failed jobs.
     """
-    return _run(list(sys.argv[1:] if argv is None else argv), job, None)
+    return run_command(None, sys.argv[1:] if argv is None else argv, job)
 
 
 def run_command(
-    command: str, argv: Sequence[str], run: Callable[[Any], int | None], *, sweeps: bool = False,
-    takes_files: bool = False,
+    command: str | None, argv: Sequence[str], job: str | Callable[[Any], int | None], *,
+    sweeps: bool = False, takes_files: bool = False,
 ) -> int:  # fmt: skip
     """Run one of the commands; its settings are registered as ``settings/<command>``.
 
@@ -61,13 +64,52 @@ def run_command(
     ``penstock pack pack.path=x`` and ``penstock pack path=x`` are the same.
 
     Args:
-        command: Its name.
+        command: Its name; None: it trains, see `main`.
         argv: Overrides and flags.
-        run: Takes the config, or all `Points` of a command that sweeps.
+        job: Takes the config, or all `Points` of a command that sweeps; or its dotted path.
         sweeps: Whether ``key=a,b`` means two configurations.
         takes_files: Whether paths among the overrides are its data.
     """
-    return _run(list(argv), run, command, sweeps=sweeps, takes_files=takes_files)
+    try:
+        flags, overrides = take_apart(argv)
+        if flags.shell_completion:
+            from penstock.pipeline.config.completion import complete
+
+            return complete(overrides)
+        if takes_files:
+            overrides = naming_files(overrides)
+        composer = composer_for(overrides, config_dir=flags.config_dir)
+        if flags.help:
+            from penstock.pipeline.config.help import print_help
+
+            print_help(composer, overrides, command=command)
+            return 0
+        if flags.multirun and not sweeps:
+            return _sweep(overrides, composer, job, show_only=bool(flags.cfg))
+        if sweeps:
+            from penstock.pipeline.config.sweep import read_points
+
+            assert command is not None and not isinstance(job, str)
+            points = read_points(overrides, composer, command=command)
+            if not flags.cfg:
+                return job(points) or 0
+            for point in points.points:
+                print_config(point.config, flags.package)
+            return 0
+        config = read_job(overrides, composer, command=command).config
+        if flags.cfg:
+            print_config(config, flags.package)
+            return 0
+        result = (pkgutil.resolve_name(job) if isinstance(job, str) else job)(config)
+        return result if command is not None and isinstance(result, int) else 0
+    except ConfigError as error:
+        tell(str(error), of_all_ranks=True)
+        return CONFIG_ERROR
+    except Exception as error:
+        if (line := in_one_line(error, command=command or "")) is None:
+            raise
+        tell(f"error: {line}")
+        return FAILED
 
 
 def configure(argv: Sequence[str], *, command: str | None = None) -> dict[str, Any]:
@@ -105,52 +147,6 @@ def take_apart(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     return flags, rest
 
 
-def _run(
-    argv: list[str], job: str | Callable[..., Any], command: str | None, *, sweeps: bool = False,
-    takes_files: bool = False,
-) -> int:  # fmt: skip
-    try:
-        flags, overrides = take_apart(argv)
-        if flags.shell_completion:
-            from penstock.pipeline.config.completion import complete
-
-            return complete(overrides, command=command)
-        if takes_files:
-            overrides = naming_files(overrides)
-        composer = composer_for(overrides, config_dir=flags.config_dir)
-        if flags.help:
-            from penstock.pipeline.config.help import print_help
-
-            print_help(composer, overrides, command=command)
-            return 0
-        if flags.multirun and not sweeps:
-            return _sweep(overrides, composer, job, show_only=bool(flags.cfg))
-        if sweeps:
-            from penstock.pipeline.config.sweep import read_points
-
-            assert command is not None and not isinstance(job, str)
-            points = read_points(overrides, composer, command=command)
-            if not flags.cfg:
-                return job(points) or 0
-            for point in points.points:
-                print_config(point.config, flags.package)
-            return 0
-        config = read_job(overrides, composer, command=command).config
-        if flags.cfg:
-            print_config(config, flags.package)
-            return 0
-        result = (locate(job) if isinstance(job, str) else job)(config)
-        return result if command is not None and isinstance(result, int) else 0
-    except ConfigError as error:
-        tell(str(error), of_all_ranks=True)
-        return CONFIG_ERROR
-    except Exception as error:
-        if (line := in_one_line(error, command=command or "")) is None:
-            raise
-        tell(f"error: {line}")
-        return FAILED
-
-
 def _sweep(
     overrides: list[str], composer: Composer, job: str | Callable[..., Any], *, show_only: bool
 ) -> int:
@@ -160,3 +156,21 @@ def _sweep(
     from penstock.pipeline.config.sweep import sweep
 
     return sweep(overrides, composer, job, show_only=show_only, prints=is_first_rank())
+
+
+def print_config(config: Mapping[str, Any], package: str | None = None) -> None:
+    """Print a config, or the part of it at `package`, as YAML.
+
+    Raises:
+        ConfigError: There is no such part.
+    """
+    part: Any = config
+    for name in package.split(".") if package else ():
+        if not isinstance(part, Mapping) or name not in part:
+            names = list(part) if isinstance(part, Mapping) else []
+            near = nearest(name, names)
+            remedy = f"; did you mean {near}?" if near else ""
+            raise ConfigError([Problem("--package", f"{package!r} is not in the config{remedy}")])
+        part = part[name]
+    text = yaml.safe_dump(part, sort_keys=False, allow_unicode=True)
+    print(text.removesuffix("...\n"), end="")

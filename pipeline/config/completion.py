@@ -20,14 +20,14 @@ from penstock.pipeline.config.composition import (
 )
 from penstock.pipeline.config.errors import ConfigError, Problem
 from penstock.pipeline.config.job import read_job
-from penstock.pipeline.config.notation import literals
 from penstock.pipeline.config.overrides import parse, quote
 from penstock.pipeline.config.signatures import Signature, signature_of
+from penstock.pipeline.config.values import literals
 
 SHELLS = ("bash", "zsh", "fish")
 
 
-def complete(arguments: Sequence[str], *, command: str | None = None) -> int:
+def complete(arguments: Sequence[str]) -> int:
     """Answer ``-sc install=bash``, ``-sc uninstall=bash`` and ``-sc query=bash``."""
     action, _, shell = (arguments[0] if arguments else "").partition("=")
     if action not in ("install", "uninstall", "query") or shell not in SHELLS:
@@ -36,19 +36,18 @@ def complete(arguments: Sequence[str], *, command: str | None = None) -> int:
     if action == "query":
         line = os.environ.get("COMP_LINE", " ".join(arguments[1:]))
         separator = "\n" if shell == "fish" else " "
-        print(separator.join(suggestions(line, command=command)))
+        print(separator.join(suggestions(line)))
         return 0
     plugin = _plugin(shell, composer_for([]))
     plugin.install() if action == "install" else plugin.uninstall()
     return 0
 
 
-def suggestions(line: str, *, command: str | None = None) -> list[str]:
+def suggestions(line: str) -> list[str]:
     """List what the last word of a command line may become.
 
     Args:
         line: The whole line, with the program's name.
-        command: The command that is completed, whose name comes before the overrides.
     """
     words = _words(line)
     last = "" if line.endswith(" ") else words.pop() if words else ""

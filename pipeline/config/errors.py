@@ -36,11 +36,7 @@ class ConfigError(ValueError):
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(dict.fromkeys(problems))
         count = len(self.problems)
-        title = (
-            "1 error in the configuration:"
-            if count == 1
-            else (f"{count} errors in the configuration:")
-        )
+        title = f"{count} error{'s' * (count != 1)} in the configuration:"
         super().__init__("\n".join([title, *(f"  {problem}" for problem in self.problems)]))
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[tuple[Problem, ...]]]:

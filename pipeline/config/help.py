@@ -15,12 +15,11 @@ from penstock.core.user_errors import program_of
 from penstock.pipeline.config.check import accepts
 from penstock.pipeline.config.composition import STACK_OF, Composer
 from penstock.pipeline.config.errors import ConfigError, Problem, listing, nearest
-from penstock.pipeline.config.job import compose_choices
-from penstock.pipeline.config.overrides import parse
+from penstock.pipeline.config.overrides import compose_choices, parse
 from penstock.pipeline.config.places import CHOSEN_BY, PRESETS
-from penstock.pipeline.config.signatures import NO_DEFAULT, signature_of
+from penstock.pipeline.config.signatures import signature_of
 from penstock.pipeline.config.targets import family_of
-from penstock.pipeline.config.values import holds_component, shown
+from penstock.pipeline.config.values import NO_DEFAULT, holds_component, shown
 
 _EXAMPLES = (
     ("", "train on a generated demo set"),

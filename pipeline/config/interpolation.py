@@ -48,14 +48,12 @@ def referred_keys(config: DictConfig) -> frozenset[str]:
 
 
 def _plain(node: Any, key: str, root: DictConfig, problems: list[Problem]) -> Any:
+    if isinstance(node, DictConfig | ListConfig) and (node._is_none() or node._is_missing()):
+        return None if node._is_none() else "???"
     if isinstance(node, DictConfig):
-        if node._is_none() or node._is_missing():
-            return None if node._is_none() else "???"
         names = [(name, f"{key}.{name!s}" if key else f"{name!s}") for name in node]
         return {str(name): _child(node, name, full, root, problems) for name, full in names}
     if isinstance(node, ListConfig):
-        if node._is_none() or node._is_missing():
-            return None if node._is_none() else "???"
         return [_child(node, i, f"{key}.{i}", root, problems) for i in range(len(node))]
     return node
 

@@ -1,4 +1,4 @@
-"""Overrides as they are typed: parsed one by one, quoted where Hydra's grammar refuses them."""
+"""Overrides: quoted where Hydra's grammar refuses them, parsed one by one, composed and applied."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
+from omegaconf import DictConfig, OmegaConf
+
 from penstock.datasets.files.access import is_url
 from penstock.datasets.files.data_files import IMAGE_ENDINGS
 from penstock.pipeline.config.composition import (
     Composer,
+    CompositionError,
     HydraException,
     Override,
     OverrideType,
@@ -21,7 +24,8 @@ from penstock.pipeline.config.composition import (
 )
 from penstock.pipeline.config.errors import ConfigError, Problem, listing, nearest
 from penstock.pipeline.config.hints import CHOICES, FORMER, INSTEAD, RENAMED, instead_of_option
-from penstock.pipeline.config.places import CHOSEN_BY, top_level_keys
+from penstock.pipeline.config.places import CHOSEN_BY, NAMED, STEPS, top_level_keys
+from penstock.pipeline.config.values import word
 
 _KEY = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[^=]*?)(?P<equals>=)(?P<value>.*)", re.DOTALL)
 
@@ -39,8 +43,7 @@ def quote(text: str, composer: Composer, *, sweep: bool = False) -> str:
         return text
     start = f"{match['sign'] or ''}{match['key']}="
     value = match["value"]
-    quoted = ",".join(_quoted_parts(value, composer)) if sweep else _quoted(value, composer)
-    return start + quoted
+    return start + (_quoted_parts(value, composer) if sweep else _quoted(value, composer))
 
 
 def _quoted(value: str, composer: Composer) -> str:
@@ -48,7 +51,7 @@ def _quoted(value: str, composer: Composer) -> str:
     if _readable(f"x={value}", composer):
         return value
     if inner.startswith("[") and inner.endswith("]"):
-        return "[" + ",".join(_quoted_parts(inner[1:-1], composer)) + "]"
+        return f"[{_quoted_parts(inner[1:-1], composer)}]"
     if inner.startswith("{") and inner.endswith("}"):
         items = [part.partition(":") for part in _split(inner[1:-1])]
         if all(colon and key.strip().isidentifier() for key, colon, _ in items):
@@ -56,9 +59,8 @@ def _quoted(value: str, composer: Composer) -> str:
     return str(QuotedString(value, Quote.single).with_quotes())
 
 
-def _quoted_parts(value: str, composer: Composer) -> Iterator[str]:
-    for part in _split(value):
-        yield _quoted(part, composer)
+def _quoted_parts(value: str, composer: Composer) -> str:
+    return ",".join(_quoted(part, composer) for part in _split(value))
 
 
 def _split(value: str) -> Iterator[str]:
@@ -181,7 +183,7 @@ def parse(
             parsed.problems.append(_unreadable(text))
             continue
         if override.is_sweep_override():
-            parsed.problems.append(_needs_sweep(override, text))
+            parsed.problems.append(_needs_sweep(override))
         elif override.is_hydra_override():
             _add_hydra(override, quoted, parsed)
         else:
@@ -251,17 +253,13 @@ def _choice(override: Override, text: str, composer: Composer) -> Choice | Probl
     known = composer.options(group)
     if value is None:
         return Choice(group, ("none",) if "none" in known else (), False, text)
-    names = [str(name) for name in value] if isinstance(value, list) else [_word(value)]
+    names = [str(name) for name in value] if isinstance(value, list) else [word(value)]
     for name in names:
         if name not in known:
             remedy = instead_of_option(group, name, known)
             return Problem(group, f"no option {name!r}, the options are "
                            f"{listing(known, 30) or 'none'}{remedy}")  # fmt: skip
     return Choice(group, tuple(names), isinstance(value, list), text)
-
-
-def _word(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _check_key(key: str, value: Any, override: Override, composer: Composer) -> Problem | None:
@@ -329,7 +327,7 @@ def _unreadable(text: str) -> Problem:
     return Problem(text.split("=")[0], f"{text!r} cannot be read; a key is words with dots between")
 
 
-def _needs_sweep(override: Override, text: str) -> Problem:
+def _needs_sweep(override: Override) -> Problem:
     value = override.get_value_string()
     key = override.key_or_group
     if any(mark in value for mark in ("choice(", "range(", "interval(", "glob(")):
@@ -338,3 +336,112 @@ def _needs_sweep(override: Override, text: str) -> Problem:
         key, f"{value} is several values; add -m to run a job for each, type {key}=[{value}] for "
         f"a list, or \"{key}='{value}'\" for a text with commas",
     )  # fmt: skip
+
+
+def compose_choices(parsed: Parsed, composer: Composer) -> tuple[DictConfig, list[str]]:
+    """Compose the options' config, unresolved, and the choices as Hydra takes them.
+
+    Choices for which there is no default are appended.
+
+    Raises:
+        ConfigError: A file is broken or names an option that there is not.
+    """
+    texts = {
+        choice.group if choice.options else f"~{choice.group}": _text(choice)
+        for choice in parsed.choices
+    }
+    try:
+        config, unused = composer.compose(list(texts.values()))
+        while unused:
+            key = min(unused, key=len)  # one at a time: it may bring defaults for the others
+            if key.startswith("~"):
+                parsed.problems.append(Problem(key[1:], "there is no such choice to take away"))
+                del texts[key]
+            else:
+                texts[key] = f"+{texts[key]}"
+            config, unused = composer.compose(list(texts.values()))
+    except CompositionError as error:
+        raise ConfigError([*parsed.problems, Problem("", str(error))]) from error
+    return config, list(texts.values())
+
+
+def _text(choice: Choice) -> str:
+    if not choice.options:
+        return f"~{choice.group}"
+    options = ",".join(choice.options)
+    return f"{choice.group}=[{options}]" if choice.listed else f"{choice.group}={options}"
+
+
+def apply_changes(
+    config: DictConfig, parsed: Parsed, composer: Composer, skip: frozenset[str]
+) -> list[str]:
+    """Apply the changes one by one; returns them as Hydra takes them."""
+    accepted = []
+    for change in parsed.changes:
+        if any(f"{change.key}.".startswith(f"{key}.") for key in skip):
+            continue
+        if _adds_nothing(change, config):
+            text = "{} given, which adds nothing to the keys that stand there"
+            remedy = f"to empty it type {change.key}=null, to take a key away ~{change.key}.<key>"
+            parsed.problems.append(Problem(change.key, f"{text}; {remedy}"))
+            continue
+        if (nothing := _takes_nothing_away(change, config)) is not None:
+            parsed.problems.append(nothing)
+            continue
+        try:
+            composer.apply(config, change.override)
+        except CompositionError as error:
+            parsed.problems.append(_not_applied(change, config, error))
+            continue
+        accepted.append(as_hydra(change))
+    return accepted
+
+
+def _adds_nothing(change: Change, config: DictConfig) -> bool:
+    """Tell whether `{}` is given where keys stand: mappings are merged, so that they would stay."""
+    if change.override.is_delete() or change.override.value() != {}:
+        return False
+    found = OmegaConf.select(config, change.key, throw_on_missing=False)
+    return isinstance(found, DictConfig) and bool(found)
+
+
+def _takes_nothing_away(change: Change, config: DictConfig) -> Problem | None:
+    """Refuse null for a name that is not there.
+
+    A step that an augmentation has not may be one of another that a sweep goes over, so there
+    the name must be nearly that of one.
+    """
+    parent, _, name = change.key.rpartition(".")
+    if parent not in NAMED or change.override.is_delete() or change.override.value() is not None:
+        return None
+    found = OmegaConf.select(config, parent)
+    names = [str(each) for each in found] if isinstance(found, DictConfig) else []
+    near = nearest(name, names)
+    if name in names or (near is None and parent in STEPS):
+        return None
+    remedy = f"type {parent}.{near}=null" if near else f"leave {change.key} away"
+    there = f"{parent} has {listing(names) or 'none'}"
+    return Problem(change.key, f"null given, which takes away nothing: {there}; {remedy}")
+
+
+def _not_applied(change: Change, config: DictConfig, error: Exception) -> Problem:
+    if not change.override.is_delete():
+        found = OmegaConf.select(config, change.key, throw_on_missing=False)
+        if isinstance(found, DictConfig) and found:
+            text, names = change.override.get_value_element_as_str(), [*map(str, found)]
+            return Problem(change.key, f"{text} given, where the keys {listing(names)} stand; "
+                           f"type {change.key}.{names[0]}=...")  # fmt: skip
+        return Problem(change.key, f"cannot be given here: {error}")
+    parent, _, leaf = change.key.rpartition(".")
+    node = OmegaConf.select(config, parent) if parent else config
+    names = [str(name) for name in node] if isinstance(node, DictConfig) else []
+    near = nearest(leaf, names)
+    remedy = f"; type ~{parent + '.' if parent else ''}{near}" if near else ""
+    return Problem(change.key, f"there is nothing of this name to take away{remedy}")
+
+
+def as_hydra(change: Change) -> str:
+    """Write a change in the form that Hydra accepts wherever the key stands."""
+    if change.override.is_delete():
+        return f"~{change.key}"
+    return f"++{change.key}={change.override.get_value_element_as_str()}"

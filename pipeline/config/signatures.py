@@ -26,40 +26,15 @@ from typing import Any
 
 from penstock.core import registry
 from penstock.core.files import machine_folder, write_whole
-from penstock.pipeline.config.notation import annotation_of, reduce
 from penstock.pipeline.config.targets import FAMILIES, Family, family_of, is_own, resolve_target
+from penstock.pipeline.config.values import NO_DEFAULT, Argument, annotation_of, reduce
 
-_FORMAT = 3
+_FORMAT = 4
 """Form of the cache: to be raised when `Signature` changes, or what `reduce` leaves of a type."""
-
-NO_DEFAULT = "???"
-"""Stands for the default of an argument that is required."""
 
 
 _SECTION = re.compile(r"^(?:Args|Arguments|Attributes):\n((?:[ ].*\n|\n)*)", re.M)
 _ENTRY = re.compile(r"^(\w+)(?: *\(.*?\))?:(.*\n(?:[ ].*\n|\n)*)", re.M)
-
-
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """One argument.
-
-    Attributes:
-        name: Its name.
-        annotation: Its type, reduced to what a config can hold.
-        default: Its default as YAML would have it; `NO_DEFAULT` if it is required.
-        what: What the docstring says of it.
-    """
-
-    name: str
-    annotation: Any
-    default: Any
-    what: str = ""
-
-    @property
-    def required(self) -> bool:
-        """Tell whether a config must give it."""
-        return isinstance(self.default, str) and self.default == NO_DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +111,8 @@ def _read(
 
 def _documented(call: Callable[..., Any]) -> dict[str, str]:
     """Read what docstrings say of each argument, by name: the sections of Google's style."""
-    docs = [inspect.getdoc(call), inspect.getdoc(getattr(call, "__init__", None))]
+    own = inspect.unwrap(call)  # what takes another's arguments says them by that one's words
+    docs = map(inspect.getdoc, (own, getattr(own, "__init__", None), call))
     return {
         name: " ".join(text.split())
         for doc in docs

@@ -6,6 +6,7 @@ import csv
 import functools
 import io
 import os
+import pkgutil
 import shlex
 import signal
 import sys
@@ -26,6 +27,7 @@ from penstock.core.files import machine_folder, write_whole
 from penstock.core.user_errors import ExplainedError, in_one_line, program_of
 from penstock.datasets.files.access import absolute_path, is_url
 from penstock.datasets.files.passwords import MASK, masked
+from penstock.pipeline.config.command_line import print_config
 from penstock.pipeline.config.composition import (
     ROOT_CONFIG,
     BasicSweeper,
@@ -36,7 +38,7 @@ from penstock.pipeline.config.composition import (
 )
 from penstock.pipeline.config.discovery import load_all
 from penstock.pipeline.config.errors import ConfigError, Problem, is_first_rank
-from penstock.pipeline.config.job import Job, check_config, locate, print_config, read_job
+from penstock.pipeline.config.job import Job, check_config, read_job
 from penstock.pipeline.config.overrides import parse, quote
 from penstock.pipeline.schedulers.units import rank
 
@@ -98,7 +100,7 @@ def sweep(
         if status is not None:
             print("\n".join(_how_to_go_on(swept, len(finished), master)))
     if status is None:
-        status = 1 if failed_jobs(results) else 0
+        status = int(any(isinstance(result, BaseException) for result in results))
     return status
 
 
@@ -240,13 +242,13 @@ def _launch(
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, sys.path)))
     JobRuntime.instance().set("name", "penstock")
     before = HydraConfig.instance().cfg
-    run = functools.partial(run_job, job=job, search=_search_paths())
+    # Where the user's files have been imported from.
+    search = tuple(path for path in sys.path if path and Path(path).is_dir())
+    run = functools.partial(run_job, job=job, search=search)
     with base_version():
         context = HydraContext(config_loader=composer.loader, callbacks=Callbacks())
         launcher = Plugins.instance().instantiate_launcher(
-            hydra_context=context,
-            task_function=functools.partial(note, run=run),
-            config=master,
+            hydra_context=context, task_function=functools.partial(note, run=run), config=master
         )
         try:
             returns = launcher.launch([list(read.overrides) for read in jobs], 0)
@@ -261,11 +263,6 @@ def _launch(
             traceback.print_exception(value, file=sys.stderr)
         results.append(value)
     return results
-
-
-def _search_paths() -> tuple[str, ...]:
-    """List where the user's files have been imported from."""
-    return tuple(path for path in sys.path if path and Path(path).is_dir())
 
 
 def run_job(config: DictConfig, *, job: str, search: tuple[str, ...] = ()) -> Any:
@@ -283,7 +280,7 @@ def run_job(config: DictConfig, *, job: str, search: tuple[str, ...] = ()) -> An
         with suppress(BrokenPipeError):  # nobody reads any more, and the job goes on
             print(f"job {hydra.job.num}: {masked(typed)}", flush=True)
     load_all(list(config.get("imports") or ()))
-    return locate(job)(check_config(config))
+    return pkgutil.resolve_name(job)(check_config(config))
 
 
 def print_table(
@@ -355,11 +352,6 @@ def _write_csv(swept: Sequence[Sequence[str]], results: Sequence[Any], outputs: 
     file.parent.mkdir(parents=True, exist_ok=True)
     write_whole(file, text.getvalue())
     return str(file)
-
-
-def failed_jobs(results: Sequence[Any]) -> list[BaseException]:
-    """List what ended the jobs that failed."""
-    return [result for result in results if isinstance(result, BaseException)]
 
 
 def split_override(text: str) -> tuple[str, str]:

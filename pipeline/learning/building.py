@@ -23,11 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 def build_model(
-    config: Config,
-    num_classes: int,
-    *,
-    table: Any = None,
-    classes_of: ClassesOf | None = None,
+    config: Config, num_classes: int, *, table: Any = None, classes_of: ClassesOf | None = None
 ) -> nn.Module:
     """Build the model, on the CPU, with weights drawn from torch's global generator.
 

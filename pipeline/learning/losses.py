@@ -47,11 +47,7 @@ _NEVER = 1e6  # farther than any point lies
 
 
 def batch_hard(
-    features: torch.Tensor,
-    identities: torch.Tensor,
-    valid: torch.Tensor,
-    *,
-    margin: float | None,
+    features: torch.Tensor, identities: torch.Tensor, valid: torch.Tensor, *, margin: float | None
 ) -> torch.Tensor:
     """For each row, how much nearer its farthest equal is to be than its nearest other.
 

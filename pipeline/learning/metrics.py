@@ -49,11 +49,7 @@ class BoxMap(Metric):
     truth: list[torch.Tensor]
 
     def __init__(
-        self,
-        num_classes: int,
-        *,
-        class_names: Sequence[str] | None = None,
-        by_class: bool = False,
+        self, num_classes: int, *, class_names: Sequence[str] | None = None, by_class: bool = False
     ) -> None:
         super().__init__()
         self.num_classes = num_classes

@@ -50,8 +50,8 @@ def plain_columns(told: Mapping[str, Any], top: int | None = None) -> dict[str, 
     """Make columns of what a task predicts: of each `Probabilities` those that are told."""
     columns: dict[str, Any] = {}
     for name, values in told.items():
-        told_of = values.columns(name, top) if isinstance(values, Probabilities) else {name: values}
-        columns |= told_of
+        likely = isinstance(values, Probabilities)
+        columns |= values.columns(name, top) if likely else {name: values}
     return columns
 
 

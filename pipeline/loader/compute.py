@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.core.contracts import Capabilities, StreamDataset
+from penstock.core.contracts import StreamDataset
 from penstock.core.registry import name_of
 from penstock.core.sample import BadSample, Batch, Keys, Sample, on_pixels
 from penstock.core.stage_times import StageTimes
 from penstock.datasets.files.remote import counted
 from penstock.pipeline.loader.bundles import joined, row_bytes, split_rows
 from penstock.pipeline.loader.by_sample import BySample, Work
-from penstock.pipeline.loader.contract import BatchTask, Delivery, Fault
+from penstock.pipeline.loader.contract import BatchTask, Capabilities, Delivery, Fault
 from penstock.pipeline.loader.faults import BadSampleError, OnError, Replacer
 
 if TYPE_CHECKING:

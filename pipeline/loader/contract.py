@@ -1,18 +1,58 @@
-"""Contracts between the loader and its engines: tasks, deliveries, faults."""
+"""Contracts between the loader and its engines: the way of a batch, tasks, deliveries, faults."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.contracts import (
+    CollateCapabilities,
+    DatasetCapabilities,
+    SamplerCapabilities,
+    StreamDataset,
+    capabilities_of,
+)
 from penstock.core.stage_times import StageTimes
 
 if TYPE_CHECKING:
     from penstock.core.sample import Batch
+
+
+Way = Literal["sample", "columns", "stream"]
+"""Ways of a batch: sample by sample, as a whole from columns, or of a stream's items."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """Capabilities of a loader's parts, read once when it is built.
+
+    Attributes:
+        dataset: What the dataset can.
+        sampler: What the sampler can.
+        collate: What the collate can that puts the samples together.
+        way: How batches are made.
+    """
+
+    dataset: DatasetCapabilities
+    sampler: SamplerCapabilities
+    collate: CollateCapabilities
+    way: Way
+
+    @classmethod
+    def of(cls, dataset: Any, sampler: Any, collate: Any) -> Capabilities:
+        """Read what the parts declare."""
+        dataset_can = capabilities_of(dataset, DatasetCapabilities)
+        collate_can = capabilities_of(dataset_can.collate or collate, CollateCapabilities)
+        way: Way = "sample"
+        if isinstance(dataset, StreamDataset):
+            way = "stream"
+        elif dataset_can.columns is not None and collate_can.columns is not None:
+            way = "columns"
+        return cls(dataset_can, capabilities_of(sampler, SamplerCapabilities), collate_can, way)
 
 
 @dataclass(frozen=True, slots=True)

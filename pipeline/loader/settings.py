@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 from annotated_types import Ge, Gt, Le
 from pydantic import TypeAdapter, ValidationError
 
-from penstock.core.cores import default_workers
+from penstock.core.processes import default_workers
 from penstock.core.registry import register
 from penstock.pipeline.loader.engines import engine_named
 

@@ -12,7 +12,7 @@ from multiprocessing.process import BaseProcess
 from typing import NoReturn
 
 from penstock.core.processes import signal_name, why_no_processes
-from penstock.core.user_errors import ExplainedError, is_explained
+from penstock.core.user_errors import ExplainedError, WorkerTraceback, is_explained
 
 
 class LoaderTimeoutError(ExplainedError):
@@ -28,15 +28,6 @@ class LoaderClosedError(RuntimeError):
 
 class WorkerError(ExplainedError):
     """An exception of a worker that could not be sent as it was, or the worker's own end."""
-
-
-class WorkerTraceback(Exception):
-    """Carries the traceback of a worker as text; the cause of the exception raised here."""
-
-    from_worker = True
-
-    def __str__(self) -> str:
-        return f"\n{self.args[0]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,12 +41,7 @@ class Work(Protocol):
 
 
 def do_tasks(
-    work: Work,
-    tasks: Sequence[Any],
-    *,
-    num_workers: int,
-    lock: Path | None,
-    imports: Sequence[str],
+    work: Work, tasks: Sequence[Any], *, num_workers: int, lock: Path | None, imports: Sequence[str]
 ) -> Generator[tuple[Any, Any], None, None]:
     """Do tasks, in this process or in several others.
 

@@ -9,8 +9,8 @@ from annotated_types import Ge
 from numpy.typing import NDArray
 
 from penstock.core.contracts import Index
-from penstock.core.permutation import permute
 from penstock.core.registry import register
+from penstock.core.rng import permute
 
 
 @register("sampler", "infinite")

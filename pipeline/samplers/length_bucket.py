@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from penstock.core.contracts import Index, SamplerCapabilities
 from penstock.core.machine_cache import signature_of
-from penstock.core.permutation import permute
 from penstock.core.registry import register
-from penstock.core.rng import Stream, philox_words
+from penstock.core.rng import Stream, permute, philox_words
 from penstock.datasets.records.lengths import read_lengths
 from penstock.pipeline.epoch_orders import StoredOrderSampler, StoredTable, digest_of
 

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.contracts import Index, SamplerCapabilities
-from penstock.core.permutation import permute
 from penstock.core.registry import register
+from penstock.core.rng import permute
 
 
 @register("sampler", "random")

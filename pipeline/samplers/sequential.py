@@ -8,7 +8,6 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from penstock.core.contracts import Index
 from penstock.core.registry import register
 
 
@@ -18,19 +17,10 @@ class SequentialSampler:
 
     Args:
         n: Number of records.
-        index: Metadata of the records, not used.
-        seed: The run's seed, not used.
         count: Records to take, the first of each of so many equal runs; null: all.
     """
 
-    def __init__(
-        self,
-        n: int,
-        index: Index | None = None,
-        seed: int = 0,
-        *,
-        count: Annotated[int, Ge(0)] | None = None,
-    ) -> None:
+    def __init__(self, n: int, *, count: Annotated[int, Ge(0)] | None = None) -> None:
         self._n = n
         self._count = n if count is None else min(count, n)
 
@@ -44,12 +34,10 @@ class SequentialSampler:
 
 
 @register("sampler", "inference")
-def make_inference_sampler(n: int, index: Index | None = None, seed: int = 0) -> SequentialSampler:
+def make_inference_sampler(n: int) -> SequentialSampler:
     """Another name of ``sequential``.
 
     Args:
         n: Number of records.
-        index: Metadata of the records, not used.
-        seed: The run's seed, not used.
     """
     return SequentialSampler(n)

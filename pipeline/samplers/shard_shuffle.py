@@ -10,8 +10,8 @@ from annotated_types import Ge
 from numpy.typing import NDArray
 
 from penstock.core.contracts import Index, SamplerCapabilities
-from penstock.core.permutation import permute
 from penstock.core.registry import register
+from penstock.core.rng import permute
 from penstock.pipeline.epoch_orders import StoredTable, digest_of
 
 

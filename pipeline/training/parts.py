@@ -27,12 +27,7 @@ from penstock.pipeline.learning.building import (
     build_scheduler,
     build_task,
 )
-from penstock.pipeline.schedulers.units import (
-    Interval,
-    better,
-    depends_on_length,
-    interval_of,
-)
+from penstock.pipeline.schedulers.units import Interval, better, depends_on_length, interval_of
 from penstock.pipeline.training.distributed import World
 from penstock.pipeline.training.given_values import GivenValues, given_values, values_of
 from penstock.pipeline.training.run_folder import settled

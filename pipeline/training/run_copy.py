@@ -22,7 +22,7 @@ from penstock.datasets.files.access import MissingFile
 from penstock.datasets.files.clients import Client, RemoteError, ask, read_place, readers
 from penstock.datasets.files.listings import list_files
 from penstock.datasets.files.local_copies import fetch_files
-from penstock.pipeline.config.job import SAVED
+from penstock.pipeline.config.saved import SAVED
 
 _log = logging.getLogger(__name__)
 

@@ -23,8 +23,8 @@ from penstock.core.files import writing
 from penstock.datasets.files.access import absolute_path, is_object_store, is_url
 from penstock.datasets.files.listings import find_file, list_files
 from penstock.pipeline.build import settle
-from penstock.pipeline.config.job import SAVED, fetched_run, newest_first, run_behind
 from penstock.pipeline.config.places import AROUND, EXECUTION, LENGTH, MIX
+from penstock.pipeline.config.saved import SAVED, fetched_run, newest_first, run_behind
 from penstock.pipeline.loader.state import differing
 from penstock.pipeline.training.run_copy import MARK, SUMMARY, RunCopy, claim_again, claim_new
 

@@ -27,7 +27,7 @@ from penstock.pipeline.build import (
 )
 from penstock.pipeline.config.combinations import task_field
 from penstock.pipeline.config.errors import listing
-from penstock.pipeline.config.job import SAVED, fetched_run, run_behind
+from penstock.pipeline.config.saved import SAVED, fetched_run, run_behind
 from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.learning.building import build_model, build_task
 from penstock.pipeline.training.checkpoint import is_there, load_weights, read_checkpoint

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.pipeline.config import signatures as library
-from penstock.pipeline.config.notation import words
 from penstock.pipeline.config.signatures import signature_of
+from penstock.pipeline.config.values import words
 
 
 @pytest.fixture

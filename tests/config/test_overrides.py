@@ -82,7 +82,7 @@ _values = st.recursive(
 @given(_values)
 def test_what_is_typed_is_what_hydra_is_given(value: object):
     """A change survives the way to a launcher: parsed, written out as `++`, parsed again."""
-    from penstock.pipeline.config.job import as_hydra
+    from penstock.pipeline.config.overrides import as_hydra
     from penstock.pipeline.config.values import shown
 
     composer = _composer()

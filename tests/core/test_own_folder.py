@@ -17,7 +17,7 @@ from tests.pipeline.loader.programs import assert_gone, start_program
 PROGRAM = """
 import sys
 from multiprocessing import util
-from penstock.core.own_folder import own_folder
+from penstock.core.files import own_folder
 from penstock.core.processes import ensure_server, process_context
 
 if __name__ == "__main__":

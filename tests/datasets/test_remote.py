@@ -31,7 +31,7 @@ from tests.contracts.storage import check_storage, read_all, summary
 from tests.contracts.writer import ListedRecords
 from tests.encoded_images import encode
 from tests.laws.conftest import make_photos
-from tests.object_store import BUCKET, object_store
+from tests.object_store import BUCKET
 
 FORMS = {
     "zip": (ZipStorage, ZipWriter),
@@ -46,16 +46,6 @@ def photos(tmp_path_factory):
     root = tmp_path_factory.mktemp("photos")
     make_photos(root, {"ash": 5, "birch": 8, "yew": 3})
     return root
-
-
-@pytest.fixture
-def store(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(clients, "_PAUSES_S", (0.0, 0.0, 0.0))
-    clients._open_client.cache_clear()
-    with object_store(monkeypatch.setenv) as store:
-        yield store
-    clients._open_client.cache_clear()
 
 
 def written(form: str, photos: Path, folder: Path) -> Path:

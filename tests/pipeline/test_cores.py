@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from penstock.core.cores import default_workers, usable_cores
+from penstock.core.processes import default_workers, usable_cores
 from penstock.pipeline.loader.settings import LoaderSettings
 
 

@@ -162,9 +162,7 @@ class TableDecoder:
         numbers = [self._read(record, name, number_of) for name in self._numbers]
         categories = [self._read(record, name, ids.of) for name, ids in self._ids]
         decoded = self._decoded(
-            record.fields,
-            np.array(numbers, np.float64)[None],
-            np.array(categories, np.int64)[None],
+            record.fields, np.array(numbers, np.float64)[None], np.array(categories, np.int64)[None]
         )
         for name in ("features", "categories"):
             decoded[name] = decoded[name][0]

@@ -12,11 +12,7 @@ from numpy.typing import NDArray
 from penstock.core.registry import register
 from penstock.core.rng import batch_key
 from penstock.core.sample import Batch
-from penstock.transforms.device.rows.changes import (
-    RowChange,
-    RowStep,
-    refuse_fixed_fields,
-)
+from penstock.transforms.device.rows.changes import RowChange, RowStep, refuse_fixed_fields
 from penstock.transforms.device.rows.draws import row_words
 from penstock.transforms.device.rows.gathered import ShiftAndMirror
 

@@ -123,10 +123,7 @@ class RandomResizedCrop:
         height, width = _sides(image)
         shape = self._size[1] / self._size[0]
         low, high = self._ratio if draws is not None else (shape, shape)
-        whole = (
-            min(height, max(1, round(width / low))),
-            min(width, max(1, round(height * high))),
-        )
+        whole = (min(height, max(1, round(width / low))), min(width, max(1, round(height * high))))
         edges = ((height - whole[0]) // 2, (width - whole[1]) // 2, *whole)
         if draws is None:
             top, left, rows, columns = torch.tensor([edges] * len(image), device=image.device).T

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.contracts import SamplerCapabilities, capabilities_of
-from penstock.core.cores import usable_cores
-from penstock.core.own_folder import own_folder
+from penstock.core.files import own_folder
+from penstock.core.processes import usable_cores
 from penstock.pipeline.commands.bench.decoding import Decoding
 from penstock.pipeline.commands.bench.report import FAILURES, doing, heading, last_line, say
 from penstock.pipeline.commands.bench.subject import Round, Subject, alternate

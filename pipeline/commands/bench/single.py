@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.core.contracts import StreamDataset
-from penstock.core.cores import usable_cores
+from penstock.core.processes import usable_cores
 from penstock.core.registry import components
 from penstock.datasets.map_dataset import MapDataset
 from penstock.pipeline.build import build, build_settings, build_transform

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.contracts import Decoder, DecoderCapabilities, Storage, capabilities_of
-from penstock.core.own_folder import own_folder
+from penstock.core.files import own_folder
 from penstock.core.record_codec import record_checksum
 from penstock.core.registry import components, find, option_node
 from penstock.core.sample import PendingImage

@@ -19,6 +19,7 @@ from penstock.pipeline.commands.preview.fields import (
     pixel_counts,
     renamed,
     share_text,
+    shortened,
 )  # fmt: skip
 from penstock.pipeline.commands.preview.picture import blank_figure, channels_last, points_of
 from penstock.transforms.decode.image.files import read_header
@@ -240,7 +241,8 @@ def bars(title: str, note: str, names: Sequence[str], series: Mapping[str, Array
         shares = values[rows] / (values.sum() or 1)
         said = [f"{v:,.0f} · {share_text(s)}" for v, s in zip(values[rows], shares, strict=True)]
         axes.bar_label(drawn, said, padding=4, color=_FAINT, fontsize=_LETTERS)
-    axes.set_yticks(range(len(rows)), [_cut(names[row]) for row in rows], parse_math=False)
+    shown = [shortened(names[row], _MOST_LETTERS) for row in rows]
+    axes.set_yticks(range(len(rows)), shown, parse_math=False)
     axes.margins(x=0.3, y=0.01)
     axes.invert_yaxis()
     axes.set_xticks([])
@@ -286,10 +288,6 @@ def bin_edges(values: Sequence[float]) -> NDArray[np.float64]:
     if high - low < _MOST_BINS and np.equal(values, np.rint(values)).all():
         return np.arange(low, high + 2) - 0.5
     return np.histogram_bin_edges(values, _MOST_BINS)
-
-
-def _cut(name: str) -> str:
-    return name if len(name) <= _MOST_LETTERS else name[: _MOST_LETTERS - 1] + "…"
 
 
 def _figure(title: str, note: str, height: int) -> tuple[Any, Any]:

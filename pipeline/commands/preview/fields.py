@@ -72,7 +72,7 @@ def lines_of(sample: Mapping[str, Any], classes: Mapping[str, Classes]) -> tuple
         counts = pixel_counts(sample["mask"])
         total = counts.total()
         shares = [f"{named.name(n)} {share_text(k / total)}" for n, k in counts.most_common()]
-        first.append(f"pixels: {_short(', '.join(shares))}")
+        first.append(f"pixels: {shortened(', '.join(shares))}")
     told = [
         line
         for name, value in sample.items()
@@ -172,9 +172,9 @@ def field_text(name: str, value: Any) -> str:
         if value.ndim == 2 and len(value) == 2 and value.dtype.kind in "iu":  # edges of a graph
             items = [f"{start}–{end}" for start, end in value.T.tolist()]
     else:
-        return f"{name}: {_short(_number(value))}".removesuffix(": ")
+        return f"{name}: {shortened(_number(value))}".removesuffix(": ")
     more = " …" if len(items) > _MOST_VALUES else ""
-    return _short(f"{name} [{shape}]: {' '.join(map(_number, items[:_MOST_VALUES]))}{more}")
+    return shortened(f"{name} [{shape}]: {' '.join(map(_number, items[:_MOST_VALUES]))}{more}")
 
 
 def _number(value: Any, digits: int = 4) -> str:
@@ -183,8 +183,9 @@ def _number(value: Any, digits: int = 4) -> str:
     return str(value)
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= _MOST_LETTERS else text[: _MOST_LETTERS - 1] + "…"
+def shortened(text: str, most: int = _MOST_LETTERS) -> str:
+    """Cut a text that has more letters than `most`."""
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def renamed(record: Record, keys: Mapping[str, str | None] | None) -> dict[str, Any]:

@@ -20,12 +20,7 @@ from penstock.pipeline.commands.preview.fields import (
 )  # fmt: skip
 from penstock.pipeline.commands.preview.looks import Looks, look
 from penstock.pipeline.commands.preview.page import HTML_MARK, as_png, draw_sheet, write_page
-from penstock.pipeline.commands.preview.picture import (
-    PointNames,
-    Row,
-    draw_cell,
-    rendered,
-)
+from penstock.pipeline.commands.preview.picture import PointNames, Row, draw_cell, rendered
 from penstock.pipeline.config.places import sources_of
 from penstock.pipeline.loader.loader import classes_of
 from penstock.pipeline.samplers.sequential import SequentialSampler

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from penstock.core.cores import usable_cores
+from penstock.core.processes import usable_cores
 from penstock.pipeline.loader.bundles import MOST_BATCHES, can_join
 from penstock.pipeline.loader.contract import BatchTask, Delivery
 

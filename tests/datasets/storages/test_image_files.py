@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from penstock.datasets.storages.image_files import ImageFiles
+from penstock.datasets.storages.image_folder import ImageFiles
 from tests.contracts.storage import check_storage
 
 

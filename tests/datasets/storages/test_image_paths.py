@@ -10,7 +10,6 @@ import pyarrow.parquet
 import pytest
 
 from penstock.core.sample import BadRecord
-from penstock.datasets.files import clients
 from penstock.datasets.records.splits import StorageRecipe
 from penstock.datasets.storages.arrow import ArrowStorage
 from penstock.datasets.storages.csv import CsvStorage
@@ -90,7 +89,6 @@ def test_texts_that_are_dictionaries_are_paths_too(tmp_path):
 def test_behind_a_url(tmp_path, ending, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     put(tmp_path, ending)
-    clients._open_client.cache_clear()
     with object_store(monkeypatch.setenv) as store:
         store.latency_s = 0.05
         url = store.put(tmp_path / "photos", "photos")
@@ -101,4 +99,3 @@ def test_behind_a_url(tmp_path, ending, monkeypatch):
         del store.files[f"photos/{NAMES[3]}"]
         bad = storage.read(np.array([3]))[0]
         assert isinstance(bad, BadRecord) and "not there" in bad.cause
-    clients._open_client.cache_clear()

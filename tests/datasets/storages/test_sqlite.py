@@ -212,7 +212,7 @@ def test_a_second_start_reads_nothing_until_the_file_changes(tmp_path, monkeypat
     path = packed(tmp_path / "a", images(5))
     first = SqliteStorage(path).fingerprint()
     with monkeypatch.context() as patch:
-        patch.setattr("penstock.datasets.storages.sqlite.storage.open_to_read", None)
+        patch.setattr("penstock.datasets.storages.sqlite.open_to_read", None)
         assert SqliteStorage(path).fingerprint() == first
     shutil.rmtree(tmp_path / "a")
     packed(tmp_path / "a", images(6, seed=1))

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.core import own_folder
+from penstock.core import files
 from penstock.pipeline.commands import main
 from penstock.pipeline.commands.bench.memory import own_bytes
 from penstock.pipeline.commands.bench.storage_process import (
@@ -38,8 +38,8 @@ def scratch(tmp_path, monkeypatch) -> Path:
     """The folder of this process in the temporary directory, which is empty but for its lock."""
     (tmp_path / "scratch").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
-    monkeypatch.setattr(own_folder, "_held", None)
-    return own_folder.own_folder()
+    monkeypatch.setattr(files, "_held", None)
+    return files.own_folder()
 
 
 def left_in(scratch: Path) -> list[str]:

@@ -7,7 +7,6 @@ import re
 import pytest
 
 from penstock import build_loader
-from penstock.datasets.files import clients
 from penstock.datasets.storages.image_folder import ImageFolder
 from penstock.datasets.storages.webdataset import WebDatasetWriter
 from penstock.datasets.writing import write_storage
@@ -22,14 +21,12 @@ from tests.object_store import BUCKET, object_store
 def store(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(gathered, "compiled_rows", lambda: None)
-    clients._open_client.cache_clear()
     make_photos(tmp_path / "photos", {"ash": 30, "birch": 50})
     source = ImageFolder(str(tmp_path / "photos" / "train"))
     write_storage(WebDatasetWriter(shard_records=16), tmp_path / "w", source)
     with object_store(monkeypatch.setenv) as store:
         store.put(tmp_path / "w", "w")
         yield store
-    clients._open_client.cache_clear()
 
 
 def told(capsys, *typed):

@@ -8,24 +8,13 @@ import shlex
 import pytest
 
 from penstock import build_loader, compose
-from penstock.datasets.files import clients
 from penstock.datasets.files.clients import RemoteError
 from penstock.pipeline.commands import pack
 from penstock.pipeline.config.command_line import configure
 from tests.laws.conftest import make_photos
-from tests.object_store import BUCKET, object_store
+from tests.object_store import BUCKET
 
 URL = f"s3://{BUCKET}/sets/packed"
-
-
-@pytest.fixture
-def store(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(clients, "_PAUSES_S", (0.0, 0.0, 0.0))
-    clients._open_client.cache_clear()
-    with object_store(monkeypatch.setenv) as store:
-        yield store
-    clients._open_client.cache_clear()
 
 
 @pytest.fixture

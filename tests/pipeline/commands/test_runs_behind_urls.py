@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from penstock import compose
-from penstock.datasets.files import clients
 from penstock.pipeline.commands import main
 from penstock.pipeline.config.command_line import configure
 from penstock.pipeline.config.command_line import main as train_main
@@ -16,7 +15,7 @@ from penstock.pipeline.training import run_copy
 from penstock.pipeline.training.job import train
 from penstock.pipeline.training.run_folder import Outputs
 from tests.laws.conftest import make_photos
-from tests.object_store import BUCKET, object_store
+from tests.object_store import BUCKET
 
 QUICK = ["loader=inline", "loader.batch_size=4", "trainer.progress=off", "trainer.num_threads=1",
          "trainer.max_epochs=1", "augment.image_size=24"]  # fmt: skip
@@ -24,15 +23,10 @@ OUTPUTS = f"s3://{BUCKET}/runs"
 
 
 @pytest.fixture
-def store(monkeypatch, tmp_path):
+def store(store, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(clients, "_PAUSES_S", (0.0, 0.0, 0.0))
     monkeypatch.setattr(run_copy, "_LOOK_S", 0.05)
-    clients._open_client.cache_clear()
-    with object_store(monkeypatch.setenv) as store:
-        yield store
-    clients._open_client.cache_clear()
+    return store
 
 
 @pytest.fixture

@@ -17,8 +17,7 @@ import pytest
 import torch
 
 from penstock.core.contracts import DatasetCapabilities
-from penstock.core.cores import usable_cores
-from penstock.core.processes import why_no_processes
+from penstock.core.processes import usable_cores, why_no_processes
 from penstock.pipeline.loader.engines.auto import AutoEngine, worth_trying
 from penstock.pipeline.loader.engines.calibration import Look
 from penstock.pipeline.loader.settings import LoaderSettings

@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy.stats import chi2
 
-from penstock.core import permutation
+from penstock.core import rng
 from penstock.pipeline.samplers.random import RandomSampler
 from penstock.pipeline.samplers.sequential import SequentialSampler
 from penstock.pipeline.samplers.torch import TorchSampler
@@ -104,7 +104,7 @@ def test_torch_samplers_that_cannot_work_are_refused(target, args, message):
 @pytest.mark.parametrize("n", [11, 70_001])
 def test_random_is_uniform_by_position_and_by_pair(n, monkeypatch):
     if n == 11:
-        monkeypatch.setattr(permutation, "SMALL", 4)  # the network, on a set that can be counted
+        monkeypatch.setattr(rng, "SMALL", 4)  # the network, on a set that can be counted
     epochs = 6_000 if n == 11 else 40
     counts, pairs = np.zeros((11, 11)), np.zeros((11, 11))
     bins = max(1, n // 10)

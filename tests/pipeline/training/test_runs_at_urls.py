@@ -20,7 +20,7 @@ from penstock.datasets.files import clients
 from penstock.pipeline.training import job, run_copy
 from penstock.pipeline.training.run_folder import Outputs
 from tests.moto_bucket import moto_bucket
-from tests.object_store import BUCKET, object_store
+from tests.object_store import BUCKET
 from tests.pipeline.training.tiny_job import config_of
 from tests.pipeline.training.tiny_runs import assert_equal_weights, start, the_folder, weights
 from tests.tcp_proxy import TcpProxy
@@ -38,14 +38,10 @@ def cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def store(monkeypatch, cache):
-    monkeypatch.setattr(clients, "_PAUSES_S", (0.0, 0.0, 0.0))
+def store(store, monkeypatch):
     for name, value in {"LOOK": 0.01, "AGAIN": 0.05, "BEAT": 0.1, "SILENT": 0.5}.items():
         monkeypatch.setattr(run_copy, f"_{name}_S", value)
-    clients._open_client.cache_clear()
-    with object_store(monkeypatch.setenv) as store:
-        yield store
-    clients._open_client.cache_clear()
+    return store
 
 
 def runs_of(store):

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from penstock.transforms.device.color_jitter import ColorJitter
-from penstock.transforms.device.cutmix import CutMix
-from penstock.transforms.device.grayscale import Grayscale
-from penstock.transforms.device.mixup import Mixup
+from penstock.transforms.device.color_jitter import ColorJitter, Grayscale
+from penstock.transforms.device.mixing import CutMix, Mixup
 from penstock.transforms.device.random_erasing import RandomErasing
 from penstock.transforms.device.random_resized_crop import RandomResizedCrop
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.transforms.device import color_jitter, cutmix, mixup, random_erasing
+from penstock.transforms.device import color_jitter, mixing, random_erasing
 from penstock.transforms.device.rows import draws as row_draws
 from penstock.transforms.device.rows import windows as row_resize
 from penstock.transforms.device.rows.draws import row_words
 from tests.transforms.device.drawn_rows import PAIRS, STEPS, as_floats, batch, part, same, step
 
-WITH_TWO_WAYS = (color_jitter, cutmix, mixup, random_erasing, row_resize)
+WITH_TWO_WAYS = (color_jitter, mixing, random_erasing, row_resize)
 LAYOUTS = {"bytes": lambda given: given, "floats": as_floats}
 
 

@@ -5,8 +5,8 @@ import pickle
 import pytest
 import torch
 
+from penstock.transforms.device.normalize import to_float
 from penstock.transforms.device.rows.changes import RowChange, RowSteps, changed_rows, joined_steps
-from penstock.transforms.device.to_float import to_float
 from tests.transforms.device.test_random_crop import batch, crop
 from tests.transforms.device.test_random_flip import flip
 

@@ -5,8 +5,7 @@ import pickle
 import pytest
 import torch
 
-from penstock.transforms.device.normalize import IMAGENET_MEAN, IMAGENET_STD, Normalize
-from penstock.transforms.device.to_float import to_float
+from penstock.transforms.device.normalize import IMAGENET_MEAN, IMAGENET_STD, Normalize, to_float
 
 
 def batch() -> dict:

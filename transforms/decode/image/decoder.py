@@ -14,12 +14,7 @@ from numpy.typing import NDArray
 from penstock.core.contracts import DecoderCapabilities
 from penstock.core.registry import register
 from penstock.core.sample import PendingImage, Record, Sample
-from penstock.transforms.decode.image.files import (
-    check_size,
-    decode_file,
-    image_field,
-    read_header,
-)
+from penstock.transforms.decode.image.files import check_size, decode_file, image_field, read_header
 from penstock.transforms.decode.image.header import Header
 from penstock.transforms.decode.image.jpeg import decode_part
 from penstock.transforms.decode.image.masks import decode_mask

@@ -11,9 +11,8 @@ from penstock.pipeline.collates.list import ListCollate
 from penstock.pipeline.collates.pad import PaddedCollate
 from penstock.pipeline.collates.stack import stack
 from penstock.pipeline.commands.preview.looks import DeviceSteps, rows_of
-from penstock.transforms.device.normalize import Normalize
+from penstock.transforms.device.normalize import Normalize, to_float
 from penstock.transforms.device.random_flip import RandomFlip
-from penstock.transforms.device.to_float import to_float
 
 
 def samples(count=4, height=6):

@@ -11,9 +11,7 @@ import annotated_types
 import numpy as np
 import pytest
 
-from penstock.pipeline.config.notation import NOTHING, reduce, words
-from penstock.pipeline.config.signatures import Argument
-from penstock.pipeline.config.values import fits, mistake
+from penstock.pipeline.config.values import NOTHING, Argument, fits, mistake, reduce, words
 
 
 class Colour(enum.Enum):

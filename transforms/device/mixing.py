@@ -1,0 +1,352 @@
+"""Mix pairs of a batch's images, and their labels, on the device: mixup and CutMix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from annotated_types import Ge, Le
+
+from penstock.core.contracts import BatchTransformCapabilities
+from penstock.core.registry import register
+from penstock.core.rng import batch_key
+from penstock.core.sample import Batch
+from penstock.transforms.device.rows.draws import row_by_row, symmetric_beta, uniforms
+from penstock.transforms.device.rows.windows import Windows
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Pairs of rows that are mixed with one another.
+
+    Attributes:
+        partner: Row of the other, or the row itself where there is none, int64 [B].
+        mixed: Whether the row is mixed with it, bool [B].
+        draws: Uniforms, float32 [count, B], the same for both of a pair.
+    """
+
+    partner: torch.Tensor
+    mixed: torch.Tensor
+    draws: Any
+
+
+def drawn_pairs(batch: Batch, key: int, count: int, *, p: float) -> Pairs:
+    """Pair positions 2k and 2k + 1 if both are in the batch, valid, and not mixed yet.
+
+    Such a pair is mixed with probability `p`; otherwise the rows have their partners all the same.
+
+    Args:
+        batch: ``epoch`` and ``position`` int64 [B], in the order of a loader; perhaps ``valid``
+            bool [B] and ``label_weight`` float32 [B].
+        key: What `pipeline.rng.batch_key` gave for the step.
+        count: How many numbers to draw for each pair, by its first position.
+        p: Probability that a pair is mixed.
+    """
+    import torch
+
+    draws = uniforms({**batch, "position": batch["position"] & -2}, key, count + 1)
+    positions, epochs = batch["position"], batch["epoch"]
+    rows = torch.arange(len(positions), device=positions.device)
+    other = (rows + 1 - 2 * (positions & 1)).clamp(0, len(positions) - 1)
+    mixed = (positions[other] == positions ^ 1) & (epochs[other] == epochs)
+    if "valid" in batch:
+        mixed &= batch["valid"] & batch["valid"][other]
+    if "label_weight" in batch:
+        whole = batch["label_weight"] == 1
+        mixed &= whole & whole[other]
+    partner = other.where(mixed, rows)
+    return Pairs(partner, mixed & torch.as_tensor(draws[count] < p), draws[:count])
+
+
+def check_mixable(batch: Batch, step: str, *, refused: tuple[str, ...]) -> None:
+    """Refuse a batch whose fields would say what is no longer in its images.
+
+    A batch with boxes needs no ``label``.
+
+    Raises:
+        ValueError: The images differ in size, there are fields that cannot be mixed, or a
+            ``label`` is missing or no class.
+    """
+    prefix = f"augment.device.{step}"
+    if isinstance(batch["image"], list):
+        raise ValueError(
+            f"{prefix}: images are a list, and two are mixed pixel by pixel; give them one size "
+            f"and stack them, or set {prefix}=null"
+        )
+    for field in refused:
+        if field in batch:
+            raise ValueError(
+                f"{prefix}: the batch has {field}, for which a mixture of two images has no "
+                f"meaning; set {prefix}=null, or drop them with dataset.keys={{{field}: null}}"
+            )
+    label = batch.get("label")
+    if label is None and "boxes" in batch:
+        return
+    if label is None or isinstance(label, list) or label.ndim != 1 or label.is_floating_point():
+        raise ValueError(
+            f"{prefix}: needs a label for each image, int64 [B], and the batch has "
+            f"{'none' if label is None else 'another'}; set {prefix}=null"
+        )
+
+
+def mixed_labels(batch: Batch, pairs: Pairs, share: torch.Tensor) -> Batch:
+    """Make the fields that say what share of an image is of which class.
+
+    Args:
+        batch: ``label`` int64 [B]; perhaps what an earlier step has mixed.
+        pairs: Who is mixed with whom.
+        share: How much of the row's own image is left, float [B], where it is mixed.
+
+    Returns:
+        ``label_other`` int64 [B], if there is a ``label``, and ``label_weight`` float32 [B].
+    """
+    weight = batch.get("label_weight", 1.0)
+    mixed: Batch = {}
+    if "label" in batch:
+        label = batch["label"]
+        other = batch.get("label_other", label)
+        mixed["label_other"] = label[pairs.partner].where(pairs.mixed, other)
+    return {**mixed, "label_weight": share.float().where(pairs.mixed, weight)}
+
+
+def joined_boxes(batch: Batch, pairs: Pairs) -> Batch:
+    """Join the boxes of both of a pair, each row's own first.
+
+    Args:
+        batch: ``boxes`` and ``box_*``: lists of B tensors [N, ...], or padded [B, N, ...] with
+            ``_mask`` bool [B, N] and ``_lengths`` int64 [B].
+        pairs: Who is mixed with whom.
+
+    Returns:
+        These fields; padded ones are [B, 2 N, ...], so that no shape depends on the draws.
+    """
+    import torch
+
+    fields = [name for name in batch if name == "boxes" or name.startswith("box_")]
+    joined: Batch = {}
+    in_lists = isinstance(batch["boxes"], list)
+    # Where there are none, nothing waits for the device.
+    partners = pairs.partner.where(pairs.mixed, -1).tolist() if in_lists else []
+    for name in fields:
+        values = batch[name]
+        if isinstance(values, list):
+            joined[name] = [
+                values[row] if other < 0 else torch.cat([values[row], values[other]])
+                for row, other in enumerate(partners)
+            ]
+        elif f"{name}_mask" in batch:
+            mask = batch[f"{name}_mask"]
+            there = torch.cat([mask, mask[pairs.partner] & pairs.mixed[:, None]], 1)
+            order = (~there).to(torch.uint8).argsort(dim=1, stable=True)
+            both = torch.cat([values, values[pairs.partner]], 1)
+            places = order.reshape(*order.shape, *[1] * (both.ndim - 2)).expand_as(both)
+            joined |= {
+                name: both.gather(1, places),
+                f"{name}_mask": there.gather(1, order),
+                f"{name}_lengths": there.sum(1),
+            }
+    return joined
+
+
+_LEAST_ALPHA_OF_BOXES = 8.0
+
+
+@register("batch_transform", "mixup")
+class Mixup:
+    """In training, positions 2k and 2k + 1 are blended with one another, and their labels.
+
+    Each image becomes w times itself and 1 - w times its neighbour, w from Beta(alpha, alpha),
+    the same for both. A row whose neighbour is missing or invalid stays as it is, and so does a
+    pair that an earlier step has mixed: ``mixup`` with ``p: 0.5`` and then ``cutmix`` gives
+    half of each. Ranks are never cut between two of a pair, so the result follows from seed,
+    epoch, position and the name of the step alone. `loader.batch_size` must be even.
+
+    An image with boxes gets its neighbour's too, with all that belongs to them. They count as its
+    own, as detectors of the YOLO family train them, so both images have to be seen: `alpha` must
+    be 8 or more then.
+
+    Sources: Zhang et al., "mixup: Beyond Empirical Risk Minimization", ICLR 2018; for boxes,
+    Zhang et al., "Bag of Freebies for Training Object Detection Neural Networks",
+    arXiv:1902.04103, section 3.1, where they also weigh as much as their image.
+
+    Args:
+        alpha: The smaller, the more of an image is left in most; for boxes, 32 is usual.
+        p: Probability that a pair is blended at all.
+        seed: The run's seed.
+        split: ``train``; in ``val`` nothing is mixed.
+        step: The name of this step.
+    """
+
+    def __init__(
+        self,
+        *,
+        alpha: Annotated[float, Ge(0.05), Le(1000)] = 0.2,
+        p: Annotated[float, Ge(0), Le(1)] = 1.0,
+        seed: int,
+        split: Literal["train", "val"],
+        step: str,
+    ) -> None:
+        self.alpha = alpha
+        self.p = p
+        self.capabilities = BatchTransformCapabilities(group=2 if split == "train" else 1)
+        self._active = split == "train"
+        self._step = step
+        self._key = batch_key(seed, step)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Blend pairs of rows.
+
+        Args:
+            batch: With ``image`` [B, ...] of any layout and type, ``label`` int64 [B]; ``epoch``
+                and ``position`` int64 [B]; perhaps ``boxes`` and ``box_*``, in lists or padded.
+
+        Returns:
+            The batch with new images, ``label_other`` int64 [B], the neighbour's class, and
+            ``label_weight`` float32 [B], the share of ``label``, 1 where nothing is mixed; and
+            with the boxes of both, see `joined_boxes`. In evaluation the
+            batch as it was.
+
+        Raises:
+            ValueError: The images are of several sizes, or the batch holds masks or keypoints,
+                or neither labels nor boxes, or has boxes and `alpha` is below 8.
+        """
+        import torch
+
+        if not self._active:
+            return batch
+        check_mixable(batch, self._step, refused=("mask", "keypoints"))
+        if "boxes" in batch and self.alpha < _LEAST_ALPHA_OF_BOXES:
+            prefix = f"augment.device.{self._step}"
+            raise ValueError(
+                f"{prefix}: the batch has boxes and alpha is {self.alpha:g}, which leaves next to "
+                f"nothing of many images whose boxes would count; set {prefix}.alpha=32"
+            )
+        pairs = drawn_pairs(batch, self._key, 2, p=self.p)
+        share = torch.as_tensor(symmetric_beta(pairs.draws[0], pairs.draws[1], self.alpha)).float()
+        image = _blended(batch["image"], pairs.partner, pairs.mixed, share)
+        mixed = {**batch, "image": image, **mixed_labels(batch, pairs, share)}
+        return {**mixed, **joined_boxes(batch, pairs)} if "boxes" in batch else mixed
+
+
+def _blended(
+    image: torch.Tensor, partner: torch.Tensor, mixed: torch.Tensor, share: torch.Tensor
+) -> torch.Tensor:
+    """Rows with their partners; bytes are rounded to the nearest."""
+    import torch
+
+    if not row_by_row(image):
+        weight = share.reshape(-1, *[1] * (image.ndim - 1))
+        blend = _weighted(image, image[partner], weight)
+        return blend.where(mixed.reshape(weight.shape), image)
+    result = torch.empty_like(image)
+    for row, (other, is_mixed) in enumerate(zip(partner.tolist(), mixed.tolist(), strict=True)):
+        one = image[row]
+        result[row] = _weighted(one, image[other], share[row]) if is_mixed else one
+    return result
+
+
+def _weighted(one: torch.Tensor, other: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
+    if one.is_floating_point():
+        share = share.to(one.dtype)
+        return (one * share).add_(other * (1 - share))
+    return (one * share).add_(other * (1 - share)).round_().clamp_(0, 255).to(one.dtype)
+
+
+@register("batch_transform", "cutmix")
+class CutMix:
+    """In training, positions 2k and 2k + 1 exchange a rectangle, and a share of their labels.
+
+    The rectangle has the shape of the image and a share 1 - w of its area, w from
+    Beta(alpha, alpha); its centre is anywhere in the image, and what lies outside is cut off.
+    A mask is exchanged with its image. A row whose neighbour is missing or invalid stays as it
+    is, and so does a pair that an earlier step has mixed. Ranks are never cut between two of a
+    pair, so the result follows from seed, epoch, position and the name of the step alone.
+    `loader.batch_size` must be even.
+
+    Source: Yun et al., "CutMix: Regularization Strategy to Train Strong Classifiers with
+    Localizable Features", ICCV 2019.
+
+    Args:
+        alpha: 1: every share is as likely.
+        p: Probability that a pair is mixed at all.
+        seed: The run's seed.
+        split: ``train``; in ``val`` nothing is mixed.
+        step: The name of this step.
+    """
+
+    def __init__(
+        self,
+        *,
+        alpha: Annotated[float, Ge(0.05), Le(1000)] = 1.0,
+        p: Annotated[float, Ge(0), Le(1)] = 1.0,
+        seed: int,
+        split: Literal["train", "val"],
+        step: str,
+    ) -> None:
+        self.alpha = alpha
+        self.p = p
+        self.capabilities = BatchTransformCapabilities(group=2 if split == "train" else 1)
+        self._active = split == "train"
+        self._step = step
+        self._key = batch_key(seed, step)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Exchange rectangles between pairs of rows.
+
+        Args:
+            batch: With ``image`` uint8 [B, H, W, C] or float [B, C, H, W], ``label`` int64 [B],
+                perhaps ``mask`` [B, H, W]; ``epoch`` and ``position`` int64 [B].
+
+        Returns:
+            The batch with new images, ``label_other`` int64 [B], the neighbour's class, and
+            ``label_weight`` float32 [B], the share of the area that is left to ``label``, 1
+            where nothing is mixed. In evaluation the batch as it was.
+
+        Raises:
+            ValueError: The images are of several sizes, or the batch holds boxes or keypoints,
+                or no labels.
+        """
+        if not self._active:
+            return batch
+        check_mixable(batch, self._step, refused=("boxes", "keypoints"))
+        image = batch["image"]
+        pairs = drawn_pairs(batch, self._key, 4, p=self.p)
+        height, width = image.shape[2:4] if image.is_floating_point() else image.shape[1:3]
+        windows = self._windows(pairs.draws, height, width)
+        share = 1 - (windows.height * windows.width).float() / (height * width)
+        result = {**batch, **mixed_labels(batch, pairs, share)}
+        for field in ("image", "mask"):
+            if field in batch:
+                planes = field == "image" and image.is_floating_point()
+                result[field] = _exchanged(batch[field], pairs, windows, planes=planes)
+        return result
+
+    def _windows(self, draws: Any, height: int, width: int) -> Windows:
+        import torch
+
+        side = (1 - symmetric_beta(draws[0], draws[1], self.alpha)) ** 0.5
+        edges = []
+        for draw, size in ((draws[2], height), (draws[3], width)):
+            half, centre = side * size // 2, draw * size // 1
+            edges += [(centre - half).clip(0, size), (centre + half).clip(0, size)]
+        top, bottom, left, right = (torch.as_tensor(edge).long() for edge in edges)
+        return Windows(top, left, bottom - top, right - left, torch.ones_like(top).bool())
+
+
+def _exchanged(value: torch.Tensor, pairs: Pairs, windows: Windows, *, planes: bool) -> Any:
+    """Rows of [B, H, W, ...], or [B, C, H, W] for `planes`, with their partners' rectangles."""
+    last = value.permute(0, 2, 3, 1) if planes else value
+    if row_by_row(value):
+        changed, edges = last.clone(), windows.edges()
+        for row in pairs.mixed.nonzero()[:, 0].tolist():
+            top, left, rows, columns = edges[row]
+            place = (slice(top, top + rows), slice(left, left + columns))
+            changed[(row, *place)] = last[(int(pairs.partner[row]), *place)]
+    else:
+        inside = windows.inside(*last.shape[1:3]) & pairs.mixed[:, None, None]
+        inside = inside.reshape(*inside.shape, *[1] * (last.ndim - 3))
+        changed = last[pairs.partner].where(inside, last)
+    return changed.permute(0, 3, 1, 2) if planes else changed
