@@ -24,6 +24,11 @@ settings.load_profile("untimed")
 # Many containers forbid to keep bytecode: hundreds of processes would each compile all they import.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Each of several workers has its share of the cores: threads of torch that wait for one another
+# would take those of the other workers. It is set before torch is imported, here and in processes.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -43,10 +48,18 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory):
-    """Indexes, orders and signatures of the tests stay out of the user's cache."""
+def own_cache(tmp_path_factory: pytest.TempPathFactory, shared: Path):
+    """Indexes, orders and signatures of the tests stay out of the user's cache.
+
+    What libraries are like is the same for all processes of this run, and found out once.
+    """
+    folder = tmp_path_factory.mktemp("cache")
+    (shared / "signatures").mkdir(exist_ok=True)
+    (folder / "penstock").mkdir()
+    (folder / "penstock/signatures").symlink_to(shared / "signatures")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        patch.setenv("MPLCONFIGDIR", str(shared / "matplotlib"))
         yield
 
 

@@ -152,8 +152,11 @@ def cache_file(distribution: str) -> Path:
     """Name the file that caches the signatures of the installed version."""
     version = importlib.metadata.version(distribution)
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    # What may be named decides what was looked at.
-    allowed = hashlib.sha1(repr((_FORMAT, FAMILIES)).encode()).hexdigest()[:8]
+    # What may be named decides what was looked at. A set is written in an order that differs
+    # from process to process.
+    families = [(family.name, family.bases, sorted(family.injected), family.distribution)
+                for family in FAMILIES.values()]  # fmt: skip
+    allowed = hashlib.sha1(repr((_FORMAT, families)).encode()).hexdigest()[:8]
     return machine_folder("signatures") / f"{distribution}-{version}-py{python}-{allowed}.pickle"
 
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from penstock.pipeline.config import signatures as library
 from penstock.pipeline.config.signatures import signature_of
 from penstock.pipeline.config.values import words
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -42,3 +49,15 @@ def test_the_version_is_in_the_name(monkeypatch):
     monkeypatch.setattr(library.importlib.metadata, "version", lambda name: "99.0")
     assert "99.0" in library.cache_file("torch").name
     assert library.cache_file("torch") != before
+
+
+def test_every_process_finds_what_another_has_found_out():
+    code = f"from {library.__name__} import cache_file; print(cache_file('torch'))"
+    names = {
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("0", "1", "2")
+    }  # fmt: skip
+    assert names == {f"{library.cache_file('torch')}\n"}

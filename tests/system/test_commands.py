@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+slow = partial(pytest.param, marks=pytest.mark.slow)
 QUICK = ["trainer.max_steps=4", "trainer.limit_val_batches=2", "loader.batch_size=16"]
 
 
@@ -86,10 +88,11 @@ def test_two_ranks_under_torchrun(tmp_path, data_dir):
 @pytest.mark.parametrize(
     ("typo", "hint"),
     [
-        ("loader.num_worker=8", "loader.num_workers"),
         ("sampler=wheighted", "weighted"),
-        ("datset=lmdb", "dataset"),
-        ("loader.batch_size=many", "loader.batch_size"),
+        # Of each kind of mistake the line itself is what tests/config looks at.
+        slow("loader.num_worker=8", "loader.num_workers"),
+        slow("datset=lmdb", "dataset"),
+        slow("loader.batch_size=many", "loader.batch_size"),
     ],
 )
 def test_a_typo_is_told_in_one_line_and_makes_nothing(tmp_path, typo, hint):

@@ -86,7 +86,9 @@ def _workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
     return psutil.Process(process.pid).children(recursive=True)
 
 
-@pytest.mark.parametrize("start_method", ["fork", "forkserver"])
+@pytest.mark.parametrize(
+    "start_method", ["forkserver", pytest.param("fork", marks=pytest.mark.slow)]
+)
 def test_ctrl_c_is_for_the_main_process(tmp_path, start_method):
     process = start_program(tmp_path, SCRIPT, start_method)
     workers = family_at_work(process)

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 
 import psutil
 import pytest
@@ -18,6 +19,8 @@ from tests.pipeline.loader.engines.deadly import DeadlyCollate, N, sampler
 from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader, the_pool
 from tests.pipeline.loader.programs import assert_gone, family_at_work, start_program
 from tests.shares import in_turn
+
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 SCRIPT = """
 import sys
@@ -40,10 +43,8 @@ if __name__ == "__main__":
 """
 
 
-METHODS = ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)]
-
-
-@pytest.mark.parametrize("start_method", METHODS)
+# Between them, the tests see fork and forkserver every time.
+@pytest.mark.parametrize("start_method", ["forkserver", slow("fork"), slow("spawn")])
 def test_ctrl_c(tmp_path, start_method):
     process = start_program(tmp_path, SCRIPT, start_method, "2", "never")
     family = family_at_work(process)
@@ -55,7 +56,7 @@ def test_ctrl_c(tmp_path, start_method):
     assert_gone(family)
 
 
-@pytest.mark.parametrize("start_method", METHODS)
+@pytest.mark.parametrize("start_method", ["fork", slow("forkserver"), slow("spawn")])
 def test_the_main_process_is_killed(tmp_path, start_method):
     process = start_program(tmp_path, SCRIPT, start_method, "2", "never")
     family = family_at_work(process)

@@ -35,7 +35,7 @@ def _server_after(ended: int) -> int:
     return server
 
 
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_while_it_is_asked_for_a_process(times):
     settings = {**PROCESSES, "processes": 1, "num_workers": 1}
     with make_loader(FakeDataset(N), sampler(), **settings) as loader:
