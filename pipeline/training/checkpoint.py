@@ -49,6 +49,10 @@ class CheckpointFolder:
         self._proved = False
         self._wrote = False
 
+    def exists(self) -> bool:
+        """Whether there is a checkpoint, damaged or not."""
+        return self.last.exists() or self.previous.exists()
+
     def save(self, content: dict[str, Any], *, best: bool) -> None:
         """Write the newest checkpoint, which becomes the best one too if `best`.
 
