@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -92,22 +91,3 @@ class StageTimes:
     def total(self) -> float:
         """Seconds of all stages together."""
         return self.read + self.decode + self.transform + self.collate
-
-
-class _Asked(threading.local):
-    def __init__(self) -> None:
-        self.times = StageTimes()
-
-
-_asked = _Asked()
-
-
-def note_asked(times: StageTimes) -> None:
-    """Note what servers were asked for, for the batch that this thread is busy with."""
-    _asked.times.add(times)
-
-
-def take_asked() -> StageTimes:
-    """Take what this thread has noted since it last did."""
-    times, _asked.times = _asked.times, StageTimes()
-    return times

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from penstock.core.stage_times import StageTimes, note_asked, take_asked
+from penstock.datasets.files.clients import Traffic, traffic
 
 _CHUNK_ITEMS = 16
 _CHUNKS = 4
@@ -36,7 +36,7 @@ class ReadingThread(threading.Thread):
 
     def __init__(self, read: Callable[[], Iterator[Any]]) -> None:
         super().__init__(name="penstock-stream", daemon=True)
-        self.ready: queue.Queue[tuple[list[Any], StageTimes] | _End] = queue.Queue(_CHUNKS)
+        self.ready: queue.Queue[tuple[list[Any], Traffic] | _End] = queue.Queue(_CHUNKS)
         self._begin = read
         self._chunk: list[Any] = []
         self._stop_asked = threading.Event()
@@ -80,9 +80,12 @@ class ReadingThread(threading.Thread):
 
     def _hand_over(self) -> None:
         chunk, self._chunk = self._chunk, []
-        self._put((chunk, take_asked()))
+        mine = traffic()
+        asked = Traffic(mine.requests, mine.size_bytes)
+        mine.requests = mine.size_bytes = 0
+        self._put((chunk, asked))
 
-    def _put(self, item: tuple[list[Any], StageTimes] | _End) -> None:
+    def _put(self, item: tuple[list[Any], Traffic] | _End) -> None:
         while True:
             self.check()
             try:
@@ -109,7 +112,8 @@ def read_ahead(read: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     try:
         while not isinstance(chunk := thread.ready.get(), _End):
             items, asked = chunk
-            note_asked(asked)
+            traffic().requests += asked.requests
+            traffic().size_bytes += asked.size_bytes
             yield from items
         if chunk.error is not None:
             raise chunk.error

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.sample import MAX_RECORD_BYTES, too_large
-from penstock.core.stage_times import StageTimes, note_asked
+from penstock.core.stage_times import StageTimes
 from penstock.datasets.files.access import MissingFile, SharedFile
 from penstock.datasets.files.clients import (
     Answer,
@@ -129,7 +129,8 @@ class RemoteStream(io.RawIOBase):
                 (content, found), times = self._ahead.result()
             except MissingFile as error:
                 raise RemoteError(f"{self._url}: not there any more") from error
-            note_asked(times)
+            traffic().requests += times.requests
+            traffic().size_bytes += times.fetched_bytes
             if self._size_bytes is None:  # the first piece tells, in place of a question
                 self._size_bytes, self._mark = found[1:] if found else (0, None)
             self._ahead = self._next_piece()

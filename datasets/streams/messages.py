@@ -8,10 +8,8 @@ from typing import NamedTuple
 
 from penstock.core.json_text import parse_json
 from penstock.core.sample import BadRecord, Record, too_large
-from penstock.core.stage_times import StageTimes, note_asked
 from penstock.datasets.files.access import MissingFile, absolute_path, read_file
 from penstock.datasets.files.data_files import safe_path
-from penstock.datasets.files.remote import counted
 from penstock.datasets.records.labels import StreamLabels
 
 RESERVED = ("key", "index", "position")
@@ -59,19 +57,12 @@ class JsonFields:
                 file = safe_path(
                     self._root, fields[field], follow_symlinks=False, setting="dataset.source.root"
                 )
-                fields[field] = self._file(file, max_bytes)
+                fields[field] = read_file(file, root=self._root, max_bytes=max_bytes)
             if "label" in fields:
                 fields["label"] = self._labels.id_of(fields["label"])
         except (ValueError, MissingFile) as error:
             return BadRecord(-1, key, " ".join(str(error).split()))
         return Record(-1, name, fields)
-
-    def _file(self, path: str, max_bytes: int) -> bytes:
-        times = StageTimes()
-        with counted(times):
-            content = read_file(path, root=self._root, max_bytes=max_bytes)
-        note_asked(times)
-        return content
 
 
 class Message(NamedTuple):
