@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -49,6 +51,49 @@ class CountedRecords(list[Any]):
 
 
 @dataclass(slots=True)
+class Traffic:
+    """What a thread asked servers for.
+
+    Attributes:
+        requests: Reads and listings.
+        size_bytes: Bytes that came.
+    """
+
+    requests: int = 0
+    size_bytes: int = 0
+
+    def add(self, other: Traffic) -> None:
+        """Add what another thread asked for in place of this one."""
+        self.requests += other.requests
+        self.size_bytes += other.size_bytes
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.traffic = Traffic()
+
+
+_local = _Local()
+
+
+def traffic() -> Traffic:
+    """Count what this thread has asked for since it began."""
+    return _local.traffic
+
+
+@contextmanager
+def counted() -> Iterator[Traffic]:
+    """Count what this thread asks for in the block, which is known at its end."""
+    mine, asked = traffic(), Traffic()
+    requests, size_bytes = mine.requests, mine.size_bytes
+    try:
+        yield asked
+    finally:
+        asked.requests = mine.requests - requests
+        asked.size_bytes = mine.size_bytes - size_bytes
+
+
+@dataclass(slots=True)
 class StageTimes:
     """Seconds of the stages, in the thread that computed them, summed over samples.
 
@@ -81,6 +126,11 @@ class StageTimes:
             self.decode += records.decode_s
             for name in _COUNTS:
                 setattr(self, name, getattr(self, name) + getattr(records, name))
+
+    def ask(self, asked: Traffic) -> None:
+        """Add what servers were asked for."""
+        self.requests += asked.requests
+        self.fetched_bytes += asked.size_bytes
 
     def add(self, other: StageTimes) -> None:
         """Add the times of another batch."""

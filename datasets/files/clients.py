@@ -15,13 +15,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from penstock.core.stage_times import Traffic, counted, traffic
 from penstock.core.user_errors import ExplainedError
 from penstock.datasets.files.access import OBJECT_STORES, MissingFile, is_url
 
@@ -108,31 +108,11 @@ class Client(Protocol):
         """Remove a file."""
 
 
-@dataclass(slots=True)
-class Traffic:
-    """What this thread asked for.
-
-    Attributes:
-        requests: Reads and listings.
-        size_bytes: Bytes that came.
-    """
-
-    requests: int = 0
-    size_bytes: int = 0
-
-
 class _Local(threading.local):
-    def __init__(self) -> None:
-        self.traffic = Traffic()
-        self.reads_for_others = False
+    reads_for_others = False
 
 
 _local = _Local()
-
-
-def traffic() -> Traffic:
-    """Count what this thread has asked for since it began."""
-    return _local.traffic
 
 
 def side_by_side(read: Callable[[T], R], each: Sequence[T]) -> list[R]:
@@ -143,19 +123,16 @@ def side_by_side(read: Callable[[T], R], each: Sequence[T]) -> list[R]:
     if len(each) < 2 or _local.reads_for_others:
         return [read(one) for one in each]
 
-    def counted(one: T) -> tuple[R, int, int]:
-        mine = traffic()
-        requests, size_bytes = mine.requests, mine.size_bytes
-        result = read(one)
-        return result, mine.requests - requests, mine.size_bytes - size_bytes
+    def read_one(one: T) -> tuple[R, Traffic]:
+        with counted() as asked:
+            return read(one), asked
 
     start_reading = readers(os.getpid())
     results = []
-    for read_one in [start_reading(partial(counted, one)) for one in each]:
-        result, requests, size_bytes = read_one.result()
+    for one_read in [start_reading(partial(read_one, one)) for one in each]:
+        result, asked = one_read.result()
         results.append(result)
-        traffic().requests += requests
-        traffic().size_bytes += size_bytes
+        traffic().add(asked)
     return results
 
 

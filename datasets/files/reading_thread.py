@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from penstock.datasets.files.clients import Traffic, traffic
+from penstock.core.stage_times import Traffic, traffic
 
 _CHUNK_ITEMS = 16
 _CHUNKS = 4
@@ -112,8 +112,7 @@ def read_ahead(read: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     try:
         while not isinstance(chunk := thread.ready.get(), _End):
             items, asked = chunk
-            traffic().requests += asked.requests
-            traffic().size_bytes += asked.size_bytes
+            traffic().add(asked)
             yield from items
         if chunk.error is not None:
             raise chunk.error

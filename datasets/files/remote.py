@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 from urllib.parse import unquote
@@ -15,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.sample import MAX_RECORD_BYTES, too_large
-from penstock.core.stage_times import StageTimes
+from penstock.core.stage_times import Traffic, counted, traffic
 from penstock.datasets.files.access import MissingFile, SharedFile
 from penstock.datasets.files.clients import (
     Answer,
@@ -23,7 +21,6 @@ from penstock.datasets.files.clients import (
     read_place,
     readers,
     side_by_side,
-    traffic,
 )
 from penstock.datasets.files.reading_thread import still_wanted
 
@@ -43,18 +40,6 @@ def read_url(url: str, *, root: str | None = None, max_bytes: int = MAX_RECORD_B
     if len(content) > max_bytes:
         raise MissingFile(too_large(len(content), max_bytes))
     return content
-
-
-@contextmanager
-def counted(times: StageTimes) -> Iterator[None]:
-    """Add what this thread asks servers for in the block to the counts of a batch."""
-    mine = traffic()
-    requests, size_bytes = mine.requests, mine.size_bytes
-    try:
-        yield
-    finally:
-        times.requests += mine.requests - requests
-        times.fetched_bytes += mine.size_bytes - size_bytes
 
 
 class RemoteFile(SharedFile):
@@ -126,11 +111,10 @@ class RemoteStream(io.RawIOBase):
             while not wait([self._ahead], _TICK_S).done:
                 still_wanted()
             try:
-                (content, found), times = self._ahead.result()
+                (content, found), asked = self._ahead.result()
             except MissingFile as error:
                 raise RemoteError(f"{self._url}: not there any more") from error
-            traffic().requests += times.requests
-            traffic().size_bytes += times.fetched_bytes
+            traffic().add(asked)
             if self._size_bytes is None:  # the first piece tells, in place of a question
                 self._size_bytes, self._mark = found[1:] if found else (0, None)
             self._ahead = self._next_piece()
@@ -139,7 +123,7 @@ class RemoteStream(io.RawIOBase):
         buffer[:taken], self._piece = self._piece[:taken], self._piece[taken:]
         return taken
 
-    def _next_piece(self) -> Future[tuple[Answer, StageTimes]] | None:
+    def _next_piece(self) -> Future[tuple[Answer, Traffic]] | None:
         start = self._asked
         if self._size_bytes is not None and start >= self._size_bytes:
             return None
@@ -148,11 +132,10 @@ class RemoteStream(io.RawIOBase):
         return readers(os.getpid())(partial(_read_counted, *place))
 
 
-def _read_counted(*place: Any) -> tuple[Answer, StageTimes]:
-    """Read for another thread, with what that took."""
-    times = StageTimes()
-    with counted(times):
-        return read_place(*place), times
+def _read_counted(*place: Any) -> tuple[Answer, Traffic]:
+    """Read for another thread, which counts it."""
+    with counted() as asked:
+        return read_place(*place), asked
 
 
 def split_url(url: str, root: str | None = None) -> tuple[str, str]:

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.sample import MAX_RECORD_BYTES, BadRecord, Record, too_large
-from penstock.core.stage_times import CountedRecords
-from penstock.datasets.files.clients import traffic
+from penstock.core.stage_times import CountedRecords, counted
 from penstock.datasets.records.index import Index, IndexContent, cached_index, write_index
 
 _may_scan: ContextVar[bool] = ContextVar("_may_scan", default=True)
@@ -224,16 +223,14 @@ def _counted(read: _Read) -> _Read:
     """Let `read` tell what it asked servers for."""
 
     @wraps(read)
-    def counted(self: IndexedStorage, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
-        mine = traffic()
-        requests, size_bytes = mine.requests, mine.size_bytes
-        found = read(self, indices)
-        if mine.requests == requests:
+    def telling(self: IndexedStorage, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
+        with counted() as asked:
+            found = read(self, indices)
+        if not asked.requests:
             return found
-        asked = mine.requests - requests
-        return CountedRecords(found, requests=asked, fetched_bytes=mine.size_bytes - size_bytes)
+        return CountedRecords(found, requests=asked.requests, fetched_bytes=asked.size_bytes)
 
-    return counted
+    return telling
 
 
 def _within_limit(read: _Read) -> _Read:

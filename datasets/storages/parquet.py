@@ -11,14 +11,12 @@ from annotated_types import Ge
 
 from penstock.core.registry import register
 from penstock.core.sample import inflated_too_large, too_large
-from penstock.core.stage_times import StageTimes
+from penstock.core.stage_times import counted, traffic
 from penstock.datasets.columnar.roles import Roles
 from penstock.datasets.columnar.storage import TableFile, TableStorage
 from penstock.datasets.columnar.values import DamagedFile, damage
 from penstock.datasets.columnar.writer import TableWriter
 from penstock.datasets.files.access import FileView, OpenFiles, SharedFile
-from penstock.datasets.files.clients import traffic
-from penstock.datasets.files.remote import counted
 
 _VALUE_BYTES = {"FLOAT": 4, "DOUBLE": 8, "INT64": 8}  # at least
 
@@ -103,11 +101,9 @@ class _CountedView(FileView):
         """The next `size` bytes; fewer at the end."""
         if traffic() is self._asked:
             return super().read(size)
-        times = StageTimes()
-        with counted(times):
+        with counted() as asked:
             value = super().read(size)
-        self._asked.requests += times.requests
-        self._asked.size_bytes += times.fetched_bytes
+        self._asked.add(asked)
         return value
 
 

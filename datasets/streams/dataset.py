@@ -27,9 +27,8 @@ from penstock.core.contracts import (
 from penstock.core.registry import register
 from penstock.core.rng import permute
 from penstock.core.sample import MAX_RECORD_BYTES, BadRecord, BadSample, Record, Sample
-from penstock.core.stage_times import StageTimes
+from penstock.core.stage_times import StageTimes, counted
 from penstock.datasets.files.reading_thread import read_ahead
-from penstock.datasets.files.remote import counted
 from penstock.datasets.sample_stages import RUN, DecodeStage, TransformStage
 from penstock.datasets.streams.lanes import Keep, Lane, ShardRecords, close_all, read_lanes
 
@@ -183,11 +182,12 @@ class LaneStreamDataset:
         for first in range(0, len(items), RUN):
             run = slice(first, first + RUN)
             start = time.perf_counter()
-            with counted(times):
+            with counted() as asked:
                 records = [
                     replace(self._record(item), index=position)
                     for item, position in zip(items[run], positions[run].tolist(), strict=True)
                 ]
+            times.ask(asked)
             times.read += time.perf_counter() - start
             decoded = self._decode.each(records, times)
             into = None if rows is None else rows[run]

@@ -15,8 +15,7 @@ import numpy as np
 from penstock.core.contracts import StreamDataset
 from penstock.core.registry import name_of
 from penstock.core.sample import BadSample, Batch, Keys, Sample, on_pixels
-from penstock.core.stage_times import StageTimes
-from penstock.datasets.files.remote import counted
+from penstock.core.stage_times import StageTimes, counted
 from penstock.pipeline.loader.bundles import joined, row_bytes, split_rows
 from penstock.pipeline.loader.by_sample import BySample, Work
 from penstock.pipeline.loader.contract import BatchTask, Capabilities, Delivery, Fault
@@ -116,8 +115,8 @@ class BatchComputer:
             Exception: Whatever a component raised, with a note that names key and position.
         """
         times = times or StageTimes()
-        if task.times is not None:
-            times.add(task.times)
+        if task.asked is not None:
+            times.ask(task.asked)
         if not task.positions.size:  # a sampler's empty batch, or other ranks have records
             return Delivery(task.number, None)
         if records is None and (whole := self._whole_batch(task, times, allocate)):
@@ -183,10 +182,11 @@ class BatchComputer:
             return None
         start = time.perf_counter()
         gather = {"gather": self._steps.gathered} if self._steps and self._gathers else {}
-        with counted(times):
+        with counted() as asked:
             columns = dataset.fetch_columns(
                 task.indices, task.positions, task.epoch, allocate=allocate, **gather
             )
+        times.ask(asked)
         if columns is None:
             return None
         taken = time.perf_counter()

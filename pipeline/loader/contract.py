@@ -16,7 +16,7 @@ from penstock.core.contracts import (
     StreamDataset,
     capabilities_of,
 )
-from penstock.core.stage_times import StageTimes
+from penstock.core.stage_times import StageTimes, Traffic
 
 if TYPE_CHECKING:
     from penstock.core.sample import Batch
@@ -68,7 +68,7 @@ class BatchTask:
         items: Raw items of a stream at each position, None for indexed data.
         quarantined: Positions of this task that are known to kill a worker.
         solo: No other rank takes part, so a batch without samples may be left out.
-        times: What it took to read the items.
+        asked: What servers were asked for, to read the items.
     """
 
     epoch: int
@@ -79,7 +79,7 @@ class BatchTask:
     items: list[Any] | None = None
     quarantined: tuple[int, ...] = ()
     solo: bool = True
-    times: StageTimes | None = None
+    asked: Traffic | None = None
 
 
 @dataclass(frozen=True, slots=True)

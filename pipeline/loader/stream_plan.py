@@ -20,8 +20,7 @@ import numpy as np
 
 from penstock.core.contracts import DatasetCapabilities, capabilities_of
 from penstock.core.sample import BadRecord
-from penstock.core.stage_times import StageTimes
-from penstock.datasets.files.remote import counted
+from penstock.core.stage_times import counted
 from penstock.pipeline.loader.contract import BatchTask
 from penstock.pipeline.loader.plan import Quarantine, Tail, rank_slice
 
@@ -99,8 +98,7 @@ class StreamPlan:
         with ExitStack() as stack:
             readers = self._opened(epoch, start, stack)
             for number in count(start):
-                times = StageTimes()
-                with counted(times):
+                with counted() as asked:
                     parts = [reader.rows(number) for reader in readers]
                 if not any(part.valid.any() for part in parts) and not self.waits:
                     return
@@ -119,7 +117,7 @@ class StreamPlan:
                     items=rows.items,
                     quarantined=tuple(held.intersection(positions.tolist())) if held else (),
                     solo=self.world_size == 1,
-                    times=times,
+                    asked=asked,
                 )
 
     def _opened(self, epoch: int, start: int, stack: ExitStack) -> list[_Reader]:
