@@ -243,7 +243,7 @@ class MixDataset:
         if SOURCE in sample:
             raise ValueError(
                 f"dataset mix: samples of {name!r} have a field 'source', which is the mix's own; "
-                f"rename it: dataset.sources.{name}.dataset.keys={{source: origin}}"
+                f"rename it: dataset.sources.{name}.dataset.keys={{source:origin}}"
             )
         mixed = {**sample, "index": first + sample["index"], SOURCE: number}
         for field, ids in self.index.class_ids[number].items():
@@ -254,7 +254,7 @@ class MixDataset:
                     f"dataset mix: {field!r} of {name!r} has class ids without names, and another "
                     f"source has names for them, by which classes are united; name them where "
                     f"{name!r} is read, or drop them: "
-                    f"dataset.sources.{name}.dataset.keys={{{field}: null}}"
+                    f"dataset.sources.{name}.dataset.keys={{{field}:null}}"
                 )
             mixed[field] = united(sample[field], ids)
         return mixed

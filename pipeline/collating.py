@@ -36,7 +36,7 @@ def to_columns(
         if sample.keys() != fields:
             key = sorted(map(str, sample.keys() ^ fields))[0]
             having, lacking = (name, names[0]) if key in sample else (names[0], name)
-            drop = "" if path else f"drop it with dataset.keys={{{key}: null}} or "
+            drop = "" if path else f"drop it with dataset.keys={{{key}:null}} or "
             raise ValueError(
                 f"collate: field '{path}{key}' is in sample {having!r} but not in {lacking!r}; "
                 f"{drop}give it to every sample"

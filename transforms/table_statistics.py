@@ -26,7 +26,7 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?|\d\d?[./]\d\d?[./]\d{4}")
 _IMAGE_FILE = re.compile(r".+\.(jpe?g|png|webp|bmp|gif|tiff?)", re.IGNORECASE)
 _NO_IMAGES = (
     ", which dataset/decode=table does not read; type dataset/decode=image with a task and a model "
-    "of images, or leave them out with dataset.keys={{{name}: null}}"
+    "of images, or leave them out with dataset.keys={{{name}:null}}"
 )
 _NO_COLUMNS = frozenset({"label", "image", "mask", "index", "key", "position"})
 
@@ -301,7 +301,7 @@ def fit_table(
                 raise ValueError(
                     f"{where}: column {name!r} has more than {_MOST_DISTINCT:,} different "
                     f"values, which is no category; leave it out with "
-                    f"dataset.keys={{{name}: null}}"
+                    f"dataset.keys={{{name}:null}}"
                 )
             if trouble and name not in declared:
                 raise ValueError(
@@ -328,7 +328,7 @@ def fit_table(
         if not found[name].count:
             raise ValueError(
                 f"{where}: column {name!r} has no value that can be used in {start:,} rows of the "
-                f"training part; leave it out with dataset.keys={{{name}: null}}"
+                f"training part; leave it out with dataset.keys={{{name}:null}}"
             )
     for name, column in found.items():
         if name not in declared and isinstance(column, _Categories) and all(

@@ -88,7 +88,7 @@ def _labels(values: list[Any], records: Sequence[Record]) -> NDArray[np.int64]:
             given = "none" if value is ABSENT else repr(value)
             raise ValueError(
                 f"pack: {record.key!r}: its label is {given}, expected a class id from 0 on, as "
-                f"all records have; correct it, or drop the field with dataset.keys={{label: null}}"
+                f"all records have; correct it, or drop the field with dataset.keys={{label:null}}"
             )
     return np.array(values, np.int64)
 

@@ -90,7 +90,7 @@ class PaddedCollate:
             else:
                 remedy = (
                     f"an augmentation step such as a resize, or say that they are ragged: "
-                    f"collate.fields={{{field}: 2}} for two axes"
+                    f"collate.fields={{{field}:2}} for two axes"
                 )
                 batch[field] = from_arrays(field, values, keys, remedy=remedy)
         return batch

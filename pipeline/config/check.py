@@ -8,7 +8,12 @@ from typing import Any
 
 from penstock.core import registry
 from penstock.pipeline.config.errors import Problem, listing, nearest
-from penstock.pipeline.config.hints import VALUES_INSTEAD, instead_of, meant_for_another
+from penstock.pipeline.config.hints import (
+    TARGETS_INSTEAD,
+    VALUES_INSTEAD,
+    instead_of,
+    meant_for_another,
+)
 from penstock.pipeline.config.interpolation import is_unresolved
 from penstock.pipeline.config.places import (
     AUGMENT,
@@ -115,6 +120,8 @@ def not_allowed(target: str, place: Place) -> str:
 
 def near_target(target: str, place: Place) -> str:
     """Name the nearest target that fits the place, as the end of an error line."""
+    if target in TARGETS_INSTEAD:
+        return f"; {TARGETS_INSTEAD[target]}"
     names = _names(place)
     family = family_of(target)
     if family is not None and (not place.kinds or family.name in place.kinds):

@@ -31,7 +31,7 @@ from yaml import YAMLError
 from penstock.core import registry
 from penstock.core.registry import Component
 from penstock.pipeline.config.discovery import load_all
-from penstock.pipeline.config.errors import ConfigError, Problem
+from penstock.pipeline.config.errors import ConfigError, Problem, listing
 
 __all__ = ["BasicSweeper", "Composer", "HydraException", "Override", "OverrideType", "Quote",
            "QuotedString", "base_version", "setup_globals"]  # fmt: skip
@@ -183,10 +183,12 @@ class Composer:
             if not (found.used or found.external_override):
                 full, option = key.partition("@")[0], overrides.override_choices[key]
                 group = full.rpartition("/")[2]
+                remedy = f"the groups are {listing(self.groups(), 40)}"
+                if full != group and self.is_group(group):
+                    remedy = f"write 'override /{group}: {option}' if that is meant"
                 raise CompositionError(
                     f"{found.containing_config_path}.yaml: 'override {group}: {option}' is of the "
-                    f"group {full!r}, which the defaults do not have; write "
-                    f"'override /{group}: {option}' if that is meant"
+                    f"group {full!r}, which the defaults do not have; {remedy}"
                 )
         unused = [
             key for key, found in overrides.override_metadata.items()

@@ -19,6 +19,10 @@ _TABLES = (
     "tables of a database, also of an SQLite file, are another data set: "
     "type dataset=sql dataset.storage.url=sqlite:///file.db"
 )
+_BATCH_SAMPLER = (
+    "a sampler may cut the batches: type sampler=torch "
+    "sampler.target=torch.utils.data.BatchSampler sampler.args.drop_last=true"
+)
 
 RENAMED: dict[str, str] = {
     "loader.workers": "loader.num_workers",
@@ -52,6 +56,7 @@ RENAMED: dict[str, str] = {
     "img_size": "augment.image_size",
     "dataset.image_size": "augment.image_size",
     "dataset.img_size": "augment.image_size",
+    "check_val_every_n_epoch": "trainer.validate_every",
     "trainer.check_val_every_n_epoch": "trainer.validate_every",
     "trainer.save_every": "trainer.checkpoint_every",
     "trainer.checkpoint": "trainer.resume",
@@ -97,12 +102,12 @@ INSTEAD: dict[str, str] = {
     "trainer.validate_every=1",
     "trainer.fast_dev_run": "a preset does that: type debug=one_batch",
     "fast_dev_run": "a preset does that: type debug=one_batch",
+    "enable_progress_bar": "type trainer.progress=off, or bar",
     "trainer.enable_progress_bar": "type trainer.progress=off, or bar",
     "scheduler.warmup_epochs": "warm-up is a share of the run: type scheduler.warmup=0.05",
     "scheduler.warmup_steps": "warm-up is a share of the run: type scheduler.warmup=0.05",
     "loader.pin_memory_device": "it follows trainer.device: leave it away",
-    "loader.batch_sampler": "a sampler may cut the batches: type sampler=torch "
-    "sampler.target=torch.utils.data.BatchSampler sampler.args.drop_last=true",
+    "loader.batch_sampler": _BATCH_SAMPLER,
     "loader.generator": "all draws follow from the seed: type seed=1",
     "task.class_weights": "classes are balanced by how often they are drawn: type sampler=weighted",
     "task.class_weight": "classes are balanced by how often they are drawn: type sampler=weighted",
@@ -147,7 +152,10 @@ VALUES_INSTEAD: dict[str, str] = {
 """Values of another type that say plainly what is meant."""
 
 CHOICES_INSTEAD: dict[tuple[str, str], str] = {
-    ("task", "multilabel"): "several yes-or-no labels need a task of your own: docs/tasks.md",
+    ("task", "multilabel"): "several yes-or-no labels need a task of your own: docs/own.md",
+    ("sampler", "BatchSampler"): _BATCH_SAMPLER,
+    ("sampler", "SubsetRandomSampler"): "type sampler=torch "
+    "sampler.target=torch.utils.data.SubsetRandomSampler 'sampler.args.indices=[0,1,2]'",
     ("logger", "wandb"): "type logger=tensorboard, or write one: docs/architecture.md",
     ("logger", "mlflow"): "type logger=tensorboard, or write one: docs/architecture.md",
     ("dataset", "hf"): "the hubs' files are Parquet: type dataset=parquet "
@@ -160,6 +168,12 @@ CHOICES_INSTEAD: dict[tuple[str, str], str] = {
 }
 """Options that are another thing here, and what to type."""
 
+TARGETS_INSTEAD: dict[str, str] = {
+    "albumentations.Cutout": "did you mean albumentations.CoarseDropout?",
+    "albumentations.RandAugment": "a stack of many draws: type augment=strong",
+    "albumentations.AutoAugment": "a stack of many draws: type augment=strong",
+}
+"""Targets that a library no longer has, or never had, and what to type."""
 
 FORMER: dict[str, tuple[str, ...]] = {"loader=ring": ("loader=threads", "loader.engine=ring")}
 """Overrides of version 1, and what is read in their place."""
@@ -173,6 +187,10 @@ def rename_engine(config: dict[str, Any]) -> None:
         _tell(f"loader=ring is called loader={loader['engine']} now")
 
 
+_LIBRARIES = {"sampler": "torch.utils.data.", "scheduler": "torch.optim.lr_scheduler.",
+              "transform": "albumentations."}  # fmt: skip
+
+
 def instead_of_option(group: str, name: str, known: Sequence[str]) -> str:
     """Tell what to type instead of an option that there is not.
 
@@ -181,6 +199,7 @@ def instead_of_option(group: str, name: str, known: Sequence[str]) -> str:
         name: What was given.
         known: The options there are.
     """
+    name = name.removeprefix(_LIBRARIES.get(group, ""))
     if (group, name) in CHOICES_INSTEAD:
         return f"; {CHOICES_INSTEAD[group, name]}"
     if group == "experiment" and (name.endswith((".yaml", ".yml")) or "/" in name):
@@ -198,6 +217,8 @@ def instead_of_option(group: str, name: str, known: Sequence[str]) -> str:
     near = hinted if hinted in known else nearest(name, known)
     if near:
         return f"; type {group}={near}"
+    if group == "scheduler" and name.endswith(("LR", "Restarts")):
+        return f"; type scheduler=none scheduler._target_={_LIBRARIES[group]}{name}"
     return f"; {INSTEAD[group]}" if group in INSTEAD else ""
 
 
@@ -210,6 +231,7 @@ def _tell(line: str) -> None:
 
 _PRECISIONS = {"16": "fp16", "16-mixed": "fp16", "fp16": "fp16", "true": "fp16", "32": "off",
                "bf16": "bf16", "bf16-mixed": "bf16", "false": "off"}  # fmt: skip
+_PRESETS = ("experiment", "debug")
 _OF_PRECISION = ("precision", "fp16", "use_amp", "mixed_precision")
 
 
@@ -229,8 +251,15 @@ def instead_of(
         return INSTEAD[key]
     if key.removeprefix("trainer.") in _OF_PRECISION:
         return f"type trainer.amp={_PRECISIONS.get(str(value).lower(), 'bf16')}"
+    if key in _PRESETS:
+        return f"the file of {key} that is chosen needs a first line: # @package _global_"
     known = list(siblings)
-    leaf = key.rpartition(".")[2]
+    step, _, leaf = key.rpartition(".")
+    if leaf in ("image_size", "img_size") and "height" in (config.get("augment") or ()):
+        step, leaf = "augment", "size"
+    if leaf == "size" and (step == "augment" or f"{step}.height" in known):
+        sizes = (value or "").strip("[]").split(",")
+        return f"type {step}.height={sizes[0]} {step}.width={sizes[-1]}"
     target = RENAMED.get(key)
     if key == "dataset.storage.labels" and target not in known:
         target = None

@@ -180,7 +180,7 @@ def parse(
         try:
             override = composer.parse(quoted)
         except HydraException:
-            parsed.problems.append(_unreadable(text))
+            parsed.problems.append(_unreadable(text, texts, composer))
             continue
         if override.is_sweep_override():
             parsed.problems.append(_needs_sweep(override))
@@ -317,14 +317,30 @@ def _add_hydra(override: Override, text: str, parsed: Parsed) -> None:
     )  # fmt: skip
 
 
-def _unreadable(text: str) -> Problem:
+def _unreadable(text: str, texts: Sequence[str], composer: Composer) -> Problem:
     if text.startswith("-"):
         near = nearest(text.split("=")[0], ("--help", "--cfg", "--multirun", "--config-dir"))
         remedy = f"; did you mean {near}?" if near else "; --help lists them"
         return Problem(text, f"no such flag{remedy}")
     if "=" not in text and not text.startswith("~"):
-        return Problem(text, "no value given; an override is key=value, or ~key to take it away")
+        remedy = _whole(text, texts) or " or ".join(
+            f"{group}={text}" for group in top_level_keys()
+            if composer.is_group(group) and text in composer.options(group)
+        )  # fmt: skip
+        remedy = f"; type {remedy}" if remedy else ""
+        return Problem(
+            text, f"no value given; an override is key=value, or ~key to take it away{remedy}"
+        )
     return Problem(text.split("=")[0], f"{text!r} cannot be read; a key is words with dots between")
+
+
+def _whole(text: str, texts: Sequence[str]) -> str | None:
+    """Put together a value that the shell split at its spaces, in quotes, by its last word."""
+    stop = list(texts).index(text) + 1
+    starts = [place for place, other in enumerate(texts[:stop]) if "=" in other]
+    if not text.endswith(("}", "]")) or not starts:
+        return None
+    return f"'{' '.join(texts[starts[-1] : stop])}'"
 
 
 def _needs_sweep(override: Override) -> Problem:

@@ -109,6 +109,6 @@ class Regression:
             raise ValueError(
                 f"task regression: the model gave {list(found.shape)}, expected one number for "
                 f"each of {rows} rows; data with a label has classes: drop it with "
-                f"dataset.keys={{label: null}}, or choose task=table"
+                f"dataset.keys={{label:null}}, or choose task=table"
             )
         return found.reshape(rows)

@@ -90,8 +90,6 @@ def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, An
                 anyway=settings.resume_anyway,
             )
         )
-        classes = task_classes(config, parts.train.loader.classes_of)
-        world.on_main(lambda: keep_classes(run_dir, classes))
         state = RunState()
         names = [name for name, node in config["logger"].items() if node and world.is_main]
         loggers = build_loggers(config, run_dir) if names else []
@@ -116,7 +114,11 @@ def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, An
                     "the run is done: it has %d epochs, %d steps; to go on longer type "
                     "trainer.max_epochs=%d", state.epoch, state.step, 2 * state.epoch
                 )  # fmt: skip
+        # A checkpoint that is refused leaves the run's folder as it is.
+        classes = task_classes(config, parts.train.loader.classes_of)
+        world.on_main(lambda: keep_classes(run_dir, classes))
         if folder is not None:
+            (run_dir / SUMMARY).unlink(missing_ok=True)
             folder.write_config(config)
             report_start(parts, world, named, config.get("run") or {})
         interrupt = stack.enter_context(Interrupt(speaks=world.is_main))
@@ -157,7 +159,6 @@ def _claim_folder(
         stack.callback(folder.release)
         if not folder.resumes:
             return folder.path, str(folder), None
-        (folder.path / SUMMARY).unlink(missing_ok=True)
         checkpoint = folder.checkpoint
         if checkpoint is None:
             url = f"{folder.url}/checkpoints" if folder.url else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import pytest
@@ -38,6 +39,8 @@ CASES = [
     ("trainer.val_check_interval=0.5", "trainer.validate_every=1"),
     ("trainer.check_val_every_n_epoch=2", "trainer.validate_every=2"),
     ("trainer.save_every=10", "trainer.checkpoint_every=10"),
+    ("check_val_every_n_epoch=2", "trainer.validate_every=2"),
+    ("enable_progress_bar=false", "trainer.progress=off"),
     ("trainer.fast_dev_run=true", "debug=one_batch"),
     ("trainer.enable_progress_bar=false", "trainer.progress=off"),
     ("scheduler.warmup_epochs=3", "scheduler.warmup=0.05"),
@@ -51,8 +54,21 @@ CASES = [
     ("transform=RandomCrop",
      "augment.train.my_step._target_=albumentations.RandomCrop"),
     ("sampler=WeightedRandomSampler", "sampler=weighted"),
+    ("transform=albumentations.RandomCrop",
+     "augment.train.my_step._target_=albumentations.RandomCrop"),
+    ("augment.train.my_step._target_=albumentations.RandAugment", "augment=strong"),
+    ("image_folder", "dataset=image_folder"),
+    ("csv", "dataset=csv or logger=csv"),
     ("sampler=SequentialSampler", "sampler=sequential"),
+    ("sampler=torch.utils.data.RandomSampler", "sampler=random"),
+    ("sampler=BatchSampler",
+     "sampler=torch sampler.target=torch.utils.data.BatchSampler sampler.args.drop_last=true"),
+    ("sampler=SubsetRandomSampler",
+     "sampler=torch sampler.target=torch.utils.data.SubsetRandomSampler "
+     "'sampler.args.indices=[0,1,2]'"),
     ("scheduler=CosineAnnealingLR", "scheduler=cosine"),
+    ("scheduler=CosineAnnealingWarmRestarts", "scheduler=none "
+     "scheduler._target_=torch.optim.lr_scheduler.CosineAnnealingWarmRestarts"),
     ("scheduler=ReduceLROnPlateau", "scheduler=plateau"),
     ("logger=wandb", "logger=tensorboard"),
     ("optimizer=Adam", "optimizer=adam"),
@@ -66,8 +82,52 @@ def test_what_a_hint_says_to_type_composes(given, typed):
         compose([given])
     [problem] = error.value.problems
     assert f"type {typed}" in problem.message or f" {typed}" in problem.message
-    size = ["augment.train.my_step.height=16", "augment.train.my_step.width=16"]
-    compose([*typed.split(), *(size if "my_step" in typed else [])])
+    beside = []
+    if "my_step" in typed:
+        beside = ["augment.train.my_step.height=16", "augment.train.my_step.width=16"]
+    if "WarmRestarts" in typed:
+        beside = ["scheduler.T_0=5"]
+    compose([*shlex.split(typed.partition(" or ")[0]), *beside])
+
+
+@pytest.mark.parametrize(
+    ("step", "given"),
+    [("augment.train.c", "size=16"), ("augment.train.c", "size=[16,16]"),
+     ("augment", "image_size=16")],
+)  # fmt: skip
+@pytest.mark.parametrize("before", ["", "augment."])
+def test_a_size_of_what_takes_height_and_width_is_typed_as_these(step, given, before):
+    chosen = ["task=detection"]
+    key = f"{before}{given}"
+    if step != "augment":
+        chosen, key = [f"{step}._target_=albumentations.RandomCrop"], f"{step}.{given}"
+    typed = f"{step}.height=16 {step}.width=16"
+    with pytest.raises(ConfigError, match=rf"type {typed}\b"):
+        compose([*chosen, key])
+    compose([*chosen, *typed.split()])
+
+
+def test_a_value_that_the_shell_split_is_shown_in_quotes():
+    with pytest.raises(ConfigError, match=r"; type 'sampler.weights=\{cat: 1, dog: 2\}'$"):
+        compose(["sampler=weighted", "sampler.weights={cat:", "1,", "dog:", "2}"])
+    compose(["sampler=weighted", "sampler.weights={cat: 1, dog: 2}"])
+
+
+def test_what_albumentations_calls_otherwise_is_named():
+    step = "augment.train.c._target_=albumentations."
+    with pytest.raises(ConfigError, match=r"did you mean albumentations.CoarseDropout\?$"):
+        compose([f"{step}Cutout"])
+    compose([f"{step}CoarseDropout"])
+
+
+def test_a_preset_without_its_first_line_is_told_it(tmp_path):
+    (folder := tmp_path / "experiment").mkdir()
+    (folder / "mine.yaml").write_text("seed: 7\n")
+    with pytest.raises(ConfigError, match=r"needs a first line: (# @package _global_)$") as error:
+        compose(["experiment=mine"], config_dir=tmp_path)
+    line = str(error.value).rpartition("line: ")[2]
+    (folder / "mine.yaml").write_text(f"{line}\nseed: 7\n")
+    assert compose(["experiment=mine"], config_dir=tmp_path)["seed"] == 7
 
 
 @pytest.mark.parametrize(
@@ -173,13 +233,16 @@ def test_an_experiment_is_named_not_pathed(tmp_path):
     assert compose(["experiment=mine"], config_dir=tmp_path)["seed"] == 7
 
 
-@pytest.mark.parametrize("override", ["optimizer: sgd", "nonsense: foo"])
-def test_an_override_that_would_change_nothing_is_refused(tmp_path, override):
+def test_an_override_that_would_change_nothing_is_refused(tmp_path):
     folder = tmp_path / "experiment"
     folder.mkdir()
     text = "# @package _global_\ndefaults:\n  - override {}\n"
-    (folder / "mine.yaml").write_text(text.format(override))
-    with pytest.raises(ConfigError, match=f"write 'override /{override}'"):
+    for override in ("nonsense: foo", "/nonsense: foo"):
+        (folder / "mine.yaml").write_text(text.format(override))
+        with pytest.raises(ConfigError, match="do not have; the groups are augment, "):
+            compose(["experiment=mine"], config_dir=tmp_path)
+    (folder / "mine.yaml").write_text(text.format("optimizer: sgd"))
+    with pytest.raises(ConfigError, match="write 'override /optimizer: sgd'"):
         compose(["experiment=mine"], config_dir=tmp_path)
     (folder / "mine.yaml").write_text(text.format("/optimizer: sgd"))
     assert compose(["experiment=mine"], config_dir=tmp_path)["optimizer"]["_target_"].endswith(

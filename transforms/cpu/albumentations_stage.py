@@ -60,7 +60,7 @@ class AlbumentationsStage:
         if image is None:
             raise ValueError(
                 f"no image to augment, fields: {', '.join(sample)}; leave samples as they are with "
-                f"augment=as_is, or say which field is the image with dataset.keys={{FIELD: image}}"
+                f"augment=as_is, or say which field is the image with dataset.keys={{FIELD:image}}"
             )
         if isinstance(image, PendingImage):
             sample["image"] = image.whole()

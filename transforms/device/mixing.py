@@ -80,7 +80,7 @@ def check_mixable(batch: Batch, step: str, *, refused: tuple[str, ...]) -> None:
         if field in batch:
             raise ValueError(
                 f"{prefix}: the batch has {field}, for which a mixture of two images has no "
-                f"meaning; set {prefix}=null, or drop them with dataset.keys={{{field}: null}}"
+                f"meaning; set {prefix}=null, or drop them with dataset.keys={{{field}:null}}"
             )
     label = batch.get("label")
     if label is None and "boxes" in batch:

@@ -7,10 +7,13 @@ gathering rows takes no lock and no call for each.
 
 from __future__ import annotations
 
+import bz2
 import math
 import os
+import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -35,6 +38,13 @@ from penstock.datasets.storages.hdf5.objects import (
 
 T = TypeVar("T")
 _MOST_OPEN = 1024  # files, and datasets in them
+_DEFLATE, _BZIP2, _LZF, _BITSHUFFLE, _ZSTD = 1, 307, 32000, 32008, 32015  # numbers of filters
+_ANNOUNCED = {  # filters whose streams begin with what they hold
+    4: struct.Struct("<I"),  # szip
+    32001: struct.Struct("<4xI"),  # Blosc
+    32004: struct.Struct(">Q"),  # LZ4
+    _BITSHUFFLE: struct.Struct(">Q"),
+}
 
 
 class OpenFiles:
@@ -148,7 +158,9 @@ class ArrayReader:
         self._type: Any = None  # of elements in memory, as the library has it
         element_bytes = dataset.id.get_type().get_size()
         self._chunk_bytes = math.prod(dataset.chunks or (0,)) * element_bytes
-        self._is_deflated = file.asked(lambda: is_deflated(dataset))
+        self._stream = file.asked(lambda: stream_of(dataset))
+        # Checksums and headers of filters before the last one stand in its stream too.
+        self._most_bytes = self._chunk_bytes + self._chunk_bytes // 16 + 1024
         self._checked: set[int] = set()  # rows whose chunks become no more than they should
 
     def refuse_unwritten(self) -> None:
@@ -319,8 +331,9 @@ class ArrayReader:
                 self._refuse(self._chunk_bytes, info.size)
                 # The library decompresses to the end of the stream, whatever a chunk holds.
                 read = partial(self.dataset.id.read_direct_chunk, info.chunk_offset)
-                if self._is_deflated and not info.filter_mask:
-                    if inflates_beyond(self._file.asked(read)[1], self._chunk_bytes):
+                place, code = self._stream or (0, None)
+                if code is not None and not info.filter_mask >> place & 1:
+                    if inflates_beyond(code, self._file.asked(read)[1], self._most_bytes):
                         raise Damaged(f"a chunk becomes more than its {self._chunk_bytes:,} bytes")
             self._checked.add(start)
 
@@ -329,7 +342,9 @@ class ArrayReader:
         """Chunks that may become more than a record may take, by their first row."""
         found: dict[int, list[Any]] = {}
         most = self._file.max_bytes
-        is_large, harmless_bytes = self._chunk_bytes > most, most // MOST_EXPANDED
+        is_large = self._chunk_bytes > most
+        is_deflated = self._stream is not None and self._stream[1] == _DEFLATE
+        harmless_bytes = most // MOST_EXPANDED if is_deflated else 0
 
         def look(info: Any) -> None:
             if is_large or info.size > harmless_bytes:
@@ -338,7 +353,7 @@ class ArrayReader:
         # One after the other: to look for a single chunk takes the library as long as for all.
         dataset = self.dataset.id
         if is_large or (
-            self._is_deflated and self._file.asked(dataset.get_storage_size) > harmless_bytes
+            self._stream and self._file.asked(dataset.get_storage_size) > harmless_bytes
         ):
             self._file.asked(partial(dataset.chunk_iter, look))
         return found
@@ -389,22 +404,54 @@ def mapped(
     return file.view(offset, math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
 
 
-def is_deflated(dataset: Any) -> bool:
-    """Tell whether the chunks of a dataset are streams of deflate, checksums behind them or not."""
+def stream_of(dataset: Any) -> tuple[int, int] | None:
+    """Find what compressed the chunks of a dataset last, checksums behind it or not.
+
+    Returns:
+        Its place among the filters, and its number (`_ANNOUNCED` and the like); None: nothing that
+        is known to be a stream which may hold more than it should.
+    """
     import h5py
 
     plist = dataset.id.get_create_plist()
-    filters = [plist.get_filter(number)[0] for number in range(plist.get_nfilters())]
-    compressing = [code for code in filters if code != h5py.h5z.FILTER_FLETCHER32]
-    return compressing[-1:] == [h5py.h5z.FILTER_DEFLATE]
+    for place in reversed(range(plist.get_nfilters())):
+        code, _, values, _ = plist.get_filter(place)
+        if code == h5py.h5z.FILTER_FLETCHER32:
+            continue
+        is_plain = code == _BITSHUFFLE and not any(values[4:5])
+        known = code in _ANNOUNCED or code in (_DEFLATE, _BZIP2, _LZF, _ZSTD)
+        return (place, code) if known and not is_plain else None
+    return None
 
 
-def inflates_beyond(stream: bytes, size_bytes: int) -> bool:
-    """Tell whether a zlib stream holds more than so many bytes, without more memory than that."""
-    try:
-        return len(zlib.decompressobj().decompress(stream, size_bytes + 1)) > size_bytes
-    except zlib.error:
-        return False  # the library says what is wrong
+def inflates_beyond(code: int, stream: bytes, size_bytes: int) -> bool:
+    """Tell whether a chunk's stream holds more than so many bytes, without more memory than that.
+
+    The library takes what the stream's header says, or goes on to the stream's end.
+    """
+    if code == _LZF:  # it has no header, holds 88 times its bytes at most, and is kept if smaller
+        return len(stream) > size_bytes
+    if code in (_DEFLATE, _BZIP2):
+        reader = zlib.decompressobj() if code == _DEFLATE else bz2.BZ2Decompressor()
+        with suppress(zlib.error, OSError, EOFError):  # the library says what is wrong
+            return len(reader.decompress(stream, size_bytes + 1)) > size_bytes
+        return False
+    announced = 0
+    if code == _ZSTD:
+        announced = zstd_bytes(stream)
+    elif len(stream) >= _ANNOUNCED[code].size:
+        (announced,) = _ANNOUNCED[code].unpack_from(stream)
+    return announced > size_bytes
+
+
+def zstd_bytes(stream: bytes) -> int:
+    """Find how much a Zstandard frame says to hold (RFC 8878, section 3.1.1.1); 0: it does not."""
+    if len(stream) < 5 or stream[:4] != b"\x28\xb5\x2f\xfd":
+        return 0
+    size, single, dictionary = stream[4] >> 6, stream[4] >> 5 & 1, stream[4] & 3
+    start = 6 - single + (0, 1, 2, 4)[dictionary]
+    field = stream[start : start + (single, 2, 4, 8)[size]]
+    return int.from_bytes(field, "little") + 256 * (size == 1)
 
 
 def native(array: NDArray[Any]) -> NDArray[Any]:

@@ -45,7 +45,7 @@ from penstock.datasets.storages.hdf5.objects import (
 _FIELD_NAMES = {"images": "image", "labels": "label", "masks": "mask"}
 _RESERVED = ("index", "key", "position", "epoch", "valid")
 _PARTS = frozenset(("train", "val", "valid", "validation", "test"))
-_FIELDS_REMEDY = "dataset.storage.fields={image: images}"
+_FIELDS_REMEDY = "dataset.storage.fields={image:images}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,7 +448,7 @@ def _row_labels(reader: ArrayReader) -> list[str] | NDArray[Any]:
         raise Refused(
             f"label is {array.kind} {array.native} {list(array.shape)}, expected integers [N], "
             f"class ids from 0 on, or names; give it another name: "
-            f"dataset.storage.fields={{target: labels}}"
+            f"dataset.storage.fields={{target:labels}}"
         )
     return reader.whole()
 
@@ -539,7 +539,7 @@ def _check_rows(columns: Mapping[str, Column], readers: Mapping[str, ArrayReader
                     raise Refused(f"{beside} does not fit {name}")
         if name == "image" and array.kind == "number":
             remedy = "save them so, or give the field another name: "
-            remedy += "dataset.storage.fields={array: images}"
+            remedy += "dataset.storage.fields={array:images}"
             if fault := images_fault(array.shape, array.native.str, remedy=remedy):
                 raise Refused(fault)
 

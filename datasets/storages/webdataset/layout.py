@@ -225,7 +225,7 @@ class SampleFields:
             if name in sources:
                 raise ValueError(
                     f"{sources[name]} and {extension} are both the field {name!r}; say which is: "
-                    f"fields={{{name}: {sources[name]}}}"
+                    f"fields={{{name}:{sources[name]}}}"
                 )
             sources[name] = extension
         absent = tuple(name for name in self._chosen or () if name not in sources)
@@ -270,7 +270,7 @@ def _label(value: Any) -> int | str:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError(
             f"its label is {' '.join(repr(value)[:40].split())}, expected a class id or the "
-            f"name of one; take it as another field: fields={{annotations: json}}"
+            f"name of one; take it as another field: fields={{annotations:json}}"
         )
     return value
 

@@ -240,7 +240,7 @@ class WebDatasetStorage(IndexedStorage):
             raise ValueError(
                 f"{self}: {missing:,} of {len(labels):,} samples have no label, such as "
                 f"{shown(keys[labels.index(None)])}; add them, or take none: "
-                f"dataset.storage.fields={{image: jpg}}"
+                f"dataset.storage.fields={{image:jpg}}"
             )
         where = f"{self}: labels"
         if all(isinstance(label, int) for label in labels):

@@ -184,5 +184,5 @@ def test_pad_says_what_cannot_be_padded():
 def test_pad_says_how_its_stacked_fields_may_be_ragged():
     images = [np.zeros((size, 4, 3), np.uint8) for size in (5, 6)]
     samples = [{"image": image, "key": str(i)} for i, image in enumerate(images)]
-    with pytest.raises(ValueError, match=r"\[5, 4, 3\].*\[6, 4, 3\].*collate\.fields=\{image: 2\}"):
+    with pytest.raises(ValueError, match=r"\[5, 4, 3\].*\[6, 4, 3\].*collate\.fields=\{image:2\}"):
         PaddedCollate()(samples)

@@ -210,3 +210,19 @@ def test_a_schedule_that_depends_on_the_length_says_so_when_a_run_goes_on_longer
     (Path(run) / "summary.json").unlink()
     assert job.train(config)["run_dir"] == run
     assert "the run is done: it has 4 epochs, 24 steps; to go on" in capsys.readouterr().out
+
+
+def test_a_resume_that_is_refused_leaves_the_run_as_it_is(tmp_path, monkeypatch):
+    run = Path(job.train(config_of(tmp_path, {}))["run_dir"])
+    kept = ("summary.json", "classes.json", "config.yaml", "metrics.csv")
+    before = {name: (run / name).read_bytes() for name in kept}
+    monkeypatch.setattr(job, "task_classes", lambda *_: {"label": ["others"]})
+
+    def refuse(*_):
+        raise ValueError("other data")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job.Recorder, "restore", refuse)
+        with pytest.raises(ValueError, match="other data"):
+            job.train(config_of(tmp_path, {"resume": str(run), "max_epochs": 9}))
+    assert {name: (run / name).read_bytes() for name in kept} == before

@@ -61,7 +61,7 @@ def test_images_are_not_left_out_without_a_word(tmp_path, named):
         ValueError, match=r"image.*decode=table does not read; .*decode=image"
     ) as said:
         build_loader(compose(chosen))
-    left_out = f"dataset.keys={{{'image' if named else 'picture'}: null}}"
+    left_out = f"dataset.keys={{{'image' if named else 'picture'}:null}}"
     assert left_out in str(said.value)
     with build_loader(compose([*chosen, left_out])) as loader:
         assert next(iter(loader))["features"].shape == (4, 1)

@@ -86,7 +86,7 @@ def refuse_fixed_fields(batch: Batch, step: str) -> None:
             raise ValueError(
                 f"augment.device.{step}: the batch has {field}, which it would leave where they "
                 f"are; take it out, and augment per sample in augment.train, or drop them "
-                f"with dataset.keys={{{field}: null}}"
+                f"with dataset.keys={{{field}:null}}"
             )
 
 
