@@ -125,12 +125,16 @@ class SampleFields:
     Args:
         fields: Extensions by field, several as ``jpg;png``, of which the first that is there is
             taken; all other members are left out. None: as above.
+        setting: What that is called where it is typed.
 
     Raises:
         ValueError: A field may not be called so.
     """
 
-    def __init__(self, fields: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, fields: Mapping[str, str] | None = None, *, setting: str = "dataset.storage.fields"
+    ) -> None:
+        self._setting = setting
         self._chosen: dict[str, tuple[str, ...]] | None = None
         self._layouts: dict[tuple[str, ...], SampleLayout] = {}
         if fields is not None:
@@ -140,7 +144,7 @@ class SampleFields:
             }
             for name in self._chosen:
                 if name in RESERVED:
-                    raise ValueError(f"fields: {name!r} is the framework's own; choose another")
+                    raise ValueError(f"{setting}: {name!r} is the framework's own; choose another")
 
     def takes(self, extension: str) -> bool:
         """Tell whether members with this extension become fields."""
@@ -174,7 +178,12 @@ class SampleFields:
             value = value["label"]
         elif extension == "json" and self._chosen is None:
             return None
-        return _label(value)
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            raise ValueError(
+                f"its label is {' '.join(repr(value)[:40].split())}, expected a class id or the "
+                f"name of one; take it as another field: {self._setting}={{annotations:json}}"
+            )
+        return value
 
     def read(self, members: Mapping[str, Any], *, label: bool = True) -> dict[str, Any]:
         """Read the fields of a sample.
@@ -225,7 +234,7 @@ class SampleFields:
             if name in sources:
                 raise ValueError(
                     f"{sources[name]} and {extension} are both the field {name!r}; say which is: "
-                    f"fields={{{name}:{sources[name]}}}"
+                    f"{self._setting}={{{name}:{sources[name]}}}"
                 )
             sources[name] = extension
         absent = tuple(name for name in self._chosen or () if name not in sources)
@@ -264,15 +273,6 @@ def _class(content: Any) -> int | str:
     if not text or "\0" in text or len(text) > 1000:
         raise ValueError(f"{text[:20]!r} is neither a class id nor the name of one")
     return int(text) if text.isdecimal() and len(text) < 19 else text
-
-
-def _label(value: Any) -> int | str:
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError(
-            f"its label is {' '.join(repr(value)[:40].split())}, expected a class id or the "
-            f"name of one; take it as another field: fields={{annotations:json}}"
-        )
-    return value
 
 
 def _text(content: Any) -> str:

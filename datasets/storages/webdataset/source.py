@@ -59,7 +59,7 @@ class WebDatasetSource(ByteSource):
             classes=classes,
             timeout_s=timeout_s,
         )
-        self._fields = SampleFields(fields)
+        self._fields = SampleFields(fields, setting="dataset.source.fields")
         self._opened = OpenFiles(self.root)
 
     def open(self, shard: str) -> TarShard:

@@ -156,5 +156,7 @@ def test_all_formats_that_are_decoded_are_images():
         }
     chosen = SampleFields({"animation": "gif", "image": "jpg"})
     assert chosen.read({"gif": b"x", "jpg": b"y"}) == {"animation": b"x", "image": b"y"}
-    with pytest.raises(ValueError, match=r"both the field 'image'; say which is: fields="):
+    with pytest.raises(
+        ValueError, match=r"both the field 'image'; say which is: dataset.storage.fields="
+    ):
         SampleFields().read({"jpg": b"y", "gif": b"x"})
