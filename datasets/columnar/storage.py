@@ -21,8 +21,8 @@ from penstock.datasets.files.access import (
     MissingFile,
     OpenFiles,
     absolute_path,
+    read_each,
 )
-from penstock.datasets.files.clients import read_each
 from penstock.datasets.files.data_files import DataFiles, find_data_files, refuse_escape
 from penstock.datasets.files.group_cache import GroupCache
 from penstock.datasets.records.index import IndexContent

@@ -17,7 +17,7 @@ import os
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from penstock.core.sample import MAX_RECORD_BYTES, too_large
 from penstock.core.user_errors import is_trouble
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 _INNERMOST = re.compile(r"\{([^{}]*)\}")
@@ -56,6 +57,15 @@ def is_url(path: object) -> bool:
 def is_object_store(url: str) -> bool:
     """Whether a URL is of a store whose files are replaced as a whole, and claimed by one."""
     return url.partition("://")[0].lower() in OBJECT_STORES
+
+
+def read_each(read: Callable[[T], R], each: Sequence[T], *, place: str) -> Iterable[R]:
+    """Call a function for each thing: side by side where they lie behind a URL, else in turn."""
+    if not is_url(place):
+        return map(read, each)
+    from penstock.datasets.files.clients import side_by_side
+
+    return side_by_side(read, each)
 
 
 def absolute_path(path: str) -> str:

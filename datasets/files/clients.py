@@ -13,7 +13,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from functools import cache, partial
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from penstock.core.stage_times import Traffic, counted, traffic
 from penstock.core.user_errors import ExplainedError
-from penstock.datasets.files.access import OBJECT_STORES, MissingFile, is_url
+from penstock.datasets.files.access import OBJECT_STORES, MissingFile
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -134,11 +134,6 @@ def side_by_side(read: Callable[[T], R], each: Sequence[T]) -> list[R]:
         results.append(result)
         traffic().add(asked)
     return results
-
-
-def read_each(read: Callable[[T], R], each: Sequence[T], *, place: str) -> Iterable[R]:
-    """Call a function for each thing: side by side where they lie behind a URL, else in turn."""
-    return side_by_side(read, each) if is_url(place) else map(read, each)
 
 
 @cache

@@ -78,7 +78,7 @@ class IndexedStorage(ABC):
         index_version: To be raised where `scan` finds something else in the same data.
         reads_urls: Its path may be a URL, whose files it reads by place; of one that does not,
             the files are copied to this machine first. Its `read` asks for all that it needs at
-            once, by `datasets.files.clients.read_each`: each answer takes a while to come.
+            once, by `datasets.files.access.read_each`: each answer takes a while to come.
         marks_records: Its `mark` changes with the content of any record.
         max_record_bytes: A record that takes more is bad, and `read` is not asked for it.
     """

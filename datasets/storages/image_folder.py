@@ -16,8 +16,14 @@ from penstock.core.machine_cache import signature_of
 from penstock.core.parts import PackPlan, Part, PartSummary, Written, raw_keys, written_keys
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record
-from penstock.datasets.files.access import MissingFile, absolute_path, is_url, read_file
-from penstock.datasets.files.clients import Found, read_each, side_by_side
+from penstock.datasets.files.access import (
+    MissingFile,
+    absolute_path,
+    is_url,
+    read_each,
+    read_file,
+)
+from penstock.datasets.files.clients import Found, side_by_side
 from penstock.datasets.files.data_files import (
     IMAGE_ENDINGS,
     Scan,

@@ -34,8 +34,8 @@ from penstock.datasets.files.access import (
     SharedFile,
     absolute_path,
     is_url,
+    read_each,
 )
-from penstock.datasets.files.clients import read_each
 from penstock.datasets.files.data_files import (
     IMAGE_ENDINGS,
     DataFiles,

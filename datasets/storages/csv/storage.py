@@ -15,8 +15,12 @@ from penstock.core.contracts import StorageCapabilities
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record, TextColumn
 from penstock.datasets.columnar.rows import image_bytes
-from penstock.datasets.files.access import MissingFile, absolute_path, is_url
-from penstock.datasets.files.clients import read_each
+from penstock.datasets.files.access import (
+    MissingFile,
+    absolute_path,
+    is_url,
+    read_each,
+)
 from penstock.datasets.files.local_copies import local_copy
 from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage, file_mark

@@ -22,8 +22,8 @@ from penstock.datasets.files.access import (
     absolute_path,
     find_runs,
     is_url,
+    read_each,
 )
-from penstock.datasets.files.clients import read_each
 from penstock.datasets.files.data_files import DataFiles, find_data_files
 from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage
