@@ -54,6 +54,6 @@ def test_it_tells_what_the_epoch_takes_and_what_later_ones_do(store, capsys):
     ):
         _, line = told(capsys, *typed)
         requests, megabytes = re.search(r"about ([\d,]+) requests for ([\d.]+) MB", line).groups()
-        assert int(requests) == pytest.approx(taken.requests, rel=0.15)
+        assert int(requests) == pytest.approx(taken.requests, rel=0.3)  # of four batches
         assert float(megabytes) == pytest.approx(taken.fetched_bytes / 1e6, rel=0.3, abs=0.1)
         assert re.search(later, line)
