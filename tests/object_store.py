@@ -15,8 +15,6 @@ from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape, unescape
 
-from penstock.datasets.files import clients
-
 BUCKET = "bucket"
 Fault = int | str | None
 """A status to answer with; ``cut``: a body that breaks off; ``stall``: none that comes; ``short``:
@@ -224,6 +222,8 @@ def _error(code: str) -> bytes:
 @contextmanager
 def object_store(patch: Callable[[str, str], None]) -> Iterator[ObjectStore]:
     """Run one, and let S3's variables of the environment lead there; `patch` sets one of them."""
+    from penstock.datasets.files import clients  # the store serves programs without it, too
+
     store = ObjectStore()
     for name, value in {
         "AWS_ENDPOINT_URL": store.url,
