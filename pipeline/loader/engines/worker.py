@@ -10,11 +10,12 @@ import queue
 import signal
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast
 
 from penstock.core.processes import end_with_parent, leave_signals_to_parent, receive_descriptor
+from penstock.core.stage_times import counted
 from penstock.pipeline.loader.contract import BatchTask, Delivery
 from penstock.pipeline.loader.engines.batch_memory import keep_freed_memory
 from penstock.pipeline.loader.engines.slots import Packed, Slot, pack
@@ -225,10 +226,11 @@ class _Worker:
 
     def _several(self, tasks: tuple[BatchTask, ...], place: _Place) -> list[Delivery | Failure]:
         """Deliveries of several tasks, up to the first that fails."""
-        with suppress(BaseException):  # alone, each fails by what is wrong with it
+        with counted() as asked, suppress(BaseException):  # alone, each fails by what is wrong
             if together := self._compute.together(tasks, allocate=place.allocate):
                 return cast("list[Delivery | Failure]", together)
         place.filled = None
+        tasks = (replace(tasks[0], asked=asked), *tasks[1:])  # what was read in vain counts, too
         outcomes: list[Delivery | Failure] = []
         for task in tasks:
             try:

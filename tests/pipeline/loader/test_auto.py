@@ -190,7 +190,7 @@ def test_processes_are_not_tried_where_their_start_would_do_harm(monkeypatch, tm
 def test_an_error_while_processes_are_tried_leaves_a_loader_that_goes_on():
     with _auto(FakeDataset(N, crash=200)) as loader:
         calibration = let_try(loader, FEW)
-        for _ in range(15):
+        for _ in range(60):
             with pytest.raises(KeyError, match="a user's mistake"):
                 digests(loader)
             assert not loader._engine.pools
