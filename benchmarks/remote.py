@@ -155,6 +155,8 @@ def _mosaicml(url: str, shards: Path) -> dict[str, float]:
     data = StreamingDataset(
         remote=url, local=f"{os.environ['XDG_CACHE_HOME']}/mds", shuffle=True, batch_size=BATCH
     )
+    for stream in data.streams:  # forked workers would share the connection that read the index,
+        stream._downloader.clean_up()  # and wait a minute for what another of them was sent
     loader = DataLoader(data, batch_size=BATCH, num_workers=WORKERS, collate_fn=list)
     return {"mb_per_s": _rate(loader, lambda batch: sum(len(each["image"]) for each in batch))}
 
@@ -167,9 +169,13 @@ def _litdata(url: str, shards: Path) -> dict[str, float]:
         storage_options={"endpoint_url": os.environ["AWS_ENDPOINT_URL"]},
     )  # fmt: skip
     loader = litdata.StreamingDataLoader(
-        data, batch_size=BATCH, num_workers=WORKERS, collate_fn=list
+        data, batch_size=BATCH, num_workers=WORKERS, collate_fn=_bytes
     )
     return {"mb_per_s": _rate(loader, lambda batch: sum(map(len, batch)))}
+
+
+def _bytes(samples: list[Any]) -> list[bytes]:
+    return [bytes(each) for each in samples]
 
 
 def _plain(url: str, shards: Path) -> dict[str, float]:
