@@ -97,9 +97,9 @@ class ReadingThread(threading.Thread):
 def read_ahead(read: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     """Read ahead, in a thread of its own, some 64 items of what `read` gives.
 
-    The thread begins when the first item is asked for, and ends when this iterator is closed.
-    Waiting for it can be interrupted. What it asks servers for counts as asked for by whoever
-    takes the items.
+    The thread begins at once, so that several read side by side, and ends when this iterator is
+    closed. Waiting for it can be interrupted. What it asks servers for counts as asked for by
+    whoever takes the items.
 
     Args:
         read: Begins to read: a generator function.
@@ -107,9 +107,15 @@ def read_ahead(read: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     Raises:
         Exception: What `read` or its iterator raises, after all items that came before.
     """
-    thread = ReadingThread(read)
+    items = _items_of(ReadingThread(read))
+    next(items)  # it has begun, and is closed with whoever holds it
+    return items
+
+
+def _items_of(thread: ReadingThread) -> Iterator[Any]:
     thread.start()
     try:
+        yield None
         while not isinstance(chunk := thread.ready.get(), _End):
             items, asked = chunk
             traffic().add(asked)

@@ -438,6 +438,29 @@ def test_parts_share_no_state_of_the_object():
     assert given[0] == given[1] == given[2]
 
 
+class MeetsOthers(Sharded):
+    """No part gives an item before all have begun."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder = folder
+
+    def __iter__(self):
+        told = get_worker_info()
+        (self.folder / str(told.id)).touch()
+        deadline = time.monotonic() + 60
+        while len([*self.folder.iterdir()]) < told.num_workers and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert time.monotonic() < deadline, "it waits alone"
+        return super().__iter__()
+
+
+def test_readers_begin_side_by_side(tmp_path):
+    stream = _all(target=MeetsOthers, readers=2, args={"folder": tmp_path})
+    with make_loader(stream, engine="threads", num_workers=2) as loader:
+        assert sorted(_labels(loader)) == list(range(61))
+
+
 def test_what_a_reader_raises_comes_where_its_item_would():
     stream = _all(target=Sharded, readers=3, args={"raises": 31})
     with make_loader(stream, engine="threads", num_workers=2) as loader:
