@@ -135,7 +135,7 @@ def box_detector(*, num_classes: int | None, width: Width = 16) -> networks.BoxD
     if not num_classes:
         raise ValueError(
             "model box_detector detects, and the data has no classes of boxes; choose "
-            "dataset/annotations=voc, coco or boxes_csv, or another model"
+            "dataset/annotations=voc, coco, yolo or boxes_csv, or another model"
         )
     return networks.BoxDetector(num_classes=num_classes, width=width)
 

@@ -52,8 +52,8 @@ class Detection:
     ) -> None:
         if not num_classes:
             raise ValueError(
-                "task detection: the data has no boxes; choose dataset/annotations=voc, coco or "
-                "boxes_csv, or another task"
+                "task detection: the data has no boxes; choose dataset/annotations=voc, coco, "
+                "yolo or boxes_csv, or another task"
             )
         self.num_classes = num_classes
         self.class_names = class_names
@@ -191,7 +191,7 @@ def true_boxes(batch: Batch, num_classes: int) -> list[dict[str, torch.Tensor]]:
         if name not in batch:
             raise ValueError(
                 f"task detection: the batch has no {name!r}, only {', '.join(sorted(batch))}; "
-                f"choose dataset/annotations=voc, coco or boxes_csv, and collate=list or pad"
+                f"choose dataset/annotations=voc, coco, yolo or boxes_csv, and collate=list or pad"
             )
     fields = {"boxes": "boxes", "box_labels": "labels", "box_crowd": "crowd"}
     columns = {short: _ragged(batch, name) for name, short in fields.items() if name in batch}
