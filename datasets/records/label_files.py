@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 BadBoxes = Literal["drop", "record"]
 NORMALIZED = "boxes_normalized"
+RAREST = "rarest_box_label"
 _BOX = ("x0", "y0", "x1", "y1")
 _POINT = ("x", "y", "visibility")
 
@@ -235,9 +236,20 @@ class ObjectRows:
 
     @property
     def columns(self) -> dict[str, NDArray[np.int32]]:
-        """Number of objects of each record, int32 [n]: ``boxes`` or ``keypoints``."""
-        kind = "boxes" if _BOX[0] in self._index.columns else "keypoints"
-        return {kind: np.diff(self._row_starts()).astype(np.int32)}
+        """Number of objects of each record, int32 [n]: ``boxes`` or ``keypoints``.
+
+        Of boxes also `RAREST`, the class of a record's boxes that fewest boxes of all records
+        have, int32 [n]; -1: it has none.
+        """
+        counts = np.diff(self._row_starts()).astype(np.int32)
+        if _BOX[0] not in self._index.columns:
+            return {"keypoints": counts}
+        labels = np.asarray(self._index.column("label"), np.int32)
+        often = np.bincount(labels)[labels] if labels.size else labels
+        rarest = np.full(self._count, -1, np.int32)
+        order = np.argsort(-often, kind="stable")  # the rarest of a record is written last
+        rarest[self._index.column("record")[order]] = labels[order]
+        return {"boxes": counts, RAREST: rarest}
 
     def fields(self, indices: NDArray[np.int64]) -> list[dict[str, Any] | str]:
         """Fields of the records at `indices`, int64 [n], or why a record has none that hold."""

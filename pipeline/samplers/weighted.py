@@ -15,6 +15,8 @@ from penstock.core.contracts import Index, SamplerCapabilities
 from penstock.core.machine_cache import signature_of
 from penstock.core.registry import register
 from penstock.core.rng import Stream, philox_words
+from penstock.datasets.records.label_files import RAREST
+from penstock.datasets.records.memory_index import full_index
 from penstock.pipeline.epoch_orders import StoredTable, digest_of, epoch_order
 
 _CHUNK = 1 << 20
@@ -35,7 +37,8 @@ class WeightedSampler:
         seed: The run's seed.
         weights: ``balanced``, a mapping from class to weight (other classes weigh 1), a
             column of the data, or the path of a ``.csv`` with the columns key and weight, or of a
-            ``.npy`` or ``.csv`` of weights in the records' order.
+            ``.npy`` or ``.csv`` of weights in the records' order. Where classes are those of
+            boxes, a record has the class of its boxes that fewest boxes have.
         replacement: Whether a record may be drawn more than once in an epoch.
         num_samples: Positions in an epoch; null: `n`, or without replacement the number of
             records with a weight above zero.
@@ -74,7 +77,7 @@ class WeightedSampler:
         self._table = _store(values, self._digest, cumulative=replacement)
         by_class = weights == "balanced" or isinstance(weights, dict)
         # A replacement of another class would change the balance that was asked for.
-        self._same = ("label",) if by_class else ()
+        self._same = (_class_column(index),) if by_class else ()
         # A file of weights is one wherever it lies.
         self._by_content = ("weights",) if _is_file(weights) else ()
 
@@ -239,14 +242,25 @@ def _column(
     return np.asarray(found, np.float64)
 
 
+def _class_column(index: Index | None) -> str:
+    """Find the column of class ids: the records' own, else of their rarest boxes."""
+    for name in ("label", RAREST):
+        if index is not None and name in index.columns:
+            return name
+    raise ValueError(
+        "weighted sampler: the data has no column 'label' to weigh by, and no boxes; give the "
+        "storage labels (a torch dataset: an attribute `targets`), or sampler.weights=<path to "
+        ".npy or .csv>"
+    )
+
+
 def _labels(index: Index | None) -> NDArray[np.int64]:
-    if index is None or "label" not in index.columns:
-        raise ValueError(
-            "weighted sampler: the data has no column 'label' to weigh by; give the storage "
-            "labels (a torch dataset: an attribute `targets`), or sampler.weights=<path to .npy "
-            "or .csv>"
-        )
-    labels = np.asarray(index.column("label"), np.int64)
+    """Class ids of all records, int64 [n]; those without a box have one more than all others."""
+    column = _class_column(index)
+    assert index is not None
+    labels = np.asarray(index.column(column), np.int64)
+    if column == RAREST:
+        return np.where(labels < 0, labels.max(initial=-1) + 1, labels)
     if labels.size and labels.min() < 0:
         row = int(labels.argmin())
         raise ValueError(
@@ -259,7 +273,7 @@ def _labels(index: Index | None) -> NDArray[np.int64]:
 def _by_class(weights: dict[str | int, float], index: Index | None) -> NDArray[np.float64]:
     labels = _labels(index)
     assert index is not None
-    names = list(index.class_names or ())
+    names = list(index.class_names or full_index(index).field_classes.get("box_labels") or ())
     num_classes = max(int(labels.max(initial=-1)) + 1, len(names))
     table = np.ones(num_classes, np.float64)
     for name, weight in weights.items():

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 
+import cv2
 import numpy as np
 import pytest
 
-from penstock import compose
+from penstock import build_loader, compose
 from penstock.datasets.annotations.voc import VocAnnotations
 from penstock.pipeline.build import build_dataset
+from penstock.pipeline.samplers.weighted import WeightedSampler
 from tests.contracts.storage import check_storage
 from tests.datasets.annotations.annotated import fields_of, open_annotated, write_images
 
@@ -167,3 +169,36 @@ def test_parts_share_their_classes(tmp_path):
     (tmp_path / "labels_val/x.xml").write_text(text)
     with pytest.raises(ValueError, match="'cow' is not among the 2 classes"):
         open_annotated(tmp_path, VocAnnotations("labels_{part}"), split="val")
+
+
+def test_records_are_weighed_by_their_rarest_box(tmp_path):
+    names = [f"{number:02d}" for number in range(12)]
+    write_images(tmp_path, [f"{name}.jpg" for name in names])
+    (tmp_path / "annotations").mkdir()
+    for number, name in enumerate(names):
+        kinds = ["red"] * (number % 3) + ["dot"] * (number == 4)  # number 4 has both
+        boxes = (one(kind, 1, 1, 10, 20) for kind in kinds)
+        (tmp_path / f"annotations/{name}.xml").write_text(xml(f"{name}.jpg", *boxes))
+    storage = open_annotated(tmp_path, VocAnnotations())
+    rarest = [-1, 1, 1] * 4
+    rarest[4] = 0
+    assert storage.index.column("rarest_box_label").tolist() == rarest
+    uses = WeightedSampler(12, storage.index).uses()
+    classes = np.array(rarest)
+    shares = [uses[classes == number].sum() / uses.sum() for number in (-1, 0, 1)]
+    np.testing.assert_allclose(shares, 1 / 3)
+    uses = WeightedSampler(12, storage.index, weights={"dot": 5, "red": 0}).uses()
+    assert (uses / uses[4] * 5).round(6).tolist() == [{-1: 1, 0: 5, 1: 0}[each] for each in rarest]
+    with pytest.raises(ValueError, match="no class 'rad'; classes: dot, red"):
+        WeightedSampler(12, storage.index, weights={"rad": 2})
+
+
+def test_the_experiment_draws_by_weight(root):
+    config = compose(["experiment=bccd", f"dataset.storage.path={root}", "dataset.val_fraction=0",
+                      "sampler=weighted", "loader=inline", "loader.batch_size=3",
+                      "augment=as_is"])  # fmt: skip
+    (root / "images").rename(root / "JPEGImages")
+    for name in "abc":
+        cv2.imwrite(str(root / f"JPEGImages/{name}.jpg"), np.zeros((480, 640, 3), np.uint8))
+    with build_loader(config, "train") as loader:
+        assert sum(len(batch["boxes"]) for batch in loader) == 3
