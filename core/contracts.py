@@ -20,6 +20,7 @@ that one declares.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
@@ -800,3 +801,48 @@ class Logger(Protocol):
 
     def close(self) -> None:
         """Flush and close."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackCapabilities:
+    """What a callback declares; ``capabilities`` stands in its class.
+
+    Attributes:
+        watches: It changes nothing that is computed, so that a run goes on with or without it.
+        limits: Arguments that say how long a run is: more is longer, and None is no limit.
+    """
+
+    watches: bool = False
+    limits: tuple[str, ...] = ()
+
+
+class Callback(Protocol):
+    """Takes part in training, on every rank; one that inherits this writes only what it needs."""
+
+    def stepped(self, step: int) -> None:
+        """Act on an optimizer step, counted from 1, whose gradients are still there."""
+        return None
+
+    def evaluating(self) -> AbstractContextManager[object]:
+        """Make a context in which the model is validated, and in which its weights are saved."""
+        return nullcontext()
+
+    def epoch_ended(self, metrics: Mapping[str, float]) -> None:
+        """Act on the end of an epoch, with the figures of its validation if there was one."""
+        return None
+
+    def stop(self) -> str | None:
+        """Tell why training ends here, if it does; asked before each epoch, and once resumed."""
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tell what it goes on from, for a checkpoint; asked within `evaluating`."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint, whose weights the model has already."""
+        return None
+
+    def close(self) -> None:
+        """Write and close what is open."""
+        return None

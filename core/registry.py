@@ -71,6 +71,7 @@ GROUPS: dict[str, Group] = {
         _group("optimizer", "how weights are updated", "params"),
         _group("scheduler", "how the learning rate moves", "optimizer total_steps total_epochs"),
         _group("logger", "where figures go", "run_dir config"),
+        _group("callback", "takes part in training", "model run_dir rank watched higher"),
         _group("settings", "typed settings", option=None),
     )
 }  # fmt: skip

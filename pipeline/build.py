@@ -38,6 +38,7 @@ from penstock.pipeline.config.targets import (
 if TYPE_CHECKING:
     from penstock.core.contracts import (
         BatchTransform,
+        Callback,
         Dataset,
         Logger,
         RowTransform,
@@ -124,6 +125,7 @@ _CONTRACTS: dict[str, tuple[Any, Any]] = {
     "collate": (contracts.Collate, contracts.CollateCapabilities),
     "task": (contracts.Task, None),
     "logger": (contracts.Logger, None),
+    "callback": (contracts.Callback, contracts.CallbackCapabilities),
 }
 _SPECIAL = ("__call__", "__len__")
 
@@ -615,3 +617,9 @@ def build_loggers(config: Config, run_dir: Path) -> list[Logger]:
     """Build the loggers, by their order in the config."""
     nodes = [node for node in config["logger"].values() if node]
     return [build(node, run_dir=run_dir, config=config) for node in nodes]
+
+
+def build_callbacks(config: Config, **known: Any) -> dict[str, Callback]:
+    """Build the callbacks by their names in the config; `known` is what they may ask for."""
+    nodes = {name: node for name, node in (config.get("callback") or {}).items() if node}
+    return {name: build(node, **known) for name, node in nodes.items()}

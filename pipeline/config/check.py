@@ -75,6 +75,9 @@ def how_to_choose(key: str, place: Place, given_value: Any = None) -> str:
     groups = [registry.GROUPS[kind] for kind in place.kinds if kind in registry.GROUPS]
     option_groups = [group.option_group or group.name for group in groups]
     slashed = key.replace(".", "/")
+    above, _, name = key.rpartition(".")
+    if above in option_groups and name in options_of(above):  # `callback.ema.decay=0.9` alone
+        return f"type {above}={name}"
     of_source = key.startswith("dataset.sources.") and key.count(".") > 2
     names = _names(place)
     if slashed in option_groups or key in PLACES or of_source:

@@ -281,6 +281,19 @@ def schedule(config: dict[str, Any]) -> Iterator[Problem]:
                       f"trainer.monitor_mode={mode}")  # fmt: skip
 
 
+def watched_validation(config: dict[str, Any]) -> Iterator[Problem]:
+    """Refuse callbacks that watch the figures of a validation that there is not."""
+    trainer = config["trainer"]
+    off = {"validate_every": 1, "limit_val_batches": "null"}
+    key = next((name for name in off if trainer.get(name) == 0), None)
+    for name, node in config["callback"].items():
+        found = registry.find(str(node.get("_target_"))) if node and key else None
+        if found and "watched" in inspect.signature(found.target).parameters:
+            remedy = f"type trainer.{key}={off[str(key)]}, or callback.{name}=null"
+            yield Problem(f"callback.{name}", f"{found.target_name} watches what is validated, "
+                          f"and with trainer.{key}=0 nothing is; {remedy}")  # fmt: skip
+
+
 def colours_after_normalize(config: dict[str, Any]) -> Iterator[Problem]:
     """Refuse steps that compute with colours behind the one that takes the mean away."""
     from penstock.transforms.cpu.stack import ordered_steps
@@ -409,6 +422,7 @@ RULES: dict[Rule, tuple[str, ...]] = {
         "scheduler", "scheduler.mode", "trainer.scheduler_interval", "trainer.monitor",
         "trainer.monitor_mode",
     ),
+    watched_validation: ("callback", "trainer.validate_every", "trainer.limit_val_batches"),
     colours_after_normalize: ("augment", "augment.device"),
     empty_run: ("dataset", "dataset.decode"),
     classes_in_batches: (

@@ -87,6 +87,8 @@ class Composer:
             node: dict[str, Any] = registry.option_node(component)
             if component.group == "logger":  # loggers stand side by side, by name; csv always
                 node = {"defaults": ["csv", "_self_"], component.name: node}
+            elif component.group == "callback":
+                node = {component.name: node}
             elif component.group == "engine":
                 node = {"_target_": "settings/loader", "engine": component.name}
             package = STACK_OF.get(component.group)

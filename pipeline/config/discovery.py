@@ -33,6 +33,7 @@ LEAF_PACKAGES = (
     "penstock.pipeline.models",
     "penstock.pipeline.schedulers",
     "penstock.pipeline.training.loggers",
+    "penstock.pipeline.training.callbacks",
 )
 LEAF_MODULES = (
     "penstock.datasets.streams.dataset",

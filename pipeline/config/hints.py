@@ -24,6 +24,12 @@ _BATCH_SAMPLER = (
     "sampler.target=torch.utils.data.BatchSampler sampler.args.drop_last=true"
 )
 
+_EMA = "the average of the weights is a callback: type callback=ema"
+_EMA_DECAY = "type callback=ema callback.ema.decay=0.999"
+_EARLY_STOPPING = "it is a callback: type callback=early_stopping"
+_PATIENCE = "type callback=early_stopping callback.early_stopping.patience=5"
+_PROFILE = "the profiler is a callback: type callback=profile"
+
 RENAMED: dict[str, str] = {
     "loader.workers": "loader.num_workers",
     "loader.batch": "loader.batch_size",
@@ -60,6 +66,12 @@ RENAMED: dict[str, str] = {
     "trainer.check_val_every_n_epoch": "trainer.validate_every",
     "trainer.save_every": "trainer.checkpoint_every",
     "trainer.checkpoint": "trainer.resume",
+    "compile": "trainer.compile",
+    "model.compile": "trainer.compile",
+    "torch_compile": "trainer.compile",
+    "trainer.torch_compile": "trainer.compile",
+    "callback.early_stopping.monitor": "trainer.monitor",
+    "callback.early_stopping.mode": "trainer.monitor_mode",
     "pack.storage": "pack.to",
     "pack.format": "pack.to",
     "pack.output": "pack.path",
@@ -104,6 +116,15 @@ INSTEAD: dict[str, str] = {
     "fast_dev_run": "a preset does that: type debug=one_batch",
     "enable_progress_bar": "type trainer.progress=off, or bar",
     "trainer.enable_progress_bar": "type trainer.progress=off, or bar",
+    **dict.fromkeys(("ema", "use_ema", "model_ema", "model.ema", "trainer.ema"), _EMA),
+    **dict.fromkeys(("ema_decay", "model_ema_decay", "trainer.ema_decay"), _EMA_DECAY),
+    **dict.fromkeys(
+        ("early_stopping", "early_stop", "trainer.early_stopping", "trainer.early_stop"),
+        _EARLY_STOPPING,
+    ),
+    **dict.fromkeys(("patience", "trainer.patience", "early_stopping_patience"), _PATIENCE),
+    **dict.fromkeys(("profile", "profiler", "trainer.profile", "trainer.profiler"), _PROFILE),
+    "trainer.callbacks": "callbacks are a group of their own: type callback=early_stopping",
     "scheduler.warmup_epochs": "warm-up is a share of the run: type scheduler.warmup=0.05",
     "scheduler.warmup_steps": "warm-up is a share of the run: type scheduler.warmup=0.05",
     "loader.pin_memory_device": "it follows trainer.device: leave it away",
@@ -140,6 +161,11 @@ CHOICES: dict[tuple[str, str], str] = {
     ("scheduler", "ReduceLROnPlateau"): "plateau",
     ("loader", "dataloader"): "torch",
     ("logger", "tb"): "tensorboard",
+    ("callback", "EarlyStopping"): "early_stopping",
+    ("callback", "EMA"): "ema",
+    ("callback", "ModelEma"): "ema",
+    ("callback", "WeightAveraging"): "ema",
+    ("callback", "profiler"): "profile",
 }
 """Options by the names they have elsewhere."""
 
@@ -158,6 +184,9 @@ CHOICES_INSTEAD: dict[tuple[str, str], str] = {
     "sampler.target=torch.utils.data.SubsetRandomSampler 'sampler.args.indices=[0,1,2]'",
     ("logger", "wandb"): "type logger=tensorboard, or write one: docs/architecture.md",
     ("logger", "mlflow"): "type logger=tensorboard, or write one: docs/architecture.md",
+    ("callback", "ModelCheckpoint"): "checkpoints are written in any case: type "
+    "trainer.monitor=loss to choose what decides about the best",
+    ("callback", "LearningRateMonitor"): "the rate is among the figures in any case: leave it away",
     ("dataset", "hf"): "the hubs' files are Parquet: type dataset=parquet "
     "dataset.storage.path=<folder>; what save_to_disk wrote is dataset=arrow",
     ("dataset", "map"): "type the storage's name: dataset=image_folder",

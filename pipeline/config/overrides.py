@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from penstock.datasets.files.access import is_url
 from penstock.datasets.files.data_files import IMAGE_ENDINGS
 from penstock.pipeline.config.composition import (
+    STACK_OF,
     Composer,
     CompositionError,
     HydraException,
@@ -200,9 +201,18 @@ def parse(
     return parsed
 
 
+SIDE_BY_SIDE = ("callback", *STACK_OF)
+"""Groups whose options add to one another: `callback=ema callback=profile` are two."""
+
+
 def _add_choice(choice: Choice | Problem, parsed: Parsed, *, typed: str = "") -> None:
     """Add a choice; one that there is not is reported by the key that was typed for it."""
     if isinstance(choice, Choice):
+        before = [each for each in parsed.choices if each.group == choice.group and each.options]
+        if before and choice.options and choice.group in SIDE_BY_SIDE:
+            parsed.choices.remove(before[0])
+            both = tuple(dict.fromkeys(before[0].options + choice.options))
+            choice = replace(choice, options=both, listed=True)
         parsed.choices.append(choice)
         return
     if typed:
@@ -323,9 +333,10 @@ def _unreadable(text: str, texts: Sequence[str], composer: Composer) -> Problem:
         remedy = f"; did you mean {near}?" if near else "; --help lists them"
         return Problem(text, f"no such flag{remedy}")
     if "=" not in text and not text.startswith("~"):
+        named = {group: CHOICES.get((group, text), text) for group in top_level_keys()}
         remedy = _whole(text, texts) or " or ".join(
-            f"{group}={text}" for group in top_level_keys()
-            if composer.is_group(group) and text in composer.options(group)
+            f"{group}={option}" for group, option in named.items()
+            if composer.is_group(group) and option in composer.options(group)
         )  # fmt: skip
         remedy = f"; type {remedy}" if remedy else ""
         return Problem(

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Lt
 
+from penstock.core import registry
+from penstock.core.contracts import CallbackCapabilities, capabilities_of
 from penstock.datasets.mix import with_keys_of_source
 from penstock.pipeline.config.errors import Problem, listing, nearest
 from penstock.pipeline.config.values import given
@@ -50,6 +52,7 @@ PLACES: dict[str, Place] = {
     "scheduler": Place(("scheduler", "torch.optim.lr_scheduler"), nullable=True),
     "trainer": Place(("settings",), only="settings/trainer"),
     "logger": Place(("logger",), nullable=True, named=True),
+    "callback": Place(("callback",), nullable=True, named=True),
     "run": Place(("settings",), nullable=True, only="settings/run", implied=True),
 }
 """Top-level keys that hold components."""
@@ -94,7 +97,7 @@ PARTS_OF: dict[str, dict[str, Place]] = {
 """The same inside of one component alone."""
 
 STEPS = ("augment.train", "augment.eval", "augment.device")
-NAMED = (*STEPS, "logger", "task.tasks", "dataset.sources")
+NAMED = (*STEPS, "logger", "callback", "task.tasks", "dataset.sources")
 """Full keys of what holds components by name, and of the stacks among them."""
 
 VALUES: dict[str, Any] = {
@@ -130,6 +133,27 @@ it is computed, what stops it, where it lies and what it is called, not what is 
 
 LENGTH = ("max_epochs", "max_steps")
 """Of the trainer, how long a run is: one that is to be longer goes on with a shorter one."""
+
+
+def watching(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Find the callbacks, by name, that change nothing of what is computed."""
+    nodes = config.get("callback") or {}
+    return {name: node for name, node in nodes.items() if not node or _declared(node).watches}
+
+
+def lengths_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """List by key what says how long a run is; null is no limit."""
+    lengths = {f"trainer.{name}": config["trainer"].get(name) for name in LENGTH}
+    for name, node in (config.get("callback") or {}).items():
+        for limit in _declared(node).limits if node else ():
+            lengths[f"callback.{name}.{limit}"] = node.get(limit)
+    return lengths
+
+
+def _declared(callback: Mapping[str, Any]) -> CallbackCapabilities:
+    found = registry.find(str(callback.get("_target_")))
+    return capabilities_of(found.target if found else None, CallbackCapabilities)
+
 
 NOT_PIXELS = frozenset(
     (

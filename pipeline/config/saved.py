@@ -19,7 +19,14 @@ from penstock.datasets.files.passwords import masked
 from penstock.pipeline.config.composition import Composer
 from penstock.pipeline.config.errors import ConfigError, Problem
 from penstock.pipeline.config.overrides import Choice, Parsed, apply_changes, compose_choices
-from penstock.pipeline.config.places import AROUND, AUGMENT, EXECUTION, LENGTH, top_level_keys
+from penstock.pipeline.config.places import (
+    AROUND,
+    AUGMENT,
+    EXECUTION,
+    LENGTH,
+    top_level_keys,
+    watching,
+)
 from penstock.pipeline.config.values import given
 
 SAVED = "config.yaml"
@@ -186,6 +193,8 @@ def as_typed(
             elif not any(f"{each}.".startswith(f"{full}.") for each in typed) and key in own[group]:
                 config[group][key] = own[group][key]
     config |= {key: own[key] for key in AROUND if key not in typed and key in own}
+    config["callback"] = watching(own) | config["callback"]
+    typed += [f"callback.{name}" for name in watching(config)]
     config["trainer"]["resume"] = None
     then, now = _leaves(own), _leaves(config)
     differ = [key for key in sorted(then.keys() | now.keys()) if then.get(key) != now.get(key)]

@@ -106,6 +106,7 @@ def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, An
             progress=progress,
         )
         stack.callback(recorder.close)
+        stack.callback(parts.hooks.close)
         stack.callback(progress.close)
         if checkpoint is not None:
             recorder.restore(checkpoint)

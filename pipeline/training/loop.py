@@ -57,8 +57,10 @@ def fit(
         ValueError: The loss is not finite, and `on_nonfinite` says to stop.
     """
     train, scaler = parts.train, parts.scaler
-    optimizer, scheduler = parts.optimizer, parts.scheduler
+    optimizer, scheduler, hooks = parts.optimizer, parts.scheduler, parts.hooks
     model: Any = world.parallel(parts.model)
+    if settings.compile:  # in place: the names of the weights stay as they are
+        model.compile(mode=None if settings.compile is True else settings.compile)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     precision = precision_of(settings, world.device)
     # Looking at a loss waits for the device; where that costs, it is done when figures or a
@@ -68,7 +70,7 @@ def fit(
     skipped = 0
     told = not world.is_main
 
-    while not (state.closed and state.reached(settings)):
+    while not (state.closed and (state.reached(settings) or hooks.stop())):
         recorder.epoch_began()
         train.set_epoch(state.epoch if settings.overfit_batches is None else 0)
         model.train()
@@ -111,6 +113,7 @@ def fit(
                 scaler.update()
                 window += loss
                 state.window_steps += 1
+            hooks.stepped(state.step + 1)
             optimizer.zero_grad(set_to_none=True)
             if scheduler and parts.interval == "step":
                 scheduler.step()
@@ -140,17 +143,18 @@ def fit(
         ended = state.batch == parts.num_batches or not state.steps_reached(settings)
         metrics: dict[str, float] | None = {}
         if parts.val is not None and _validates(ended, state, settings):
-            metrics = validate(
-                parts.model,
-                parts.task,
-                parts.val,
-                world,
-                precision=precision,
-                limit=settings.val_batches,
-                interrupted=interrupted,
-                meter=recorder.val_meter,
-                progress=recorder.validating,
-            )
+            with hooks.evaluating():
+                metrics = validate(
+                    parts.model,
+                    parts.task,
+                    parts.val,
+                    world,
+                    precision=precision,
+                    limit=settings.val_batches,
+                    interrupted=interrupted,
+                    meter=recorder.val_meter,
+                    progress=recorder.validating,
+                )
         if metrics is None:
             state.window_loss = _finite(window.item(), state)
             recorder.save()
@@ -169,8 +173,12 @@ def fit(
         if figures:
             recorder.log({**figures, "lr": parts.lr}, validated=bool(metrics))
         if ended:
+            # Not what was validated only since the run ended there: it may go on longer.
+            due = settings.validate_every and (state.epoch + 1) % settings.validate_every == 0
+            watched = metrics if due else {}
             if scheduler and parts.interval == "epoch":
-                _step_epoch(scheduler, metrics, state, settings)
+                _step_epoch(scheduler, watched, settings)
+            hooks.epoch_ended(watched)
             state.epoch, state.batch = state.epoch + 1, 0
         state.window_loss, state.epoch_loss, state.epoch_steps = 0.0, 0.0, 0
         state.closed = True
@@ -254,14 +262,11 @@ def _score(metrics: dict[str, float], settings: TrainerSettings) -> tuple[float,
     return metrics[name], (settings.monitor_mode or better(name)) == "max"
 
 
-def _step_epoch(
-    scheduler: Any, metrics: dict[str, float], state: RunState, settings: TrainerSettings
-) -> None:
+def _step_epoch(scheduler: Any, metrics: dict[str, float], settings: TrainerSettings) -> None:
     with warnings.catch_warnings():
         # Right after a resume the optimizer has made no step in this process, and torch warns.
         warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
         if not isinstance(scheduler, ReduceLROnPlateau):
             scheduler.step()
-        elif metrics and (state.epoch + 1) % settings.validate_every == 0:
-            # Not for what was validated only since the run ended there: it may go on longer.
+        elif metrics:
             scheduler.step(_score(metrics, settings)[0])

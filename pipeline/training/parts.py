@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from penstock.core.contracts import SourceCapabilities, Task, capabilities_of
 from penstock.datasets.files.listings import looking_once
 from penstock.datasets.streams.dataset import LaneStreamDataset
-from penstock.pipeline.build import build_device_transforms, build_loader
+from penstock.pipeline.build import build_callbacks, build_device_transforms, build_loader
 from penstock.pipeline.config.combinations import task_field
 from penstock.pipeline.config.places import sources_of
 from penstock.pipeline.device import DevicePrefetcher
@@ -30,6 +30,7 @@ from penstock.pipeline.learning.building import (
 from penstock.pipeline.schedulers.units import Interval, better, depends_on_length, interval_of
 from penstock.pipeline.training.distributed import World
 from penstock.pipeline.training.given_values import GivenValues, given_values, values_of
+from penstock.pipeline.training.hooks import Hooks
 from penstock.pipeline.training.run_folder import settled
 from penstock.pipeline.training.settings import TrainerSettings, monitored, no_such_figure
 
@@ -45,6 +46,7 @@ class Parts:
         scheduler: A learning-rate schedule, or None for a constant rate.
         interval: Whether the schedule is stepped after a step of the optimizer or an epoch.
         given: What optimizer and schedule began with.
+        hooks: Calls the callbacks.
         scaler: Scales the loss for fp16; does nothing in other precisions.
         train: Batches to train on.
         val: Batches to validate on, or None.
@@ -59,6 +61,7 @@ class Parts:
     scheduler: Any
     interval: Interval
     given: GivenValues
+    hooks: Hooks
     scaler: torch.amp.GradScaler
     train: DevicePrefetcher
     val: DevicePrefetcher | None
@@ -125,9 +128,12 @@ def build_parts(
         config, num_classes, class_names, table=train.table, classes_of=train.classes_of
     )
     watched = monitored(settings, task.metrics())
-    scheduler = build_scheduler(
-        config, optimizer, total_steps, better=settings.monitor_mode or better(watched)
-    )
+    mode = settings.monitor_mode or better(watched)
+    scheduler = build_scheduler(config, optimizer, total_steps, better=mode)
+    callbacks = build_callbacks(
+        config, model=model, run_dir=run_dir, rank=world.rank, watched=watched,
+        higher=mode == "max",
+    )  # fmt: skip
     schedule = {
         "scheduler": config.get("scheduler"),
         "total_steps": total_steps if depends_on_length(config) else None,
@@ -141,6 +147,7 @@ def build_parts(
         scheduler=scheduler,
         interval=interval,
         given=given_values(groups, scheduler, schedule),
+        hooks=Hooks(callbacks, world),
         scaler=torch.amp.GradScaler(world.device.type, enabled=settings.amp == "fp16"),
         train=on_device(train, "train", world.device),
         val=on_device(val, "val", val_device) if validates else None,

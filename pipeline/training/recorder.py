@@ -144,13 +144,14 @@ class Recorder:
         if not self._settings.save:
             return
         gathered = self._world.gather((random_states(), self._parts.train.state_dict()))
-        content = self._content(*zip(*gathered, strict=True)) if self._world.is_main else {}
 
         def write() -> None:
+            content = self._content(*zip(*gathered, strict=True))
             with writing(self.checkpoints.last, remedy=_REMEDY):
                 self.checkpoints.save(content, best=best)
 
-        self._world.on_main(write)
+        with self._parts.hooks.evaluating():
+            self._world.on_main(write)
         if self._parts.held is not None:
             loader = self._parts.train.loader
             self._parts.held(gathered[self._world.rank][1]["next_batch"] * loader.batch_size)
@@ -173,6 +174,7 @@ class Recorder:
             "scheduler": parts.scheduler.state_dict() if parts.scheduler else None,
             "scaler": parts.scaler.state_dict(),
             "loader": united(loaders),
+            "callbacks": parts.hooks.state_dict(),
             "loggers": {name: logger.state_dict() for name, logger in self._loggers.items()},
             "random": list(random),
         }
@@ -191,6 +193,7 @@ class Recorder:
             where="checkpoint: its model is not this run's",
             remedy=f"give the same values of model, {_ANEW}",
         )
+        parts.hooks.load_state_dict(content.get("callbacks", {}))
         self._restore_optimizer(content)
         parts.scaler.load_state_dict(content["scaler"])
         anyway = self._settings.resume_anyway

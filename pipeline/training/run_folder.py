@@ -23,7 +23,14 @@ from penstock.core.files import writing
 from penstock.datasets.files.access import absolute_path, is_object_store, is_url
 from penstock.datasets.files.listings import find_file, list_files
 from penstock.pipeline.build import settle
-from penstock.pipeline.config.places import AROUND, EXECUTION, LENGTH, MIX
+from penstock.pipeline.config.places import (
+    AROUND,
+    EXECUTION,
+    LENGTH,
+    MIX,
+    lengths_of,
+    watching,
+)
 from penstock.pipeline.config.saved import SAVED, fetched_run, newest_first, run_behind
 from penstock.pipeline.loader.state import differing
 from penstock.pipeline.training.run_copy import MARK, SUMMARY, RunCopy, claim_again, claim_new
@@ -382,6 +389,8 @@ def comparable(config: Mapping[str, Any]) -> dict[str, Any]:
     for group in EXECUTION:
         kept[group] = _without_execution(kept.get(group) or {}, group)
     kept["trainer"] = {k: v for k, v in kept["trainer"].items() if k not in LENGTH}
+    watchers, callbacks = watching(config), config.get("callback") or {}
+    kept["callback"] = {name: node for name, node in callbacks.items() if name not in watchers}
     if kept["dataset"].get("_target_") == MIX:
         kept["dataset"]["sources"] = {
             name: {**source, "dataset": _without_execution(source["dataset"], "dataset")}
@@ -397,8 +406,8 @@ def _without_execution(node: Mapping[str, Any], group: str) -> dict[str, Any]:
 
 def _reaches_as_far(config: Mapping[str, Any], saved: Mapping[str, Any]) -> bool:
     """Whether a run is to be at least as long as a saved one."""
-    ends = [[each["trainer"].get(n) or math.inf for n in LENGTH] for each in (config, saved)]
-    return all(now >= then for now, then in zip(*ends, strict=True))
+    now, then = lengths_of(config), lengths_of(saved)
+    return all((now.get(k) or math.inf) >= (then.get(k) or math.inf) for k in now.keys() | then)
 
 
 def _locked(folder: Path) -> IO[str] | None:

@@ -24,6 +24,8 @@ class TrainerSettings:
         amp: Autocast precision: `off` (false, as YAML reads it), `bf16`, or `fp16` (which scales
             the loss, CUDA only).
         channels_last: Hold the model's weights and the images channels last in memory.
+        compile: Compile the model by ``torch.compile``, true or one of its modes; it pays in long
+            runs, and each new shape of a batch takes its time once.
         accumulate: Batches whose gradients are added up to one optimizer step.
         clip_norm: Largest gradient norm, in the loss's own scale; None: not clipped.
         scheduler_interval: Whether the scheduler counts optimizer steps or epochs; None: what it
@@ -61,6 +63,9 @@ class TrainerSettings:
     device: str = "auto"
     amp: Literal["off", "bf16", "fp16", False] = "off"
     channels_last: bool = False
+    compile: (
+        bool | Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+    ) = False
     accumulate: Annotated[int, Ge(1)] = 1
     clip_norm: Annotated[float, Gt(0)] | None = None
     scheduler_interval: Literal["step", "epoch"] | None = None

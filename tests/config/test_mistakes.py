@@ -108,6 +108,16 @@ def test_labels_are_called_as_the_storage_calls_them(dataset, remedy):
     assert found["dataset.storage.labels"].endswith(remedy)
 
 
+def test_what_watches_a_validation_that_there_is_not_is_said_in_a_line():
+    found = lines("callback=early_stopping", "trainer.validate_every=0")
+    assert [*found] == ["callback.early_stopping"]
+    said = "type trainer.validate_every=1, or callback.early_stopping=null"
+    assert said in found["callback.early_stopping"]
+    for remedy in ("trainer.validate_every=1", "callback.early_stopping=null"):
+        compose(["callback=early_stopping", "trainer.validate_every=0", remedy])
+    compose(["callback=ema", "trainer.validate_every=0"])
+
+
 @pytest.mark.parametrize(
     "overrides, key, said",
     [

@@ -14,6 +14,7 @@ from penstock.pipeline.training import recorder as recorder_module
 from penstock.pipeline.training.checkpoint import RunState, random_states, restore_random_states
 from penstock.pipeline.training.distributed import World
 from penstock.pipeline.training.given_values import given_values, values_of
+from penstock.pipeline.training.hooks import Hooks
 from penstock.pipeline.training.parts import Parts
 from penstock.pipeline.training.recorder import Recorder
 from tests.pipeline.training.tiny_job import TinyLoader, config_of, settings_of
@@ -30,6 +31,7 @@ def recorder_of(folder, trainer=(), *, rank=0, scheduler=None):
         scheduler=scheduler,
         interval="step",
         given=given_values(values_of(optimizer), scheduler, {}),
+        hooks=Hooks({}, World(rank, 1, torch.device("cpu"))),
         scaler=torch.amp.GradScaler("cpu", enabled=False),
         train=DevicePrefetcher(TinyLoader(config, "train", 0, 1), "cpu"),
         val=None,

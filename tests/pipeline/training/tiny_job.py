@@ -21,6 +21,7 @@ from penstock.pipeline.loader.stats import LoaderStats  # noqa: E402
 from penstock.pipeline.program import exit_with  # noqa: E402
 from penstock.pipeline.tasks.classification import Classification  # noqa: E402
 from penstock.pipeline.training import job, parts  # noqa: E402
+from penstock.pipeline.training.callbacks import early_stopping, ema, profile  # noqa: E402, F401
 from penstock.pipeline.training.loggers.csv import CsvLogger  # noqa: E402
 from penstock.pipeline.training.settings import TrainerSettings  # noqa: E402
 
@@ -41,6 +42,7 @@ DEFAULTS: dict[str, Any] = {
     },
     "loader": {"batch_size": 8, "num_workers": 0},
     "logger": {"csv": {"_target_": "logger/csv"}},
+    "callback": {},
     "tiny": {
         "samples": 45,
         "val_samples": 20,

@@ -1,0 +1,1 @@
+"""Callbacks: what takes part in training, a file each."""
