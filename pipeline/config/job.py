@@ -18,8 +18,15 @@ from penstock.pipeline.config.discovery import load_imports
 from penstock.pipeline.config.errors import ConfigError, Problem
 from penstock.pipeline.config.hints import rename_engine
 from penstock.pipeline.config.interpolation import plain, referred_keys, unresolved_keys
-from penstock.pipeline.config.overrides import Choice, Parsed, apply_changes, compose_choices, parse
-from penstock.pipeline.config.places import CHOSEN_BY, PRESETS
+from penstock.pipeline.config.overrides import (
+    Change,
+    Choice,
+    Parsed,
+    apply_changes,
+    compose_choices,
+    parse,
+)
+from penstock.pipeline.config.places import CHOSEN_BY, PRESETS, watching
 from penstock.pipeline.config.saved import (
     RESUME,
     apply_to_saved,
@@ -107,12 +114,26 @@ def _of_run(
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     """Read the config of a job that goes on with a run, or of a command that tries one."""
+    if command is None:
+        _take_watching_as_values(parsed, composer)
     if command is None and (both := _run_and_typed(file, texts, composer)) is not None:
         if (config := as_typed(*both, parsed)) is not None:
             return config
     added = _under_its_name(command, settings, parsed)
     changed, variables = apply_to_saved(file, parsed, added, composer)
     return _checked(changed, parsed, command=command, variables=variables)
+
+
+def _take_watching_as_values(parsed: Parsed, composer: Composer) -> None:
+    """Let a run be gone on with under callbacks that change nothing of it: `callback=profile`."""
+    for choice in [each for each in parsed.choices if each.group == "callback"]:
+        nodes = {name: {"_target_": f"callback/{name}"} for name in choice.options}
+        if nodes and watching({"callback": nodes}) == nodes:
+            parsed.choices.remove(choice)
+            parsed.changes[:0] = [
+                Change(composer.parse(f"++callback.{name}._target_=callback/{name}"), choice.text)
+                for name in nodes
+            ]
 
 
 def _run_and_typed(

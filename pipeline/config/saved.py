@@ -193,7 +193,11 @@ def as_typed(
             elif not any(f"{each}.".startswith(f"{full}.") for each in typed) and key in own[group]:
                 config[group][key] = own[group][key]
     config |= {key: own[key] for key in AROUND if key not in typed and key in own}
-    config["callback"] = watching(own) | config["callback"]
+    for name, node in watching(own).items():
+        if node and f"callback.{name}" not in typed:
+            now = (config["callback"].get(name) or {}).items()
+            now = {key: value for key, value in now if f"callback.{name}.{key}" in typed}
+            config["callback"][name] = {**node, **now}
     typed += [f"callback.{name}" for name in watching(config)]
     config["trainer"]["resume"] = None
     then, now = _leaves(own), _leaves(config)

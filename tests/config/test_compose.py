@@ -213,3 +213,21 @@ def test_mistakes_in_a_preset_are_reported_like_others(tmp_path, text: str, said
     (tmp_path / "experiment" / "mine.yaml").write_text(text)
     with pytest.raises(ConfigError, match=said):
         compose(["experiment=mine"], config_dir=tmp_path)
+
+
+def test_callbacks_are_added_to_one_another_typed_or_in_a_preset(tmp_path):
+    together = compose(["callback=[ema,early_stopping]", "callback.ema.decay=0.9"])["callback"]
+    assert [*together] == ["ema", "early_stopping"] and together["ema"]["decay"] == 0.9
+    one_by_one = ["callback=ema", "callback=early_stopping", "callback=ema"]
+    assert [*compose(one_by_one)["callback"]] == ["ema", "early_stopping"]
+    assert compose([*one_by_one, "callback.ema=null"])["callback"]["ema"] is None
+    (folder := tmp_path / "experiment").mkdir()
+    (folder / "mine.yaml").write_text(
+        "# @package _global_\n"
+        "defaults: [{/callback: [ema, profile]}]\n"
+        "callback: {ema: {decay: 0.99}, stop: {_target_: callback/early_stopping}}\n"
+    )
+    config = compose(["experiment=mine", "callback.stop.patience=2"], config_dir=tmp_path)
+    assert [*config["callback"]] == ["ema", "profile", "stop"]
+    assert config["callback"]["ema"]["decay"] == 0.99
+    assert config["callback"]["stop"]["patience"] == 2

@@ -153,3 +153,22 @@ def test_options_of_another_run_are_refused_with_what_differs(run_dir):
     with pytest.raises(ConfigError, match=r"trainer\.resume: with what is typed aug") as caught:
         compose(["sampler=weighted", resume])
     assert "leave sampler=weighted away" in str(caught.value)
+
+
+def test_a_run_goes_on_under_what_only_watches_it_and_not_with_another_average(run_dir):
+    saved = yaml.safe_load((run_dir / "config.yaml").read_text())
+    stopping = {"_target_": "callback/early_stopping", "patience": 3, "min_delta": 0.5}
+    text = yaml.safe_dump({**saved, "callback": {"early_stopping": stopping}})
+    (run_dir / "config.yaml").write_text(text)
+    resume = f"trainer.resume={run_dir}"
+    own = ["sampler=weighted", "augment=light", "augment.image_size=48"]
+    for typed in ([], own):
+        config = compose([resume, *typed, "callback=profile", "callback.profile.active=5"])
+        assert config["callback"]["early_stopping"] == stopping
+        assert config["callback"]["profile"]["active"] == 5
+        patient = [resume, *typed, "callback=early_stopping", "callback.early_stopping.patience=9"]
+        assert compose(patient)["callback"]["early_stopping"] == {**stopping, "patience": 9}
+        with pytest.raises(ConfigError, match=r"callback: .*leave .*away"):
+            compose([resume, *typed, "callback=ema"])
+    (run_dir / "config.yaml").write_text(yaml.safe_dump(saved))  # of before there were any
+    assert [*compose([resume, "callback=profile"])["callback"]] == ["profile"]

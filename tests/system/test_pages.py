@@ -51,7 +51,7 @@ def project(tmp_path, monkeypatch):
     for name in ("photos", "pets"):  # a user's data
         (tmp_path / name).mkdir()
     yield tmp_path
-    for name in {"my_components", "my_model", "my_task"} & ({*sys.modules} - before):
+    for name in {"my_components", "my_model", "my_task", "my_callback"} & ({*sys.modules} - before):
         del sys.modules[name]
 
 
@@ -87,11 +87,18 @@ def test_an_experiment_sets_what_it_says_and_what_is_typed_wins(project):
     [
         ["imports=[my_model.py]", "model=tiny", "model.width=32"],
         ["imports=[my_task.py]", "task=brightness", "task.scale=0.5"],
+        [
+            "imports=[my_callback.py]",
+            "callback=gradient_norm",
+            "callback.gradient_norm.every=1",
+        ],
     ],
 )
-def test_the_model_and_the_task_of_the_page_train(typed, project, data_dir, capsys):
+def test_the_model_the_task_and_the_callback_of_the_page_train(typed, project, data_dir, capsys):
     job = "penstock.pipeline.training.job.train"
     assert main(job, [*typed, *SMALL, f"data_dir={data_dir}"]) == 0
     shown = "mae" if "brightness" in typed[1] else "accuracy"
     [run] = (project / "outputs").glob("*/*/metrics.csv")
     assert f"val/{shown}" in run.read_text()
+    said = capsys.readouterr().out
+    assert ("step 1: gradients of norm" in said) == ("callback" in typed[0])

@@ -56,9 +56,11 @@ class EarlyStopping(Callback):
         if self._since < self._patience:
             return None
         best = "a number" if self._best is None else f"better than {self._best:.4g}"
+        more = f" by {self._min_delta:g}" if self._min_delta else ""
+        times = "validation" if self._since == 1 else f"{self._since} validations"
         return (
-            f"{self._watched} was not {best} in {self._since} validations, so training ends; to "
-            f"go on, resume with callback.early_stopping.patience={2 * self._since}"
+            f"{self._watched} was not {best}{more} in the last {times}, so training ends; to go "
+            f"on, resume with callback.early_stopping.patience={2 * self._since}"
         )
 
     def state_dict(self) -> dict[str, Any]:
