@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Mapping
@@ -75,6 +76,7 @@ def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, An
         world = stack.enter_context(joined(settings.device, settings.timeout_s))
         stack.enter_context(spoken_lines(world.rank))
         check_monitor(config, settings)
+        check_compiler(settings)
         folder, run_dir, named, checkpoint = _claim_folder(config, world, stack)
         stack.enter_context(logged_to(run_dir / "log.txt" if world.is_main else None))
         prepare_torch(settings, world.device)
@@ -170,6 +172,16 @@ def _claim_folder(
     path, name, checkpoint = world.on_main(claim)
     content = read_checkpoint(checkpoint) if checkpoint else None
     return (owned[0] if owned else None), path, name, content
+
+
+def check_compiler(settings: TrainerSettings) -> None:
+    """Refuse to compile where there is nothing to compile with, before any data is read."""
+    name = os.environ.get("CXX", "g++")
+    if settings.compile and shutil.which(name) is None:
+        raise ValueError(
+            f"trainer.compile: torch.compile needs a C++ compiler, and there is no {name}; install "
+            f"one (apt-get install g++), or type trainer.compile=false"
+        )
 
 
 def prepare_torch(settings: TrainerSettings, device: torch.device) -> None:

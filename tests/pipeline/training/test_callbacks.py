@@ -240,6 +240,14 @@ def test_a_compiled_model_keeps_the_names_of_its_weights(tmp_path, monkeypatch):
     assert_equal_weights(weights(Path(plain["run_dir"])), weights(Path(result["run_dir"])))
 
 
+def test_without_a_compiler_it_is_refused_before_there_is_a_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("CXX", "no_such_compiler")
+    with pytest.raises(ValueError, match=r"^trainer.compile: .* there is no no_such_compiler; "):
+        job.train(config_of(tmp_path / "runs", {"compile": True}))
+    assert not (tmp_path / "runs").exists()
+    assert job.train(config_of(tmp_path / "runs", {"compile": False}))["epoch"] == 3
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_compiled_code_trains_alike_on_any_ranks(tmp_path, ranks):
