@@ -760,7 +760,7 @@ class ClassTask(Protocol):
     def metrics_by_class(self) -> Any:
         """As `metrics`, and filled alike, with figures of more than one number besides.
 
-        They are float [C], a figure for each class by its id, NaN where it has none, or integer
+        They are [C], a figure for each class by its id, NaN where it has none, or integer
         [C, C], a confusion matrix: rows are the true classes, columns the predicted ones.
         """
 

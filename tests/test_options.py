@@ -42,6 +42,7 @@ REQUIRED = {
     ("batch_transform", "to_float"): ["augment.device.normalize=null"],
     ("dataset/annotations", "boxes_csv"): ["task=detection"],
     ("dataset/annotations", "coco"): ["collate=list"],
+    ("dataset/annotations", "labels_csv"): ["task=multilabel"],
     ("dataset/annotations", "voc"): ["collate=list"],
     ("dataset/annotations", "yolo"): ["task=detection"],
     ("dataset/source", "jsonl"): ["dataset=stream"],
