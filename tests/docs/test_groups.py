@@ -2,29 +2,50 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import tomllib
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hydra.core.config_store import ConfigStore
 
 from penstock.core import registry
 from penstock.docs import groups, pages
-from penstock.pipeline.config.composition import composer_for
+from penstock.pipeline.commands import COMMANDS
+from penstock.pipeline.config.composition import CONF, composer_for
 from penstock.pipeline.config.places import PARTS, PARTS_OF
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="module")
-def made():
-    return groups.pages()
+for name in COMMANDS:
+    import_module(f"penstock.pipeline.commands.{name}")  # before a test keeps the registry as it is
 
 
 def ours():
     """Components that are not another test's."""
     return [c for c in registry.components() if c.target.__module__.startswith("penstock.")]
+
+
+@pytest.fixture(scope="module")
+def made():
+    """Pages of what is ours: Hydra's store may still hold what other tests registered."""
+    composer, store = composer_for([]), ConfigStore.instance()
+    known = {(registry.GROUPS[c.group].option_group, c.name) for c in ours()}
+    known |= {("dataset", c.name) for c in ours() if c.group == "storage"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "repo", copy.deepcopy(store.repo))
+        for group in composer.groups():
+            for option in composer.options(group):
+                if (group, option) not in known and not (CONF / group / f"{option}.yaml").exists():
+                    folder = store.repo
+                    for part in group.split("/"):
+                        folder = folder[part]
+                    del folder[f"{option}.yaml"]
+        yield groups.pages()
 
 
 def test_every_option_has_its_place_and_says_what_it_is(made):
