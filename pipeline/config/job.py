@@ -18,6 +18,7 @@ from penstock.pipeline.config.discovery import load_imports
 from penstock.pipeline.config.errors import ConfigError, Problem
 from penstock.pipeline.config.hints import rename_engine
 from penstock.pipeline.config.interpolation import plain, referred_keys, unresolved_keys
+from penstock.pipeline.config.models import suit_model
 from penstock.pipeline.config.overrides import (
     Change,
     Choice,
@@ -186,7 +187,9 @@ def _checked(
         resolved, skip=skip, variables=variables, typed=typed, command=command
     )
     found = [*parsed.problems, *unresolved, *mistakes]
-    found += check_combinations(checked, {problem.key for problem in found} | skip)
+    wrong = {problem.key for problem in found} | skip
+    found += check_combinations(checked, wrong)
+    found += suit_model(checked, wrong)
     if found:
         raise ConfigError(found)
     return checked

@@ -81,7 +81,7 @@ def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, An
         stack.enter_context(logged_to(run_dir / "log.txt" if world.is_main else None))
         prepare_torch(settings, world.device)
         seed_random_states(config["seed"])
-        parts = build_parts(config, settings, world, run_dir, stack)
+        parts = build_parts(config, settings, world, run_dir, stack, begins=checkpoint is None)
         seed_random_states(config["seed"], world.rank)
 
         world.on_main(
