@@ -12,13 +12,16 @@ from omegaconf import DictConfig, open_dict
 from penstock.core import registry
 from penstock.datasets.files.passwords import hidden
 from penstock.pipeline.config.check import check
-from penstock.pipeline.config.combinations import check_combinations, suit_iterable
+from penstock.pipeline.config.combinations import (
+    check_combinations,
+    suit_iterable,
+    suit_model,
+)
 from penstock.pipeline.config.composition import Composer, CompositionError
 from penstock.pipeline.config.discovery import load_imports
 from penstock.pipeline.config.errors import ConfigError, Problem
 from penstock.pipeline.config.hints import rename_engine
 from penstock.pipeline.config.interpolation import plain, referred_keys, unresolved_keys
-from penstock.pipeline.config.models import suit_model
 from penstock.pipeline.config.overrides import (
     Change,
     Choice,

@@ -8,8 +8,12 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.pipeline.build import Config, build
-from penstock.pipeline.config.combinations import ClassesOf, field_of, tasks_of
-from penstock.pipeline.config.models import without_weights
+from penstock.pipeline.config.combinations import (
+    ClassesOf,
+    field_of,
+    tasks_of,
+    without_weights,
+)
 from penstock.pipeline.config.targets import resolve_target
 from penstock.pipeline.schedulers.units import PLATEAU
 
