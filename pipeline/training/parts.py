@@ -82,6 +82,8 @@ def build_parts(
     world: World,
     run_dir: Path,
     stack: ExitStack,
+    *,
+    begins: bool = True,
 ) -> Parts:
     """Build everything that training works on, in the order in which data flows.
 
@@ -91,6 +93,7 @@ def build_parts(
         world: The ranks.
         run_dir: The run's folder.
         stack: Closes the loaders.
+        begins: False: a checkpoint has the weights.
     """
     config = world.on_main(lambda: settled(config, run_dir))
 
@@ -116,7 +119,9 @@ def build_parts(
     class_names = train.classes_of(task_field(config))
     num_classes = len(class_names or ())
 
-    model = build_model(config, num_classes, table=train.table, classes_of=train.classes_of)
+    model = build_model(
+        config, num_classes, table=train.table, classes_of=train.classes_of, begins=begins
+    )
     memory_format = torch.channels_last if settings.channels_last else torch.preserve_format
     model = model.to(device=world.device, memory_format=memory_format)  # type: ignore[call-overload]
     optimizer = build_optimizer(config, [p for p in model.parameters() if p.requires_grad])
