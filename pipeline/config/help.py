@@ -12,11 +12,11 @@ from omegaconf import OmegaConf
 
 from penstock.core import registry
 from penstock.core.user_errors import program_of
-from penstock.pipeline.config.check import accepts
+from penstock.pipeline.config.check import accepts, standing_beside
 from penstock.pipeline.config.composition import STACK_OF, Composer
 from penstock.pipeline.config.errors import ConfigError, Problem, listing, nearest
 from penstock.pipeline.config.overrides import compose_choices, parse
-from penstock.pipeline.config.places import CHOSEN_BY, PRESETS
+from penstock.pipeline.config.places import CHOSEN_BY, PLACES, PRESETS
 from penstock.pipeline.config.signatures import signature_of
 from penstock.pipeline.config.targets import family_of
 from penstock.pipeline.config.values import NO_DEFAULT, holds_component, shown
@@ -169,7 +169,9 @@ def _print_arguments(composer: Composer, target: str, prefix: str, node: Mapping
     if isinstance(signature, str):  # a library that is not installed
         _entry("", signature, 2)
         return
-    for argument in signature.arguments.values():
+    key = prefix[:-1]
+    beside = standing_beside(PLACES[key], signature) if key in PLACES else {}
+    for argument in [*signature.arguments.values(), *beside.values()]:
         value = node.get(argument.name, argument.default)
         if holds_component(value):  # which is listed itself
             continue
