@@ -188,7 +188,7 @@ def test_an_option_composes_and_trains_a_step(group: str, option: str, data_dir:
     known = {"table": loader.table, "classes_of": loader.classes_of}
     model = build_model(config, num_classes, **known)
     task = build_task(config, num_classes, names, **known)
-    optimizer = build_optimizer(config, model.parameters())
+    optimizer = build_optimizer(config, model)
     scheduler = build_scheduler(config, optimizer, total_steps=10)
     before = [p.detach().clone() for p in model.parameters()]
     losses = task.losses(model(batch), batch)
