@@ -95,6 +95,7 @@ REQUIRED = {
     ],
     ("experiment", "market1501"): ["dataset.storage.path=demo"],
     ("model", "box_detector"): ["task=detection"],
+    ("model", "instance_net"): ["task=instances"],
     ("experiment", "bccd"): ["dataset.storage.path=demo"],
     ("transform", "array_crop"): ["augment.train.array_crop={size: [32, 32], fields: [image]}"],
     ("experiment", "imagenet"): ["dataset.storage.path=demo"],

@@ -140,6 +140,30 @@ def box_detector(*, num_classes: int | None, width: Width = 16) -> networks.BoxD
     return networks.BoxDetector(num_classes=num_classes, width=width)
 
 
+@register("model", "instance_net")
+def instance_net(
+    *, num_classes: int | None, width: Width = 16, prototypes: Annotated[int, Ge(1)] = 16
+) -> networks.InstanceNet:
+    """A small detector whose boxes have masks, for images of any size.
+
+    Args:
+        num_classes: Classes of the data's boxes.
+        width: Channels of the first stage; the others have 2 and 4 times as many.
+        prototypes: Masks that those of all boxes are mixtures of.
+
+    Raises:
+        ValueError: The data has no classes of boxes.
+    """
+    from penstock.pipeline.learning import networks
+
+    if not num_classes:
+        raise ValueError(
+            "model instance_net finds boxes with masks, and the data has no classes of boxes; "
+            "choose dataset/annotations=coco, or another model"
+        )
+    return networks.InstanceNet(num_classes=num_classes, width=width, prototypes=prototypes)
+
+
 _FIELDS = ("label", "labels", "values", "box_labels", "keypoints", "mask")
 
 
