@@ -455,7 +455,7 @@ class TransformCapabilities:
         unchanged: It does nothing.
         global_random: It draws from global random states, and needs a process of its own.
         crops_first: It begins with a crop that is drawn from the image's size alone, so that a
-            decoder may leave the image pending.
+            decoder may leave the image, or what else it decodes, pending. Of a step: it is one.
         fills_rows: A call takes ``into``, uint8 [H, W, C], where the image is to be put.
         draw: Makes all draws of a sample before its pending image is decoded.
         partner_counts: Says how many other samples of the epoch each step that needs some asks

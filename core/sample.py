@@ -231,7 +231,7 @@ _FACTORS = (8, 4, 2)
 
 
 class DamagedImageError(ValueError):
-    """Pixels that were to be decoded later turn out to be damaged: a bad record, no mistake."""
+    """What was to be decoded later, pixels or sound, turns out to be damaged: a bad record."""
 
 
 @dataclass(slots=True)

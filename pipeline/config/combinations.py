@@ -20,7 +20,7 @@ from penstock.pipeline.config.targets import resolve_class, resolve_target
 from penstock.pipeline.config.values import fits, given, mistake, shown
 from penstock.pipeline.schedulers.units import PLATEAU, better, takes_interval
 
-GENERATED = ("demo", "demo_sequences", "demo_table", "demo_prices")
+GENERATED = ("demo", "demo_sequences", "demo_sounds", "demo_table", "demo_prices")
 """Names of generated data, in place of a path."""
 
 _NEAR = {"stream": "webdataset", "torch": "image_folder"}

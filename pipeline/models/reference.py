@@ -236,6 +236,31 @@ def sequence_cnn(
     )
 
 
+@register("model", "token_model")
+def token_model(
+    *,
+    num_tokens: Annotated[int, Ge(1)] = 256,
+    field: str = "tokens",
+    max_length: Annotated[int, Ge(1)] = 1024,
+    width: Annotated[int, Ge(4), MultipleOf(4)] = 64,
+    depth: Annotated[int, Ge(1)] = 2,
+) -> networks.TokenModel:
+    """A small transformer for ``task=tokens``, of sequences that are packed or padded.
+
+    Args:
+        num_tokens: Tokens are 0 to this less one.
+        field: The sequences in the batch.
+        max_length: The longest sequence.
+        width: Channels.
+        depth: Blocks.
+    """
+    from penstock.pipeline.learning import networks
+
+    return networks.TokenModel(
+        num_tokens=num_tokens, field=field, max_length=max_length, width=width, depth=depth
+    )
+
+
 @register("model", "table_net")
 def table_net(
     *,

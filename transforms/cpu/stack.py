@@ -10,7 +10,11 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import PartnerTransform, TransformCapabilities
+from penstock.core.contracts import (
+    PartnerTransform,
+    TransformCapabilities,
+    capabilities_of,
+)
 from penstock.core.registry import find
 from penstock.core.sample import PendingImage, Sample
 from penstock.transforms.cpu.albumentations_stage import (
@@ -127,6 +131,8 @@ class Stack:
         first = next(iter(self._stages()), None)
         if isinstance(first, AlbumentationsStage):
             return first.whole_because()
+        if first is not None and first.crops_first:
+            return None
         return "the augmentation does not begin with a crop"
 
     def __call__(
@@ -244,6 +250,7 @@ class _OwnStage:
         self._step = (
             build_step(node, box_limits=targets.boxes) if self.needs_partners else build_step(node)
         )
+        self.crops_first = capabilities_of(self._step, TransformCapabilities).crops_first
 
     def partners(self, rng: np.random.Generator) -> int:
         count: int = self._step.partners(rng)

@@ -106,7 +106,7 @@ class DeviceSteps:
         ends: list[Any] = []  # what black and white become; empty where images came as floats
         for transform in self._transforms:
             before, batch = batch, transform(batch)
-            if _is_float(batch) and not _is_float(before):
+            if _is_float(batch) and "image" in before and not _is_float(before):
                 levels = (_filled(before["image"], level) for level in (0, 255))
                 ends = [transform({**before, "image": level})["image"] for level in levels]
             elif _is_float(batch) and type(transform).__name__.lower().startswith("normal"):
