@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,12 @@ from typing import Any
 # OpenMP's default, at 1,000 with this.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from penstock.core.contracts import Logger, LoggerCapabilities, capabilities_of
+from penstock.core.sample import Batch
 from penstock.pipeline.build import build_loggers, build_settings
 from penstock.pipeline.config.combinations import task_classes
 from penstock.pipeline.schedulers.units import better
@@ -107,6 +111,7 @@ def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, An
             run_dir=run_dir,
             loggers=loggers,
             progress=progress,
+            draw_batch=partial(draw_first_batch, config, parts),
         )
         stack.enter_context(recorder)
         stack.callback(parts.hooks.close)
@@ -140,6 +145,7 @@ def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, An
         times = {"train": recorder.meter.summary(), "val": recorder.val_meter.summary()}
         if world.is_main:
             if done:
+                recorder.draw_confusion()
                 kept = {**results, "times": times}
                 write_whole(run_dir / SUMMARY, json.dumps(kept, indent=2) + "\n")
             report_end(results, times, interrupted=not done)
@@ -192,6 +198,14 @@ def open_loggers(config: Mapping[str, Any], run_dir: Path, world: World) -> dict
 
     world.on_main(build)
     return loggers
+
+
+def draw_first_batch(config: Mapping[str, Any], parts: Parts, batch: Batch) -> NDArray[np.uint8]:
+    """Draw a batch as the model gets it, with the names that the data has."""
+    from penstock.pipeline.pictures.batch import draw_batch, names_in
+
+    classes, points = names_in(config, parts.train.loader.classes_of)
+    return draw_batch(batch, parts.train.transforms, classes, points)
 
 
 def check_compiler(settings: TrainerSettings) -> None:
