@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 # Before torch is imported, which loads OpenMP: threads that spin while they wait take the cores
 # from the loader's workers. On two cores with two workers the demo trained at 160 samples/s with
@@ -37,7 +37,7 @@ from penstock.pipeline.training.checkpoint import (
 from penstock.pipeline.training.distributed import World, joined
 from penstock.pipeline.training.loop import fit
 from penstock.pipeline.training.output import Interrupt, logged_to, spoken_lines
-from penstock.pipeline.training.parts import Parts, build_parts, check_monitor
+from penstock.pipeline.training.parts import Parts, build_parts, check_monitor, figures_of
 from penstock.pipeline.training.recorder import Recorder
 from penstock.pipeline.training.remote_logger import RemoteLogger
 from penstock.pipeline.training.report import make_progress, report_end, report_start
@@ -75,6 +75,13 @@ def train(config: Mapping[str, Any]) -> dict[str, Any]:
     except KeyboardInterrupt as error:  # before the first step or after the last
         print("\nstopped", file=sys.stderr)
         raise SystemExit(128 + signal.SIGINT) from error
+
+
+def watched(config: Mapping[str, Any]) -> tuple[str, Literal["max", "min"]]:
+    """Name the figure that decides what is the best, and tell whether more of it is better."""
+    settings = build_settings(config["trainer"])
+    name = monitored(settings, figures_of(config) or ())
+    return name, settings.monitor_mode or better(name)
 
 
 def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, Any]:
