@@ -68,7 +68,7 @@ def ends_of(
     batch: Batch, transforms: Sequence[BatchTransform]
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Find what the steps make of black and white, each [C]; None where that cannot be told."""
-    image = batch.get("image")
+    image: Any = batch.get("image")
     if not is_float(batch) or isinstance(image, list) or image.ndim != 4:
         return None
     one = {name: value[:1] for name, value in batch.items() if isinstance(value, torch.Tensor)}

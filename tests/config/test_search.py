@@ -82,7 +82,7 @@ class TestOptuna:
         said = refused(capsys, "seed=x", "hydra.sweeper.direction=maximize")
         assert "seed: 'x' given" in said
         said = refused(capsys, "loader.batch_size=interval(0,8)")
-        assert "loader.batch_size: 0 given" in said
+        assert "loader.batch_size: 0.0 given" in said
         said = refused(capsys, "hydra.sweeper.direction=maximize")
         assert "of loss minimize is better; leave it away, or type trainer.monitor_mode=max" in said
         said = refused(capsys, "hydra.sweeper.custom_search_space=os.system")
