@@ -827,11 +827,13 @@ class LoggerCapabilities:
         begin: Opens the run, or goes on in the one of a checkpoint; called once, before training.
             ValueError (one line) if that fails.
         failed: Is told, before `close`, that the run ends before it is done.
+        picture: Takes a picture of a step under a name, uint8 [H, W, 3], RGB.
     """
 
     remote: bool = False
     begin: Callable[[], None] | None = None
     failed: Callable[[], None] | None = None
+    picture: Callable[[int, str, NDArray[np.uint8]], None] | None = None
 
 
 class Logger(Protocol):

@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 
 from penstock.core.sample import BadSample
-from penstock.pipeline.commands.preview.fields import OF_TABLES, OWN, Classes, lines_of
+from penstock.pipeline.pictures.fields import OF_TABLES, OWN, Classes, lines_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
