@@ -17,11 +17,11 @@ from omegaconf import OmegaConf
 
 from penstock.core import registry
 from penstock.core.user_errors import program_of
-from penstock.pipeline.config.check import accepts
+from penstock.pipeline.config.check import accepts, standing_beside
 from penstock.pipeline.config.composition import STACK_OF, Composer
 from penstock.pipeline.config.errors import ConfigError, Problem, listing, nearest
 from penstock.pipeline.config.overrides import compose_choices, parse
-from penstock.pipeline.config.places import CHOSEN_BY, PARTS_OF, PRESETS
+from penstock.pipeline.config.places import CHOSEN_BY, PARTS_OF, PLACES, PRESETS
 from penstock.pipeline.config.signatures import signature_of
 from penstock.pipeline.config.targets import family_of
 from penstock.pipeline.config.values import NO_DEFAULT, holds_component, shown
@@ -206,8 +206,10 @@ def arguments_of(
     signature = signature_of(target)
     if isinstance(signature, str):
         return signature
+    place = prefix[:-1]
+    beside = standing_beside(PLACES[place], signature) if place in PLACES else {}
     found = []
-    for argument in signature.arguments.values():
+    for argument in [*signature.arguments.values(), *beside.values()]:
         value = node.get(argument.name, argument.default)
         if holds_component(value):  # which is listed itself
             continue

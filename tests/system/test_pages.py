@@ -134,6 +134,8 @@ def folder(tmp_path, monkeypatch):
         if page == "docs/own.md":
             blocks = dict(FILE.findall(read("docs/architecture.md")))
             files["my_task.py"] = blocks["pipeline/tasks/brightness.py"]
+            plugins = (ROOT / "examples" / "plugins").glob("*.py")
+            files |= {plugin.name: plugin.read_text() for plugin in plugins}
         if page == "docs/architecture.md":  # which says it in its text
             files["conf/dataset/noise.yaml"] = "_target_: dataset/noise\n"
         for name, text in files.items():
