@@ -13,9 +13,11 @@ from penstock.core import registry
 from penstock.core.contracts import ModelCapabilities
 from penstock.datasets.files.access import is_object_store, is_url
 from penstock.datasets.mix import with_keys_of_source
-from penstock.pipeline.config.errors import Problem
+from penstock.pipeline.config.errors import Problem, listing, nearest
 from penstock.pipeline.config.places import MIX, sources_of
+from penstock.pipeline.config.signatures import signature_of
 from penstock.pipeline.config.targets import resolve_class, resolve_target
+from penstock.pipeline.config.values import fits, given, mistake, shown
 from penstock.pipeline.schedulers.units import PLATEAU, better, takes_interval
 
 GENERATED = ("demo", "demo_sequences", "demo_table", "demo_prices")
@@ -282,6 +284,66 @@ def schedule(config: dict[str, Any]) -> Iterator[Problem]:
                       f"trainer.monitor_mode={mode}")  # fmt: skip
 
 
+def sequence(config: dict[str, Any]) -> Iterator[Problem]:
+    """Refuse schedules in a row without lengths, and such as cannot stand in one."""
+    node = config["scheduler"] or {}
+    if node.get("_target_") != "scheduler/sequence":
+        return
+    key, names = "scheduler.schedules", [name for name, each in node["schedules"].items() if each]
+    lengths = node["lengths"]
+    for name in names[:-1]:
+        if name not in lengths:
+            yield Problem(f"scheduler.lengths.{name}", f"missing, and another schedule follows it; "
+                          f"type scheduler.lengths.{name}=0.3, a share of the run, or a "
+                          f"count")  # fmt: skip
+    for name in lengths:
+        if name not in names[:-1]:
+            why = "the last one has the rest" if name in names else f"there is {listing(names)}"
+            near = nearest(name, [each for each in names[:-1] if each not in lengths])
+            remedy = f"type scheduler.lengths.{near}=..." if near else f"leave {name} away"
+            yield Problem(f"scheduler.lengths.{name}", f"{lengths[name]} given, and {why}; "
+                          f"{remedy}")  # fmt: skip
+    interval: Any = config["trainer"].get("scheduler_interval") or "step"
+    for name in names:
+        target = node["schedules"][name]["_target_"]
+        if target in (PLATEAU, "scheduler/none", "scheduler/sequence"):
+            yield Problem(f"{key}.{name}", f"{target} cannot stand in a sequence; type "
+                          f"{key}.{name}=null")  # fmt: skip
+        elif not takes_interval(target, interval):
+            yield Problem(f"{key}.{name}", f"{target} counts epochs, and the sequence steps; type "
+                          f"trainer.scheduler_interval=epoch")  # fmt: skip
+
+
+def parameter_groups(config: dict[str, Any]) -> Iterator[Problem]:
+    """Refuse groups of parameters without patterns, or with values that no optimizer takes."""
+    node = config["optimizer"]
+    signature = signature_of(node["_target_"])
+    if isinstance(signature, str) or "groups" in signature.arguments:
+        return
+    known = signature.arguments
+    for setting, argument in (("decay_norms", "weight_decay"), ("layer_decay", "lr")):
+        if setting in node and setting not in known and argument not in known:
+            yield Problem(f"optimizer.{setting}", f"{shown(node[setting])} given, and "
+                          f"{node['_target_']} takes no {argument}; leave it away")  # fmt: skip
+    for name, group in (node.get("groups") or {}).items():
+        key = f"optimizer.groups.{name}"
+        patterns = group.get("params")
+        if not patterns or not fits(list[str], patterns):
+            what = f"{given(patterns)} given" if "params" in group else "missing"
+            yield Problem(f"{key}.params", f"{what}, accepts patterns of parameters' names; type "
+                          f"{key}.params=[{patterns if isinstance(patterns, str) else 'head'}]",
+                          )  # fmt: skip
+        for argument, value in group.items():
+            full, there = f"{key}.{argument}", ["params", *known]
+            if argument not in there:
+                near = nearest(argument, there)
+                remedy = f"type {key}.{near}={shown(value)}" if near else f"leave {full} away"
+                yield Problem(full, f"{given(value)} given, unknown key; a group accepts "
+                              f"{listing(there)}; {remedy}")  # fmt: skip
+            elif argument != "params" and (wrong := mistake(known[argument], value, full)):
+                yield Problem(full, wrong)
+
+
 def watched_validation(config: dict[str, Any]) -> Iterator[Problem]:
     """Refuse callbacks that watch the figures of a validation that there is not."""
     trainer = config["trainer"]
@@ -423,6 +485,10 @@ RULES: dict[Rule, tuple[str, ...]] = {
         "scheduler", "scheduler.mode", "trainer.scheduler_interval", "trainer.monitor",
         "trainer.monitor_mode",
     ),
+    sequence: (
+        "scheduler", "scheduler.schedules", "scheduler.lengths", "trainer.scheduler_interval",
+    ),
+    parameter_groups: ("optimizer", "optimizer.groups"),
     watched_validation: ("callback", "trainer.validate_every", "trainer.limit_val_batches"),
     colours_after_normalize: ("augment", "augment.device"),
     empty_run: ("dataset", "dataset.decode"),

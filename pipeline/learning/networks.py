@@ -414,12 +414,16 @@ def _head(inputs: int, outputs: int) -> nn.Conv2d:
     return layer
 
 
+OF_IMAGES = ("label", "labels")
+"""Fields with a number for each class of an image as a whole."""
+
+
 class MultiNet(nn.Module):
     """A feature pyramid that all tasks share, and the head that each task's field asks for.
 
     Args:
-        heads: By the task's name: its field (``label``, ``box_labels``, ``keypoints`` or
-            ``mask``) and the number of classes, or of keypoints.
+        heads: By the task's name: its field (``label``, ``labels``, ``box_labels``,
+            ``keypoints`` or ``mask``) and the number of classes, or of keypoints.
         width: Channels of the first stage, a multiple of 8.
     """
 
@@ -431,7 +435,7 @@ class MultiNet(nn.Module):
         # A module may not have every name that a task may, so heads are numbered.
         self.heads = nn.ModuleList()
         for field, count in heads.values():
-            if field == "label":
+            if field in OF_IMAGES:
                 self.heads.append(nn.Linear(channels, count))
             elif field == "box_labels":
                 self.heads.append(BoxHead(channels, count, stride=stride))
@@ -448,7 +452,7 @@ class MultiNet(nn.Module):
         image = image_of(batch)
         outputs: dict[str, Any] = {}
         for (name, field), head in zip(self.fields.items(), self.heads, strict=True):
-            if field == "label":
+            if field in OF_IMAGES:
                 outputs[name] = head(coarsest.mean(dim=(2, 3)))
             elif field == "box_labels":
                 outputs[name] = head(features)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from penstock.core.contracts import Logger
+from penstock.core.contracts import Logger, LoggerCapabilities, capabilities_of
 from penstock.core.files import writing
 from penstock.pipeline.loader.state import united
 from penstock.pipeline.training.checkpoint import (
@@ -73,6 +73,29 @@ class Recorder:
         self._began_s = self._saved_s
         self._loss: float | None = None
 
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        """Close the loggers, and tell them first if the run is not done."""
+        for name, logger in self._loggers.items():
+            with self._writing(name):
+                failed = capabilities_of(logger, LoggerCapabilities).failed
+                if error is not None and failed is not None:
+                    failed()
+                logger.close()
+
+    def begin(self) -> None:
+        """Have the loggers open the run.
+
+        Raises:
+            ValueError: One cannot.
+        """
+        for logger in self._loggers.values():
+            begin = capabilities_of(logger, LoggerCapabilities).begin
+            if begin is not None:
+                begin()
+
     def log(
         self, values: Mapping[str, float], *, timed: bool = False, validated: bool = False
     ) -> None:
@@ -126,7 +149,7 @@ class Recorder:
         said += [
             f"{'val ' * (name == 'loss')}{name} {value:.4g}" for name, value in metrics.items()
         ]
-        said += [f"lr {self._parts.lr:.3g}", duration(time.monotonic() - self._began_s)]
+        said += [f"lr {self._parts.lr(state.step):.3g}", duration(time.monotonic() - self._began_s)]
         _log.info("%s", "  ".join([*said, "best"] if best else said))
 
     def save_due(self) -> bool:
@@ -211,14 +234,14 @@ class Recorder:
                 f"this run {'has none' if parts.scheduler is None else 'has one'}; give the same "
                 f"scheduler"
             )
-        by_step = parts.interval == "step"
+        steps = max(0, state.step - parts.warmup.steps)
         try:
             load_with_given(
                 parts.optimizer,
                 parts.scheduler,
                 content,
                 parts.given,
-                count=state.step if by_step else state.epoch,
+                count=steps if parts.interval == "step" else state.epoch,
             )
         except (RuntimeError, KeyError, ValueError) as error:
             reason = " ".join(str(error).split())
@@ -254,12 +277,6 @@ class Recorder:
                 content["versions"]["torch"],
                 torch.__version__,
             )
-
-    def close(self) -> None:
-        """Close the loggers."""
-        for name, logger in self._loggers.items():
-            with self._writing(name):
-                logger.close()
 
     def _writing(self, logger: str) -> AbstractContextManager[None]:
         return writing(f"{self.run_dir} (logger {logger})", remedy=_REMEDY)
