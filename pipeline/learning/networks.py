@@ -78,7 +78,7 @@ class FedModule(nn.Module):
             return self.module(value)
 
 
-_LIBRARIES = ("torch.", "torchvision.", "timm.")
+_LIBRARIES = ("torch.", "torchvision.", "timm.", "segmentation_models_pytorch.", "transformers.")
 
 
 @contextmanager
