@@ -19,7 +19,7 @@ from torch.nn.parameter import is_lazy
 
 from penstock.core.files import sync, whole_file
 from penstock.core.rng import Stream, philox_words
-from penstock.datasets.files.access import is_url
+from penstock.datasets.files.access import absolute_path, is_url
 from penstock.datasets.files.listings import find_file
 from penstock.datasets.files.local_copies import local_copy
 from penstock.pipeline.training.settings import TrainerSettings
@@ -113,8 +113,33 @@ def is_there(path: Path | str) -> bool:
     return find_file(str(path)) is not None if is_url(path) else Path(path).is_file()
 
 
-def read_checkpoint(path: Path | str) -> dict[str, Any]:
+def find_checkpoint(path: str, key: str) -> Path | str:
+    """The checkpoint that a path or a URL names: itself, or the best or else the last of a run.
+
+    Raises:
+        ValueError: There is none.
+        RemoteError: The URL cannot be read.
+    """
+    place = absolute_path(path) if is_url(path) else Path(path).expanduser()
+    if is_there(place):
+        return place
+    names = ("checkpoints/best.pt", "checkpoints/last.pt")
+    for candidate in (f"{place}/{name}" for name in names):
+        if is_there(candidate):
+            return candidate if is_url(place) else Path(candidate)
+    if isinstance(place, Path) and not place.exists():
+        raise ValueError(f"{key}: {place} does not exist; give a run's folder or a checkpoint")
+    raise ValueError(
+        f"{key}: {place} has no checkpoints; give the folder of a run that has written one"
+    )
+
+
+def read_checkpoint(path: Path | str, *, foreign: bool = False) -> Any:
     """The content of a checkpoint, a file or behind a URL: tensors and plain values only.
+
+    Args:
+        path: The file or URL.
+        foreign: It may be of another program.
 
     Raises:
         ValueError: The file is missing, cut short, damaged, or of another program.
@@ -139,6 +164,8 @@ def read_checkpoint(path: Path | str) -> dict[str, Any]:
     except Exception as error:  # what a damaged archive can raise here is not documented
         reason = str(error).strip().split("\n", 1)[0]
         raise ValueError(f"checkpoint {path} cannot be read: {reason}") from error
+    if foreign:
+        return content
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         found = content.get("format") if isinstance(content, dict) else type(content).__name__
         raise ValueError(f"checkpoint {path} has format {found!r}, this program reads {FORMAT}")
