@@ -9,7 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.pipeline.build import Config, build
-from penstock.pipeline.config.combinations import ClassesOf, field_of, tasks_of
+from penstock.pipeline.config.combinations import (
+    ClassesOf,
+    field_of,
+    tasks_of,
+    without_weights,
+)
 from penstock.pipeline.config.places import PLACES
 from penstock.pipeline.config.targets import resolve_target
 from penstock.pipeline.schedulers.units import PLATEAU
@@ -26,7 +31,12 @@ _log = logging.getLogger(__name__)
 
 
 def build_model(
-    config: Config, num_classes: int, *, table: Any = None, classes_of: ClassesOf | None = None
+    config: Config,
+    num_classes: int,
+    *,
+    table: Any = None,
+    classes_of: ClassesOf | None = None,
+    begins: bool = True,
 ) -> nn.Module:
     """Build the model, on the CPU, with weights drawn from torch's global generator.
 
@@ -35,6 +45,7 @@ def build_model(
         num_classes: Classes of the task's field; 0: none.
         table: What is known of a table's columns, ``loader.table``.
         classes_of: Names of the classes of a field, ``loader.classes_of``.
+        begins: False: a checkpoint has all of its weights, so that no others are looked for.
 
     Returns:
         The model; one whose `forward` takes images, as torch's own do, is fed with the batch's.
@@ -43,7 +54,7 @@ def build_model(
 
     fields = {name: field_of(task) for name, task in tasks_of(config).items()}
     known = {name: (f, len((classes_of and classes_of(f)) or ())) for name, f in fields.items()}
-    node = config["model"]
+    node = config["model"] if begins else without_weights(config["model"])
     if isinstance(own := node.get("module"), Mapping) and "_target_" in own:
         given = {"num_classes", "_args_"} & own.keys() or not num_classes
         own = build(own) if given else _told_classes(own, num_classes)

@@ -90,6 +90,7 @@ def build_parts(
     run_dir: Path,
     stack: ExitStack,
     *,
+    begins: bool = True,
     initial: Weights | None = None,
 ) -> Parts:
     """Build everything that training works on, in the order in which data flows.
@@ -100,6 +101,7 @@ def build_parts(
         world: The ranks.
         run_dir: The run's folder.
         stack: Closes the loaders.
+        begins: False: a checkpoint has the weights.
         initial: Weights that the model begins with; None: as drawn.
     """
     config = world.on_main(lambda: settled(config, run_dir))
@@ -126,7 +128,9 @@ def build_parts(
     class_names = train.classes_of(task_field(config))
     num_classes = len(class_names or ())
 
-    model = build_model(config, num_classes, table=train.table, classes_of=train.classes_of)
+    model = build_model(
+        config, num_classes, table=train.table, classes_of=train.classes_of, begins=begins
+    )
     memory_format = torch.channels_last if settings.channels_last else torch.preserve_format
     if initial is not None:
         taken = take_weights(model, initial)

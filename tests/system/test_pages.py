@@ -45,13 +45,15 @@ def project(tmp_path, monkeypatch):
     files |= dict(FILE.findall((DOCS.parent / "README.md").read_text()))
     architecture = dict(FILE.findall((DOCS / "architecture.md").read_text()))
     files["my_task.py"] = architecture["pipeline/tasks/brightness.py"]
+    plugins = list((DOCS.parent / "examples" / "plugins").glob("*.py"))
+    files |= {file.name: file.read_text() for file in plugins}
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    for name in ("photos", "pets"):  # a user's data
+    for name in ("photos", "pets", "shards"):  # a user's data
         (tmp_path / name).mkdir()
     yield tmp_path
-    for name in {"my_components", "my_model", "my_task", "my_callback"} & ({*sys.modules} - before):
+    for name in {Path(name).stem for name in files} & ({*sys.modules} - before):
         del sys.modules[name]
 
 

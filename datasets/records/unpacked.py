@@ -1,4 +1,4 @@
-"""Unpack compressed shards into this machine's cache, where their samples are read by place."""
+"""Unpack compressed shards into this machine's cache, where their records are read by place."""
 
 from __future__ import annotations
 

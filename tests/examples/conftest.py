@@ -1,0 +1,37 @@
+"""What tests of examples share: an example is registered for one test."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.core import registry
+from penstock.pipeline.config.discovery import load_builtin, load_imports
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+@pytest.fixture
+def registered_anew(monkeypatch):
+    """What examples register, and their modules, are forgotten when the test ends."""
+    load_builtin()
+    monkeypatch.setattr(registry, "_components", dict(registry._components))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = {*sys.modules}
+    yield
+    stems = {file.stem for file in EXAMPLES.rglob("*.py")}
+    for name in ({*sys.modules} - before) & stems:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def imported(registered_anew):
+    """Imports an example as ``imports=[...]`` does; gives its module."""
+
+    def load(name: str):
+        load_imports([str(EXAMPLES / name)])
+        return sys.modules[Path(name).stem]
+
+    return load
