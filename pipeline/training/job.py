@@ -28,10 +28,10 @@ from penstock.pipeline.training.checkpoint import (
     CheckpointFolder,
     RunState,
     read_checkpoint,
+    read_weights,
     seed_random_states,
 )
 from penstock.pipeline.training.distributed import World, joined
-from penstock.pipeline.training.initial import read_weights
 from penstock.pipeline.training.loop import fit
 from penstock.pipeline.training.output import Interrupt, logged_to, spoken_lines
 from penstock.pipeline.training.parts import Parts, build_parts, check_monitor

@@ -29,13 +29,13 @@ from penstock.pipeline.learning.building import (
     build_warmup,
 )
 from penstock.pipeline.learning.parameters import freeze
+from penstock.pipeline.learning.weights import Weights, take_weights
 from penstock.pipeline.schedulers.units import Interval, better, depends_on_length, interval_of
 from penstock.pipeline.schedulers.warmup import Warmup
 from penstock.pipeline.training.distributed import World
 from penstock.pipeline.training.given_values import GivenValues, given_values, values_of
 from penstock.pipeline.training.hooks import Hooks
-from penstock.pipeline.training.initial import Weights, take_weights
-from penstock.pipeline.training.run_folder import settled
+from penstock.pipeline.training.run_folder import keep_initial, settled
 from penstock.pipeline.training.settings import TrainerSettings, monitored, no_such_figure
 
 
@@ -134,7 +134,7 @@ def build_parts(
     memory_format = torch.channels_last if settings.channels_last else torch.preserve_format
     if initial is not None:
         taken = take_weights(model, initial)
-        world.on_main(lambda: taken.write(run_dir))
+        world.on_main(lambda: keep_initial(run_dir, taken.as_json()))
         taken.tell()
     still = freeze(model, settings.freeze or ())
     model = model.to(device=world.device, memory_format=memory_format)  # type: ignore[call-overload]

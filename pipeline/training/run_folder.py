@@ -241,6 +241,11 @@ def read_classes(run_dir: Path) -> dict[str, tuple[str, ...]]:
         raise ValueError(f"{path} is damaged ({error}); name the classes in the data") from error
 
 
+def keep_initial(run_dir: Path, taken: Mapping[str, Any]) -> None:
+    """Write to a run's folder which weights it began with."""
+    write_whole(run_dir / "init_from.json", json.dumps(taken, indent=1) + "\n")
+
+
 def keep_table(run_dir: Path, table: Any, *, resumes: bool, anyway: bool) -> None:
     """Write what a table's samples were scaled by to a run's folder, or compare with it.
 

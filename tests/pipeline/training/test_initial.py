@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from penstock.pipeline.learning.parameters import freeze
+from penstock.pipeline.learning.weights import Weights, take_weights
 from penstock.pipeline.training import job, parts
-from penstock.pipeline.training.initial import Weights, read_weights, take_weights
+from penstock.pipeline.training.checkpoint import read_weights
 from tests.pipeline.training.tiny_job import config_of
 from tests.pipeline.training.tiny_runs import assert_equal_weights, checkpoint, weights
 
