@@ -118,6 +118,8 @@ def paths_here(config: dict[str, Any]) -> Iterator[Problem]:
         yield Problem("outputs", f"{what}; type outputs=outputs")
     if config["trainer"].get("resume") == "":
         yield _nothing("trainer.resume", instead="trainer.resume=null to start anew")
+    if config["trainer"].get("init_from") == "":
+        yield _nothing("trainer.init_from", instead="trainer.init_from=null for none")
 
 
 def _nothing(key: str, *, instead: str | None = None) -> Problem:
@@ -478,7 +480,7 @@ RULES: dict[Rule, tuple[str, ...]] = {
         "dataset", "dataset.storage", "dataset.storage.path", "dataset.val_path",
         "dataset.test_path",
     ),
-    paths_here: ("data_dir", "outputs", "trainer.resume"),
+    paths_here: ("data_dir", "outputs", "trainer.resume", "trainer.init_from"),
     torch_dataset: ("dataset", "dataset.target", "sampler"),
     stream: ("dataset", "dataset.source", "dataset.source.path", "sampler", "trainer.max_epochs"),
     schedule: (

@@ -103,7 +103,6 @@ def grouped_optimizer(
     optimizer = make([
         {
             "params": [trained[name] for name in members[key]],
-            "names": members[key],
             **values[key[0]],
             **({"weight_decay": 0.0} if key[2] else {}),
         }
@@ -123,6 +122,41 @@ def _owners(model: nn.Module, groups: Mapping[str, Mapping[str, Any]]) -> dict[s
             for name in matching(pattern, names, key=f"optimizer.groups.{group}.params"):
                 owners.setdefault(name, group)
     return owners
+
+
+def freeze(model: nn.Module, patterns: Collection[str]) -> tuple[nn.Module, ...]:
+    """Take parameters out of training.
+
+    Args:
+        model: Changed.
+        patterns: Of parameters' names.
+
+    Returns:
+        Norms that belong to them and keep running figures: they are to stay in evaluation.
+
+    Raises:
+        ValueError: A pattern matches nothing, or nothing is left to train.
+    """
+    from torch.nn.modules.batchnorm import _NormBase
+
+    key, parameters = "trainer.freeze", dict(model.named_parameters())
+    chosen = [matching(pattern, [*parameters], key=key) for pattern in patterns]
+    for name in (frozen := {name for names in chosen for name in names}):
+        parameters[name].requires_grad_(False)
+    if frozen and not any(each.requires_grad for each in parameters.values()):
+        raise ValueError(
+            f"{key}: all parameters are frozen, and nothing is left to train; leave out the "
+            f"pattern of the head"
+        )
+
+    def is_still(name: str, norm: nn.Module) -> bool:
+        own = [f"{name}.{each}".lstrip(".") for each, _ in norm.named_parameters()]
+        if own:
+            return frozen.issuperset(own)
+        return any(fnmatchcase(name, p) or fnmatchcase(name, f"{p}.*") for p in patterns)
+
+    norms = ((n, each) for n, each in model.named_modules() if isinstance(each, _NormBase))
+    return tuple(each for name, each in norms if is_still(name, each))
 
 
 def layer_depths(model: nn.Module) -> dict[str, int]:

@@ -19,14 +19,18 @@ from torch.nn.parameter import is_lazy
 
 from penstock.core.files import sync, whole_file
 from penstock.core.rng import Stream, philox_words
-from penstock.datasets.files.access import is_url
+from penstock.datasets.files.access import absolute_path, is_url
 from penstock.datasets.files.listings import find_file
 from penstock.datasets.files.local_copies import local_copy
+from penstock.pipeline.config.errors import listing
+from penstock.pipeline.learning.weights import Weights
 from penstock.pipeline.training.settings import TrainerSettings
 
 _log = logging.getLogger(__name__)
 
 FORMAT = 1
+INIT_FROM = "trainer.init_from"
+_WRAPS = ("model", "state_dict", "model_state_dict", "weights", "net", "module")
 
 
 class CheckpointFolder:
@@ -113,8 +117,33 @@ def is_there(path: Path | str) -> bool:
     return find_file(str(path)) is not None if is_url(path) else Path(path).is_file()
 
 
-def read_checkpoint(path: Path | str) -> dict[str, Any]:
+def find_checkpoint(path: str, key: str) -> Path | str:
+    """The checkpoint that a path or a URL names: itself, or the best or else the last of a run.
+
+    Raises:
+        ValueError: There is none.
+        RemoteError: The URL cannot be read.
+    """
+    place = absolute_path(path) if is_url(path) else Path(path).expanduser()
+    if is_there(place):
+        return place
+    names = ("checkpoints/best.pt", "checkpoints/last.pt")
+    for candidate in (f"{place}/{name}" for name in names):
+        if is_there(candidate):
+            return candidate if is_url(place) else Path(candidate)
+    if isinstance(place, Path) and not place.exists():
+        raise ValueError(f"{key}: {place} does not exist; give a run's folder or a checkpoint")
+    raise ValueError(
+        f"{key}: {place} has no checkpoints; give the folder of a run that has written one"
+    )
+
+
+def read_checkpoint(path: Path | str, *, foreign: bool = False) -> Any:
     """The content of a checkpoint, a file or behind a URL: tensors and plain values only.
+
+    Args:
+        path: The file or URL.
+        foreign: It may be of another program.
 
     Raises:
         ValueError: The file is missing, cut short, damaged, or of another program.
@@ -139,10 +168,64 @@ def read_checkpoint(path: Path | str) -> dict[str, Any]:
     except Exception as error:  # what a damaged archive can raise here is not documented
         reason = str(error).strip().split("\n", 1)[0]
         raise ValueError(f"checkpoint {path} cannot be read: {reason}") from error
+    if foreign:
+        return content
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         found = content.get("format") if isinstance(content, dict) else type(content).__name__
         raise ValueError(f"checkpoint {path} has format {found!r}, this program reads {FORMAT}")
     return content
+
+
+def read_weights(path: str) -> Weights:
+    """Read the weights of a run's folder, a checkpoint, a state dict or a ``.safetensors`` file.
+
+    Args:
+        path: Its path or URL; of a folder its best checkpoint, or else the last.
+
+    Raises:
+        ValueError: There is nothing there, or no weights.
+        RemoteError: The URL cannot be read.
+    """
+    place = str(find_checkpoint(path, INIT_FROM))
+    file = Path(local_copy(place) if is_url(place) else place)
+    if place.endswith(".safetensors"):
+        content: Any = _read_safetensors(file, place)
+    elif zipfile.is_zipfile(file):
+        content = read_checkpoint(place, foreign=True)
+    else:  # the form that torch wrote before 1.6
+        try:
+            content = torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # what a file of any kind can raise here is not documented
+            raise ValueError(
+                f"{INIT_FROM}: {place} is no file of weights that torch reads"
+            ) from error
+    found = content if isinstance(content, Mapping) else {}
+    wraps = ("model",) if found.get("format") == FORMAT else _WRAPS
+    if not any(isinstance(each, torch.Tensor) for each in found.values()):
+        found = next((found[w] for w in wraps if isinstance(found.get(w), Mapping)), found)
+    tensors = {n: each for n, each in found.items() if isinstance(each, torch.Tensor)}
+    if not tensors:
+        held = listing(map(str, found), 8) or type(content).__name__
+        raise ValueError(
+            f"{INIT_FROM}: {place} holds no tensors by name ({held}); give a run's folder, or a "
+            f"file of a state dict"
+        )
+    return Weights(place, tensors)
+
+
+def _read_safetensors(file: Path, place: str) -> Any:
+    try:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+    except ImportError as error:
+        raise ValueError(
+            f"{INIT_FROM}: {place} needs the package safetensors; run: pip install "
+            f"'penstock[safetensors]'"
+        ) from error
+    try:
+        return load_file(file)
+    except SafetensorError as error:
+        raise ValueError(f"{INIT_FROM}: {place} is no whole .safetensors file: {error}") from error
 
 
 def _is_whole(path: Path) -> bool:

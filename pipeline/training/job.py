@@ -32,6 +32,7 @@ from penstock.pipeline.training.checkpoint import (
     CheckpointFolder,
     RunState,
     read_checkpoint,
+    read_weights,
     seed_random_states,
 )
 from penstock.pipeline.training.distributed import World, joined
@@ -91,11 +92,15 @@ def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, An
         check_monitor(config, settings)
         check_compiler(settings)
         folder, run_dir, named, checkpoint = _claim_folder(config, world, stack)
+        begins = checkpoint is None and settings.init_from is not None
+        initial = read_weights(str(settings.init_from)) if begins else None
         stack.enter_context(logged_to(run_dir / "log.txt" if world.is_main else None))
         prepare_torch(settings, world.device)
         seed_random_states(config["seed"])
         loggers = open_loggers(config, run_dir, world)
-        parts = build_parts(config, settings, world, run_dir, stack, begins=checkpoint is None)
+        parts = build_parts(
+            config, settings, world, run_dir, stack, begins=checkpoint is None, initial=initial
+        )
         seed_random_states(config["seed"], world.rank)
 
         world.on_main(

@@ -74,6 +74,8 @@ def fit(
         recorder.epoch_began()
         train.set_epoch(state.epoch if settings.overfit_batches is None else 0)
         model.train()
+        for norm in parts.still:
+            norm.eval()
         recorder.meter.start()
         for group in _groups(train, parts.num_batches, state, settings):
             if not told:

@@ -29,12 +29,14 @@ from penstock.pipeline.learning.building import (
     build_warmup,
     fitted_tasks,
 )
+from penstock.pipeline.learning.parameters import freeze
+from penstock.pipeline.learning.weights import Weights, take_weights
 from penstock.pipeline.schedulers.units import Interval, better, depends_on_length, interval_of
 from penstock.pipeline.schedulers.warmup import Warmup
 from penstock.pipeline.training.distributed import World
 from penstock.pipeline.training.given_values import GivenValues, given_values, values_of
 from penstock.pipeline.training.hooks import Hooks
-from penstock.pipeline.training.run_folder import kept_figures, settled
+from penstock.pipeline.training.run_folder import keep_initial, kept_figures, settled
 from penstock.pipeline.training.settings import TrainerSettings, monitored, no_such_figure
 
 
@@ -56,6 +58,7 @@ class Parts:
         val: Batches to validate on, or None.
         num_batches: Batches of a training epoch, or None if unknown.
         class_names: The classes of what is predicted, or None.
+        still: Norms that are frozen, whose running figures stay as they are.
         held: Is told how many records of the epoch a checkpoint holds, of a queue.
     """
 
@@ -72,6 +75,7 @@ class Parts:
     val: DevicePrefetcher | None
     num_batches: int | None
     class_names: tuple[str, ...] | None = None
+    still: tuple[nn.Module, ...] = ()
     held: Callable[[int], None] | None = None
 
     def lr(self, step: int) -> float:
@@ -88,6 +92,7 @@ def build_parts(
     stack: ExitStack,
     *,
     begins: bool = True,
+    initial: Weights | None = None,
 ) -> Parts:
     """Build everything that training works on, in the order in which data flows.
 
@@ -98,6 +103,7 @@ def build_parts(
         run_dir: The run's folder.
         stack: Closes the loaders.
         begins: False: a checkpoint has the weights.
+        initial: Weights that the model begins with; None: as drawn.
     """
     config = world.on_main(lambda: settled(config, run_dir))
 
@@ -127,6 +133,11 @@ def build_parts(
         config, num_classes, table=train.table, classes_of=train.classes_of, begins=begins
     )
     memory_format = torch.channels_last if settings.channels_last else torch.preserve_format
+    if initial is not None:
+        taken = take_weights(model, initial)
+        world.on_main(lambda: keep_initial(run_dir, taken.as_json()))
+        taken.tell()
+    still = freeze(model, settings.freeze or ())
     model = model.to(device=world.device, memory_format=memory_format)  # type: ignore[call-overload]
     optimizer = build_optimizer(config, model)
     groups = values_of(optimizer)
@@ -172,6 +183,7 @@ def build_parts(
         val=on_device(val, "val", val_device) if validates else None,
         num_batches=num_batches,
         class_names=class_names or train.class_names,
+        still=still,
         held=_held(train.dataset),
     )
 

@@ -243,6 +243,7 @@ class Recorder:
             "state": self._state.state_dict(),
             "model": parts.model.state_dict(),
             "given": parts.given.state_dict(),
+            "trained": self._trained(),
             "optimizer": parts.optimizer.state_dict(),
             "scheduler": parts.scheduler.state_dict() if parts.scheduler else None,
             "scaler": parts.scaler.state_dict(),
@@ -276,6 +277,12 @@ class Recorder:
                 logger.load_state_dict(content["loggers"][name])
         self._restore_random(content)
 
+    def _trained(self) -> list[list[str]]:
+        """Names of the parameters in each group of the optimizer."""
+        names = {id(each): name for name, each in self._parts.model.named_parameters()}
+        groups = self._parts.optimizer.param_groups
+        return [[names.get(id(each), "") for each in group["params"]] for group in groups]
+
     def _restore_optimizer(self, content: Mapping[str, Any]) -> None:
         parts, state = self._parts, self._state
         if (parts.scheduler is None) != (content["scheduler"] is None):
@@ -283,6 +290,17 @@ class Recorder:
                 f"checkpoint: it {'has a' if parts.scheduler is None else 'has no'} scheduler, "
                 f"this run {'has none' if parts.scheduler is None else 'has one'}; give the same "
                 f"scheduler"
+            )
+        then, now = content.get("trained", self._trained()), self._trained()
+        if then != now:
+            was, has = ({name for group in groups for name in group} for groups in (then, now))
+            what = "in another group of the optimizer"
+            if moved := sorted(was ^ has):
+                what = "not trained in this run" if moved[0] in was else "trained in this run alone"
+            raise ValueError(
+                f"checkpoint: {(moved or now[0])[0]} is {what}; give the same trainer.freeze and "
+                f"optimizer.groups, or begin a run with its weights by trainer.init_from="
+                f"{self.run_dir}"
             )
         steps = max(0, state.step - parts.warmup.steps)
         try:

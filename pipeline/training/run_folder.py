@@ -244,6 +244,11 @@ def read_classes(run_dir: Path) -> dict[str, tuple[str, ...]]:
         raise ValueError(f"{path} is damaged ({error}); name the classes in the data") from error
 
 
+def keep_initial(run_dir: Path, taken: Mapping[str, Any]) -> None:
+    """Write to a run's folder which weights it began with."""
+    write_whole(run_dir / "init_from.json", json.dumps(taken, indent=1) + "\n")
+
+
 def kept_figures(
     task: Task, index: Callable[[], Index], run_dir: Path | None
 ) -> dict[str, dict[str, Any]]:

@@ -45,6 +45,11 @@ class TrainerSettings:
             checkpoint's; a schedule that depends on the run's length goes on where that of the
             longer run stands.
         resume_anyway: Resume although data, sampler or pixels differ from the checkpoint's.
+        init_from: Weights to begin with, where a run begins: a run's folder, a checkpoint, a file
+            of a state dict or ``.safetensors``, or the URL of one. What fits by name and shape is
+            taken, and it is said what does not.
+        freeze: Patterns of parameters that are not trained, such as ``backbone`` for all of a
+            module or ``*.bias``; running figures of norms that are frozen stay as they are.
         on_nonfinite: At a loss that is not finite: `stop` the run, or `skip` the step (at most
             10 in a row).
         limit_train_batches: Train batches of an epoch, the others are left out; None: all.
@@ -78,6 +83,8 @@ class TrainerSettings:
     log_every: Annotated[int, Ge(1)] = 10
     resume: str | None = None
     resume_anyway: bool = False
+    init_from: str | None = None
+    freeze: list[str] | None = None
     on_nonfinite: Literal["stop", "skip"] = "stop"
     limit_train_batches: Annotated[int, Ge(1)] | None = None
     limit_val_batches: Annotated[int, Ge(0)] | None = None

@@ -16,7 +16,7 @@ import yaml
 from torch import nn
 
 from penstock.core.contracts import Task
-from penstock.datasets.files.access import absolute_path, is_url
+from penstock.datasets.files.access import is_url
 from penstock.pipeline.build import (
     Split,
     build_device_transforms,
@@ -30,7 +30,7 @@ from penstock.pipeline.config.errors import listing
 from penstock.pipeline.config.saved import SAVED, fetched_run, run_behind
 from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.learning.building import build_model, build_task, fitted_tasks
-from penstock.pipeline.training.checkpoint import is_there, load_weights, read_checkpoint
+from penstock.pipeline.training.checkpoint import find_checkpoint, load_weights, read_checkpoint
 from penstock.pipeline.training.distributed import World, joined
 from penstock.pipeline.training.job import prepare_torch
 from penstock.pipeline.training.loop import precision_of
@@ -154,27 +154,6 @@ def _open(config: Mapping[str, Any], command: str, world: World, stack: ExitStac
         precision=precision_of(trainer, world.device),
         split=split,
         others=others,
-    )
-
-
-def find_checkpoint(path: str, key: str) -> Path | str:
-    """The checkpoint that a path or a URL names: itself, or the best or else the last of a run.
-
-    Raises:
-        ValueError: There is none.
-        RemoteError: The URL cannot be read.
-    """
-    place = absolute_path(path) if is_url(path) else Path(path).expanduser()
-    if is_there(place):
-        return place
-    names = ("checkpoints/best.pt", "checkpoints/last.pt")
-    for candidate in (f"{place}/{name}" for name in names):
-        if is_there(candidate):
-            return candidate if is_url(place) else Path(candidate)
-    if isinstance(place, Path) and not place.exists():
-        raise ValueError(f"{key}: {place} does not exist; give a run's folder or a checkpoint")
-    raise ValueError(
-        f"{key}: {place} has no checkpoints; give the folder of a run that has written one"
     )
 
 
