@@ -787,6 +787,23 @@ class PredictingTask(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggerCapabilities:
+    """Capabilities of a logger.
+
+    Attributes:
+        remote: Writes to a service: a thread of its own calls it, and what fails there is tried
+            again, and stops no training.
+        begin: Opens the run, or goes on in the one of a checkpoint; called once, before training.
+            ValueError (one line) if that fails.
+        failed: Is told, before `close`, that the run ends before it is done.
+    """
+
+    remote: bool = False
+    begin: Callable[[], None] | None = None
+    failed: Callable[[], None] | None = None
+
+
 class Logger(Protocol):
     """Takes the figures of a run. Called on rank 0 alone."""
 
@@ -797,7 +814,7 @@ class Logger(Protocol):
         """Tell the log's place, for a checkpoint."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Cut the log back to where it stood at the checkpoint."""
+        """Cut the log back to where it stood at the checkpoint, or leave out what it has since."""
 
     def close(self) -> None:
         """Flush and close."""

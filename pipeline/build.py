@@ -124,7 +124,7 @@ _CONTRACTS: dict[str, tuple[Any, Any]] = {
     "sampler": (contracts.Sampler, contracts.SamplerCapabilities),
     "collate": (contracts.Collate, contracts.CollateCapabilities),
     "task": (contracts.Task, None),
-    "logger": (contracts.Logger, None),
+    "logger": (contracts.Logger, contracts.LoggerCapabilities),
     "callback": (contracts.Callback, contracts.CallbackCapabilities),
 }
 _SPECIAL = ("__call__", "__len__")

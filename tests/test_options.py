@@ -120,6 +120,8 @@ NOT_BUILT = {
     ("task", "regression"): "has no images",
     ("task", "table"): "has no images",
     ("dataset/decode", "raw"): "leaves the bytes of an image as they are",
+    ("logger", "mlflow"): "needs a package that wants an older pyarrow",
+    ("logger", "wandb"): "needs a login",
 }
 SMALL = ["loader=inline", "loader.batch_size=8"]
 

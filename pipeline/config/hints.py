@@ -161,6 +161,9 @@ CHOICES: dict[tuple[str, str], str] = {
     ("scheduler", "ReduceLROnPlateau"): "plateau",
     ("loader", "dataloader"): "torch",
     ("logger", "tb"): "tensorboard",
+    ("logger", "WandbLogger"): "wandb",
+    ("logger", "weights_and_biases"): "wandb",
+    ("logger", "MLFlowLogger"): "mlflow",
     ("callback", "EarlyStopping"): "early_stopping",
     ("callback", "EMA"): "ema",
     ("callback", "ModelEma"): "ema",
@@ -182,8 +185,6 @@ CHOICES_INSTEAD: dict[tuple[str, str], str] = {
     ("sampler", "BatchSampler"): _BATCH_SAMPLER,
     ("sampler", "SubsetRandomSampler"): "type sampler=torch "
     "sampler.target=torch.utils.data.SubsetRandomSampler 'sampler.args.indices=[0,1,2]'",
-    ("logger", "wandb"): "type logger=tensorboard, or write one: docs/architecture.md",
-    ("logger", "mlflow"): "type logger=tensorboard, or write one: docs/architecture.md",
     ("callback", "ModelCheckpoint"): "checkpoints are written in any case: type "
     "trainer.monitor=loss to choose what decides about the best",
     ("callback", "LearningRateMonitor"): "the rate is among the figures in any case: leave it away",

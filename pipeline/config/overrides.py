@@ -201,7 +201,7 @@ def parse(
     return parsed
 
 
-SIDE_BY_SIDE = ("callback", *STACK_OF)
+SIDE_BY_SIDE = ("callback", "logger", *STACK_OF)
 """Groups whose options add to one another: `callback=ema callback=profile` are two."""
 
 

@@ -20,6 +20,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
 
+from penstock.core.contracts import Logger, LoggerCapabilities, capabilities_of
 from penstock.pipeline.build import build_loggers, build_settings
 from penstock.pipeline.config.combinations import task_classes
 from penstock.pipeline.schedulers.units import better
@@ -34,6 +35,7 @@ from penstock.pipeline.training.loop import fit
 from penstock.pipeline.training.output import Interrupt, logged_to, spoken_lines
 from penstock.pipeline.training.parts import Parts, build_parts, check_monitor
 from penstock.pipeline.training.recorder import Recorder
+from penstock.pipeline.training.remote_logger import RemoteLogger
 from penstock.pipeline.training.report import make_progress, report_end, report_start
 from penstock.pipeline.training.run_copy import SUMMARY
 from penstock.pipeline.training.run_folder import (
@@ -81,6 +83,7 @@ def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, An
         stack.enter_context(logged_to(run_dir / "log.txt" if world.is_main else None))
         prepare_torch(settings, world.device)
         seed_random_states(config["seed"])
+        loggers = open_loggers(config, run_dir, world)
         parts = build_parts(config, settings, world, run_dir, stack)
         seed_random_states(config["seed"], world.rank)
 
@@ -93,8 +96,6 @@ def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, An
             )
         )
         state = RunState()
-        names = [name for name, node in config["logger"].items() if node and world.is_main]
-        loggers = build_loggers(config, run_dir) if names else []
         progress = make_progress(
             settings.progress, settings.max_epochs, settings.max_steps, is_main=world.is_main
         )
@@ -104,10 +105,10 @@ def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, An
             world,
             settings=settings,
             run_dir=run_dir,
-            loggers=dict(zip(names, loggers, strict=True)),
+            loggers=loggers,
             progress=progress,
         )
-        stack.callback(recorder.close)
+        stack.enter_context(recorder)
         stack.callback(parts.hooks.close)
         stack.callback(progress.close)
         if checkpoint is not None:
@@ -117,6 +118,7 @@ def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, An
                     "the run is done: it has %d epochs, %d steps; to go on longer type "
                     "trainer.max_epochs=%d", state.epoch, state.step, 2 * state.epoch
                 )  # fmt: skip
+        world.on_main(recorder.begin)
         # A checkpoint that is refused leaves the run's folder as it is.
         classes = task_classes(config, parts.train.loader.classes_of)
         world.on_main(lambda: keep_classes(run_dir, classes))
@@ -172,6 +174,24 @@ def _claim_folder(
     path, name, checkpoint = world.on_main(claim)
     content = read_checkpoint(checkpoint) if checkpoint else None
     return (owned[0] if owned else None), path, name, content
+
+
+def open_loggers(config: Mapping[str, Any], run_dir: Path, world: World) -> dict[str, Logger]:
+    """Build the loggers by their names in the config, remote ones with threads; on rank 0 alone.
+
+    Raises:
+        ValueError: One lacks what it needs, such as a login; on every rank.
+    """
+    loggers: dict[str, Logger] = {}
+
+    def build() -> None:
+        names = [name for name, node in config["logger"].items() if node]
+        for name, logger in zip(names, build_loggers(config, run_dir), strict=True):
+            is_remote = capabilities_of(logger, LoggerCapabilities).remote
+            loggers[name] = RemoteLogger(logger, name) if is_remote else logger
+
+    world.on_main(build)
+    return loggers
 
 
 def check_compiler(settings: TrainerSettings) -> None:

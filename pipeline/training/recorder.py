@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from penstock.core.contracts import Logger
+from penstock.core.contracts import Logger, LoggerCapabilities, capabilities_of
 from penstock.core.files import writing
 from penstock.pipeline.loader.state import united
 from penstock.pipeline.training.checkpoint import (
@@ -72,6 +72,29 @@ class Recorder:
         self._saved_s = time.monotonic()
         self._began_s = self._saved_s
         self._loss: float | None = None
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        """Close the loggers, and tell them first if the run is not done."""
+        for name, logger in self._loggers.items():
+            with self._writing(name):
+                failed = capabilities_of(logger, LoggerCapabilities).failed
+                if error is not None and failed is not None:
+                    failed()
+                logger.close()
+
+    def begin(self) -> None:
+        """Have the loggers open the run.
+
+        Raises:
+            ValueError: One cannot.
+        """
+        for logger in self._loggers.values():
+            begin = capabilities_of(logger, LoggerCapabilities).begin
+            if begin is not None:
+                begin()
 
     def log(
         self, values: Mapping[str, float], *, timed: bool = False, validated: bool = False
@@ -254,12 +277,6 @@ class Recorder:
                 content["versions"]["torch"],
                 torch.__version__,
             )
-
-    def close(self) -> None:
-        """Close the loggers."""
-        for name, logger in self._loggers.items():
-            with self._writing(name):
-                logger.close()
 
     def _writing(self, logger: str) -> AbstractContextManager[None]:
         return writing(f"{self.run_dir} (logger {logger})", remedy=_REMEDY)

@@ -96,6 +96,8 @@ def test_null_takes_a_component_out_where_that_is_possible():
 def test_loggers_stand_side_by_side():
     assert set(compose(["logger=tensorboard"])["logger"]) == {"csv", "tensorboard"}
     assert set(compose(["logger=[csv,tensorboard]"])["logger"]) == {"csv", "tensorboard"}
+    both = compose(["logger=tensorboard", "logger=mlflow", "logger.mlflow.experiment=mine"])
+    assert set(both["logger"]) == {"csv", "tensorboard", "mlflow"}
 
 
 def test_any_torch_module_with_its_positional_arguments():

@@ -70,7 +70,7 @@ CASES = [
     ("scheduler=CosineAnnealingWarmRestarts", "scheduler=none "
      "scheduler._target_=torch.optim.lr_scheduler.CosineAnnealingWarmRestarts"),
     ("scheduler=ReduceLROnPlateau", "scheduler=plateau"),
-    ("logger=wandb", "logger=tensorboard"),
+    ("logger=WandbLogger", "logger=wandb"),
     ("ema=true", "callback=ema"),
     ("model_ema_decay=0.99", "callback=ema callback.ema.decay=0.999"),
     ("early_stopping=true", "callback=early_stopping"),

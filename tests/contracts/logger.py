@@ -1,0 +1,70 @@
+"""What every logger promises: each figure of a run once, also where it was killed and goes on."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+
+import torch
+
+from penstock.core.contracts import Logger, LoggerCapabilities, capabilities_of
+
+Figures = Mapping[tuple[str, int], float]
+"""By name and step."""
+
+ROWS = [
+    (3, {"epoch": 0.0, "train/loss": 0.5, "time/data_wait": 0.125}),
+    (6, {"epoch": 0.0, "train/loss": 0.25}),
+    (6, {"epoch": 0.0, "val/loss": 0.75, "lr": 2**-10}),  # a second row of a step
+    (9, {"epoch": 1.0, "train/loss": 0.125, "val/top 5": float("nan")}),
+    (12, {"epoch": 1.0, "train/loss": float("inf")}),
+]
+
+
+def check_logger(make: Callable[[], Logger], read: Callable[[], Figures]) -> None:
+    """Log the rows of a run that is killed behind its checkpoint, and goes on from it.
+
+    Args:
+        make: Makes the logger, of the same run each time.
+        read: Reads all that it has written, when it is closed.
+    """
+    first = make()
+    _begin(first)
+    for step, values in ROWS[:3]:
+        first.log(step, dict(values))
+    state = _kept(first.state_dict())
+    for step, values in ROWS[3:4]:  # lost to the run, and maybe not to the log
+        first.log(step, dict(values))
+    first.close()
+
+    second = make()
+    second.load_state_dict(state)
+    _begin(second)
+    for step, values in ROWS[3:]:
+        second.log(step, dict(values))
+    failed = capabilities_of(second, LoggerCapabilities).failed
+    if failed is not None:
+        failed()
+    second.close()
+    found = read()
+    wanted = {(name, step): value for step, row in ROWS for name, value in row.items()}
+    assert {key: repr(found.get(key)) for key in wanted} == {k: repr(v) for k, v in wanted.items()}
+
+    third = make()  # a run that ends before its first row
+    _begin(third)
+    third.close()
+
+
+def _begin(logger: Logger) -> None:
+    begin = capabilities_of(logger, LoggerCapabilities).begin
+    if begin is not None:
+        begin()
+
+
+def _kept(state: dict[str, object]) -> dict[str, object]:
+    """The state as a checkpoint gives it back."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    kept: dict[str, object] = torch.load(file, weights_only=True)
+    return kept
