@@ -733,6 +733,25 @@ class Model(Protocol):
     def __call__(self, batch: Batch) -> Any: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCapabilities:
+    """What the arguments of a model say of it before it is made.
+
+    They are given by the function that `core.registry.register` is told as ``capabilities``, which
+    asks for some of the config's arguments by name, and refuses wrong ones by a ValueError.
+
+    Attributes:
+        mean: What its weights want to be taken away from each channel of images, of values 0..1.
+        std: What they want it to be divided by. Of both, None: it takes any.
+        begins_with: Arguments that say which weights it begins with, and their values for none,
+            with which it is made where a checkpoint has all weights. ``weights`` is a path.
+    """
+
+    mean: Sequence[float] | None = None
+    std: Sequence[float] | None = None
+    begins_with: Mapping[str, Any] = field(default_factory=dict)
+
+
 class Task(Protocol):
     """Turns outputs and batch into losses and metrics.
 
@@ -760,7 +779,7 @@ class ClassTask(Protocol):
     def metrics_by_class(self) -> Any:
         """As `metrics`, and filled alike, with figures of more than one number besides.
 
-        They are float [C], a figure for each class by its id, NaN where it has none, or integer
+        They are [C], a figure for each class by its id, NaN where it has none, or integer
         [C, C], a confusion matrix: rows are the true classes, columns the predicted ones.
         """
 

@@ -85,6 +85,7 @@ class Component:
     name: str
     target: Callable[..., Any]
     global_random: bool
+    capabilities: Callable[..., Any] | None = None
 
     @property
     def origin(self) -> str:
@@ -111,7 +112,13 @@ _components: dict[str, Component] = {}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def register(group: str, name: str, *, global_random: bool = False) -> Callable[[T], T]:
+def register(
+    group: str,
+    name: str,
+    *,
+    global_random: bool = False,
+    capabilities: Callable[..., Any] | None = None,
+) -> Callable[[T], T]:
     """Make a class or function available to configs as option `name` of `group`.
 
     Args:
@@ -120,6 +127,8 @@ def register(group: str, name: str, *, global_random: bool = False) -> Callable[
         global_random: The component draws from the global random state of Python, NumPy or
             torch. It then runs only where a worker owns its process, with these states
             seeded for every position.
+        capabilities: Of a model: tells of its arguments, by name, before it is made; see
+            `core.contracts.ModelCapabilities`.
 
     Raises:
         ValueError: The group is unknown, the name is no identifier, a default cannot stand in
@@ -131,7 +140,7 @@ def register(group: str, name: str, *, global_random: bool = False) -> Callable[
         raise ValueError(f"register: {name!r} is no name: letters, digits and _, no digit first")
 
     def add(target: T) -> T:
-        component = Component(group, name, target, global_random)
+        component = Component(group, name, target, global_random, capabilities)
         if GROUPS[group].option_group is not None:
             option_node(component)  # refused here, where its own line is in the traceback
         known = _components.get(component.target_name)

@@ -256,7 +256,11 @@ class MixDataset:
                     f"{name!r} is read, or drop them: "
                     f"dataset.sources.{name}.dataset.keys={{{field}:null}}"
                 )
-            mixed[field] = united(sample[field], ids)
+            if not _is_by_class(sample[field]):
+                mixed[field] = united(sample[field], ids)
+        for field, (places, count) in self.index.places[number].items():
+            if field in sample and _is_by_class(sample[field]):
+                mixed[field] = spread(sample[field], places, count)
         return mixed
 
     def fingerprint(self) -> str:
@@ -343,6 +347,8 @@ class MixIndex:
         field_classes: Names of the classes by field; those of ``source`` are the sources' names.
         class_ids: For each source, by field whose ids are others here: the id of each of its
             own, int64 [C]; None where they have no names, and in another source they have.
+        places: For each source, by field whose classes are not all of those here: the same ids,
+            and how many classes there are here.
     """
 
     def __init__(self, indexes: Mapping[str, Index]) -> None:
@@ -355,12 +361,17 @@ class MixIndex:
             united[field] = tuple(dict.fromkeys(n for c in classes for n in c.get(field, ())))
         self.class_ids = tuple(
             {
-                f: _ids(known.get(f), names)
+                f: _ids(known[f], names) if f in known else None
                 for f, names in united.items()
                 if _differ(known, f, names)
             }
             for known in classes
         )
+        self.places = tuple(
+            {f: (_ids(known[f], names), len(names)) for f, names in united.items()
+             if known.get(f, names) != names}
+            for known in classes
+        )  # fmt: skip
         self.class_names = united.pop("label", None)
         self.field_classes = {**united, SOURCE: self.names}
         self._columns: dict[str, NDArray[Any]] = {}
@@ -447,6 +458,26 @@ def united(values: Any, ids: NDArray[np.int64] | None) -> Any:
     return found.astype(array.dtype) if fits else found
 
 
+def _is_by_class(values: Any) -> bool:
+    """Whether a field of a sample has a number for each class, such as multi-hot labels."""
+    return isinstance(values, np.ndarray) and values.dtype.kind == "f"
+
+
+def spread(
+    values: NDArray[np.floating[Any]], places: NDArray[np.int64], count: int
+) -> NDArray[np.floating[Any]]:
+    """A number for each class of a source as one for each of the mix; NaN: the source has none.
+
+    Args:
+        values: [C].
+        places: The id in the mix of each of the source's classes, int64 [C].
+        count: Classes of the mix.
+    """
+    found = np.full(count, np.nan, values.dtype)
+    found[places] = values
+    return found
+
+
 def _classes(index: FullIndex) -> dict[str, tuple[str, ...]]:
     """Names of the classes by field, of those that have some."""
     named = {"label": index.class_names, **index.field_classes}
@@ -458,10 +489,8 @@ def _differ(known: Mapping[str, tuple[str, ...]], field: str, names: tuple[str, 
     return field not in known or names[: len(known[field])] != known[field]
 
 
-def _ids(names: Sequence[str] | None, all_names: Sequence[str]) -> NDArray[np.int64] | None:
+def _ids(names: Sequence[str], all_names: Sequence[str]) -> NDArray[np.int64]:
     """Find each name's place among all."""
-    if names is None:
-        return None
     places = {name: place for place, name in enumerate(all_names)}
     return np.array([places[name] for name in names], np.int64)
 
@@ -488,7 +517,10 @@ def in_the_mix(
         class_ids: See `MixIndex.class_ids`.
     """
     changed = {field: ids for field, ids in class_ids.items() if field in columns}
-    numbers = all(isinstance(columns[field], np.ndarray) for field in changed)
+    numbers = all(
+        isinstance(columns[field], np.ndarray) and columns[field].dtype.kind != "f"
+        for field in changed
+    )
     if SOURCE in columns or not numbers or any(ids is None for ids in changed.values()):
         return None
     return {**columns, **{field: united(columns[field], ids) for field, ids in changed.items()}}

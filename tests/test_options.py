@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from penstock.pipeline.build import (
 )
 from penstock.pipeline.config.combinations import task_field
 from penstock.pipeline.config.composition import compose, composer_for
+from penstock.pipeline.config.errors import ConfigError
 from penstock.pipeline.config.places import CHOSEN_BY
 from penstock.pipeline.learning.building import (
     build_model,
@@ -42,6 +44,7 @@ REQUIRED = {
     ("batch_transform", "to_float"): ["augment.device.normalize=null"],
     ("dataset/annotations", "boxes_csv"): ["task=detection"],
     ("dataset/annotations", "coco"): ["collate=list"],
+    ("dataset/annotations", "labels_csv"): ["task=multilabel"],
     ("dataset/annotations", "voc"): ["collate=list"],
     ("dataset/annotations", "yolo"): ["task=detection"],
     ("dataset/source", "jsonl"): ["dataset=stream"],
@@ -123,6 +126,8 @@ NOT_BUILT = {
     ("logger", "mlflow"): "needs a package that wants an older pyarrow",
     ("logger", "wandb"): "needs a login",
 }
+# Models of libraries that are tried beside a torch of their own, and one of each.
+ELSEWHERE = {("model", "timm"): ["model.name=test_vit"]}
 SMALL = ["loader=inline", "loader.batch_size=8"]
 
 
@@ -149,12 +154,22 @@ def _options() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("group", "option"), _options())
 def test_an_option_composes_and_trains_a_step(group: str, option: str, data_dir: Path, tmp_path):
+    if (group, option) in ELSEWHERE and importlib.util.find_spec(option) is None:
+        with pytest.raises(ConfigError, match=rf"missing \(the extra {option}\); run: pip install"):
+            compose([f"{group}={option}", *ELSEWHERE[group, option]])
+        return
     chosen = SMALL[1:] if group == "loader" else SMALL
     of_storage = group in ("dataset", "dataset/storage") and option not in ("image_files", "sql")
     if of_storage and not any((ROOT / "conf" / "dataset").rglob(f"{option}.yaml")):
         chosen = [*chosen, "dataset.storage.path=demo"]
     config = compose(
-        [*chosen, f"{group}={option}", f"data_dir={data_dir}", *REQUIRED.get((group, option), [])]
+        [
+            *chosen,
+            f"{group}={option}",
+            f"data_dir={data_dir}",
+            *REQUIRED.get((group, option), []),
+            *ELSEWHERE.get((group, option), []),
+        ]
     )
     if (group, option) in NOT_BUILT:
         return
@@ -173,7 +188,7 @@ def test_an_option_composes_and_trains_a_step(group: str, option: str, data_dir:
     known = {"table": loader.table, "classes_of": loader.classes_of}
     model = build_model(config, num_classes, **known)
     task = build_task(config, num_classes, names, **known)
-    optimizer = build_optimizer(config, model.parameters())
+    optimizer = build_optimizer(config, model)
     scheduler = build_scheduler(config, optimizer, total_steps=10)
     before = [p.detach().clone() for p in model.parameters()]
     losses = task.losses(model(batch), batch)

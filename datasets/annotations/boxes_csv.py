@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,19 +18,20 @@ from penstock.datasets.records.label_files import (
     Objects,
     cached_objects,
     check_unlabelled,
-    entries_of,
     find_labels,
     marks_of,
 )
-from penstock.datasets.records.labels import iter_csv
-
-log = logging.getLogger(__name__)
+from penstock.datasets.records.label_tables import (
+    IMAGE_COLUMNS,
+    LabelTable,
+    delimiter_of,
+    entries_in_table,
+    number_of,
+)
 
 BoxFormat = Literal["xyxy", "xywh", "cxcywh"]
 
 # As the field writes them, in any case.
-_IMAGE = ("image", "file_name", "filename", "path", "image_path", "image_name", "image_id",
-          "imageid")  # fmt: skip
 _LABEL = ("label", "class", "class_name", "label_name", "labelname", "category", "name")
 _BOX: dict[tuple[str, str, str, str], BoxFormat] = {
     ("xmin", "ymin", "xmax", "ymax"): "xyxy",
@@ -103,14 +102,10 @@ class CsvBoxes:
         self.coordinates = coordinates
         self.size_columns = size_columns
         self.header = header
-        self.delimiter = delimiter or ("\t" if path.endswith(".tsv") else ",")
+        self.delimiter = delimiter_of(delimiter, path)
         self.classes = classes
         self.missing = missing
         self.bad_boxes: BadBoxes = bad_boxes
-        if len(self.delimiter) != 1 or self.delimiter in '"\r\n':
-            raise ValueError(
-                f"dataset.annotations.delimiter: {delimiter!r}, expected one character, as in ';'"
-            )
 
     def of(self, records: RecordsToLabel) -> list[ObjectRows]:
         """Read the boxes of a storage's records; see `core.contracts.Annotations`."""
@@ -121,7 +116,7 @@ class CsvBoxes:
         known = records.classes.get("box_labels") or self.classes
 
         def read() -> tuple[list[Objects | str], dict[str, list[str]]]:
-            objects = self._read(path, records.keys, where, known, must_fit=its_own)
+            objects = self._read(path, records.keys, where, known, its_own=its_own)
             self._check_unit(objects, where)
             return objects, {}
 
@@ -142,7 +137,7 @@ class CsvBoxes:
         where: str,
         known: Sequence[str] | None,
         *,
-        must_fit: bool,
+        its_own: bool,
     ) -> list[Objects | str]:
         """Read the boxes of each record.
 
@@ -151,19 +146,14 @@ class CsvBoxes:
             keys: Keys of the records.
             where: The storage and the file, for messages.
             known: Names that classes may have; None: any.
-            must_fit: Say how many images are not among the records.
+            its_own: The file is of these records alone.
         """
-        columns, rows = self._open(path, where)
+        table = LabelTable.at(path, delimiter=self.delimiter, header=self.header, where=where)
+        columns = self._columns(table)
         objects: dict[str, Objects | str] = {}
         lines: dict[str, int] = {}
         unknown: dict[str, str] = {}
-        for line, row in rows:
-            name = row[columns.image]
-            if not name:
-                raise ValueError(
-                    f"{where}: line {line}: the image's name is empty; fill it in, or take the "
-                    f"line out"
-                )
+        for line, name, row in table.images(columns.image):
             lines.setdefault(name, line)
             size = (1, 1) if self.coordinates == "normalized" else None
             found = objects.setdefault(name, Objects(size=size))
@@ -176,23 +166,9 @@ class CsvBoxes:
                 continue
             if label and known is not None and label not in known:
                 unknown.setdefault(name, f"line {line}: class {label!r}")
-        if not lines:
-            raise ValueError(f"{where}: it has no row; nothing to read")
-        entries = entries_of(keys, list(lines), where=where)
+        entries = entries_in_table(keys, lines, where=where, its_own=its_own)
         check_unlabelled(keys, entries, self.missing, where, "row")
         there = set(entries)
-        others = [name for name in lines if name not in there]
-        if keys and len(others) == len(lines):
-            raise ValueError(
-                f"{where}: line {lines[others[0]]}: no image {others[0]!r}, and none of the other "
-                f"{len(others) - 1:,} is in the data, whose first is {keys[0]!r}; write the names "
-                f"so, or set dataset.annotations.image_column"
-            )
-        if others and must_fit:
-            log.warning(
-                "%s: rows of %s images that are not in the data are left out, such as %r in line "
-                "%s", where, f"{len(others):,}", others[0], lines[others[0]],
-            )  # fmt: skip
         for name, said in unknown.items():
             if name in there:
                 raise ValueError(
@@ -201,62 +177,23 @@ class CsvBoxes:
                 )
         return [Objects() if entry is None else objects[entry] for entry in entries]
 
-    def _open(
-        self, path: str, where: str
-    ) -> tuple[_BoxColumns, Iterator[tuple[int, dict[str, str]]]]:
-        """Find the columns, and open the rows below the header: values by column."""
-        rows = iter_csv(path, delimiter=self.delimiter, where=where)
-        first = next(rows, None)
-        if first is None:
-            raise ValueError(f"{where}: it is empty; write a first line with the columns' names")
-        line, values = first
-        names = [name.strip() for name in self.header or values]
-        if len(names) != len(values):
-            raise ValueError(
-                f"{where}: line {line}: got {len(values)} values, and "
-                f"dataset.annotations.header names {len(names)} columns; name them all"
-            )
-        columns = self._columns(names, where if self.header else f"{where}: line {line}")
-        below = itertools.chain([first] if self.header else [], rows)
-        return columns, (
-            (line, dict(zip(names, map(str.strip, values), strict=True))) for line, values in below
-        )
-
-    def _columns(self, names: Sequence[str], where: str) -> _BoxColumns:
+    def _columns(self, table: LabelTable) -> _BoxColumns:
         """Find the columns by their names: those that are set, or the usual ones."""
-        image, label, size = self.image_column, self.label_column, self.size_columns
         four, box_format = tuple(self.box_columns or ()), self.box_format
-        shown = ", ".join(map(repr, names))
-        for name in names:
-            if list(names).count(name) > 1:
-                raise ValueError(f"{where}: column {name!r} stands twice; rename one")
-        for given in (image, label, *four, *(size or ())):
-            if given is not None and given not in names:
-                raise ValueError(f"{where}: no column {given!r}; columns: {shown}")
-        lower = {name.lower(): name for name in names}
-
-        def usual(known: Sequence[str], what: str, setting: str) -> str:
-            found = next((lower[name] for name in known if name in lower), None)
-            if found is None:
-                remedy = f"name it by dataset.annotations.{setting}"
-                if len(names) == 1:
-                    remedy = "say what separates them by dataset.annotations.delimiter"
-                raise ValueError(
-                    f"{where}: no column {what}, such as {known[0]!r}; columns: {shown}; {remedy}"
-                )
-            return found
-
-        image = image or usual(_IMAGE, "of the images' names", "image_column")
+        table.check(self.image_column, self.label_column, *four, *(self.size_columns or ()))
+        needed = "of the images' names", "image_column"
+        image = self.image_column or table.needed(IMAGE_COLUMNS, *needed)
         if not four:
+            lower = {name.lower(): name for name in table.columns}
             known = next((four for four in _BOX if set(four) <= lower.keys()), None)
             if known is None:
                 raise ValueError(
-                    f"{where}: no columns of boxes, such as xmin, ymin, xmax, ymax; columns: "
-                    f"{shown}; name all four by dataset.annotations.box_columns"
+                    f"{table.head}: no columns of boxes, such as xmin, ymin, xmax, ymax; columns: "
+                    f"{table.shown}; name all four by dataset.annotations.box_columns"
                 )
             four, box_format = tuple(lower[name] for name in known), box_format or _BOX[known]
-        label = label or usual(_LABEL, "of classes", "label_column")
-        return _BoxColumns(image, label, four, box_format or "xyxy", size)
+        label = self.label_column or table.needed(_LABEL, "of classes", "label_column")
+        return _BoxColumns(image, label, four, box_format or "xyxy", self.size_columns)
 
     def _check_unit(self, objects: Sequence[Objects | str], where: str) -> None:
         """Refuse boxes that are plainly of the other unit; as they are, all would be wrong."""
@@ -302,7 +239,7 @@ def _add_box(row: Mapping[str, str], columns: _BoxColumns, objects: Objects) -> 
     """Add the box of a row, and give its class; empty: the row only names the image."""
     label = row[columns.label]
     if columns.size is not None:
-        width, height = (_number(row[name], "its size") for name in columns.size)
+        width, height = (number_of(row[name], "its size") for name in columns.size)
         if not (width > 0 and height > 0 and width % 1 == height % 1 == 0):
             raise ValueError(f"the image has {width:g} x {height:g} pixels")
         size = int(width), int(height)
@@ -310,7 +247,7 @@ def _add_box(row: Mapping[str, str], columns: _BoxColumns, objects: Objects) -> 
             raise ValueError(f"the image has {size} pixels here and {objects.size} above")
         objects.size = objects.size or size
     if label:
-        box = [_number(row[name], name) for name in columns.box]
+        box = [number_of(row[name], name) for name in columns.box]
         objects.boxes.append(_corners(box, columns.format))
         objects.names.append(label)
     elif any(row[name] for name in columns.box):
@@ -326,14 +263,3 @@ def _corners(box: Sequence[float], box_format: BoxFormat) -> tuple[float, float,
     if box_format == "cxcywh":
         first, second = first - third / 2, second - fourth / 2
     return first, second, first + third, second + fourth
-
-
-def _number(text: str, name: str) -> float:
-    if not text:
-        raise ValueError(f"{name} is empty")
-    try:
-        if "_" in text:  # which Python allows in numbers
-            raise ValueError
-        return float(text)
-    except ValueError:
-        raise ValueError(f"{name} is {text!r}, expected a number") from None

@@ -229,6 +229,10 @@ _DENIED = (
     "environment, or, where the bucket is public, set AWS_SKIP_SIGNATURE=true (docs/remote.md)"
 )
 _NO_BUCKET = "there is no such bucket; look at its name, and at AWS_ENDPOINT_URL"
+_NO_REPOSITORY = (
+    "the hub shows no such repository; look at its name, as in hf://datasets/owner/name, or, where "
+    "it is private, set HF_TOKEN or type: hf auth login"
+)
 _REMEDIES = {
     "NoSuchBucket": _NO_BUCKET,
     "ContainerNotFound": _NO_BUCKET.replace("bucket", "container"),
@@ -247,11 +251,15 @@ def _explained(error: Exception) -> tuple[bool, str | None]:
         return False, remedy
     if "redirect without LOCATION" in said:
         return False, _REMEDIES["PermanentRedirect"]
+    if "(repository not found)" in said:
+        return False, _NO_REPOSITORY
     if isinstance(error, FileNotFoundError):
         return False, None
     denied = kind in ("PermissionDeniedError", "UnauthenticatedError") or status in ("401", "403")
     if denied or isinstance(error, PermissionError):
         return False, _DENIED
+    if isinstance(error, ValueError):  # a URL that the library cannot make sense of
+        return False, _line(said)
     if isinstance(error, ImportError):
         return False, f"needs a library: {_line(error)}"
     if status[:1] == "4" and status not in ("408", "429"):
@@ -273,6 +281,8 @@ def _of_scheme(url: str, what: str) -> str:
     scheme = url.partition(":")[0]
     if scheme == "gs":
         return what.replace("AWS_ENDPOINT_URL", "GOOGLE_BASE_URL").replace("AWS_", "GOOGLE_")
+    if scheme == "hf" and what == _DENIED:
+        return "access is denied; ask for it on its page, then set HF_TOKEN or type: hf auth login"
     if scheme in _OBSTORE and scheme[0] == "a":
         endpoint = "AZURE_STORAGE_ENDPOINT"
         return what.replace("AWS_ENDPOINT_URL", endpoint).replace("AWS_", "AZURE_")
@@ -304,10 +314,12 @@ def _open_client(url: str, pid: int) -> Client:
     global _was_used
     _was_used = True
     scheme = url.partition(":")[0].lower()
-    needed = "obstore" if scheme in _OBSTORE else "fsspec"
+    needed, extra = "obstore" if scheme in _OBSTORE else "fsspec", "remote"
+    if scheme == "hf":
+        needed, extra = "huggingface_hub", "hub"
     if importlib.util.find_spec(needed) is None:
         raise RemoteError(
-            f"{url}: the package {needed} is missing (the extra remote); run: pip install {needed}"
+            f"{url}: the package {needed} is missing (the extra {extra}); run: pip install {needed}"
         )
     return _ObjectStore(url, scheme) if scheme in _OBSTORE else _FileSystem(url)
 
@@ -424,6 +436,8 @@ class _FileSystem:
         except ValueError as error:
             raise RemoteError(f"{url}: {error}; expected s3, gs, az, https or hf") from None
         self._root = self._root.rstrip("/")
+        # Of the hub a read of some bytes would fetch 5 MiB more, in case they are asked for next.
+        self._reading = {"cache_type": "none"} if url.lower().startswith("hf:") else {}
         self._known: dict[str, Found] = {}
 
     def files(self, folder: str = "") -> Iterator[Found]:
@@ -443,8 +457,8 @@ class _FileSystem:
         return self._found(path, info)
 
     def get(self, name: str, start: int, stop: int, mark: str | None) -> Answer:
-        found = self._known.get(name) or self.head(name)
-        return Answer(bytes(self._fs.cat_file(f"{self._root}/{name}", start, stop)), found)
+        path, found = f"{self._root}/{name}", self._known.get(name) or self.head(name)
+        return Answer(bytes(self._fs.cat_file(path, start, stop, **self._reading)), found)
 
     def put(self, name: str, content: Path | bytes, *, new: bool = False) -> None:
         path = f"{self._root}/{name}"

@@ -26,11 +26,12 @@ from penstock.core.contracts import (
     UrlReader,
 )
 from penstock.core.sample import MAX_RECORD_BYTES
-from penstock.datasets.files.access import absolute_path, is_pattern, is_url
+from penstock.datasets.files.access import absolute_path, is_pattern, is_url, read_file
 from penstock.datasets.files.clients import AccessDenied
 from penstock.datasets.files.listings import look_at
 from penstock.datasets.files.local_copies import local_copy
 from penstock.datasets.records.annotated_storage import AnnotatedStorage
+from penstock.datasets.records.hub_card import CardConfig, card_configs
 from penstock.datasets.records.index import Index, cached_selection
 from penstock.datasets.records.subset import Subset
 
@@ -316,10 +317,12 @@ def _hub_parts(folder: Folder) -> dict[str, list[str]]:
     """Find the parts of a folder laid out as the public hubs do: shards, or folders of their own.
 
     Shards are named ``train-00000-of-00004.parquet`` or ``imagenet-train-000000.tar``; in a folder
-    with a ``dataset_dict.json``, every part is a folder.
+    with a ``dataset_dict.json``, every part is a folder; a README's head may name the files.
     """
     if "dataset_dict.json" in folder.files:
         return next(_alike(folder.folders), {})
+    if "README.md" in folder.files and (said := _card_parts(folder)):
+        return said
     tops = [folder, *(Folder.at(folder / "data") for name in folder.folders if name == "data")]
     for pattern in _SHARD_NAMES:
         for top in tops:
@@ -329,11 +332,56 @@ def _hub_parts(folder: Folder) -> dict[str, list[str]]:
             for word, split in _SPLIT_OF.items() if shards else ():
                 names = pattern.format(word, suffix)
                 if fnmatch.filter(top.files, names):
-                    place = top if is_url(str(top)) else glob.escape(str(top))
-                    found.setdefault(split, []).append(f"{place}/{names}")
+                    found.setdefault(split, []).append(_below(top, [names]))
             if found:
                 return found
     return {}
+
+
+def _card_parts(folder: Folder) -> dict[str, list[str]]:
+    """Find the parts that the card of a hub's data set names; none where it names one or none.
+
+    Raises:
+        ValueError: It is several data sets.
+    """
+    text = read_file(folder / "README.md", root=str(folder)).decode(errors="replace")
+    configs = card_configs(text)
+    chosen = next((each for each in configs if each.default), configs[0] if configs else None)
+    if chosen is None:
+        return {}
+    if chosen.default or len(configs) == 1:
+        if chosen.folder is not None and not chosen.files:
+            return _hub_parts(Folder.at(folder / chosen.folder))
+        named = next(_alike(chosen.files), {})
+        if len(named) > 1:
+            return {
+                split: [_below(folder, chosen.files[name]) for name in names]
+                for split, names in named.items()
+            }
+    if len(configs) == 1:
+        return {}
+    lines = [f"{each.name} ({_typed(folder, each)})" for each in configs[:8]]
+    raise ValueError(
+        f"{folder}: is {len(configs)} data sets; type the path of one: {', '.join(lines)}"
+        + (", ..." if len(configs) > len(lines) else "")
+    )
+
+
+def _typed(folder: Folder, config: CardConfig) -> str:
+    """Write what to type to read one of the data sets of a repository."""
+    if config.folder is not None:
+        return f"dataset.storage.path={folder / config.folder}"
+    above = {path.rpartition("/")[0] for paths in config.files.values() for path in paths}
+    if len(above) == 1 and above != {""} and not any(map(is_pattern, above)):
+        return f"dataset.storage.path={folder / above.pop()}"
+    paths = [f"'dataset.storage.path={_below(folder, p)}'" for p in config.files.values()]
+    return paths[0] if paths else config.name
+
+
+def _below(folder: Folder, patterns: Sequence[str]) -> str:
+    """Write a pattern of files below a folder."""
+    place = str(folder) if is_url(str(folder)) else glob.escape(str(folder))
+    return f"{place}/{patterns[0] if len(patterns) == 1 else '{' + ','.join(patterns) + '}'}"
 
 
 def _opened(recipe: StorageRecipe, **changes: Any) -> Storage:

@@ -20,10 +20,10 @@ from penstock.core.json_text import parse_json
 from penstock.core.sample import BadRecord, Record
 from penstock.datasets.files.access import OpenFiles, SharedFile
 from penstock.datasets.files.data_files import DataFiles, refuse_escape
-from penstock.datasets.files.unpacked import UnpackedShards
 from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage, file_mark
 from penstock.datasets.records.labels import column_ids, read_class_names
+from penstock.datasets.records.unpacked import UnpackedShards
 
 _UNPACKED = ("gz", "zstd")
 _IMAGES = ("jpeg", "png", "pil")

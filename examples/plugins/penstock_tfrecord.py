@@ -17,10 +17,10 @@ from penstock.core.contracts import StorageCapabilities
 from penstock.core.sample import BadRecord, Record
 from penstock.datasets.files.access import OpenFiles, SharedFile, absolute_path
 from penstock.datasets.files.data_files import DataFiles, find_data_files
-from penstock.datasets.files.unpacked import UnpackedShards
 from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage
 from penstock.datasets.records.labels import column_ids, read_class_names
+from penstock.datasets.records.unpacked import UnpackedShards
 
 _ENDINGS = tuple(f".tfrecord{plural}{gz}" for plural in ("", "s") for gz in ("", ".gz"))
 _FIELDS = {"image/encoded": "image", "image_raw": "image", "image/class/label": "label"}

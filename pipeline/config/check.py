@@ -42,6 +42,15 @@ from penstock.pipeline.config.values import (
 )
 
 
+def standing_beside(place: Place, signature: Signature) -> dict[str, Argument]:
+    """List the settings that may stand among a component's arguments, but for its own of a name."""
+    if place.beside is None:
+        return {}
+    found = signature_of(place.beside)
+    assert isinstance(found, Signature)
+    return {n: each for n, each in found.arguments.items() if n not in signature.arguments}
+
+
 def accepts(argument: Argument) -> str:
     """Say what an argument accepts."""
     if argument.annotation is NOTHING:
@@ -353,6 +362,7 @@ class _Walk:
         checked: dict[str, Any] = {"_target_": signature.target}
         before = len(self.problems)
         parts = PARTS | PARTS_OF.get(signature.target, {})
+        beside = standing_beside(place, signature)
         for name, value in node.items():
             full = f"{key}.{name}"
             if name == "_target_":
@@ -371,15 +381,21 @@ class _Walk:
                             f"cannot be configured; leave it away")  # fmt: skip
             elif name in signature.arguments:
                 checked[name] = self._argument(signature.arguments[name], value, full)
+            elif name in beside:
+                checked[name] = self._argument(beside[name], value, full)
             elif signature.takes_any:
                 checked[name] = self._nested(value, full)
             else:
-                known = [f"{key}.{argument}" for argument in signature.arguments]
-                accepts = listing(signature.arguments) or "no arguments"
+                names = [*signature.arguments, *beside]
+                known = [f"{key}.{argument}" for argument in names]
+                accepts = listing(names, 16) or "no arguments"
                 self.unknown(full, value, known, f"{signature.target} accepts {accepts}")
         self._fill(checked, node, key, signature, place.given)
-        if signature.kind == "settings" and len(self.problems) == before:
-            self.problems += wrong_settings(checked, key, signature.target)
+        if len(self.problems) == before:
+            if signature.kind == "settings":
+                self.problems += wrong_settings(checked, key, signature.target)
+            if given_beside := {name: checked[name] for name in beside if name in checked}:
+                self.problems += wrong_settings(given_beside, key, str(place.beside))
         return checked
 
     def _argument(self, argument: Argument, value: Any, key: str) -> Any:

@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from penstock.core import registry
+from penstock.core.contracts import ModelCapabilities
 from penstock.datasets.files.access import is_object_store, is_url
 from penstock.datasets.mix import with_keys_of_source
-from penstock.pipeline.config.errors import Problem
+from penstock.pipeline.config.errors import Problem, listing, nearest
 from penstock.pipeline.config.places import MIX, sources_of
+from penstock.pipeline.config.signatures import signature_of
 from penstock.pipeline.config.targets import resolve_class, resolve_target
+from penstock.pipeline.config.values import fits, given, mistake, shown
 from penstock.pipeline.schedulers.units import PLATEAU, better, takes_interval
 
 GENERATED = ("demo", "demo_sequences", "demo_table", "demo_prices")
@@ -281,6 +284,66 @@ def schedule(config: dict[str, Any]) -> Iterator[Problem]:
                       f"trainer.monitor_mode={mode}")  # fmt: skip
 
 
+def sequence(config: dict[str, Any]) -> Iterator[Problem]:
+    """Refuse schedules in a row without lengths, and such as cannot stand in one."""
+    node = config["scheduler"] or {}
+    if node.get("_target_") != "scheduler/sequence":
+        return
+    key, names = "scheduler.schedules", [name for name, each in node["schedules"].items() if each]
+    lengths = node["lengths"]
+    for name in names[:-1]:
+        if name not in lengths:
+            yield Problem(f"scheduler.lengths.{name}", f"missing, and another schedule follows it; "
+                          f"type scheduler.lengths.{name}=0.3, a share of the run, or a "
+                          f"count")  # fmt: skip
+    for name in lengths:
+        if name not in names[:-1]:
+            why = "the last one has the rest" if name in names else f"there is {listing(names)}"
+            near = nearest(name, [each for each in names[:-1] if each not in lengths])
+            remedy = f"type scheduler.lengths.{near}=..." if near else f"leave {name} away"
+            yield Problem(f"scheduler.lengths.{name}", f"{lengths[name]} given, and {why}; "
+                          f"{remedy}")  # fmt: skip
+    interval: Any = config["trainer"].get("scheduler_interval") or "step"
+    for name in names:
+        target = node["schedules"][name]["_target_"]
+        if target in (PLATEAU, "scheduler/none", "scheduler/sequence"):
+            yield Problem(f"{key}.{name}", f"{target} cannot stand in a sequence; type "
+                          f"{key}.{name}=null")  # fmt: skip
+        elif not takes_interval(target, interval):
+            yield Problem(f"{key}.{name}", f"{target} counts epochs, and the sequence steps; type "
+                          f"trainer.scheduler_interval=epoch")  # fmt: skip
+
+
+def parameter_groups(config: dict[str, Any]) -> Iterator[Problem]:
+    """Refuse groups of parameters without patterns, or with values that no optimizer takes."""
+    node = config["optimizer"]
+    signature = signature_of(node["_target_"])
+    if isinstance(signature, str) or "groups" in signature.arguments:
+        return
+    known = signature.arguments
+    for setting, argument in (("decay_norms", "weight_decay"), ("layer_decay", "lr")):
+        if setting in node and setting not in known and argument not in known:
+            yield Problem(f"optimizer.{setting}", f"{shown(node[setting])} given, and "
+                          f"{node['_target_']} takes no {argument}; leave it away")  # fmt: skip
+    for name, group in (node.get("groups") or {}).items():
+        key = f"optimizer.groups.{name}"
+        patterns = group.get("params")
+        if not patterns or not fits(list[str], patterns):
+            what = f"{given(patterns)} given" if "params" in group else "missing"
+            yield Problem(f"{key}.params", f"{what}, accepts patterns of parameters' names; type "
+                          f"{key}.params=[{patterns if isinstance(patterns, str) else 'head'}]",
+                          )  # fmt: skip
+        for argument, value in group.items():
+            full, there = f"{key}.{argument}", ["params", *known]
+            if argument not in there:
+                near = nearest(argument, there)
+                remedy = f"type {key}.{near}={shown(value)}" if near else f"leave {full} away"
+                yield Problem(full, f"{given(value)} given, unknown key; a group accepts "
+                              f"{listing(there)}; {remedy}")  # fmt: skip
+            elif argument != "params" and (wrong := mistake(known[argument], value, full)):
+                yield Problem(full, wrong)
+
+
 def watched_validation(config: dict[str, Any]) -> Iterator[Problem]:
     """Refuse callbacks that watch the figures of a validation that there is not."""
     trainer = config["trainer"]
@@ -422,6 +485,10 @@ RULES: dict[Rule, tuple[str, ...]] = {
         "scheduler", "scheduler.mode", "trainer.scheduler_interval", "trainer.monitor",
         "trainer.monitor_mode",
     ),
+    sequence: (
+        "scheduler", "scheduler.schedules", "scheduler.lengths", "trainer.scheduler_interval",
+    ),
+    parameter_groups: ("optimizer", "optimizer.groups"),
     watched_validation: ("callback", "trainer.validate_every", "trainer.limit_val_batches"),
     colours_after_normalize: ("augment", "augment.device"),
     empty_run: ("dataset", "dataset.decode"),
@@ -459,3 +526,55 @@ def task_classes(config: Mapping[str, Any], classes_of: ClassesOf) -> dict[str, 
     """List the names of the classes that each task of a config is about, by field."""
     fields = [field_of(task) for task in tasks_of(config).values()] or [task_field(config)]
     return {field: list(names) for field in fields if (names := classes_of(field)) is not None}
+
+
+def model_capabilities(node: Mapping[str, Any]) -> ModelCapabilities:
+    """Ask a model what its arguments say of it.
+
+    Args:
+        node: The model's part of a config.
+
+    Raises:
+        ValueError: They are wrong, or a library that it needs is missing.
+    """
+    component = registry.find(str(node.get("_target_")))
+    if component is None or component.capabilities is None:
+        return ModelCapabilities()
+    asked = inspect.signature(component.capabilities).parameters
+    told: ModelCapabilities = component.capabilities(**{k: node[k] for k in asked if k in node})
+    return told
+
+
+def without_weights(node: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's part of a config with weights that are drawn: a checkpoint has all of them."""
+    return {**node, **model_capabilities(node).begins_with}
+
+
+def suit_model(config: dict[str, Any], wrong: Collection[str]) -> list[Problem]:
+    """Normalise images as the model's weights want it, where the config leaves that open.
+
+    Args:
+        config: A config that was checked; ``mean`` and ``std`` of ``augment.device`` are changed.
+        wrong: Keys that have been reported.
+
+    Returns:
+        What is wrong with the model's arguments.
+    """
+    node = config.get("model")
+    if not isinstance(node, dict) or any(f"{key}.".startswith("model.") for key in wrong):
+        return []
+    try:
+        told = model_capabilities(node)
+    except ValueError as error:
+        return [Problem("", " ".join(str(error).split()))]
+    for step in ((config.get("augment") or {}).get("device") or {}).values():
+        if step and step.get("_target_") == "batch_transform/normalize":
+            for name, value in (("mean", told.mean), ("std", told.std)):
+                if step.get(name) is None and value is not None:
+                    step[name] = list(value)
+    weights = node.get("weights") if "weights" in told.begins_with else None
+    begun = "predict" in config or "evaluate" in config or config["trainer"].get("resume")
+    if isinstance(weights, str) and not begun and not Path(weights).expanduser().exists():
+        text = f"{weights!r} does not exist; type model.weights=<file>, or null for none"
+        return [Problem("model.weights", text)]
+    return []

@@ -38,6 +38,7 @@ LEAF_PACKAGES = (
 LEAF_MODULES = (
     "penstock.datasets.streams.dataset",
     "penstock.pipeline.loader.settings",
+    "penstock.pipeline.learning.parameters",
     "penstock.pipeline.training.settings",
     "penstock.transforms.cpu.targets",
 )

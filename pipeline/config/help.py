@@ -1,4 +1,8 @@
-"""The text of ``--help``: groups and options, the arguments of what is chosen, examples."""
+"""The text of ``--help``: groups and options, the arguments of what is chosen, examples.
+
+What it prints is read by `what_is`, `components_of` and `arguments_of`; pages of options, made by
+``docs/groups.py``, have it from there too.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,18 @@ import re
 import shutil
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from penstock.core import registry
 from penstock.core.user_errors import program_of
-from penstock.pipeline.config.check import accepts
+from penstock.pipeline.config.check import accepts, standing_beside
 from penstock.pipeline.config.composition import STACK_OF, Composer
 from penstock.pipeline.config.errors import ConfigError, Problem, listing, nearest
 from penstock.pipeline.config.overrides import compose_choices, parse
-from penstock.pipeline.config.places import CHOSEN_BY, PRESETS
+from penstock.pipeline.config.places import CHOSEN_BY, PARTS_OF, PLACES, PRESETS
 from penstock.pipeline.config.signatures import signature_of
 from penstock.pipeline.config.targets import family_of
 from penstock.pipeline.config.values import NO_DEFAULT, holds_component, shown
@@ -47,6 +52,23 @@ _FLAGS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class ArgumentHelp:
+    """What is said of an argument.
+
+    Attributes:
+        key: As it is typed.
+        value: What it is where nothing is typed; ``(required)`` if there is no such thing.
+        accepted: What may be given, in words; empty where anything may.
+        what: What its docstring says.
+    """
+
+    key: str
+    value: str
+    accepted: str
+    what: str
+
+
 def print_help(composer: Composer, typed: Sequence[str], *, command: str | None = None) -> None:
     """Print the help: of all, of the groups that are named, or of what overrides choose.
 
@@ -63,10 +85,11 @@ def print_help(composer: Composer, typed: Sequence[str], *, command: str | None 
     for group in asked:
         _print_group(composer, group)
         known = {node["_target_"] for _, node in chosen}
-        for key, node in _of_options(composer, group):
-            if node["_target_"] not in known:  # which another option has shown
-                chosen.append((key, node))
-                known.add(node["_target_"])
+        for option in composer.options(group):
+            for key, node in components_of(composer, group, option):
+                if node["_target_"] not in known:  # which another option has shown
+                    chosen.append((key, node))
+                    known.add(node["_target_"])
     for number, (key, node) in enumerate(chosen):
         if number or asked:
             print()
@@ -105,8 +128,7 @@ def _entry(head: str, text: str, column: int) -> None:
 
 
 def _print_group(composer: Composer, group: str) -> None:
-    found = next((g for g in registry.GROUPS.values() if g.option_group == group), None)
-    what = _WHAT.get(group) or (found.what if found else "")
+    what = what_is(group)
     _entry("", f"{group}: {what}" if what else group, 2)
     for option in composer.options(group):
         _entry(f"    {option}", composer.summary(group, option), 23)
@@ -119,15 +141,26 @@ def _no_group(name: str, groups: Sequence[str], composer: Composer) -> Problem:
     return Problem("--help", f"no group {name!r}, the groups are {listing(groups, 30)}{remedy}")
 
 
-def _of_options(composer: Composer, group: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the nodes of a group's options with their keys; not the steps inside of a preset."""
-    for option in composer.options(group):
-        for key, node in _components(composer.option(group, option), ""):
-            if key.count(".") == 0:
-                above, _, own = group.rpartition("/")  # one may set what stands beside it, too
-                below = STACK_OF.get(group, group) if key != own else above
-                below = below.replace("/", ".")
-                yield ".".join(filter(None, (below, key))), node
+def what_is(group: str) -> str:
+    """Say in a line what the options of a group are."""
+    found = next((g for g in registry.GROUPS.values() if g.option_group == group), None)
+    return _WHAT.get(group) or (found.what if found else "")
+
+
+def components_of(
+    composer: Composer, group: str, option: str
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the components of an option: keys and nodes; not the steps inside of a preset."""
+    for key, node in _components(composer.option(group, option), ""):
+        if key.count(".") == 0:
+            above, _, own = group.rpartition("/")  # one may set what stands beside it, too
+            below = STACK_OF.get(group, group) if key != own else above
+            below = below.replace("/", ".")
+            place = ".".join(filter(None, (below, key)))
+            yield place, node
+            for name, part in PARTS_OF.get(node["_target_"], {}).items():
+                if part.only is not None:  # what each of them takes, under a name of the user's
+                    yield f"{place}.{name}.NAME", {"_target_": part.only}
 
 
 def _chosen(
@@ -159,17 +192,24 @@ def _components(node: Any, below: str, key: str = "") -> Iterator[tuple[str, dic
         yield from _components(value, below, f"{key}.{name}" if key else str(name))
 
 
-def _print_arguments(composer: Composer, target: str, prefix: str, node: Mapping[str, Any]) -> None:
-    """Print a component's arguments: key, value, type, and what its docstring says of them."""
-    component = registry.find(target)
-    if component is None and family_of(target) is None:
-        return
+def arguments_of(
+    composer: Composer, target: str, prefix: str, node: Mapping[str, Any]
+) -> list[ArgumentHelp] | str:
+    """Describe the arguments of a component; or say why not: a library is not installed.
+
+    Args:
+        composer: Knows the groups.
+        target: A registered component, or a class of a library.
+        prefix: What stands before their names, with the dot.
+        node: What an option sets them to.
+    """
     signature = signature_of(target)
-    _entry("", f"{target}: {component.summary}" if component is not None else target, 0)
-    if isinstance(signature, str):  # a library that is not installed
-        _entry("", signature, 2)
-        return
-    for argument in signature.arguments.values():
+    if isinstance(signature, str):
+        return signature
+    place = prefix[:-1]
+    beside = standing_beside(PLACES[place], signature) if place in PLACES else {}
+    found = []
+    for argument in [*signature.arguments.values(), *beside.values()]:
         value = node.get(argument.name, argument.default)
         if holds_component(value):  # which is listed itself
             continue
@@ -178,5 +218,22 @@ def _print_arguments(composer: Composer, target: str, prefix: str, node: Mapping
         if composer.is_group(group := key.replace(".", "/")):
             accepted = f"{group}={' or '.join(composer.options(group))}"
         text = "(required)" if value == NO_DEFAULT else shown(value)
-        _entry(f"  {key}={text}", accepted, shutil.get_terminal_size().columns // 2)
-        _entry("", re.sub(r"\bNone\b", "null", argument.what), 6)
+        what = re.sub(r"\bNone\b", "null", argument.what).replace("``", "`")
+        found.append(ArgumentHelp(key, text, accepted, what))
+    return found
+
+
+def _print_arguments(composer: Composer, target: str, prefix: str, node: Mapping[str, Any]) -> None:
+    """Print a component's arguments: key, value, type, and what its docstring says of them."""
+    component = registry.find(target)
+    if component is None and family_of(target) is None:
+        return
+    _entry("", f"{target}: {component.summary}" if component is not None else target, 0)
+    arguments = arguments_of(composer, target, prefix, node)
+    if isinstance(arguments, str):
+        _entry("", arguments, 2)
+        return
+    for argument in arguments:
+        head = f"  {argument.key}={argument.value}"
+        _entry(head, argument.accepted, shutil.get_terminal_size().columns // 2)
+        _entry("", argument.what, 6)

@@ -12,7 +12,11 @@ from omegaconf import DictConfig, open_dict
 from penstock.core import registry
 from penstock.datasets.files.passwords import hidden
 from penstock.pipeline.config.check import check
-from penstock.pipeline.config.combinations import check_combinations, suit_iterable
+from penstock.pipeline.config.combinations import (
+    check_combinations,
+    suit_iterable,
+    suit_model,
+)
 from penstock.pipeline.config.composition import Composer, CompositionError
 from penstock.pipeline.config.discovery import load_imports
 from penstock.pipeline.config.errors import ConfigError, Problem
@@ -186,7 +190,9 @@ def _checked(
         resolved, skip=skip, variables=variables, typed=typed, command=command
     )
     found = [*parsed.problems, *unresolved, *mistakes]
-    found += check_combinations(checked, {problem.key for problem in found} | skip)
+    wrong = {problem.key for problem in found} | skip
+    found += check_combinations(checked, wrong)
+    found += suit_model(checked, wrong)
     if found:
         raise ConfigError(found)
     return checked

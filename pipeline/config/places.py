@@ -30,6 +30,7 @@ class Place:
         step: They are steps of a stack, which may say ``_after_``.
         implied: The target is `only` where none is given.
         given: Arguments that a run gives where nobody types them.
+        beside: Settings whose values may stand among the component's own arguments.
     """
 
     kinds: tuple[str, ...]
@@ -39,6 +40,7 @@ class Place:
     step: bool = False
     implied: bool = False
     given: tuple[str, ...] = ()
+    beside: str | None = None
 
 
 PLACES: dict[str, Place] = {
@@ -48,8 +50,10 @@ PLACES: dict[str, Place] = {
     "collate": Place(("collate",)),
     "loader": Place(("settings",), only="settings/loader"),
     "model": Place(("model",)),
-    "optimizer": Place(("optimizer", "torch.optim")),
-    "scheduler": Place(("scheduler", "torch.optim.lr_scheduler"), nullable=True),
+    "optimizer": Place(("optimizer", "torch.optim"), beside="settings/parameters"),
+    "scheduler": Place(
+        ("scheduler", "torch.optim.lr_scheduler"), nullable=True, beside="settings/warmup"
+    ),
     "trainer": Place(("settings",), only="settings/trainer"),
     "logger": Place(("logger",), nullable=True, named=True),
     "callback": Place(("callback",), nullable=True, named=True),
@@ -88,6 +92,9 @@ PARTS_OF: dict[str, dict[str, Place]] = {
         "sampler": Place(("sampler",), nullable=True),
     },
     "model/module": {"module": Place(("torch.nn",), given=("num_classes",))},
+    "scheduler/sequence": {
+        "schedules": Place(("scheduler", "torch.optim.lr_scheduler"), nullable=True, named=True)
+    },
     "dataset/mix": {
         "sources": Place(
             ("settings",), nullable=True, only="settings/source", named=True, implied=True
@@ -97,7 +104,7 @@ PARTS_OF: dict[str, dict[str, Place]] = {
 """The same inside of one component alone."""
 
 STEPS = ("augment.train", "augment.eval", "augment.device")
-NAMED = (*STEPS, "logger", "callback", "task.tasks", "dataset.sources")
+NAMED = (*STEPS, "logger", "callback", "task.tasks", "dataset.sources", "scheduler.schedules")
 """Full keys of what holds components by name, and of the stacks among them."""
 
 VALUES: dict[str, Any] = {

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.pipeline.build import Config, build
-from penstock.pipeline.config.combinations import ClassesOf, field_of, tasks_of
+from penstock.pipeline.config.combinations import (
+    ClassesOf,
+    field_of,
+    tasks_of,
+    without_weights,
+)
+from penstock.pipeline.config.places import PLACES
 from penstock.pipeline.config.targets import resolve_target
 from penstock.pipeline.schedulers.units import PLATEAU
 
@@ -18,12 +25,18 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
 
     from penstock.core.contracts import Task
+    from penstock.pipeline.schedulers.warmup import Warmup
 
 _log = logging.getLogger(__name__)
 
 
 def build_model(
-    config: Config, num_classes: int, *, table: Any = None, classes_of: ClassesOf | None = None
+    config: Config,
+    num_classes: int,
+    *,
+    table: Any = None,
+    classes_of: ClassesOf | None = None,
+    begins: bool = True,
 ) -> nn.Module:
     """Build the model, on the CPU, with weights drawn from torch's global generator.
 
@@ -32,6 +45,7 @@ def build_model(
         num_classes: Classes of the task's field; 0: none.
         table: What is known of a table's columns, ``loader.table``.
         classes_of: Names of the classes of a field, ``loader.classes_of``.
+        begins: False: a checkpoint has all of its weights, so that no others are looked for.
 
     Returns:
         The model; one whose `forward` takes images, as torch's own do, is fed with the batch's.
@@ -40,7 +54,7 @@ def build_model(
 
     fields = {name: field_of(task) for name, task in tasks_of(config).items()}
     known = {name: (f, len((classes_of and classes_of(f)) or ())) for name, f in fields.items()}
-    node = config["model"]
+    node = config["model"] if begins else without_weights(config["model"])
     if isinstance(own := node.get("module"), Mapping) and "_target_" in own:
         given = {"num_classes", "_args_"} & own.keys() or not num_classes
         own = build(own) if given else _told_classes(own, num_classes)
@@ -89,9 +103,34 @@ def build_task(
     return build({key: value for key, value in node.items() if key != "tasks"}, tasks=tasks)
 
 
-def build_optimizer(config: Config, params: Iterable[Any]) -> Optimizer:
-    """Build the optimizer over `params`."""
-    return build(config["optimizer"], params=params)
+def build_optimizer(config: Config, model: nn.Module) -> Optimizer:
+    """Build the optimizer over the parameters of a model that are trained, in their groups.
+
+    Raises:
+        ValueError: A group has no parameter.
+    """
+    from penstock.pipeline.learning.parameters import grouped_optimizer
+
+    node, settings = _apart(config["optimizer"], "optimizer")
+    return grouped_optimizer(lambda params: build(node, params=params), model, settings)
+
+
+def build_warmup(config: Config, total_steps: int | None) -> Warmup:
+    """Build the warm-up of a run of so many steps of the optimizer; None: unknown."""
+    from penstock.pipeline.schedulers.warmup import WarmupSettings
+
+    node = config.get("scheduler")
+    settings = _apart(node, "scheduler")[1] if node else WarmupSettings()
+    return settings.over(total_steps)
+
+
+def _apart(node: Config, key: str) -> tuple[Config, Any]:
+    """Take the settings that stand among a component's arguments apart from these."""
+    settings = resolve_target(str(PLACES[key].beside))
+    own = inspect.signature(resolve_target(node["_target_"])).parameters
+    beside = {name: node[name] for name in inspect.signature(settings).parameters
+              if name in node and name not in own}  # fmt: skip
+    return {name: value for name, value in node.items() if name not in beside}, settings(**beside)
 
 
 def build_scheduler(
@@ -109,10 +148,22 @@ def build_scheduler(
         total_steps: How often the schedule will be stepped; None: unknown.
         better: Whether more or less is better of the figure that a plateau is looked for in.
     """
-    node = config["scheduler"]
-    if not node:
+    if not config["scheduler"]:
         return None
+    node, _ = _apart(config["scheduler"], "scheduler")
     if node["_target_"] == PLATEAU:
         node = {"mode": better, **node}
-    known = {"total_steps": total_steps, "total_epochs": total_steps}
-    return build(node, optimizer=optimizer, **known)
+    if "schedules" not in node:
+        return _schedule(node, optimizer, total_steps)
+    makers = {
+        name: partial(_schedule, each, optimizer)
+        for name, each in node["schedules"].items() if each
+    }  # fmt: skip
+    return build(
+        {name: value for name, value in node.items() if name != "schedules"},
+        schedules=makers, optimizer=optimizer, total_steps=total_steps,
+    )  # fmt: skip
+
+
+def _schedule(node: Config, optimizer: Optimizer, length: int | None) -> Any:
+    return build(node, optimizer=optimizer, total_steps=length, total_epochs=length)

@@ -217,6 +217,65 @@ class MaskIou(Metric):
         self.confusion.reset()
 
 
+class LabelScores(Metric):
+    """How well several labels of a sample are found: mean average precision and F1.
+
+    A class without a label that is there counts for no mean of average precision, and one that is
+    neither there nor found for no mean of F1. Everything is kept until the end.
+
+    Args:
+        num_classes: Number of classes.
+        threshold: The probability from which on a label is given.
+        by_class: Also give ``average_precision``, ``precision``, ``recall`` and ``f1``, float
+            [num_classes], and ``count``, integer [num_classes].
+    """
+
+    full_state_update = False
+    higher_is_better = True
+    rows: list[torch.Tensor]
+
+    def __init__(self, num_classes: int, *, threshold: float, by_class: bool = False) -> None:
+        super().__init__()
+        self.num_classes = num_classes
+        self.threshold = threshold
+        self.by_class = by_class
+        # Flat, so that a rank that saw nothing can be joined to the others.
+        self.add_state("rows", default=[], dist_reduce_fx="cat")
+
+    def update(self, found: torch.Tensor, truth: torch.Tensor) -> None:
+        """Add samples: probabilities and whether each label is there (NaN: unknown), [B, C]."""
+        self.rows.append(torch.stack([found.float(), truth.float()], 1).flatten())
+
+    def compute(self) -> dict[str, torch.Tensor]:
+        """``map``, ``f1_macro`` (their mean over classes), ``f1_micro`` (of all labels)."""
+        from torchmetrics.functional.classification import binary_average_precision
+
+        found, truth = _joined(self.rows).float().reshape(-1, 2, self.num_classes).unbind(1)
+        known, there = ~truth.isnan(), truth == 1
+        given = (found >= self.threshold) & known
+        hits, said, count = (each.sum(0) for each in (given & there, given, there))
+        precision = [
+            binary_average_precision(found[rows, n], truth[rows, n].long())
+            if count[n]
+            else found.new_full((), float("nan"))
+            for n, rows in enumerate(known.T)
+        ]
+        of_classes = {
+            "average_precision": torch.stack(precision),
+            "precision": hits / said,
+            "recall": hits / count,
+            "f1": 2 * hits / (said + count),
+            "count": count,
+        }
+        means = {
+            "map": of_classes["average_precision"].nanmean(),
+            "f1_macro": of_classes["f1"].nanmean(),
+            "f1_micro": 2 * hits.sum() / (said.sum() + count.sum()),
+        }
+        figures = {name: mean.nan_to_num() for name, mean in means.items()}
+        return {**figures, **of_classes} if self.by_class else figures
+
+
 class NamedMetrics(nn.ModuleDict):
     """Collections of metrics by name; a figure is called ``<name>_<figure>``.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from penstock.core.sample import Batch, require_pixels
+from penstock.core.user_errors import is_trouble
 
 
 def image_of(batch: Batch) -> torch.Tensor:
@@ -40,9 +42,18 @@ class FedModule(nn.Module):
     Args:
         module: Any torch module with one input.
         field: The batch's field that it is called with.
+        what: What it is called in messages.
+        remedy: What to do where it cannot take its input.
     """
 
-    def __init__(self, module: nn.Module, field: str) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        field: str,
+        *,
+        what: str = "model.module",
+        remedy: str = "correct its arguments, or set model.input",
+    ) -> None:
         super().__init__()
         if not isinstance(module, nn.Module):
             raise ValueError(
@@ -51,6 +62,8 @@ class FedModule(nn.Module):
             )
         self.module = module
         self.field = field
+        self._what = what
+        self._remedy = remedy
 
     def forward(self, batch: Batch) -> Any:
         """Outputs of the module for the batch's field."""
@@ -60,16 +73,36 @@ class FedModule(nn.Module):
                 f"set model.input to one of these"
             )
         value = batch[self.field]
-        try:
+        with refusing(self.module, self.field, value, what=self._what, remedy=self._remedy):
             return self.module(value)
-        except RuntimeError as error:
-            if not type(self.module).__module__.startswith(("torch.", "torchvision.")):
-                raise  # the user's own, whose traceback is of use
-            shape = f" {list(value.shape)}" if isinstance(value, torch.Tensor) else ""
-            raise ValueError(
-                f"model.module: {type(self.module).__name__} cannot take {self.field!r}{shape}: "
-                f"{str(error).splitlines()[0]}; correct its arguments, or set model.input"
-            ) from error
+
+
+_LIBRARIES = ("torch.", "torchvision.", "timm.")
+
+
+@contextmanager
+def refusing(
+    module: nn.Module, field: str, value: Any, *, what: str, remedy: str
+) -> Iterator[None]:
+    """Say in one line that a library's module cannot take what the batch has.
+
+    Args:
+        module: What is called inside; the traceback of a user's own is of use, and stays.
+        field: The batch's field that it is called with.
+        value: The field.
+        what: What it is called in messages.
+        remedy: What to do then.
+    """
+    try:
+        yield
+    except (RuntimeError, AssertionError, ValueError) as error:
+        if not type(module).__module__.startswith(_LIBRARIES) or is_trouble(error):
+            raise
+        shape = f" {list(value.shape)}" if isinstance(value, torch.Tensor) else ""
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(
+            f"{what}: {type(module).__name__} cannot take {field!r}{shape}: {said}; {remedy}"
+        ) from error
 
 
 def taking_batches(model: nn.Module) -> nn.Module:
@@ -381,12 +414,16 @@ def _head(inputs: int, outputs: int) -> nn.Conv2d:
     return layer
 
 
+OF_IMAGES = ("label", "labels")
+"""Fields with a number for each class of an image as a whole."""
+
+
 class MultiNet(nn.Module):
     """A feature pyramid that all tasks share, and the head that each task's field asks for.
 
     Args:
-        heads: By the task's name: its field (``label``, ``box_labels``, ``keypoints`` or
-            ``mask``) and the number of classes, or of keypoints.
+        heads: By the task's name: its field (``label``, ``labels``, ``box_labels``,
+            ``keypoints`` or ``mask``) and the number of classes, or of keypoints.
         width: Channels of the first stage, a multiple of 8.
     """
 
@@ -398,7 +435,7 @@ class MultiNet(nn.Module):
         # A module may not have every name that a task may, so heads are numbered.
         self.heads = nn.ModuleList()
         for field, count in heads.values():
-            if field == "label":
+            if field in OF_IMAGES:
                 self.heads.append(nn.Linear(channels, count))
             elif field == "box_labels":
                 self.heads.append(BoxHead(channels, count, stride=stride))
@@ -415,7 +452,7 @@ class MultiNet(nn.Module):
         image = image_of(batch)
         outputs: dict[str, Any] = {}
         for (name, field), head in zip(self.fields.items(), self.heads, strict=True):
-            if field == "label":
+            if field in OF_IMAGES:
                 outputs[name] = head(coarsest.mean(dim=(2, 3)))
             elif field == "box_labels":
                 outputs[name] = head(features)

@@ -36,8 +36,8 @@ def small_cnn(
         raise ValueError(
             "model small_cnn classifies, and the data has no classes; set dataset.storage.labels "
             "(of tables dataset.storage.label_column, of arrays a file labels.npy, of streams "
-            "dataset.source.classes, with dataset=torch dataset.classes=10, or their names), or "
-            "choose another model"
+            "dataset.source.classes, with dataset=torch dataset.classes=10, or their names; of "
+            "several labels dataset/annotations=labels_csv), or choose another model"
         )
     return networks.SmallCnn(num_classes=num_classes, width=width, dropout=dropout)
 
@@ -140,7 +140,7 @@ def box_detector(*, num_classes: int | None, width: Width = 16) -> networks.BoxD
     return networks.BoxDetector(num_classes=num_classes, width=width)
 
 
-_FIELDS = ("label", "box_labels", "keypoints", "mask")
+_FIELDS = ("label", "labels", "box_labels", "keypoints", "mask")
 
 
 @register("model", "multi_net")

@@ -17,9 +17,12 @@ from penstock.core.registry import register
 from penstock.core.rng import Stream, philox_words
 from penstock.datasets.records.label_files import RAREST
 from penstock.datasets.records.memory_index import full_index
+from penstock.datasets.records.number_rows import RAREST_LABEL
 from penstock.pipeline.epoch_orders import StoredTable, digest_of, epoch_order
 
 _CHUNK = 1 << 20
+_CLASSES = {RAREST_LABEL: "labels", "label": "label", RAREST: "box_labels"}
+"""Columns of class ids, and the fields whose classes they are of."""
 
 
 @register("sampler", "weighted")
@@ -37,8 +40,8 @@ class WeightedSampler:
         seed: The run's seed.
         weights: ``balanced``, a mapping from class to weight (other classes weigh 1), a
             column of the data, or the path of a ``.csv`` with the columns key and weight, or of a
-            ``.npy`` or ``.csv`` of weights in the records' order. Where classes are those of
-            boxes, a record has the class of its boxes that fewest boxes have.
+            ``.npy`` or ``.csv`` of weights in the records' order. Of several labels, or boxes, a
+            record has the class that fewest of all have.
         replacement: Whether a record may be drawn more than once in an epoch.
         num_samples: Positions in an epoch; null: `n`, or without replacement the number of
             records with a weight above zero.
@@ -243,8 +246,8 @@ def _column(
 
 
 def _class_column(index: Index | None) -> str:
-    """Find the column of class ids: the records' own, else of their rarest boxes."""
-    for name in ("label", RAREST):
+    """Find the column of class ids: of the records' rarest labels, their own, or rarest boxes."""
+    for name in _CLASSES:
         if index is not None and name in index.columns:
             return name
     raise ValueError(
@@ -255,11 +258,11 @@ def _class_column(index: Index | None) -> str:
 
 
 def _labels(index: Index | None) -> NDArray[np.int64]:
-    """Class ids of all records, int64 [n]; those without a box have one more than all others."""
+    """Class ids of all records, int64 [n]; those without any have one more than all others."""
     column = _class_column(index)
     assert index is not None
     labels = np.asarray(index.column(column), np.int64)
-    if column == RAREST:
+    if column != "label":
         return np.where(labels < 0, labels.max(initial=-1) + 1, labels)
     if labels.size and labels.min() < 0:
         row = int(labels.argmin())
@@ -273,7 +276,8 @@ def _labels(index: Index | None) -> NDArray[np.int64]:
 def _by_class(weights: dict[str | int, float], index: Index | None) -> NDArray[np.float64]:
     labels = _labels(index)
     assert index is not None
-    names = list(index.class_names or full_index(index).field_classes.get("box_labels") or ())
+    classes = {"label": index.class_names or (), **full_index(index).field_classes}
+    names = list(classes.get(_CLASSES[_class_column(index)]) or ())
     num_classes = max(int(labels.max(initial=-1)) + 1, len(names))
     table = np.ones(num_classes, np.float64)
     for name, weight in weights.items():

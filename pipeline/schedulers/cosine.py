@@ -1,4 +1,4 @@
-"""Lower the learning rate by a half cosine after a linear warm-up."""
+"""Lower the learning rate by a half cosine."""
 
 from __future__ import annotations
 
@@ -19,17 +19,15 @@ def cosine(
     *,
     optimizer: Optimizer,
     total_steps: int | None,
-    warmup: Annotated[float, Ge(0), Le(1)] = 0.05,
     final: Annotated[float, Ge(0), Le(1)] = 0.0,
 ) -> LambdaLR:
-    """A linear warm-up, then a half cosine down to the end of the run.
+    """A half cosine down to the end of the run.
 
     Loshchilov and Hutter, "SGDR", ICLR 2017, without restarts.
 
     Args:
         optimizer: Its learning rates are the peak.
         total_steps: Steps of the whole run, or epochs where trainer.scheduler_interval is epoch.
-        warmup: Share of the run in which the rate rises, 0 .. 1.
         final: Rate at the end, as a share of the peak.
 
     Raises:
@@ -42,13 +40,10 @@ def cosine(
             "scheduler cosine: the number of steps is unknown, since the data is a stream "
             "without a length; set trainer.max_steps, or take scheduler=none"
         )
-    warmup_steps = round(warmup * total_steps)
-    falling_steps = max(1, total_steps - warmup_steps)
+    length = max(1, total_steps)
 
     def factor(step: int) -> float:
-        if step < warmup_steps:
-            return (step + 1) / (warmup_steps + 1)
-        share = min(1.0, (step - warmup_steps) / falling_steps)
+        share = min(1.0, step / length)
         return final + (1 - final) * (1 + math.cos(math.pi * share)) / 2
 
     return LambdaLR(optimizer, factor)

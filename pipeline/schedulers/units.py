@@ -40,6 +40,8 @@ def depends_on_length(config: Mapping[str, Any]) -> bool:
     node = config.get("scheduler")
     if not node:
         return False
+    if 0 < node.get("warmup", 0) < 1:
+        return True
     target = node["_target_"]
     asked = ["total_steps"] if target == f"{_OF_TORCH}OneCycleLR" else _asked(target)
     return any(name in asked and name not in node for name in ("total_steps", "total_epochs"))

@@ -25,7 +25,8 @@ class Detection:
     A model gives predictions for every place of a grid (``logits``, ``boxes``, ``points``,
     ``stride``: see `pipeline.learning.networks.BoxHead`), or does it all itself, as detection code
     bases do: losses by names that begin with ``loss``, and ``detections``, for each image
-    ``boxes`` [N, 4], ``scores`` [N] and ``labels`` [N].
+    ``boxes`` [N, 4], ``scores`` [N] and ``labels`` [N]. Average precision comes with the extra
+    `detection`.
 
     Args:
         num_classes: Classes of boxes.

@@ -83,6 +83,9 @@ def load_with_given(
         ValueError: The schedule does not reach as far.
     """
     before = content.get("given") or given.state_dict()
+    for new, old in zip(given.groups, before["groups"], strict=False):
+        if new.get("names") != old.get("names"):
+            raise ValueError("a group of the optimizer has other parameters than it had")
     if _same(before, given.state_dict()):
         optimizer.load_state_dict(content["optimizer"])
         if scheduler is not None:

@@ -84,7 +84,7 @@ def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, An
         prepare_torch(settings, world.device)
         seed_random_states(config["seed"])
         loggers = open_loggers(config, run_dir, world)
-        parts = build_parts(config, settings, world, run_dir, stack)
+        parts = build_parts(config, settings, world, run_dir, stack, begins=checkpoint is None)
         seed_random_states(config["seed"], world.rank)
 
         world.on_main(

@@ -100,7 +100,7 @@ def fit(
                 loss += share.detach() / world.size
             world.sum_tensor(loss)
 
-            lr = parts.lr
+            lr = parts.lr(state.step)
             if checks_each and not torch.isfinite(loss):
                 skipped += 1
                 _refuse_or_skip(loss.item(), skipped, state, settings)
@@ -109,13 +109,14 @@ def fit(
                 scaler.unscale_(optimizer)
                 if settings.clip_norm is not None:
                     clip_grad_norm_(parameters, settings.clip_norm)
-                scaler.step(optimizer)
+                with parts.warmup.at(state.step, optimizer):
+                    scaler.step(optimizer)
                 scaler.update()
                 window += loss
                 state.window_steps += 1
             hooks.stepped(state.step + 1)
             optimizer.zero_grad(set_to_none=True)
-            if scheduler and parts.interval == "step":
+            if scheduler and parts.interval == "step" and state.step >= parts.warmup.steps:
                 scheduler.step()
 
             state.step += 1
@@ -171,7 +172,7 @@ def fit(
             figures |= {f"val/{name}": value for name, value in metrics.items()}
         recorder.epoch_ended(metrics, best=best)
         if figures:
-            recorder.log({**figures, "lr": parts.lr}, validated=bool(metrics))
+            recorder.log({**figures, "lr": parts.lr(state.step)}, validated=bool(metrics))
         if ended:
             # Not what was validated only since the run ended there: it may go on longer.
             due = settings.validate_every and (state.epoch + 1) % settings.validate_every == 0

@@ -26,8 +26,10 @@ from penstock.pipeline.learning.building import (
     build_optimizer,
     build_scheduler,
     build_task,
+    build_warmup,
 )
 from penstock.pipeline.schedulers.units import Interval, better, depends_on_length, interval_of
+from penstock.pipeline.schedulers.warmup import Warmup
 from penstock.pipeline.training.distributed import World
 from penstock.pipeline.training.given_values import GivenValues, given_values, values_of
 from penstock.pipeline.training.hooks import Hooks
@@ -45,6 +47,7 @@ class Parts:
         optimizer: Over the model's parameters.
         scheduler: A learning-rate schedule, or None for a constant rate.
         interval: Whether the schedule is stepped after a step of the optimizer or an epoch.
+        warmup: What the rates of the first steps are lowered by.
         given: What optimizer and schedule began with.
         hooks: Calls the callbacks.
         scaler: Scales the loss for fp16; does nothing in other precisions.
@@ -60,6 +63,7 @@ class Parts:
     optimizer: Optimizer
     scheduler: Any
     interval: Interval
+    warmup: Warmup
     given: GivenValues
     hooks: Hooks
     scaler: torch.amp.GradScaler
@@ -69,10 +73,9 @@ class Parts:
     class_names: tuple[str, ...] | None = None
     held: Callable[[int], None] | None = None
 
-    @property
-    def lr(self) -> float:
-        """The present learning rate (of the first group of parameters)."""
-        return float(self.optimizer.param_groups[0]["lr"])
+    def lr(self, step: int) -> float:
+        """The learning rate of a step, counted from 0 (of the first group of parameters)."""
+        return float(self.optimizer.param_groups[0]["lr"]) * self.warmup.share(step)
 
 
 @looking_once()
@@ -82,6 +85,8 @@ def build_parts(
     world: World,
     run_dir: Path,
     stack: ExitStack,
+    *,
+    begins: bool = True,
 ) -> Parts:
     """Build everything that training works on, in the order in which data flows.
 
@@ -91,6 +96,7 @@ def build_parts(
         world: The ranks.
         run_dir: The run's folder.
         stack: Closes the loaders.
+        begins: False: a checkpoint has the weights.
     """
     config = world.on_main(lambda: settled(config, run_dir))
 
@@ -116,20 +122,27 @@ def build_parts(
     class_names = train.classes_of(task_field(config))
     num_classes = len(class_names or ())
 
-    model = build_model(config, num_classes, table=train.table, classes_of=train.classes_of)
+    model = build_model(
+        config, num_classes, table=train.table, classes_of=train.classes_of, begins=begins
+    )
     memory_format = torch.channels_last if settings.channels_last else torch.preserve_format
     model = model.to(device=world.device, memory_format=memory_format)  # type: ignore[call-overload]
-    optimizer = build_optimizer(config, [p for p in model.parameters() if p.requires_grad])
+    optimizer = build_optimizer(config, model)
     groups = values_of(optimizer)
     num_batches = _num_batches(train, settings)
     interval = interval_of(config)
-    total_steps = settings.max_epochs if interval == "epoch" else _steps(num_batches, settings)
+    steps = _steps(num_batches, settings)
+    warmup = build_warmup(config, steps)
+    total_steps = settings.max_epochs if interval == "epoch" else steps
+    scheduled = total_steps
+    if interval == "step" and steps is not None:  # it begins when the rate has risen
+        scheduled = max(1, steps - warmup.steps)
     task = build_task(
         config, num_classes, class_names, table=train.table, classes_of=train.classes_of
     )
     watched = monitored(settings, task.metrics())
     mode = settings.monitor_mode or better(watched)
-    scheduler = build_scheduler(config, optimizer, total_steps, better=mode)
+    scheduler = build_scheduler(config, optimizer, scheduled, better=mode)
     callbacks = build_callbacks(
         config, model=model, run_dir=run_dir, rank=world.rank, watched=watched,
         higher=mode == "max",
@@ -138,6 +151,7 @@ def build_parts(
         "scheduler": config.get("scheduler"),
         "total_steps": total_steps if depends_on_length(config) else None,
         "interval": interval,
+        "warmup": warmup.steps,
     }
     validates = val is not None and num_batches_of(val) != 0
     return Parts(
@@ -146,6 +160,7 @@ def build_parts(
         optimizer=optimizer,
         scheduler=scheduler,
         interval=interval,
+        warmup=warmup,
         given=given_values(groups, scheduler, schedule),
         hooks=Hooks(callbacks, world),
         scaler=torch.amp.GradScaler(world.device.type, enabled=settings.amp == "fp16"),

@@ -149,7 +149,7 @@ class Recorder:
         said += [
             f"{'val ' * (name == 'loss')}{name} {value:.4g}" for name, value in metrics.items()
         ]
-        said += [f"lr {self._parts.lr:.3g}", duration(time.monotonic() - self._began_s)]
+        said += [f"lr {self._parts.lr(state.step):.3g}", duration(time.monotonic() - self._began_s)]
         _log.info("%s", "  ".join([*said, "best"] if best else said))
 
     def save_due(self) -> bool:
@@ -234,14 +234,14 @@ class Recorder:
                 f"this run {'has none' if parts.scheduler is None else 'has one'}; give the same "
                 f"scheduler"
             )
-        by_step = parts.interval == "step"
+        steps = max(0, state.step - parts.warmup.steps)
         try:
             load_with_given(
                 parts.optimizer,
                 parts.scheduler,
                 content,
                 parts.given,
-                count=state.step if by_step else state.epoch,
+                count=steps if parts.interval == "step" else state.epoch,
             )
         except (RuntimeError, KeyError, ValueError) as error:
             reason = " ".join(str(error).split())

@@ -12,6 +12,7 @@ import numpy as np
 
 from penstock.pipeline.config.errors import listing
 from penstock.pipeline.device import DevicePrefetcher
+from penstock.pipeline.learning.parameters import describe_groups
 from penstock.pipeline.loader.stats import LoaderTimes, padding_text, sources_text
 from penstock.pipeline.training.checkpoint import RunState
 from penstock.pipeline.training.distributed import World
@@ -34,6 +35,7 @@ def report_start(parts: Parts, world: World, run_dir: str, run: Mapping[str, Any
         "table": _table(parts.train.loader.table),
         "batch": _batch(batch_size, world.size),
         "model": f"{type(parts.model).__name__}, {model_size:,} parameters",
+        "rates": describe_groups(parts.optimizer),
         "on": _device(world),
         "run": " ".join([run_dir, *([f"({', '.join(called)})"] if called else [])]),
     }

@@ -126,7 +126,7 @@ def _open(config: Mapping[str, Any], command: str, world: World, stack: ExitStac
 
     told = classes_of(task_field(config))
     known = {"table": loader.table, "classes_of": classes_of}
-    model = build_model(config, len(told or ()), **known)
+    model = build_model(config, len(told or ()), **known, begins=False)
     load_weights(
         model,
         content["model"],

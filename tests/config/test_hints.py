@@ -44,6 +44,7 @@ CASES = [
     ("trainer.fast_dev_run=true", "debug=one_batch"),
     ("trainer.enable_progress_bar=false", "trainer.progress=off"),
     ("scheduler.warmup_epochs=3", "scheduler.warmup=0.05"),
+    ("scheduler.warmup_steps=300", "scheduler.warmup=300"),
     ("loader.generator=x", "seed=1"),
     ("loader.batch_sampler=x",
      "sampler=torch sampler.target=torch.utils.data.BatchSampler sampler.args.drop_last=true"),

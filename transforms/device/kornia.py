@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 class Kornia:
     """In training, images go through augmentations of kornia, one after the other.
 
+    They come with the extra `kornia`.
     ``augment.device.<step>.augmentations.blur._target_=kornia.augmentation.RandomGaussianBlur``
     adds one. Stands before ``normalize``. Kornia draws for a batch at once, from torch's global
     generator: it is seeded by seed, epoch and the first position of the rank's slice of the

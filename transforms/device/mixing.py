@@ -64,7 +64,7 @@ def drawn_pairs(batch: Batch, key: int, count: int, *, p: float) -> Pairs:
 def check_mixable(batch: Batch, step: str, *, refused: tuple[str, ...]) -> None:
     """Refuse a batch whose fields would say what is no longer in its images.
 
-    A batch with boxes needs no ``label``.
+    A batch with boxes, or numbers by name, needs no ``label``.
 
     Raises:
         ValueError: The images differ in size, there are fields that cannot be mixed, or a
@@ -83,13 +83,16 @@ def check_mixable(batch: Batch, step: str, *, refused: tuple[str, ...]) -> None:
                 f"meaning; set {prefix}=null, or drop them with dataset.keys={{{field}:null}}"
             )
     label = batch.get("label")
-    if label is None and "boxes" in batch:
+    if label is None and any(field in batch for field in ("boxes", *_BLENDED)):
         return
     if label is None or isinstance(label, list) or label.ndim != 1 or label.is_floating_point():
         raise ValueError(
             f"{prefix}: needs a label for each image, int64 [B], and the batch has "
             f"{'none' if label is None else 'another'}; set {prefix}=null"
         )
+
+
+_BLENDED = ("labels",)  # a number for each class
 
 
 def mixed_labels(batch: Batch, pairs: Pairs, share: torch.Tensor) -> Batch:
@@ -101,7 +104,8 @@ def mixed_labels(batch: Batch, pairs: Pairs, share: torch.Tensor) -> Batch:
         share: How much of the row's own image is left, float [B], where it is mixed.
 
     Returns:
-        ``label_other`` int64 [B], if there is a ``label``, and ``label_weight`` float32 [B].
+        ``label_other`` int64 [B], if there is a ``label``, and ``label_weight`` float32 [B];
+        ``labels`` float [B, C], if there are some, are blended as the images are.
     """
     weight = batch.get("label_weight", 1.0)
     mixed: Batch = {}
@@ -109,6 +113,11 @@ def mixed_labels(batch: Batch, pairs: Pairs, share: torch.Tensor) -> Batch:
         label = batch["label"]
         other = batch.get("label_other", label)
         mixed["label_other"] = label[pairs.partner].where(pairs.mixed, other)
+    for field in _BLENDED:
+        if field in batch:
+            one, own = batch[field], share.float()[:, None]
+            both = own * one + (1 - own) * one[pairs.partner]
+            mixed[field] = both.where(pairs.mixed[:, None], one)
     return {**mixed, "label_weight": share.float().where(pairs.mixed, weight)}
 
 

@@ -23,13 +23,16 @@ class Normalize:
     [B, C, H, W] in channels_last memory, which is what the bytes were all along: no pixel moves.
 
     Args:
-        mean: Mean of each channel, of values 0..1; ImageNet's by default.
-        std: Standard deviation of each channel, of values 0..1.
+        mean: Mean of each channel, of values 0..1; null: what the model's weights want, else
+            ImageNet's.
+        std: Standard deviation of each channel, of values 0..1; null likewise.
     """
 
     def __init__(
-        self, *, mean: Sequence[float] = IMAGENET_MEAN, std: Sequence[float] = IMAGENET_STD
+        self, *, mean: Sequence[float] | None = None, std: Sequence[float] | None = None
     ) -> None:
+        mean = IMAGENET_MEAN if mean is None else mean
+        std = IMAGENET_STD if std is None else std
         if len(mean) != len(std) or not all(value > 0 for value in std):
             raise ValueError(
                 f"normalize: mean {list(mean)} and std {list(std)} need one value per channel "

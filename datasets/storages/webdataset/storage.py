@@ -25,10 +25,10 @@ from penstock.datasets.files.access import (
     read_each,
 )
 from penstock.datasets.files.data_files import DataFiles, find_data_files
-from penstock.datasets.files.unpacked import UnpackedShards
 from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage
 from penstock.datasets.records.labels import column_ids, find_twice, read_class_names
+from penstock.datasets.records.unpacked import UnpackedShards
 from penstock.datasets.storages.webdataset.headers import BadTar, Member, iter_members, shown
 from penstock.datasets.storages.webdataset.layout import SampleFields, SampleLayout, iter_samples
 

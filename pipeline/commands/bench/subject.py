@@ -55,7 +55,7 @@ class TrainingStep:
         layout = torch.channels_last if settings.channels_last else torch.preserve_format
         model = build_model(config, num_classes, **known)
         self._model = model.to(device=device, memory_format=layout).train()  # type: ignore[call-overload]
-        self._optimizer = build_optimizer(config, self._model.parameters())
+        self._optimizer = build_optimizer(config, self._model)
         self._task = build_task(config, num_classes, class_names, **known)
         self._scaler = torch.amp.GradScaler(device.type, enabled=settings.amp == "fp16")
         self._precision = precision_of(settings, device)

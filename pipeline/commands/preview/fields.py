@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from penstock.core.contracts import Storage
 from penstock.core.sample import BadRecord, BadSample, Record
@@ -135,10 +136,23 @@ def _class_text(sample: Mapping[str, Any], classes: Classes) -> str:
 def _field_lines(name: str, value: Any, classes: Classes | None = None) -> list[str]:
     """Write a line about a field, or one about each of those that are nested in it."""
     if classes is not None and classes.names:
-        return [f"{name}: {label_text(value, classes)}"]
+        values = np.asarray(value)
+        text = label_text(value, classes) if not values.ndim else _numbers_text(values, classes)
+        return [shortened(f"{name}: {text}")]
     if isinstance(value, Mapping):
         return [line for key in value for line in _field_lines(f"{name}.{key}", value[key])]
     return [field_text(name, value)]
+
+
+def _numbers_text(values: NDArray[Any], classes: Classes) -> str:
+    """Tell a number for each class [C]: of 1 and 0 which are there, else each by its name."""
+    marks = bool((np.isin(values, (0, 1)) | np.isnan(values)).all())
+    told = [
+        classes.name(number) if marks and value == 1 else f"{classes.name(number)} {_number(value)}"
+        for number, value in enumerate(values.tolist())
+        if value != 0 or not marks
+    ]
+    return ", ".join(told) or "none"
 
 
 def label_text(label: Any, classes: Classes) -> str:

@@ -24,7 +24,8 @@ class TensorBoardLogger:
             import tensorboard  # noqa: F401
         except ImportError as error:
             raise ValueError(
-                "logger tensorboard: the package is missing; run: pip install tensorboard"
+                "logger tensorboard: the package is missing (the extra tensorboard); run: pip "
+                "install tensorboard"
             ) from error
         self._folder = Path(run_dir) / "tensorboard"
         self._writer: Any = None

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from penstock.pipeline.device import DevicePrefetcher
+from penstock.pipeline.schedulers.warmup import Warmup
 from penstock.pipeline.training import recorder as recorder_module
 from penstock.pipeline.training.checkpoint import RunState, random_states, restore_random_states
 from penstock.pipeline.training.distributed import World
@@ -30,6 +31,7 @@ def recorder_of(folder, trainer=(), *, rank=0, scheduler=None):
         optimizer=optimizer,
         scheduler=scheduler,
         interval="step",
+        warmup=Warmup(0),
         given=given_values(values_of(optimizer), scheduler, {}),
         hooks=Hooks({}, World(rank, 1, torch.device("cpu"))),
         scaler=torch.amp.GradScaler("cpu", enabled=False),

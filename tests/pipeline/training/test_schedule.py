@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from penstock.core import registry
 from penstock.pipeline.config.discovery import load_builtin
 from penstock.pipeline.training import job
 from penstock.pipeline.training.settings import TrainerSettings, monitored
+from tests.pipeline.training.tiny_runs import assert_equal_weights, checkpoint, weights
 
 SMALL = [
     "model.width=8", "loader=inline", "trainer.limit_train_batches=3", "trainer.log_every=1",
@@ -85,3 +87,45 @@ def test_a_plateau_is_one_of_what_is_watched(tmp_path, data_dir):
         assert [a == b for a, b in pairwise(rates[1:])] == improved
         cut.append(sum(improved))
     assert cut[0] > cut[1]  # as the loss falls
+
+
+def test_a_warm_up_counts_steps_before_a_schedule_of_epochs(tmp_path, data_dir):
+    found = rates(tmp_path, data_dir, "scheduler=step", "scheduler.step_size=1",
+                  "scheduler.warmup=4", "trainer.max_epochs=2")  # fmt: skip
+    assert found == pytest.approx([0.1, 0.2, 0.3, 0.04, 0.05, 0.05])
+
+
+def test_a_schedule_of_steps_begins_behind_the_warm_up(tmp_path, data_dir):
+    found = rates(tmp_path, data_dir, "scheduler.warmup=2", "trainer.max_epochs=2")
+    falling = [0.25 * (1 + math.cos(math.pi * step / 4)) for step in range(4)]
+    assert found == pytest.approx([0.5 / 3, 1 / 3, *falling])
+
+
+WAYS = [
+    "optimizer.groups.head={params:[head],lr:0.1}", "optimizer.decay_norms=false",
+    "optimizer.layer_decay=0.5", "scheduler=sequence", "scheduler.warmup=2",
+    "scheduler.schedules.flat._target_=torch.optim.lr_scheduler.ConstantLR",
+    "scheduler.schedules.fall._target_=scheduler/cosine", "scheduler.lengths.flat=2",
+    "optimizer.lr=0.01", "trainer.save=true", "trainer.num_threads=1",
+]  # fmt: skip
+
+
+def test_a_run_with_groups_and_a_sequence_goes_on_to_the_bit(tmp_path, data_dir, capsys):
+    def run(folder, *typed):
+        config = [*SMALL, *WAYS, f"data_dir={data_dir}", f"outputs={tmp_path / folder}", *typed]
+        return Path(job.train(compose(config))["run_dir"])
+
+    straight = run("a", "trainer.max_steps=6")
+    assert (
+        "rates 10 groups of parameters: 1 (lr 0.005, weight_decay 0.05), "
+        in capsys.readouterr().out
+    )
+    # The same length in the schedule's eyes: it is stopped, not meant to be shorter.
+    half = run("b", "trainer.max_steps=6", "trainer.max_epochs=1")
+    again = run("b", f"trainer.resume={half}", "trainer.max_epochs=10", "trainer.max_steps=6")
+    assert_equal_weights(weights(straight), weights(again))
+    states = [checkpoint(each)["optimizer"]["param_groups"] for each in (straight, again)]
+    assert states[0] == states[1]
+    with pytest.raises(ValueError, match="its optimizer or its scheduler does not fit this run's"):
+        run("b", f"trainer.resume={half}", "trainer.max_steps=9",
+            "optimizer.groups.head.params=[head.weight]")  # fmt: skip

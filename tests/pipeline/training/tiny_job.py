@@ -167,9 +167,9 @@ def _scheduler(
     return cosine(optimizer=optimizer, total_steps=total_steps)
 
 
-def _optimizer(config: Mapping[str, Any], params: Any) -> torch.optim.Optimizer:
+def _optimizer(config: Mapping[str, Any], model: nn.Module) -> torch.optim.Optimizer:
     tiny = config["tiny"]
-    return torch.optim.SGD(params, lr=tiny["lr"], momentum=tiny["momentum"])
+    return torch.optim.SGD(model.parameters(), lr=tiny["lr"], momentum=tiny["momentum"])
 
 
 def _loader(
