@@ -132,7 +132,7 @@ class Stack:
         first = next(iter(self._stages()), None)
         if isinstance(first, AlbumentationsStage):
             return first.whole_because()
-        if first is not None and first.crops_first:
+        if isinstance(first, _OwnStage) and first.crops_first:
             return None
         return "the augmentation does not begin with a crop"
 

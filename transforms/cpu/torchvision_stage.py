@@ -18,9 +18,9 @@ _MIXING = ("MixUp", "CutMix")
 class TorchvisionStage:
     """Consecutive steps of torchvision, which draw from torch's global state, seeded for a sample.
 
-    ``image``, ``mask``, ``boxes`` and ``keypoints`` go through as its tensors. After every step
-    boxes are cut at the edges of the image, and those that leave it are dropped, with their rows of
-    every ``box_*`` field; ``keypoints`` that leave it get visibility 0 and stay.
+    ``image``, ``mask``, ``boxes``, ``box_masks`` and ``keypoints`` go through as its tensors. After
+    every step boxes are cut at the edges of the image, and those that leave it are dropped, with
+    their rows of every ``box_*`` field; ``keypoints`` that leave it get visibility 0 and stay.
 
     Args:
         steps: Config nodes by step name.
@@ -70,6 +70,10 @@ class TorchvisionStage:
             sample["mask"] = given["mask"].numpy().astype(sample["mask"].dtype, copy=False)
         if "boxes" in given:
             rows = given["labels"].numpy()
+            if "box_masks" in given:
+                masks = np.zeros((len(sample["boxes"]), *pixels.shape[:2]), np.uint8)
+                masks[rows] = given["box_masks"].numpy()
+                sample["box_masks"] = masks
             self._targets.put_boxes(sample, given["boxes"].numpy(), rows, pixels.shape)
         if "keypoints" in given:
             self._targets.put_points(sample, given["keypoints"].numpy(), lost.marks)
@@ -92,6 +96,8 @@ class TorchvisionStage:
             boxes = torch.tensor(sample["boxes"], dtype=torch.float32).reshape(-1, 4)
             given["boxes"] = _boxes(boxes, size)
             given["labels"] = torch.arange(len(boxes))
+            if "box_masks" in sample:
+                given["box_masks"] = tv_tensors.Mask(_tensor(sample["box_masks"]))
         if "keypoints" in sample:
             points = torch.tensor(self._targets.points(sample), dtype=torch.float32)
             given["keypoints"] = tv_tensors.KeyPoints(points, canvas_size=size)
@@ -100,6 +106,7 @@ class TorchvisionStage:
     def _look(self, given: dict[str, Any], lost: LostPoints) -> None:
         """Cut boxes where the image now ends, and note the points that it has lost."""
         import torch
+        from torchvision import tv_tensors
         from torchvision.transforms.v2 import functional
 
         image = given["image"]
@@ -115,6 +122,8 @@ class TorchvisionStage:
             there = torch.from_numpy(kept)
             given["boxes"] = _boxes(torch.from_numpy(cut)[there], (height, width))
             given["labels"] = given["labels"][there]
+            if "box_masks" in given:
+                given["box_masks"] = tv_tensors.Mask(given["box_masks"][there])
         if "keypoints" in given:
             lost.note(given["keypoints"].numpy(), {"height": height, "width": width})
 

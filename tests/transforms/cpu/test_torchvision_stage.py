@@ -105,6 +105,16 @@ class TestSteps:
         limits = BoxSettings(min_visibility=0.6)
         assert not len(apply_at(stack_of(crop, boxes=limits), with_targets(), 0)["boxes"])
 
+    def test_masks_of_boxes_move_with_them(self):
+        given = with_targets()
+        masks = np.zeros((2, 40, 60), np.uint8)
+        masks[0, 10:20, 5:25] = masks[1, 0:8, 50:60] = 1
+        crop = {"_target_": f"{V2}.CenterCrop", "size": [40, 30]}  # columns 15 to 45
+        clean = {"_target_": f"{V2}.SanitizeBoundingBoxes", "min_size": 4.5}
+        found = apply_at(stack_of(crop, FLIP, clean), given | {"box_masks": masks}, 0)
+        assert found["boxes"].tolist() == [[20, 10, 30, 20]]
+        assert np.array_equal(found["box_masks"], masks[:1, :, 15:45][:, :, ::-1])
+
     def test_steps_stand_beside_those_of_others(self):
         resize = {"_target_": "albumentations.Resize", "height": 20, "width": 30}
         clean = {"_target_": f"{V2}.SanitizeBoundingBoxes", "min_size": 4.5}
