@@ -455,7 +455,7 @@ class TransformCapabilities:
         unchanged: It does nothing.
         global_random: It draws from global random states, and needs a process of its own.
         crops_first: It begins with a crop that is drawn from the image's size alone, so that a
-            decoder may leave the image pending.
+            decoder may leave the image, or what else it decodes, pending. Of a step: it is one.
         fills_rows: A call takes ``into``, uint8 [H, W, C], where the image is to be put.
         draw: Makes all draws of a sample before its pending image is decoded.
         partner_counts: Says how many other samples of the epoch each step that needs some asks
@@ -830,11 +830,13 @@ class LoggerCapabilities:
         begin: Opens the run, or goes on in the one of a checkpoint; called once, before training.
             ValueError (one line) if that fails.
         failed: Is told, before `close`, that the run ends before it is done.
+        picture: Takes a picture of a step under a name, uint8 [H, W, 3], RGB.
     """
 
     remote: bool = False
     begin: Callable[[], None] | None = None
     failed: Callable[[], None] | None = None
+    picture: Callable[[int, str, NDArray[np.uint8]], None] | None = None
 
 
 class Logger(Protocol):

@@ -25,6 +25,7 @@ Sample = dict[str, Any]
 ``mask``        integer [H, W], class ids
 ``boxes``       float32 [N, 4], xyxy, pixels
 ``box_labels``  int64 [N]
+``box_masks``   uint8 [N, H, W], 1 where the box's object is
 ``keypoints``   float32 [K, 3], x, y in pixels and visibility 0, 1 or 2
 ``tokens``      int64 [T]
 ``features``    float32 [F]
@@ -230,7 +231,7 @@ _FACTORS = (8, 4, 2)
 
 
 class DamagedImageError(ValueError):
-    """Pixels that were to be decoded later turn out to be damaged: a bad record, no mistake."""
+    """What was to be decoded later, pixels or sound, turns out to be damaged: a bad record."""
 
 
 @dataclass(slots=True)

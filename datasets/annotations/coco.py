@@ -1,7 +1,8 @@
-"""Boxes and keypoints from COCO: one JSON file for all images of a part."""
+"""Boxes, masks and keypoints from COCO: one JSON file for all images of a part."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -24,17 +25,23 @@ from penstock.datasets.records.label_files import (
 )
 
 
+class MissingPackageError(ValueError):
+    """A library is not installed: that is no annotation's fault."""
+
+
 @register("annotations", "coco")
 class CocoAnnotations:
-    """Boxes and keypoints from COCO: one JSON file for all images of a part.
+    """Boxes, masks and keypoints from COCO: one JSON file for all images of a part.
 
     Records get ``boxes`` float32 [N, 4] (xyxy, pixels, the right and bottom edge excluded),
     ``box_labels`` int64 [N], ``box_crowd`` and ``box_id`` int64 [N]; where the file has
     keypoints, ``keypoints`` float32 [K, 3], those of all instances one after the other. Boxes are
-    cut at the edges of the image. An image with a broken annotation is a bad record.
+    cut at the edges of the image. With `masks`, ``box_masks`` uint8 [N, H, W] once the image is
+    decoded, of polygons and run lengths. An image with a broken annotation is a bad record.
 
     Args:
         path: The JSON file, in the data's folder or beside it; ``{part}`` is train or val.
+        masks: Read the mask of each box too.
         crowd: ``keep`` or ``drop`` boxes around crowds.
         missing: An image that the file does not list: ``error``, or ``empty``: it has no boxes.
         bad_boxes: A box without area in its image is left out, and said (``drop``), or makes
@@ -45,11 +52,13 @@ class CocoAnnotations:
         self,
         path: str = "annotations/{part}.json",
         *,
+        masks: bool = False,
         crowd: Literal["keep", "drop"] = "keep",
         missing: Literal["error", "empty"] = "error",
         bad_boxes: BadBoxes = "drop",
     ) -> None:
         self.path = path
+        self.masks = masks
         self.crowd = crowd
         self.missing = missing
         self.bad_boxes: BadBoxes = bad_boxes
@@ -135,20 +144,61 @@ class CocoAnnotations:
             if crowd and self.crowd == "drop":
                 return
             x, y, width, height = map(float, annotation["bbox"])
+            mask = _mask(annotation["segmentation"], objects.size) if self.masks else None
             points = [float(value) for value in annotation.get("keypoints") or ()]
             if len(points) % 3:
                 raise ValueError(f"{len(points)} values of keypoints, expected x, y, v of each")
             if not all(map(math.isfinite, points)):
                 raise ValueError("a keypoint is no number")
+        except MissingPackageError:
+            raise
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             said = f"lacks {error}" if isinstance(error, KeyError) else str(error)
             by_id[image] = f"annotation {number} of {os.path.basename(where)}: {said}"
             return
         objects.boxes.append((x, y, x + width, y + height))
+        if mask is not None:
+            objects.masks.append(mask)
         objects.names.append(names[category])
         objects.extras["crowd"].append(crowd)
         objects.extras["id"].append(name)
         objects.keypoints += [points[i : i + 3] for i in range(0, len(points), 3)]
+
+
+def _mask(segmentation: Any, size: tuple[int, int] | None) -> bytes:
+    """Encode a mask of polygons, or of run lengths, as ``height,width,counts``, compressed.
+
+    Raises:
+        ValueError: It is none, or pycocotools is not there.
+    """
+    try:
+        from pycocotools import mask
+    except ImportError as error:
+        raise MissingPackageError(
+            "dataset.annotations.masks=true needs pycocotools; "
+            "pip install -c constraints.txt '.[detection]'"
+        ) from error
+    if isinstance(segmentation, dict):
+        height, width = map(_whole, segmentation["size"])
+        counts = segmentation["counts"]
+        if size not in (None, (width, height)):
+            raise ValueError(f"its mask has {width}x{height} pixels, the image {size}")
+        if isinstance(counts, list):
+            if any(_whole(run) < 0 for run in counts) or sum(counts) != height * width:
+                raise ValueError(f"the runs of its mask are not {width}x{height} pixels")
+            counts = mask.frPyObjects(segmentation, height, width)["counts"]
+    else:
+        if size is None:
+            raise ValueError("its image has no width and height, which polygons need")
+        polygons = [[float(value) for value in polygon] for polygon in segmentation]
+        if not polygons or any(len(one) < 6 or len(one) % 2 for one in polygons):
+            raise ValueError("a polygon of its mask has fewer than 3 corners")
+        if not all(map(math.isfinite, itertools.chain(*polygons))):
+            raise ValueError("a corner of its mask is no number")
+        width, height = size
+        counts = mask.merge(mask.frPyObjects(polygons, height, width))["counts"]
+    text = counts.encode("ascii") if isinstance(counts, str) else counts
+    return b"%d,%d,%s" % (height, width, text)
 
 
 def _whole(value: Any) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from penstock.datasets.demo.sequences import demo_sequences_path
 from penstock.datasets.demo.shapes import demo_path
+from penstock.datasets.demo.sounds import demo_sounds_path
 from penstock.datasets.demo.tables import TABLES, table_path
 
 
@@ -27,4 +28,6 @@ def made_here(name: str, storage_name: str, data_dir: Path) -> Path | None:
         return demo_path(storage_name, data_dir)
     if name == "demo_sequences":
         return demo_sequences_path(storage_name, data_dir)
+    if name == "demo_sounds":
+        return demo_sounds_path(storage_name, data_dir)
     return table_path(name, storage_name, data_dir) if name in TABLES else None

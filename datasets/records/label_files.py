@@ -202,6 +202,8 @@ class Objects:
         boxes: Left, top, right and bottom edge, in pixels, [N, 4].
         names: The class of each box, [N].
         extras: More about each box by name, integers [N], such as ``difficult``.
+        masks: The mask of each box as ``height,width,counts``, run lengths as COCO compresses
+            them, [N]; or none of any.
         keypoints: x, y, in pixels, and visibility 0, 1 or 2, [K, 3].
         size: Width and height of the image, if the file says them.
     """
@@ -209,6 +211,7 @@ class Objects:
     boxes: list[Sequence[float]] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     extras: dict[str, list[int]] = field(default_factory=dict)
+    masks: list[bytes] = field(default_factory=list)
     keypoints: list[Sequence[float]] = field(default_factory=list)
     size: tuple[int, int] | None = None
 
@@ -221,10 +224,14 @@ class ObjectRows:
         count: The number of records.
         normalized: Boxes are shares of their image, which its decoder knows the size of: they
             are ``boxes_normalized`` until then.
+        masks: The mask of each box as a key, if they have some.
     """
 
-    def __init__(self, index: Index, count: int, *, normalized: bool = False) -> None:
+    def __init__(
+        self, index: Index, count: int, *, normalized: bool = False, masks: Index | None = None
+    ) -> None:
         self._index = index
+        self._masks = masks
         self._count = count
         self._boxes = NORMALIZED if normalized else "boxes"
         self._bad = {int(record): cause for record, cause in index.metadata["bad"].items()}
@@ -262,7 +269,8 @@ class ObjectRows:
 
     def fingerprint(self) -> str:
         """Hash of all objects."""
-        return self._index.fingerprint()
+        own = self._index.fingerprint()
+        return own if self._masks is None else f"{own} {self._masks.fingerprint()}"
 
     def _one(self, rows: slice) -> dict[str, Any]:
         arrays = self._arrays
@@ -275,6 +283,8 @@ class ObjectRows:
         for name in arrays:
             if name.startswith("box_"):
                 fields[name] = arrays[name][rows].astype(np.int64)
+        if self._masks is not None:
+            fields["box_masks"] = self._masks.raw_keys(np.arange(rows.start, rows.stop))
         return fields
 
     def _row_starts(self) -> NDArray[np.int64]:
@@ -327,9 +337,14 @@ def cached_objects(
         found, names = read()
         return _checked(found, keys, settings["bad_boxes"], where), names
 
-    def opened(kind: Literal["boxes", "keypoints"]) -> Index:
+    def opened(kind: Literal["boxes", "keypoints", "masks"]) -> Index:
         def write(path: Path) -> None:
             found, names = objects()
+            if kind == "masks":
+                known = [one for one in found if isinstance(one, Objects)]
+                masks = [mask for one in known for mask in one.masks]
+                write_index(path, keys=masks, columns={}, metadata={"marks": marks})
+                return
             class_names: Sequence[str] | None
             if kind == "boxes":
                 called = classes or names.get("box_labels")
@@ -358,10 +373,9 @@ def cached_objects(
         )
 
     boxes, points = opened("boxes"), opened("keypoints")
-    return [
-        ObjectRows(index, len(keys), normalized=normalized)
-        for index in (boxes, *([points] if len(points) else []))
-    ]
+    masks = opened("masks") if settings.get("masks") else None
+    rows = [ObjectRows(boxes, len(keys), normalized=normalized, masks=masks)]
+    return [*rows, ObjectRows(points, len(keys))] if len(points) else rows
 
 
 def _checked(
@@ -406,6 +420,7 @@ def _clipped(one: Objects) -> tuple[Objects, list[Sequence[float]]]:
         boxes=inside[good].tolist(),
         names=[one.names[i] for i in rows],
         extras={name: [values[i] for i in rows] for name, values in one.extras.items()},
+        masks=[one.masks[i] for i in rows] if one.masks else [],
         keypoints=one.keypoints,
         size=one.size,
     )

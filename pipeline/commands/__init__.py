@@ -23,7 +23,7 @@ class Command:
 
     Attributes:
         what: What it does, for ``--help``.
-        sweeps: Takes ``key=a,b``: its ``run`` gets `pipeline.config.sweep.Points`.
+        sweeps: Takes ``key=a,b``: its ``run`` gets `pipeline.config.sweeps.sweep.Points`.
         takes_typed: Its ``run`` also gets the overrides as they were typed, as ``typed``.
         takes_files: Paths among its overrides are its data.
         words: Words that may follow its name, each with the override that it stands for.

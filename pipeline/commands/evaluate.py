@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from penstock.core.contracts import ClassTask, Task, TaskGroup
+from penstock.core.contracts import TaskGroup
 from penstock.core.registry import register
 from penstock.pipeline.commands.table import csv_bytes, table_lines
 from penstock.pipeline.training.output import check_output, print_line, write_output
@@ -56,9 +55,11 @@ def run(config: dict[str, Any]) -> int:
         ValueError: The checkpoint, the data or the output cannot be used; on every rank.
     """
     from penstock.pipeline.learning.outputs import named
+    from penstock.pipeline.pictures.confusion import draw_confusion
+    from penstock.pipeline.pictures.page import as_png
     from penstock.pipeline.training.report import Meter
     from penstock.pipeline.training.trained import opened_trained
-    from penstock.pipeline.training.validation import validate
+    from penstock.pipeline.training.validation import class_tasks, validate
 
     with opened_trained(config, command="evaluate", endings=[".json"]) as opened:
         (world, trained, output), asked = opened, config["evaluate"]
@@ -102,7 +103,7 @@ def run(config: dict[str, Any]) -> int:
                 matrix = its["confusion"].tolist()
                 lines = ([name, *row] for name, row in zip(names, matrix, strict=True))
                 matrices[table] = csv_bytes([["true \\ predicted", *names], *lines])
-                matrices[picture] = _picture(matrix, names)
+                matrices[picture] = as_png(draw_confusion(matrix, names))
         result = {
             "checkpoint": str(trained.checkpoint),
             "split": trained.split,
@@ -120,12 +121,6 @@ def run(config: dict[str, Any]) -> int:
         text = f"{meter.samples:,} samples{left_out} of {trained.data}"
         print_line(f"written: {', '.join(map(str, written))}: {text}")
     return 0
-
-
-def class_tasks(task: Task) -> dict[str, ClassTask]:
-    """The tasks whose figures can be told by class: of several by name, else under no name."""
-    tasks = task.tasks if isinstance(task, TaskGroup) else {"": task}
-    return {name: each for name, each in tasks.items() if isinstance(each, ClassTask)}
 
 
 def confusion_files(output: Path, part: str) -> list[Path]:
@@ -201,31 +196,3 @@ def _shown(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
-
-
-def _picture(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> bytes:
-    """Draw a confusion matrix, coloured by the share of each true class; bytes of a PNG."""
-    import numpy as np
-
-    from penstock.pipeline.commands.preview.picture import blank_figure, points_of
-
-    counts = np.asarray(matrix)
-    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    many = len(names)
-    side = min(max(480, 240 + 44 * many), 1400)
-    figure = blank_figure(side, side, layout="constrained")
-    axes = figure.subplots()
-    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    letters = points_of(min(13, max(6, 1000 / many)))
-    if many <= 100:
-        axes.set_xticks(range(many), names, rotation=90, fontsize=letters)
-        axes.set_yticks(range(many), names, fontsize=letters)
-    if many <= 20:
-        look: Any = {"ha": "center", "va": "center", "fontsize": points_of(11)}
-        for (row, column), share in np.ndenumerate(shares):
-            text = f"{share:.0%}\n{counts[row, column]:,}"
-            axes.text(column, row, text, color="white" if share > 0.5 else "black", **look)
-    axes.set(xlabel="predicted", ylabel="true", title="share of each true class, and counts")
-    content = io.BytesIO()
-    figure.savefig(content, format="png")
-    return content.getvalue()

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from penstock.core.registry import register
 from penstock.pipeline.commands.table import table_lines
 from penstock.pipeline.config.saved import SAVED
-from penstock.pipeline.config.sweep import figure
+from penstock.pipeline.config.sweeps.sweep import figure
 from penstock.pipeline.schedulers.units import better, rank
 
 _HEADS = ("run", "name", "tags", "state", "epochs", "best", "at", "last", "of")

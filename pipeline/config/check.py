@@ -121,6 +121,7 @@ def not_allowed(target: str, place: Place) -> str:
     own = "a component of your own is registered in a module that `imports` names"
     if is_own(target):
         classes = "torch modules, optimizers, schedulers, samplers, transforms of albumentations"
+        classes += " and torchvision"
         return f"{target!r} is none of the classes that are taken as they are ({classes}); {own}"
     if dotted:
         own = f"for a class of yours or of a library, type imports=[{module}] too; {own}"
@@ -134,12 +135,21 @@ def near_target(target: str, place: Place) -> str:
     """Name the nearest target that fits the place, as the end of an error line."""
     if target in TARGETS_INSTEAD:
         return f"; {TARGETS_INSTEAD[target]}"
+    if (near := _of_newer_module(target, place)) is not None:
+        return f"; did you mean {near}?"
     names = _names(place)
     family = family_of(target)
     if family is not None and (not place.kinds or family.name in place.kinds):
         names = names + names_of(family)
     near = nearest(target, names)
     return f"; did you mean {near}?" if near is not None else ""
+
+
+def _of_newer_module(target: str, place: Place) -> str | None:
+    """Name what torchvision has in the place of a class of its ``transforms``, without boxes."""
+    module, _, name = target.rpartition(".")
+    newer = f"{module}.v2"
+    return f"{newer}.{name}" if newer in FAMILIES and newer in place.kinds else None
 
 
 def with_normalize(augment: dict[str, Any]) -> dict[str, Any]:

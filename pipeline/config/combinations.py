@@ -20,7 +20,7 @@ from penstock.pipeline.config.targets import resolve_class, resolve_target
 from penstock.pipeline.config.values import fits, given, mistake, shown
 from penstock.pipeline.schedulers.units import PLATEAU, better, takes_interval
 
-GENERATED = ("demo", "demo_sequences", "demo_table", "demo_prices")
+GENERATED = ("demo", "demo_sequences", "demo_sounds", "demo_table", "demo_prices")
 """Names of generated data, in place of a path."""
 
 _NEAR = {"stream": "webdataset", "torch": "image_folder"}
@@ -575,7 +575,9 @@ def suit_model(config: dict[str, Any], wrong: Collection[str]) -> list[Problem]:
                 if step.get(name) is None and value is not None:
                     step[name] = list(value)
     weights = node.get("weights") if "weights" in told.begins_with else None
-    begun = "predict" in config or "evaluate" in config or config["trainer"].get("resume")
+    begun = (
+        "predict" in config or "evaluate" in config or (config.get("trainer") or {}).get("resume")
+    )
     if isinstance(weights, str) and not begun and not Path(weights).expanduser().exists():
         text = f"{weights!r} does not exist; type model.weights=<file>, or null for none"
         return [Problem("model.weights", text)]

@@ -87,7 +87,7 @@ def run_command(
         if flags.multirun and not sweeps:
             return _sweep(overrides, composer, job, show_only=bool(flags.cfg))
         if sweeps:
-            from penstock.pipeline.config.sweep import read_points
+            from penstock.pipeline.config.sweeps.sweep import read_points
 
             assert command is not None and not isinstance(job, str)
             points = read_points(overrides, composer, command=command)
@@ -153,7 +153,7 @@ def _sweep(
     if not isinstance(job, str):
         raise ConfigError([Problem("-m", "a command runs one job; a sweep is typed "
                                    f"{program_of('train')} -m ...")])  # fmt: skip
-    from penstock.pipeline.config.sweep import sweep
+    from penstock.pipeline.config.sweeps.sweep import sweep
 
     return sweep(overrides, composer, job, show_only=show_only, prints=is_first_rank())
 

@@ -61,7 +61,10 @@ PLACES: dict[str, Place] = {
 }
 """Top-level keys that hold components."""
 
-_OF_SAMPLES = Place(("transform", "albumentations"), nullable=True, named=True, step=True)
+_OF_SAMPLES = Place(
+    ("transform", "albumentations", "torchvision.transforms.v2"),
+    nullable=True, named=True, step=True,
+)  # fmt: skip
 AUGMENT: dict[str, Place] = {
     "train": _OF_SAMPLES,
     "eval": _OF_SAMPLES,

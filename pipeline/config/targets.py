@@ -59,6 +59,10 @@ FAMILIES: dict[str, Family] = {
             frozenset(), "albumentations", "transform of albumentations",
         ),
         Family(
+            "torchvision.transforms.v2", ("torchvision.transforms.v2.Transform",), frozenset(),
+            "torchvision", "transform of torchvision",
+        ),
+        Family(
             "kornia.augmentation",
             ("kornia.augmentation.base._BasicAugmentationBase",
              "kornia.augmentation.container.base.BasicSequentialBase"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,7 @@ class BoxMap(Metric):
         num_classes: Number of classes.
         class_names: With them, a ``map_class_<name>`` for each class.
         by_class: Also give ``average_precision``, float [num_classes].
+        masks: Compare the boxes' masks, and not the boxes.
     """
 
     full_state_update = False
@@ -47,17 +48,25 @@ class BoxMap(Metric):
     images: list[torch.Tensor]
     found: list[torch.Tensor]
     truth: list[torch.Tensor]
+    found_runs: list[torch.Tensor]
+    truth_runs: list[torch.Tensor]
 
     def __init__(
-        self, num_classes: int, *, class_names: Sequence[str] | None = None, by_class: bool = False
+        self,
+        num_classes: int,
+        *,
+        class_names: Sequence[str] | None = None,
+        by_class: bool = False,
+        masks: bool = False,
     ) -> None:
         super().__init__()
+        self.masks = masks
         self.num_classes = num_classes
         self.class_names = class_names
         self.by_class = by_class
         # Flat and of one type, so that a rank that saw nothing can be joined to the others.
         self.set_dtype(torch.float64)
-        for state in ("images", "found", "truth"):
+        for state in ("images", "found", "truth", "found_runs", "truth_runs"):
             self.add_state(state, default=[], dist_reduce_fx="cat")
 
     def update(self, images: torch.Tensor, found: Sequence[Boxes], truth: Sequence[Boxes]) -> None:
@@ -78,6 +87,10 @@ class BoxMap(Metric):
             self.truth.append(
                 _rows(number, [boxes["boxes"], boxes["labels"][:, None], crowd[:, None]])
             )
+        if self.masks:
+            for state, rows in ((self.found_runs, found), (self.truth_runs, truth)):
+                state += [as_numbers(run).to(images.device) for row in rows
+                          for run in run_lengths(row["masks"])]  # fmt: skip
 
     def compute(self) -> dict[str, torch.Tensor]:
         """Figures by name; -1 where nothing of that kind is in the data."""
@@ -107,22 +120,27 @@ class BoxMap(Metric):
 
         known = COCO()
         known.dataset = {
-            "images": [{"id": number} for number in images],
+            # It looks the size of an image up, and needs none for run lengths.
+            "images": [{"id": number, "height": 0, "width": 0} for number in images],
             "categories": [{"id": number} for number in range(self.num_classes)],
             "annotations": [
                 _annotation(row, number, box, int(label), int(crowd))
                 for row, (number, *box, label, crowd) in enumerate(truth.tolist(), start=1)
             ],
         }
+        if self.masks:
+            _add_runs(known.dataset["annotations"], self.truth_runs)
         known.createIndex()
         results = [
             {**_annotation(row, number, box, int(label), 0), "score": score}
             for row, (number, *box, score, label) in enumerate(found.tolist(), start=1)
         ]
+        if self.masks:
+            _add_runs(results, self.found_runs)
         guessed = COCO()
         guessed.dataset = {**known.dataset, "annotations": results}
         guessed.createIndex()
-        evaluation = COCOeval(known, guessed, "bbox")
+        evaluation = COCOeval(known, guessed, "segm" if self.masks else "bbox")
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
@@ -154,6 +172,48 @@ def _annotation(
         "area": width * height,
         "iscrowd": crowd,
     }
+
+
+_LETTERS = 6  # bytes that a float64 holds exactly
+
+
+def run_lengths(masks: torch.Tensor) -> list[dict[str, Any]]:
+    """Encode masks [N, H, W] as COCO's run lengths, ``size`` and ``counts``, compressed."""
+    from pycocotools import mask
+
+    pixels = np.asfortranarray(masks.to("cpu", torch.uint8).numpy().transpose(1, 2, 0))
+    runs: list[dict[str, Any]] = mask.encode(pixels) if len(masks) else []
+    return runs
+
+
+def as_numbers(runs: Mapping[str, Any]) -> torch.Tensor:
+    """Pack run lengths into a state: height, width, number of letters, and these, float64."""
+    letters = runs["counts"]
+    padded = letters.ljust(-(-len(letters) // _LETTERS) * _LETTERS, b"\0")
+    rows = np.frombuffer(padded, np.uint8).reshape(-1, _LETTERS).astype(np.float64)
+    packed = rows @ (256.0 ** np.arange(_LETTERS))
+    return torch.from_numpy(np.concatenate([[*runs["size"], len(letters)], packed]))
+
+
+def _add_runs(annotations: Sequence[dict[str, Any]], state: Any) -> None:
+    """Give annotations their masks, in the order in which `as_numbers` packed them."""
+    numbers = _joined(state).double().cpu().numpy()
+    start = 0
+    for annotation in annotations:
+        height, width, count = map(int, numbers[start : start + 3])
+        stop = start + 3 + -(-count // _LETTERS)
+        packed = numbers[start + 3 : stop].astype(np.uint64)
+        letters = (packed[:, None] >> (8 * np.arange(_LETTERS, dtype=np.uint64))).astype(np.uint8)
+        counts = letters.tobytes()[:count]
+        annotation["segmentation"] = {"size": [height, width], "counts": counts}
+        annotation["area"] = _area(annotation["segmentation"])
+        start = stop
+
+
+def _area(runs: dict[str, Any]) -> float:
+    from pycocotools import mask
+
+    return float(mask.area(runs))
 
 
 class MaskIou(Metric):

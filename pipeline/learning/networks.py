@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from penstock.core.sample import Batch, require_pixels
 from penstock.core.user_errors import is_trouble
+from penstock.pipeline.learning.segments import segments_of
 
 
 def image_of(batch: Batch) -> torch.Tensor:
@@ -77,7 +78,7 @@ class FedModule(nn.Module):
             return self.module(value)
 
 
-_LIBRARIES = ("torch.", "torchvision.", "timm.")
+_LIBRARIES = ("torch.", "torchvision.", "timm.", "segmentation_models_pytorch.", "transformers.")
 
 
 @contextmanager
@@ -356,6 +357,48 @@ class BoxDetector(nn.Module):
         return boxes
 
 
+class InstanceNet(nn.Module):
+    """A detector whose boxes have masks, each a mixture of a few that all share.
+
+    As in Bolya et al., "YOLACT: Real-time Instance Segmentation", ICCV 2019, section 3.
+
+    Args:
+        num_classes: Classes of boxes.
+        width: Channels of the first stage, a multiple of 8.
+        prototypes: Masks that are shared.
+    """
+
+    def __init__(self, *, num_classes: int, width: int = 16, prototypes: int = 16) -> None:
+        super().__init__()
+        self.pyramid = FeaturePyramid(width=width)
+        channels = self.pyramid.channels
+        self.head = BoxHead(channels, num_classes, stride=self.pyramid.stride)
+        self.mixture = nn.Sequential(
+            conv_block(channels, channels, stride=1), nn.Conv2d(channels, prototypes, 3, padding=1)
+        )
+        self.finer = conv_block(channels, channels, stride=1)
+        self.shared = nn.Sequential(
+            conv_block(channels, channels, stride=1), nn.Conv2d(channels, prototypes, 1)
+        )
+
+    def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """Predictions for every place, as `BoxHead` gives them, and their masks.
+
+        Args:
+            batch: ``image`` float [B, 3, H, W]; uint8 [B, H, W, 3] is turned into 0..1 first.
+
+        Returns:
+            Those, and ``coefficients`` float [B, N, P] and ``prototypes`` float [B, P, H / 2,
+            W / 2]: the mask of a place, before its sigmoid, is the sum of the latter by the former.
+        """
+        features = self.pyramid(batch)[0]
+        outputs: dict[str, torch.Tensor] = self.head(features)
+        coefficients = self.mixture(features).flatten(2).transpose(1, 2).float()
+        grown = functional.interpolate(self.finer(features), scale_factor=2.0, mode="nearest")
+        prototypes = self.shared(grown).float()
+        return {**outputs, "coefficients": coefficients, "prototypes": prototypes}
+
+
 class BoxHead(nn.Module):
     """Each place of a feature map predicts a box.
 
@@ -548,6 +591,84 @@ class SequenceCnn(nn.Module):
                     f"{self.num_tokens - 1}; set model.num_tokens={high + 1}"
                 )
         return values, mask
+
+
+class TokenModel(nn.Module):
+    """A small transformer that says the next token; sequences in one row do not see each other.
+
+    Args:
+        num_tokens: Tokens are 0 to this less one.
+        field: The sequences in the batch.
+        max_length: The longest sequence.
+        width: Channels, a multiple of 4.
+        depth: Blocks.
+    """
+
+    def __init__(
+        self, *, num_tokens: int, field: str, max_length: int, width: int, depth: int
+    ) -> None:
+        super().__init__()
+        self.field = field
+        self.tokens = nn.Embedding(num_tokens, width)
+        self.places = nn.Embedding(max_length, width)
+        self.blocks = nn.ModuleList(_TokenBlock(width) for _ in range(depth))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, num_tokens)
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """Logits, float [R, T, num_tokens].
+
+        Args:
+            batch: What ``collate=packed`` or ``collate=pad`` makes of the field, integer [R, T].
+
+        Raises:
+            ValueError: The batch lacks it, a token is outside of the vocabulary, or a sequence too
+                long.
+        """
+        segments, tokens = segments_of(batch, self.field), batch[self.field].long()
+        places = batch.get(f"{self.field}_positions")
+        if places is None:
+            places = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        if tokens.device.type == "cpu":
+            self._refuse(tokens, places)
+        own = segments[:, :, None] == segments[:, None, :]
+        seen = own.tril()[:, None]  # filled up places see each other, and are of no account
+        hidden = self.tokens(tokens) + self.places(places)
+        for block in self.blocks:
+            hidden = block(hidden, seen)
+        return self.head(self.norm(hidden))
+
+    def _refuse(self, tokens: torch.Tensor, places: torch.Tensor) -> None:
+        low, high, longest = int(tokens.min()), int(tokens.max()), int(places.max()) + 1
+        if low < 0 or high >= self.tokens.num_embeddings:
+            raise ValueError(
+                f"model token_model: tokens from {low} to {high}, expected 0 to "
+                f"{self.tokens.num_embeddings - 1}; set model.num_tokens={high + 1}"
+            )
+        if longest > self.places.num_embeddings:
+            raise ValueError(
+                f"model token_model: sequences of {longest} tokens, expected up to "
+                f"{self.places.num_embeddings}; set model.max_length={longest}"
+            )
+
+
+class _TokenBlock(nn.Module):
+    """Attention of 4 heads and two layers, each of what is normalised and added."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.inward, self.outward = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.layers = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, hidden: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+        """Change float [R, T, width]; `seen`, bool [R, 1, T, T]: what each place looks at."""
+        heads = self.inward(self.norms[0](hidden)).unflatten(2, (3, 4, -1)).permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(*heads, attn_mask=seen)
+        hidden = hidden + self.outward(mixed.transpose(1, 2).flatten(2))
+        return hidden + self.layers(self.norms[1](hidden))
 
 
 class TableNet(nn.Module):

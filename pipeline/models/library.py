@@ -4,8 +4,20 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Collection
-from typing import Any
+import logging
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.core.user_errors import is_trouble
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_log = logging.getLogger(__name__)
+
+_WRAPPERS = ("module.", "detector.", "segmenter.", "classifier.", "model.")
+"""What names of weights begin with in a checkpoint of a run, and of others' wrappers."""
 
 BEGINS_WITH = {"pretrained": False, "weights": None}
 """Arguments that say which weights such a model begins with, as they are for none."""
@@ -38,8 +50,17 @@ def import_library(name: str, *, model: str, package: str | None = None) -> Any:
         ) from error
 
 
-def refuse_unknown(name: str, names: Collection[str], *, model: str) -> None:
+def refuse_unknown(
+    name: str, names: Collection[str], *, model: str, key: str = "model.name", what: str = "models"
+) -> None:
     """Refuse a name that a library does not have.
+
+    Args:
+        name: The name.
+        names: Those that it has.
+        model: The model that is of this library.
+        key: Where the name stands.
+        what: What the names are of.
 
     Raises:
         ValueError: It has no such; near ones are named.
@@ -48,8 +69,8 @@ def refuse_unknown(name: str, names: Collection[str], *, model: str) -> None:
         return
     near = difflib.get_close_matches(name.lower(), names, n=4, cutoff=0.5) or sorted(names)[:4]
     raise ValueError(
-        f"model.name: {name!r} is none of the {len(names):,} models of {model}; near ones are "
-        f"{', '.join(near)}; type model.name={near[0]}"
+        f"{key}: {name!r} is none of the {len(names):,} {what} of {model}; near ones are "
+        f"{', '.join(near)}; type {key}={near[0]}"
     )
 
 
@@ -81,3 +102,67 @@ def in_a_line(error: Exception) -> str:
     """Say what a library raised in one line of some length."""
     said = " ".join(str(error).split()) or type(error).__name__
     return said if len(said) < 240 else f"{said[:236]} ..."
+
+
+def read_weights(path: str) -> dict[str, Any]:
+    """Read the state of a model from a file, also of one in a checkpoint or a wrapper of batches.
+
+    Args:
+        path: ``.safetensors``, or what torch has saved, of which only tensors are read.
+
+    Raises:
+        ValueError: It cannot be read, or holds no such state.
+    """
+    import torch
+
+    file = Path(path).expanduser()
+    try:
+        if file.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            state = load_file(file)
+        else:
+            state = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever the library says of a damaged file
+        if is_trouble(error):
+            raise
+        raise ValueError(
+            f"model.weights: {path} cannot be read: {in_a_line(error)}; give a .safetensors file "
+            f"or what torch.save wrote of a state_dict"
+        ) from error
+    for name in ("state_dict", "model", "model_state_dict"):
+        if isinstance(state, dict) and isinstance(state.get(name), dict):
+            state = state[name]
+    tensors = isinstance(state, dict) and all(isinstance(v, torch.Tensor) for v in state.values())
+    if not tensors or not state:
+        raise ValueError(
+            f"model.weights: {path} holds no weights by their names; give what torch.save wrote of "
+            f"a state_dict"
+        )
+    return state
+
+
+def begin_with(model: nn.Module, state: Mapping[str, Any], *, where: str) -> None:
+    """Give a model the weights that fit by name and shape; the others stay as they were drawn.
+
+    Those of other shapes are of a head for another number of classes.
+
+    Raises:
+        ValueError: More than a quarter does not fit: they are another model's.
+    """
+    own = model.state_dict()
+    start = next((s for s in _WRAPPERS if f"{s}{next(iter(own))}" in state), "")
+    state = {name.removeprefix(start): value for name, value in state.items()}
+    fitting = {n: v for n, v in state.items() if n in own and v.shape == own[n].shape}
+    missing = [name for name in own if name not in fitting]
+    if len(missing) > len(own) / 4:
+        name = missing[0]
+        found = list(state[name].shape) if name in state else "not there"
+        raise ValueError(
+            f"{where}: {len(fitting)} of the model's {len(own)} weights fit; {name} is {found}, "
+            f"expected {list(own[name].shape)}; give weights of this model, or set model.name"
+        )
+    model.load_state_dict(fitting, strict=False)
+    if missing:
+        modules = sorted({name.rpartition(".")[0] for name in missing})
+        _log.info("the model begins with weights of %s, but for %s", where, ", ".join(modules))

@@ -140,6 +140,30 @@ def box_detector(*, num_classes: int | None, width: Width = 16) -> networks.BoxD
     return networks.BoxDetector(num_classes=num_classes, width=width)
 
 
+@register("model", "instance_net")
+def instance_net(
+    *, num_classes: int | None, width: Width = 16, prototypes: Annotated[int, Ge(1)] = 16
+) -> networks.InstanceNet:
+    """A small detector whose boxes have masks, for images of any size.
+
+    Args:
+        num_classes: Classes of the data's boxes.
+        width: Channels of the first stage; the others have 2 and 4 times as many.
+        prototypes: Masks that those of all boxes are mixtures of.
+
+    Raises:
+        ValueError: The data has no classes of boxes.
+    """
+    from penstock.pipeline.learning import networks
+
+    if not num_classes:
+        raise ValueError(
+            "model instance_net finds boxes with masks, and the data has no classes of boxes; "
+            "choose dataset/annotations=coco, or another model"
+        )
+    return networks.InstanceNet(num_classes=num_classes, width=width, prototypes=prototypes)
+
+
 _FIELDS = ("label", "labels", "values", "box_labels", "keypoints", "mask")
 
 
@@ -209,6 +233,31 @@ def sequence_cnn(
         field=field,
         num_features=num_features,
         width=width,
+    )
+
+
+@register("model", "token_model")
+def token_model(
+    *,
+    num_tokens: Annotated[int, Ge(1)] = 256,
+    field: str = "tokens",
+    max_length: Annotated[int, Ge(1)] = 1024,
+    width: Annotated[int, Ge(4), MultipleOf(4)] = 64,
+    depth: Annotated[int, Ge(1)] = 2,
+) -> networks.TokenModel:
+    """A small transformer for ``task=tokens``, of sequences that are packed or padded.
+
+    Args:
+        num_tokens: Tokens are 0 to this less one.
+        field: The sequences in the batch.
+        max_length: The longest sequence.
+        width: Channels.
+        depth: Blocks.
+    """
+    from penstock.pipeline.learning import networks
+
+    return networks.TokenModel(
+        num_tokens=num_tokens, field=field, max_length=max_length, width=width, depth=depth
     )
 
 

@@ -12,8 +12,13 @@ from penstock.core.contracts import Index, SamplerCapabilities
 from penstock.core.machine_cache import signature_of
 from penstock.core.registry import register
 from penstock.core.rng import permute
-from penstock.pipeline.class_batches import Members, class_column, epoch_of_classes, stored_classes
 from penstock.pipeline.epoch_orders import StoredOrderSampler
+from penstock.pipeline.samplers.class_batches import (
+    Members,
+    class_column,
+    epoch_of_classes,
+    stored_classes,
+)
 
 
 @register("sampler", "balanced_batch")

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from penstock.core.contracts import Index, SamplerCapabilities
 from penstock.core.machine_cache import signature_of
 from penstock.core.registry import register
-from penstock.pipeline.class_batches import (
+from penstock.pipeline.epoch_orders import StoredOrderSampler
+from penstock.pipeline.samplers.class_batches import (
     Members,
     batches_without_repeats,
     class_column,
     epoch_of_classes,
     stored_classes,
 )
-from penstock.pipeline.epoch_orders import StoredOrderSampler
 
 
 @register("sampler", "identity")

@@ -159,7 +159,10 @@ class Detection:
             )
 
     def detections(self, outputs: Any) -> list[dict[str, torch.Tensor]]:
-        """The boxes that are found in each image: ``boxes`` [N, 4], ``scores``, ``labels`` [N]."""
+        """The boxes that are found in each image: ``boxes`` [N, 4], ``scores``, ``labels`` [N].
+
+        Of those of a grid also ``places``, where each was predicted.
+        """
         if isinstance(outputs, Mapping) and "detections" in outputs:
             return list(outputs["detections"])
         logits = _dense(outputs)
@@ -189,9 +192,11 @@ class Detection:
         best, places = flat.topk(min(_MOST_BEFORE_SUPPRESSION, flat.numel()))
         places = places[best >= self.min_score]
         best = best[best >= self.min_score]
-        labels, boxes = places % scores.shape[1], boxes[places // scores.shape[1]]
+        labels, places = places % scores.shape[1], places // scores.shape[1]
+        boxes = boxes[places]
         kept = suppressed(boxes, best, labels, iou=self.max_overlap)[:_MOST]
-        return {"boxes": boxes[kept], "scores": best[kept], "labels": labels[kept]}
+        found = {"boxes": boxes, "scores": best, "labels": labels, "places": places}
+        return {name: values[kept] for name, values in found.items()}
 
 
 def true_boxes(batch: Batch, num_classes: int) -> list[dict[str, torch.Tensor]]:
@@ -199,7 +204,7 @@ def true_boxes(batch: Batch, num_classes: int) -> list[dict[str, torch.Tensor]]:
 
     Returns:
         For each row ``boxes`` float [N, 4] and ``labels`` int64 [N]; ``crowd`` int64 [N] where
-        the data has it.
+        the data has it, and ``masks`` [N, H, W].
 
     Raises:
         ValueError: The batch has no boxes, or a label is no class.
@@ -210,7 +215,7 @@ def true_boxes(batch: Batch, num_classes: int) -> list[dict[str, torch.Tensor]]:
                 f"task detection: the batch has no {name!r}, only {', '.join(sorted(batch))}; "
                 f"choose dataset/annotations=voc, coco, yolo or boxes_csv, and collate=list or pad"
             )
-    fields = {"boxes": "boxes", "box_labels": "labels", "box_crowd": "crowd"}
+    fields = {"boxes": "boxes", "box_labels": "labels", "box_crowd": "crowd", "box_masks": "masks"}
     columns = {short: _ragged(batch, name) for name, short in fields.items() if name in batch}
     rows = [
         dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)

@@ -10,17 +10,21 @@ import signal
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 # Before torch is imported, which loads OpenMP: threads that spin while they wait take the cores
 # from the loader's workers. On two cores with two workers the demo trained at 160 samples/s with
 # OpenMP's default, at 1,000 with this.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from penstock.core.contracts import Logger, LoggerCapabilities, capabilities_of
+from penstock.core.sample import Batch
 from penstock.pipeline.build import build_loggers, build_settings
 from penstock.pipeline.config.combinations import task_classes
 from penstock.pipeline.schedulers.units import better
@@ -34,7 +38,7 @@ from penstock.pipeline.training.checkpoint import (
 from penstock.pipeline.training.distributed import World, joined
 from penstock.pipeline.training.loop import fit
 from penstock.pipeline.training.output import Interrupt, logged_to, spoken_lines
-from penstock.pipeline.training.parts import Parts, build_parts, check_monitor
+from penstock.pipeline.training.parts import Parts, build_parts, check_monitor, figures_of
 from penstock.pipeline.training.recorder import Recorder
 from penstock.pipeline.training.remote_logger import RemoteLogger
 from penstock.pipeline.training.report import make_progress, report_end, report_start
@@ -72,6 +76,13 @@ def train(config: Mapping[str, Any]) -> dict[str, Any]:
     except KeyboardInterrupt as error:  # before the first step or after the last
         print("\nstopped", file=sys.stderr)
         raise SystemExit(128 + signal.SIGINT) from error
+
+
+def watched(config: Mapping[str, Any]) -> tuple[str, Literal["max", "min"]]:
+    """Name the figure that decides what is the best, and tell whether more of it is better."""
+    settings = build_settings(config["trainer"])
+    name = monitored(settings, figures_of(config) or ())
+    return name, settings.monitor_mode or better(name)
 
 
 def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, Any]:
@@ -112,6 +123,7 @@ def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, An
             run_dir=run_dir,
             loggers=loggers,
             progress=progress,
+            draw_batch=partial(draw_first_batch, config, parts),
         )
         stack.enter_context(recorder)
         stack.callback(parts.hooks.close)
@@ -145,6 +157,7 @@ def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, An
         times = {"train": recorder.meter.summary(), "val": recorder.val_meter.summary()}
         if world.is_main:
             if done:
+                recorder.draw_confusion()
                 kept = {**results, "times": times}
                 write_whole(run_dir / SUMMARY, json.dumps(kept, indent=2) + "\n")
             report_end(results, times, interrupted=not done)
@@ -197,6 +210,14 @@ def open_loggers(config: Mapping[str, Any], run_dir: Path, world: World) -> dict
 
     world.on_main(build)
     return loggers
+
+
+def draw_first_batch(config: Mapping[str, Any], parts: Parts, batch: Batch) -> NDArray[np.uint8]:
+    """Draw a batch as the model gets it, with the names that the data has."""
+    from penstock.pipeline.pictures.batch import draw_batch, names_in
+
+    classes, points = names_in(config, parts.train.loader.classes_of)
+    return draw_batch(batch, parts.train.transforms, classes, points)
 
 
 def check_compiler(settings: TrainerSettings) -> None:

@@ -80,6 +80,7 @@ def fit(
         for group in _groups(train, parts.num_batches, state, settings):
             if not told:
                 _log.info("input %s", describe_inputs(group[0]))
+                recorder.batch_taken(group[0])
                 told = True
             # One sum over the ranks settles what this step weighs, and what follows it.
             valid, stop, save = world.sum(
@@ -144,10 +145,10 @@ def fit(
                 "loader.drop_last=false"
             )
         ended = state.batch == parts.num_batches or not state.steps_reached(settings)
-        metrics: dict[str, float] | None = {}
+        found: dict[str, Any] | None = {}
         if parts.val is not None and _validates(ended, state, settings):
             with hooks.evaluating():
-                metrics = validate(
+                found = validate(
                     parts.model,
                     parts.task,
                     parts.val,
@@ -156,14 +157,15 @@ def fit(
                     limit=settings.val_batches,
                     interrupted=interrupted,
                     meter=recorder.val_meter,
+                    by_class=recorder.by_class,
                     progress=recorder.validating,
                 )
-        if metrics is None:
+        if found is None:
             state.window_loss = _finite(window.item(), state)
             recorder.save()
             return False
 
-        best = False
+        metrics, best = recorder.numbers(found), False
         figures = _close_window(window, state)
         if metrics:
             score, higher = _score(metrics, settings)

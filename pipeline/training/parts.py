@@ -206,19 +206,24 @@ def check_monitor(config: Mapping[str, Any], settings: TrainerSettings) -> None:
     Raises:
         ValueError: It gives no such figure.
     """
-    if settings.monitor is None:
+    figures = None if settings.monitor is None else figures_of(config)
+    if figures is None:
         return
+    name = monitored(settings, figures)
+    if not any(fnmatchcase(name, figure) for figure in figures):
+        raise ValueError(no_such_figure(settings, figures))
+
+
+def figures_of(config: Mapping[str, Any]) -> set[str] | None:
+    """Ask the task which figures it gives, without any data; None where it cannot say it so."""
     try:
         task = build_task(config, len(_STAND_INS), _STAND_INS, classes_of=lambda field: _STAND_INS)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # nothing was added to them
             figures = {*task.metrics().compute()}
-        figures |= {f"*/{name}" for name in figures if sources_of(config)} | {"loss"}
     except Exception:  # whatever a component of the user's, or a library, says of stand-ins
-        return
-    name = monitored(settings, figures)
-    if not any(fnmatchcase(name, figure) for figure in figures):
-        raise ValueError(no_such_figure(settings, figures))
+        return None
+    return figures | {f"*/{name}" for name in figures if sources_of(config)} | {"loss"}
 
 
 def num_batches_of(loader: Any) -> int | None:

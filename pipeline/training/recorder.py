@@ -5,16 +5,19 @@ from __future__ import annotations
 import logging
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from penstock.core.contracts import Logger, LoggerCapabilities, capabilities_of
 from penstock.core.files import writing
+from penstock.core.sample import Batch
+from penstock.pipeline.learning.outputs import named
 from penstock.pipeline.loader.state import united
 from penstock.pipeline.training.checkpoint import (
     CheckpointFolder,
@@ -28,9 +31,11 @@ from penstock.pipeline.training.given_values import load_with_given
 from penstock.pipeline.training.parts import Parts, num_batches_of
 from penstock.pipeline.training.report import Meter, Progress, duration, epoch_of
 from penstock.pipeline.training.settings import TrainerSettings
+from penstock.pipeline.training.validation import class_tasks
 
 _log = logging.getLogger(__name__)
 
+_MOST_DRAWN = 100  # classes; in a picture of more nothing can be read
 _ANEW = "or start anew with trainer.resume=null"
 _REMEDY = "free some space, and trainer.resume=auto goes on from the last checkpoint, if any"
 
@@ -46,6 +51,11 @@ class Recorder:
         run_dir: The run's folder.
         loggers: By their names in the config; empty on ranks other than 0.
         progress: Where the user sees how it goes.
+        draw_batch: Draws a training batch as the model gets it.
+
+    Attributes:
+        by_class: Whether validations are to give figures by class, for pictures of them; the
+            same on every rank.
     """
 
     def __init__(
@@ -58,6 +68,7 @@ class Recorder:
         run_dir: Path,
         loggers: Mapping[str, Logger],
         progress: Progress,
+        draw_batch: Callable[[Batch], NDArray[np.uint8]],
     ) -> None:
         self.meter = Meter(parts.train)
         self.val_meter = Meter(parts.train if parts.val is None else parts.val)
@@ -72,6 +83,13 @@ class Recorder:
         self._saved_s = time.monotonic()
         self._began_s = self._saved_s
         self._loss: float | None = None
+        self._draw_batch = draw_batch
+        found = (capabilities_of(each, LoggerCapabilities).picture for each in loggers.values())
+        self._pictures = [picture for picture in found if picture is not None]
+        self._classes = class_tasks(parts.task)
+        few = all(each.num_classes <= _MOST_DRAWN for each in self._classes.values())
+        self.by_class = few and world.on_main(lambda: bool(self._pictures))
+        self._confusion: dict[str, Any] = {}
 
     def __enter__(self) -> Recorder:
         return self
@@ -116,6 +134,38 @@ class Recorder:
         for name, logger in self._loggers.items():
             with self._writing(name):
                 logger.log(self._state.step, row)
+
+    def batch_taken(self, batch: Batch) -> None:
+        """Give the loggers that take pictures one of the run's first batch."""
+        if not self._pictures or self._state.step:
+            return
+        try:
+            picture = self._draw_batch(batch)
+        except Exception as error:  # training does without the picture of whatever a batch may be
+            said = " ".join(f"{type(error).__name__}: {error}".split())
+            _log.warning("the first batch is not drawn for the loggers: %s", said)
+            return
+        self._give("first_batch", picture)
+
+    def numbers(self, found: Mapping[str, Any]) -> dict[str, float]:
+        """Take what a validation found by class apart, and keep it for the end of the run."""
+        self._confusion = {n: v for n, v in found.items() if n.rpartition("/")[2] == "confusion"}
+        return {name: value for name, value in found.items() if isinstance(value, float)}
+
+    def draw_confusion(self) -> None:
+        """Give the loggers that take pictures the confusion matrices of the last validation."""
+        if not self._pictures:
+            return
+        from penstock.pipeline.pictures.confusion import draw_confusion
+
+        for name, matrix in self._confusion.items():
+            task = self._classes[name.rpartition("/")[0]]
+            names = [str(each) for each in named(range(task.num_classes), task.class_names)]
+            self._give(f"val/{name}", draw_confusion(matrix, names))
+
+    def _give(self, name: str, picture: NDArray[np.uint8]) -> None:
+        for take in self._pictures:
+            take(self._state.step, name, picture)
 
     def stepped(self, samples: int) -> None:
         """A step over so many valid samples is done."""

@@ -46,11 +46,12 @@ class RemoteLogger:
         """Those of the logger, of which what follows the beginning is left to the thread."""
         own = capabilities_of(self._logger, LoggerCapabilities)
         failed = own.failed and partial(self._add, own.failed)
-        return LoggerCapabilities(remote=True, begin=own.begin, failed=failed)
+        picture = own.picture and partial(self._add, own.picture)
+        return LoggerCapabilities(remote=True, begin=own.begin, failed=failed, picture=picture)
 
     def log(self, step: int, values: dict[str, float]) -> None:
         """Have the values of one step written."""
-        self._add(partial(self._logger.log, step, values))
+        self._add(self._logger.log, step, values)
 
     def state_dict(self) -> dict[str, Any]:
         """The logger's place, once all is written; of a service that fails, as it is."""
@@ -75,10 +76,10 @@ class RemoteLogger:
                 "figures, unless logger.csv=null", self._name, left,
             )  # fmt: skip
 
-    def _add(self, call: Callable[[], None]) -> None:
+    def _add(self, call: Callable[..., None], *arguments: Any) -> None:
         with self._changed:
             if len(self._waiting) < _MOST_WAITING:
-                self._waiting.append(call)
+                self._waiting.append(partial(call, *arguments))
             else:
                 self._lost += 1
             self._changed.notify_all()

@@ -138,3 +138,9 @@ class SourceMetrics:
                 computed = metrics.compute().items()
                 figures |= {f"{name}/{figure}": float(value) for figure, value in computed}
         return figures
+
+
+def class_tasks(task: Task) -> dict[str, ClassTask]:
+    """The tasks whose figures can be told by class: of several by name, else under no name."""
+    tasks = task.tasks if isinstance(task, TaskGroup) else {"": task}
+    return {name: each for name, each in tasks.items() if isinstance(each, ClassTask)}

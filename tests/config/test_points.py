@@ -7,7 +7,7 @@ import pytest
 from penstock.pipeline.commands import bench  # noqa: F401 - registers its settings
 from penstock.pipeline.config.composition import composer_for
 from penstock.pipeline.config.errors import ConfigError
-from penstock.pipeline.config.sweep import read_points
+from penstock.pipeline.config.sweeps.sweep import read_points
 
 
 def points_of(*texts: str):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import torch
 
 from penstock.core.contracts import Logger, LoggerCapabilities, capabilities_of
@@ -30,6 +31,9 @@ def check_logger(make: Callable[[], Logger], read: Callable[[], Figures]) -> Non
     """
     first = make()
     _begin(first)
+    picture = capabilities_of(first, LoggerCapabilities).picture
+    if picture is not None:
+        picture(0, "first_batch", np.full((4, 6, 3), 7, np.uint8))
     for step, values in ROWS[:3]:
         first.log(step, dict(values))
     state = _kept(first.state_dict())

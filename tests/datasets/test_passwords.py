@@ -9,7 +9,7 @@ from penstock.pipeline.build import build_nested
 from penstock.pipeline.config.command_line import main
 from penstock.pipeline.config.composition import compose
 from penstock.pipeline.config.errors import ConfigError
-from penstock.pipeline.config.sweep import split_override
+from penstock.pipeline.config.sweeps.sweep import split_override
 
 URL = "postgresql+psycopg://me:geh%40eim:7@host:5432/db?sslmode=require"
 MASKED = "postgresql+psycopg://me:***@host:5432/db?sslmode=require"

@@ -50,6 +50,7 @@ def test_the_union_of_the_ranks_is_the_epoch(sampler, tail, photos, packed):
 
 CUT = {
     "token_budget": [],
+    "packed": [],
     "torch": [
         "sampler.target=tests.laws.components.Growing",
         "loader.batch_size=9",

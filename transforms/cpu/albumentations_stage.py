@@ -23,7 +23,8 @@ class AlbumentationsStage:
     """Consecutive albumentations steps in one Compose for each kind of sample.
 
     ``image`` and ``mask`` go through as they are; ``boxes`` are clipped to the image and those
-    that leave it are dropped, together with their rows of every ``box_*`` field; ``keypoints``
+    that leave it are dropped, together with their rows of every ``box_*`` field; where they have
+    ``box_masks``, boxes are those of what is left of their masks; ``keypoints``
     that leave it, in any step, get visibility 0 and stay, so that their number does not change.
 
     Args:
@@ -69,6 +70,8 @@ class AlbumentationsStage:
         given: Sample = {key: sample[key] for key in ("image", "mask") if key in sample}
         if has_boxes:
             given |= {"bboxes": sample["boxes"], "_rows": np.arange(len(sample["boxes"]))}
+            if len(sample.get("box_masks", ())):
+                given["masks"] = sample["box_masks"]
         if has_keypoints:
             given["keypoints"] = self._targets.points(sample)
             self._lost.begin(given["keypoints"], sample["image"].shape)
@@ -79,7 +82,11 @@ class AlbumentationsStage:
             raise
         if has_boxes:
             boxes, rows = result.pop("bboxes"), result.pop("_rows")
-            self._targets.put_boxes(sample, boxes, rows, result["image"].shape)
+            shape = result["image"].shape
+            if "box_masks" in sample:
+                masks = result.pop("masks", np.zeros((0, *shape[:2]), np.uint8))
+                sample["box_masks"] = np.asarray(masks)
+            self._targets.put_boxes(sample, boxes, rows, shape)
         if has_keypoints:
             self._targets.put_points(sample, result.pop("keypoints"), self._lost.marks)
         sample.update(result)

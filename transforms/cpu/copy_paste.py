@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from penstock.core.registry import register
 from penstock.core.sample import Sample
-from penstock.transforms.cpu.targets import BoxSettings, left_over, rows_of
+from penstock.transforms.cpu.targets import BoxSettings, left_over, refuse_box_masks, rows_of
 
 _Place = tuple[slice, slice]
 
@@ -147,6 +147,7 @@ class CopyPaste:
         return _Object(row, top, left, pixels, box)
 
     def _check(self, sample: Sample, other: Sample) -> None:
+        refuse_box_masks(sample, "copy_paste")
         for name in ("image", "boxes", "box_labels", *(["mask"] if "mask" in sample else [])):
             for one in (sample, other):
                 if name not in one:

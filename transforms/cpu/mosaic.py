@@ -11,7 +11,13 @@ from numpy.typing import NDArray
 
 from penstock.core.registry import register
 from penstock.core.sample import Sample
-from penstock.transforms.cpu.targets import BoxSettings, cut_boxes, outside, rows_of
+from penstock.transforms.cpu.targets import (
+    BoxSettings,
+    cut_boxes,
+    outside,
+    refuse_box_masks,
+    rows_of,
+)
 
 
 @register("transform", "mosaic")
@@ -140,6 +146,7 @@ class Mosaic:
         return size, (size[1] / shape[1], size[0] / shape[0])
 
     def _check_fields(self, one: Sample, first: Sample) -> None:
+        refuse_box_masks(one, "mosaic")
         for name in ("image", "mask", "boxes", "keypoints"):
             if name in first and name not in one:
                 raise ValueError(

@@ -1,4 +1,4 @@
-"""Run the augmentation stack: named steps in order, albumentations and ours, by one rng."""
+"""Run the augmentation stack: named steps in order, of libraries and ours, by one rng."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import PartnerTransform, TransformCapabilities
+from penstock.core.contracts import (
+    PartnerTransform,
+    TransformCapabilities,
+    capabilities_of,
+)
 from penstock.core.registry import find
 from penstock.core.sample import PendingImage, Sample
 from penstock.transforms.cpu.albumentations_stage import (
@@ -20,6 +24,7 @@ from penstock.transforms.cpu.albumentations_stage import (
     import_albumentations,
 )
 from penstock.transforms.cpu.targets import BoxSettings, KeypointSettings, Targets
+from penstock.transforms.cpu.torchvision_stage import TorchvisionStage
 
 
 def build_stack(
@@ -34,9 +39,9 @@ def build_stack(
     Args:
         steps: Config nodes by step name. They run in the order of the mapping, except that a
             step with ``_after_: name`` runs right after that one. None removes a step.
-        build_step: Makes the object of one node: an albumentations transform, or a callable
-            ``(sample, rng) -> sample``. It is pickled with the stack, so it is a function of a
-            module.
+        build_step: Makes the object of one node: a transform of albumentations or torchvision, or
+            a callable ``(sample, rng) -> sample``. It is pickled with the stack, so it is a
+            function of a module.
         boxes: Which boxes are dropped; None: those that leave the image.
         keypoints: What mirroring means for keypoints; None: nothing.
 
@@ -80,7 +85,7 @@ def ordered_steps(steps: Mapping[str, Node | None]) -> dict[str, Node]:
 
 
 class Stack:
-    """Steps applied to a sample in order; consecutive albumentations steps share one Compose.
+    """Steps applied to a sample in order; consecutive ones of a library share a stage.
 
     It pickles as its recipe. Every thread builds steps of its own, because an albumentations
     Compose keeps state while it runs.
@@ -127,6 +132,8 @@ class Stack:
         first = next(iter(self._stages()), None)
         if isinstance(first, AlbumentationsStage):
             return first.whole_because()
+        if first is not None and first.crops_first:
+            return None
         return "the augmentation does not begin with a crop"
 
     def __call__(
@@ -214,15 +221,14 @@ class Stack:
     def __repr__(self) -> str:
         return f"Stack({' -> '.join(self._steps)})"
 
-    def _stages(self) -> list[AlbumentationsStage | _OwnStage]:
+    def _stages(self) -> list[_Stage]:
         """This thread's stages, built on first use."""
-        stages: list[AlbumentationsStage | _OwnStage] | None = getattr(self._local, "stages", None)
+        stages: list[_Stage] | None = getattr(self._local, "stages", None)
         if stages is None:
             stages = []
-            for foreign, group in groupby(self._steps.items(), lambda item: _is_foreign(item[1])):
-                if foreign:
-                    stage = AlbumentationsStage(dict(group), self._build_step, self._targets)
-                    stages.append(stage)
+            for kind, group in groupby(self._steps.items(), lambda item: _library_of(item[1])):
+                if kind is not None:
+                    stages.append(kind(dict(group), self._build_step, self._targets))
                 else:
                     stages += [
                         _OwnStage(name, node, self._build_step, self._targets)
@@ -244,6 +250,7 @@ class _OwnStage:
         self._step = (
             build_step(node, box_limits=targets.boxes) if self.needs_partners else build_step(node)
         )
+        self.crops_first = capabilities_of(self._step, TransformCapabilities).crops_first
 
     def partners(self, rng: np.random.Generator) -> int:
         count: int = self._step.partners(rng)
@@ -265,16 +272,30 @@ class _OwnStage:
             raise
 
 
-def _is_foreign(node: Node) -> bool:
-    """Whether a step is albumentations' own, or a registered subclass of one of theirs."""
-    component = find(str(node["_target_"]))
+_Stage = AlbumentationsStage | TorchvisionStage | _OwnStage
+
+
+def _library_of(node: Node) -> type[AlbumentationsStage | TorchvisionStage] | None:
+    """Find the stage for a library's own step, or a registered subclass of one; None: ours."""
+    target = str(node["_target_"])
+    component = find(target)
     if component is None:
-        return str(node["_target_"]).startswith("albumentations.")
+        if target.startswith("torchvision."):
+            return TorchvisionStage
+        return AlbumentationsStage if target.startswith("albumentations.") else None
     # Whoever defines a subclass has imported it; the import waits for another thread's.
-    if not isinstance(component.target, type) or "albumentations" not in sys.modules:
-        return False
-    library = import_albumentations()
-    return issubclass(component.target, (library.BasicTransform, library.BaseCompose))
+    if not isinstance(component.target, type):
+        return None
+    if "albumentations" in sys.modules:
+        library = import_albumentations()
+        if issubclass(component.target, (library.BasicTransform, library.BaseCompose)):
+            return AlbumentationsStage
+    if "torchvision.transforms.v2" in sys.modules:
+        from torchvision.transforms.v2 import Transform
+
+        if issubclass(component.target, Transform):
+            return TorchvisionStage
+    return None
 
 
 def _needs_partners(node: Node) -> bool:
@@ -285,4 +306,5 @@ def _needs_partners(node: Node) -> bool:
 
 def _is_global_random(node: Node) -> bool:
     component = find(str(node["_target_"]))
-    return component is not None and component.global_random
+    own = component is not None and component.global_random
+    return own or _library_of(node) is TorchvisionStage

@@ -118,6 +118,8 @@ class Targets:
         for key in [key for key in sample if key.startswith("box_")]:
             if len(sample[key]) == count:
                 sample[key] = np.asarray(sample[key])[kept]
+        if "box_masks" in sample:
+            _fit_to_masks(sample)
 
     def put_points(self, sample: Sample, points: Any, lost: NDArray[np.bool_]) -> None:
         """Give a sample its keypoints as they are now.
@@ -154,6 +156,32 @@ class Targets:
                 )
             by_object[:, [a, b]] = by_object[:, [b, a]]
         return by_object.reshape(-1, 3)
+
+
+def _fit_to_masks(sample: Sample) -> None:
+    """Make boxes those of their masks, and drop those of which nothing is left."""
+    masks = sample["box_masks"]
+    rows, columns = masks.any(2), masks.any(1)
+    there = rows.any(1)
+    for key in [key for key in sample if key.startswith("box_")]:
+        sample[key] = sample[key][there]
+    rows, columns = rows[there], columns[there]
+    edges = [columns.argmax(1), rows.argmax(1)]
+    edges += [each.shape[1] - each[:, ::-1].argmax(1) for each in (columns, rows)]
+    sample["boxes"] = np.stack(edges, 1).astype(np.float32)
+
+
+def refuse_box_masks(sample: Sample, step: str) -> None:
+    """Refuse a sample whose boxes have masks, for a step that does not move them.
+
+    Raises:
+        ValueError: They have.
+    """
+    if "box_masks" in sample:
+        raise ValueError(
+            f"{step}: {sample.get('key')!r} has box_masks, which it does not move; leave it out, "
+            f"or drop them with dataset.annotations.masks=false"
+        )
 
 
 class LostPoints:

@@ -89,6 +89,11 @@ class RandomResizedCrop:
             ValueError: Boxes are padded to one tensor, from which none can be dropped.
         """
         image = batch["image"]
+        if "box_masks" in batch:
+            raise ValueError(
+                f"augment.device.{self._step}: boxes have masks, which it does not move; crop per "
+                f"sample in augment.train"
+            )
         if not isinstance(batch.get("boxes", []), list):
             raise ValueError(
                 f"augment.device.{self._step}: boxes are padded, and some have to be dropped; "

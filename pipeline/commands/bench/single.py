@@ -36,7 +36,7 @@ from penstock.pipeline.loader.stats import sources_text
 
 if TYPE_CHECKING:
     from penstock.pipeline.commands.bench import BenchSettings
-    from penstock.pipeline.config.sweep import Points
+    from penstock.pipeline.config.sweeps.sweep import Points
 
 _HELD_S = 3.0
 """Decoding everything may take so long where holding it in memory is tried."""

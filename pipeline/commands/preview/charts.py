@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from penstock.core.contracts import Storage
 from penstock.core.sample import BadRecord, BadSample
 from penstock.datasets.mix import SOURCE, united
-from penstock.pipeline.commands.preview.fields import (
+from penstock.pipeline.pictures.fields import (
     OWN,
     Classes,
     pixel_counts,
@@ -21,7 +21,7 @@ from penstock.pipeline.commands.preview.fields import (
     share_text,
     shortened,
 )  # fmt: skip
-from penstock.pipeline.commands.preview.picture import blank_figure, channels_last, points_of
+from penstock.pipeline.pictures.picture import blank_figure, channels_last, points_of
 from penstock.transforms.decode.image.files import read_header
 
 WIDTH = 440

@@ -25,11 +25,9 @@ from penstock.core.sample import BadSample, Batch, Sample
 from penstock.pipeline.build import build, build_dataset, build_device_transforms
 from penstock.pipeline.device import describe_inputs
 from penstock.pipeline.loader.digest import batch_digest
+from penstock.pipeline.pictures.batch import as_bytes, filled, is_float, level_of, rows_of
 
 Split = Literal["train", "val"]
-
-_LENGTHS, _MASK = "_lengths", "_mask"
-_OF_LOADER = ("epoch", "valid", "num_valid")
 
 
 class DeviceSteps:
@@ -106,91 +104,16 @@ class DeviceSteps:
         ends: list[Any] = []  # what black and white become; empty where images came as floats
         for transform in self._transforms:
             before, batch = batch, transform(batch)
-            if _is_float(batch) and not _is_float(before):
-                levels = (_filled(before["image"], level) for level in (0, 255))
+            if is_float(batch) and "image" in before and not is_float(before):
+                levels = (filled(before["image"], level) for level in (0, 255))
                 ends = [transform({**before, "image": level})["image"] for level in levels]
-            elif _is_float(batch) and type(transform).__name__.lower().startswith("normal"):
+            elif is_float(batch) and type(transform).__name__.lower().startswith("normal"):
                 ends = [transform({**before, "image": end})["image"] for end in ends]
         self.inputs = self.inputs or describe_inputs(batch)
         untouched = [name for name, value in batch.items() if value is collated.get(name)]
-        if ends and _is_float(batch):
-            batch = {**batch, "image": _as_bytes(batch["image"], *map(_level_of, ends))}
+        if ends and is_float(batch):
+            batch = {**batch, "image": as_bytes(batch["image"], *map(level_of, ends))}
         return batch, untouched
-
-
-def _is_float(batch: Batch) -> bool:
-    image: Any = batch.get("image")
-    image = image[0] if isinstance(image, list) and image else image
-    return isinstance(image, torch.Tensor) and image.is_floating_point()
-
-
-def _filled(image: Any, level: int) -> Any:
-    """Fill images with one level."""
-    if isinstance(image, list):
-        return [torch.full_like(one, level) for one in image]
-    return torch.full_like(image, level)
-
-
-def _level_of(image: Any) -> torch.Tensor | None:
-    """Read the level of each channel, float64 [C], of images that have one level each."""
-    first = image[0].double()
-    if first.ndim != 3 or float((first.amax((1, 2)) - first.amin((1, 2))).max()) > 1e-4:
-        return None
-    return first.mean((1, 2))
-
-
-def _as_bytes(image: Any, black: torch.Tensor | None, white: torch.Tensor | None) -> Any:
-    """Float images [C, H, W] as uint8 [H, W, C]; as they are where black or white is unknown."""
-    if black is None or white is None or bool((black == white).any()):
-        return image
-    if isinstance(image, list):
-        return [_as_bytes(one, black, white) for one in image]
-    shares = (image.movedim(-3, -1).double() - black) / (white - black)
-    return (shares * 255).round().clamp(0, 255).to(torch.uint8)
-
-
-def rows_of(batch: Batch, count: int) -> list[Sample]:
-    """Samples of a batch: each field's row, as NumPy, without padding.
-
-    Args:
-        batch: Tensors [B, ...] and lists of B; anything else is left out.
-        count: B.
-    """
-    names = [
-        name
-        for name, value in batch.items()
-        if name not in _OF_LOADER
-        and name.removesuffix(_LENGTHS).removesuffix(_MASK) not in batch.keys() - {name}
-        and _length(value) == count
-    ]
-    return [{name: _row(batch, name, number) for name in names} for number in range(count)]
-
-
-def _length(value: Any) -> int | None:
-    """Rows of a field; None where it has none."""
-    if isinstance(value, (torch.Tensor, np.ndarray)):
-        return len(value) if value.ndim else None
-    return len(value) if isinstance(value, Sequence) and not isinstance(value, str) else None
-
-
-def _row(batch: Batch, name: str, number: int) -> Any:
-    value = batch[name][number]
-    if not isinstance(value, torch.Tensor):
-        return value
-    row = value.detach().cpu().numpy()
-    mask = batch.get(f"{'boxes' if name.startswith('box_') else name}{_MASK}")
-    if (
-        isinstance(mask, torch.Tensor)
-        and 1 < mask.ndim <= row.ndim + 1
-        and not mask.is_floating_point()
-    ):
-        kept = mask[number].detach().cpu().numpy().astype(bool)
-        if kept.shape == row.shape[: kept.ndim] and kept.any():
-            # Padding stands at the ends: what is left is a block.
-            row = row[tuple(slice(0, int(places.max()) + 1) for places in np.nonzero(kept))]
-        elif not kept.any():
-            row = row[:0]
-    return row.item() if row.ndim == 0 else row
 
 
 @dataclass(frozen=True, slots=True)

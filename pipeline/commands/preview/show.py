@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import webbrowser
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.contracts import DatasetCapabilities, StreamDataset, capabilities_of
 from penstock.core.sample import BadSample
-from penstock.datasets.mix import SOURCE
 from penstock.pipeline.build import build_dataset, build_sampler, open_storage
 from penstock.pipeline.commands.preview.charts import Survey, make_charts
-from penstock.pipeline.commands.preview.fields import (
+from penstock.pipeline.commands.preview.looks import Looks, look
+from penstock.pipeline.config.places import sources_of
+from penstock.pipeline.loader.loader import classes_of
+from penstock.pipeline.pictures.batch import names_in
+from penstock.pipeline.pictures.fields import (
     Classes,
     TableRows,
     columns_of,
     table_rows,
 )  # fmt: skip
-from penstock.pipeline.commands.preview.looks import Looks, look
-from penstock.pipeline.commands.preview.page import HTML_MARK, as_png, draw_sheet, write_page
-from penstock.pipeline.commands.preview.picture import PointNames, Row, draw_cell, rendered
-from penstock.pipeline.config.places import sources_of
-from penstock.pipeline.loader.loader import classes_of
+from penstock.pipeline.pictures.page import HTML_MARK, as_png, draw_sheet, write_page
+from penstock.pipeline.pictures.picture import PointNames, Row, draw_cell, rendered
 from penstock.pipeline.samplers.sequential import SequentialSampler
 from penstock.pipeline.training.output import check_output, write_output
 
@@ -33,7 +34,6 @@ SOFTWARE = "penstock preview"
 _ORIGINAL = "original"
 _PNG_MARK = f"Software\0{SOFTWARE}".encode()
 _LOOKED_AT = 4096
-_FIELDS = ("label", "labels", "values", "box_labels", "mask", SOURCE)
 
 
 def show(config: dict[str, Any], settings: PreviewSettings) -> int:
@@ -51,11 +51,7 @@ def show(config: dict[str, Any], settings: PreviewSettings) -> int:
     dataset: Any = build_dataset(config, settings.split)
     sampler = sampler_of(config, settings, dataset)
     looks = look(config, settings.split, dataset, sampler, settings)
-    classes = {name: Classes(classes_of(dataset, name)) for name in _FIELDS}
-    ignored = frozenset(config["task"].get("ignore") or ())
-    classes["mask"] = Classes(classes["mask"].names, ignored)
-    per_object = (config["augment"].get("keypoints") or {}).get("per_object")
-    points = PointNames(classes_of(dataset, "keypoints"), per_object)
+    classes, points = names_in(config, partial(classes_of, dataset))
     node, table = config["dataset"], None
     known = capabilities_of(dataset, DatasetCapabilities).table
     if known is not None and "storage" in node:

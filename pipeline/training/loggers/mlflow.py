@@ -8,11 +8,15 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.core.contracts import LoggerCapabilities
 from penstock.core.registry import register
 from penstock.datasets.files.passwords import masked
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _log = logging.getLogger(__name__)
 
@@ -68,8 +72,10 @@ class MlflowLogger:
 
     @property
     def capabilities(self) -> LoggerCapabilities:
-        """It is remote, opens a run, and tells of one that failed."""
-        return LoggerCapabilities(remote=True, begin=self._begin, failed=self._failed)
+        """It is remote, opens a run, tells of one that failed, and takes pictures."""
+        return LoggerCapabilities(
+            remote=True, begin=self._begin, failed=self._failed, picture=self._picture
+        )
 
     def _begin(self) -> None:
         try:
@@ -115,6 +121,9 @@ class MlflowLogger:
         now = int(time.time() * 1000)
         metrics = [Metric(_key(name), float(value), now, step) for name, value in values.items()]
         self._client.log_batch(self._run, metrics=metrics)
+
+    def _picture(self, step: int, name: str, picture: NDArray[np.uint8]) -> None:
+        self._client.log_image(self._run, picture, key=_key(name), step=step)
 
     def state_dict(self) -> dict[str, Any]:
         """The run's id."""

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from penstock.core.contracts import LoggerCapabilities
 from penstock.core.registry import register
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @register("logger", "tensorboard")
@@ -32,15 +37,26 @@ class TensorBoardLogger:
         self._purge_step: int | None = None
         self._last_step = -1
 
+    @property
+    def capabilities(self) -> LoggerCapabilities:
+        """It takes pictures."""
+        return LoggerCapabilities(picture=self._picture)
+
     def log(self, step: int, values: dict[str, float]) -> None:
         """Add one scalar for every value."""
+        for name, value in values.items():
+            self._opened().add_scalar(name, value, step)
+        self._last_step = step
+
+    def _picture(self, step: int, name: str, picture: NDArray[np.uint8]) -> None:
+        self._opened().add_image(name, picture, step, dataformats="HWC")
+
+    def _opened(self) -> Any:
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
             self._writer = SummaryWriter(str(self._folder), purge_step=self._purge_step)
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
-        self._last_step = step
+        return self._writer
 
     def state_dict(self) -> dict[str, Any]:
         """The last step that was written."""

@@ -6,10 +6,14 @@ import logging
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.core.contracts import LoggerCapabilities
 from penstock.core.registry import register
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _log = logging.getLogger(__name__)
 
@@ -63,8 +67,10 @@ class WandbLogger:
 
     @property
     def capabilities(self) -> LoggerCapabilities:
-        """It is remote, opens a run, and tells of one that failed."""
-        return LoggerCapabilities(remote=True, begin=self._begin, failed=self._failed)
+        """It is remote, opens a run, tells of one that failed, and takes pictures."""
+        return LoggerCapabilities(
+            remote=True, begin=self._begin, failed=self._failed, picture=self._picture
+        )
 
     def _begin(self) -> None:
         import wandb
@@ -92,6 +98,12 @@ class WandbLogger:
         """Write the values of one step, unless the run has later ones from before a kill."""
         if step >= self._run.step:
             self._run.log(values, step=step)
+
+    def _picture(self, step: int, name: str, picture: NDArray[np.uint8]) -> None:
+        import wandb
+
+        if step >= self._run.step:
+            self._run.log({name: wandb.Image(picture)}, step=step)
 
     def state_dict(self) -> dict[str, Any]:
         """The run's id."""

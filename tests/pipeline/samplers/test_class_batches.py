@@ -11,9 +11,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from penstock.core.contracts import SamplerCapabilities
-from penstock.pipeline.class_batches import Members, batches_without_repeats, epoch_of_classes
 from penstock.pipeline.loader.plan import BatchPlan
 from penstock.pipeline.samplers.balanced_batch import BalancedBatchSampler
+from penstock.pipeline.samplers.class_batches import (
+    Members,
+    batches_without_repeats,
+    epoch_of_classes,
+)
 from penstock.pipeline.samplers.identity import IdentitySampler
 from penstock.pipeline.samplers.infinite import InfiniteSampler
 from penstock.pipeline.samplers.random import RandomSampler

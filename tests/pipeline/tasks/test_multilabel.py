@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.pipeline.commands.preview.fields import Classes, lines_of
 from penstock.pipeline.learning.outputs import plain_columns
+from penstock.pipeline.pictures.fields import Classes, lines_of
 from penstock.pipeline.tasks.multilabel import MultiLabel
 from penstock.transforms.device.mixing import Mixup
 from tests.contracts.task import Linear, check_task

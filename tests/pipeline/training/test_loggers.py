@@ -10,6 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from penstock.core.contracts import LoggerCapabilities
@@ -45,6 +46,7 @@ def test_tensorboard(tmp_path):
     def read():
         events = EventAccumulator(str(tmp_path / "tensorboard"))
         events.Reload()
+        assert [(e.step, e.height, e.width) for e in events.Images("first_batch")] == [(0, 4, 6)]
         names = events.Tags()["scalars"]
         return {(name, e.step): e.value for name in names for e in events.Scalars(name)}
 
@@ -159,6 +161,32 @@ def test_training_goes_on_without_a_service_and_never_begins_without_its_run(
     assert not list((tmp_path / "b").glob("*"))
 
 
+class Album(CsvLogger):
+    """Takes pictures too."""
+
+    taken: dict[tuple[str, int], tuple[int, ...]] = {}  # noqa: RUF012
+
+    @property
+    def capabilities(self):
+        def picture(step, name, picture):
+            assert picture.dtype == np.uint8
+            self.taken[name, step] = picture.shape
+
+        return LoggerCapabilities(picture=picture)
+
+
+@pytest.mark.usefixtures("tiny_parts")
+def test_the_first_batch_and_the_last_confusion_matrix_are_drawn(tmp_path, monkeypatch):
+    plain = job.train(config_of(tmp_path / "plain", {"max_epochs": 2}))
+    monkeypatch.setattr(job, "build_loggers", lambda config, run_dir: [Album(run_dir=run_dir)])
+    config = config_of(tmp_path / "drawn", {"max_epochs": 2})
+    result = job.train({**config, "task": {}, "augment": {}})
+    assert {*Album.taken} == {("first_batch", 0), ("val/confusion", 12)}
+    assert all(len(shape) == 3 and min(shape[:2]) > 100 for shape in Album.taken.values())
+    metrics = [Path(run["run_dir"], "metrics.csv").read_bytes() for run in (plain, result)]
+    assert metrics[0] == metrics[1]
+
+
 @pytest.mark.parametrize(
     ("module", "make", "said"),
     [
@@ -208,6 +236,7 @@ class TestWandb:
             lambda: WandbLogger(run_dir=tmp_path, config=CONFIG),
             lambda: self.figures(tmp_path),
         )
+        assert len([*tmp_path.glob("wandb/*/files/media/images/first_batch*.png")]) == 1
         folders = [each.name.rpartition("-")[2] for each in tmp_path.glob("wandb/offline-run-*")]
         assert len(folders) == 3 and len(set(folders)) == 2
 
@@ -220,6 +249,7 @@ class TestWandb:
                 record = Record()
                 record.ParseFromString(content)
                 row = {"/".join(i.nested_key) or i.key: i.value_json for i in record.history.item}
+                row = {name: text for name, text in row.items() if "first_batch" not in name}
                 step = int(row.pop("_step", "0"))
                 found |= {(name, step): float(text.strip('"')) for name, text in row.items()}
                 for each in record.run.config.update:
@@ -265,7 +295,8 @@ class TestMlflow:
         assert (first.info.status, second.info.status) == ("FAILED", "FINISHED")
         assert first.data.params["model.size"] == "[1, 2]" and first.info.run_name == "mine"
         assert "a b" in first.data.tags
-        assert client.list_artifacts(first.info.run_id)[0].path == "config.yaml"
+        files = client.list_artifacts(first.info.run_id)
+        assert [each.path for each in files] == ["config.yaml", "images"]
         client.delete_run(first.info.run_id)
         lost = MlflowLogger(run_dir=tmp_path, config=CONFIG, tracking_uri=uri)
         lost.load_state_dict({"version": 1, "run": "0" * 32})  # of another store

@@ -47,6 +47,7 @@ def recorder_of(folder, trainer=(), *, rank=0, scheduler=None):
         run_dir=folder,
         loggers={},
         progress=None,
+        draw_batch=None,
     )
 
 

@@ -17,7 +17,7 @@ from penstock.core.sample import PendingImage, Record, Sample
 from penstock.transforms.decode.image.files import check_size, decode_file, image_field, read_header
 from penstock.transforms.decode.image.header import Header
 from penstock.transforms.decode.image.jpeg import decode_part
-from penstock.transforms.decode.image.masks import decode_mask
+from penstock.transforms.decode.image.masks import decode_box_masks, decode_mask
 from penstock.transforms.decode.image.pixels import CHANNELS, array_around, check_array, is_pixels
 
 Image = NDArray[np.uint8]
@@ -52,7 +52,8 @@ class RecordDecoder(ABC):
     def __call__(self, record: Record) -> Sample:
         """Decode the record's ``image``, and its ``mask``; other fields pass unchanged.
 
-        ``boxes_normalized``, shares of width and height, become ``boxes`` in pixels.
+        ``boxes_normalized``, shares of width and height, become ``boxes`` in pixels, and
+        ``box_masks``, which are run lengths in a record, pixels.
 
         Args:
             record: A record with an encoded ``image``, or one that is decoded: uint8 [H, W, C].
@@ -116,6 +117,8 @@ class RecordDecoder(ABC):
         sample = {**record.fields, "image": image, "index": record.index, "key": record.key}
         if "boxes_normalized" in sample:
             sample["boxes"] = _in_pixels(sample.pop("boxes_normalized"), image.shape)
+        if "box_masks" in sample:
+            sample["box_masks"] = decode_box_masks(sample["box_masks"], image.shape)
         if "mask" in sample:
             mask = decode_mask(sample["mask"], colours=self._colours, max_pixels=self.max_pixels)
             if mask.shape != image.shape[:2]:

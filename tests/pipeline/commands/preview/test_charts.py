@@ -21,9 +21,9 @@ from penstock.pipeline.commands.preview.charts import (
     make_charts,
     share_text,
 )
-from penstock.pipeline.commands.preview.fields import Classes
-from penstock.pipeline.commands.preview.page import draw_sheet
-from penstock.pipeline.commands.preview.picture import Cell, Row, rendered
+from penstock.pipeline.pictures.fields import Classes
+from penstock.pipeline.pictures.page import draw_sheet
+from penstock.pipeline.pictures.picture import Cell, Row, rendered
 from penstock.pipeline.samplers.sequential import SequentialSampler
 from penstock.pipeline.samplers.weighted import WeightedSampler
 from tests.photographs import scene

@@ -13,12 +13,12 @@ from penstock.core.sample import BadSample
 from penstock.datasets.demo.tables import draw_table
 from penstock.pipeline.build import build_dataset, build_loader, open_storage
 from penstock.pipeline.commands.preview.charts import Survey
-from penstock.pipeline.commands.preview.fields import Classes, columns_of, lines_of, table_rows
 from penstock.pipeline.commands.preview.looks import _titled, look
-from penstock.pipeline.commands.preview.page import cell_html, draw_sheet
-from penstock.pipeline.commands.preview.picture import Cell, Row
 from penstock.pipeline.commands.preview.show import sampler_of
 from penstock.pipeline.config.command_line import configure
+from penstock.pipeline.pictures.fields import Classes, columns_of, lines_of, table_rows
+from penstock.pipeline.pictures.page import cell_html, draw_sheet
+from penstock.pipeline.pictures.picture import Cell, Row
 from tests.nested_samples import RULES, fields_of
 from tests.photographs import scene
 

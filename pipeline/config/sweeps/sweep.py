@@ -10,7 +10,6 @@ import pkgutil
 import shlex
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
 from contextlib import suppress
@@ -40,6 +39,7 @@ from penstock.pipeline.config.discovery import load_all
 from penstock.pipeline.config.errors import ConfigError, Problem, is_first_rank
 from penstock.pipeline.config.job import Job, check_config, read_job
 from penstock.pipeline.config.overrides import parse, quote
+from penstock.pipeline.config.sweeps.search import SAMPLERS, SEARCHES, Search, is_search, result_of
 from penstock.pipeline.schedulers.units import rank
 
 _KEYS = ("hydra.", "hydra/")
@@ -71,9 +71,13 @@ def sweep(
     """
     quoted = [quote(text, composer, sweep=True) for text in texts]
     settings = [text for text in quoted if text.lstrip("+~").startswith(_KEYS)]
-    swept = expand([text for text in quoted if text not in settings], composer)
+    values = [text for text in quoted if text not in settings]
+    search = Search(values, composer) if is_search(settings) else None
+    swept = search.samples if search is not None else expand(values, composer)
     jobs = check_jobs(swept, composer)
     master = _master(settings, composer)
+    if search is not None:
+        search.prepare(master, settings, jobs[0].config, job)
     if show_only:
         for overrides, read in zip(swept, jobs, strict=True):
             print(f"# {masked(' '.join(overrides))}")
@@ -83,16 +87,20 @@ def sweep(
     finished: list[Any] = []
     status: int | None = None
     try:
-        results = _launch(master, jobs, composer, job, finished)
+        results = _launch(master, jobs, composer, job, finished, search)
     except (KeyboardInterrupt, SystemExit) as error:  # a job that is stopped ends by the second
         code = error.code if isinstance(error, SystemExit) else 128 + signal.SIGINT
         status = code if isinstance(code, int) else 1
         results = [*finished, *({} for _ in jobs[len(finished) :])]
+        if search is not None:
+            results = search.results
     except BrokenExecutor as error:
         raise ExplainedError(
             "a process that ran jobs was ended, often for want of memory; lower "
             f"hydra.launcher.n_jobs ({program_of('runs')} lists what the jobs came to)"
         ) from error
+    if search is not None:
+        swept = search.launched
     if prints:
         file = _write_csv(swept, results, jobs[0].config["outputs"])
         print_table(swept, results)
@@ -108,7 +116,8 @@ def _how_to_go_on(
     swept: Sequence[Sequence[str]], finished: int, master: DictConfig
 ) -> Iterator[str]:
     """Say what to type for the jobs that a stopped sweep has not done."""
-    if not master.hydra.launcher._target_.endswith(".BasicLauncher"):
+    basic = master.hydra.launcher._target_.endswith(".BasicLauncher")
+    if not basic or SEARCHES in master.hydra.sweeper._target_:
         yield f"stopped; {program_of('runs')} lists what each job came to"
         return
     yield f"stopped in job {finished} of {len(swept)}; it goes on, and the others begin, with"
@@ -135,7 +144,8 @@ def expand(texts: Sequence[str], composer: Composer) -> list[list[str]]:
         override.config_loader = composer.loader
         if override.is_sweep_override() and not override.is_discrete_sweep():
             problems.append(Problem(override.key_or_group, "an interval has no end of values; "
-                                    "type range(0,1,0.1) or name the values"))  # fmt: skip
+                                    "type range(0,1,0.1), name the values, or search in it: "
+                                    "hydra/sweeper=optuna"))  # fmt: skip
         parsed.append(override)
     if problems:
         raise ConfigError(problems)
@@ -189,11 +199,20 @@ def _master(settings: list[str], composer: Composer) -> DictConfig:
     problems = [
         Problem(f"hydra.{key}._target_", f"{target!r} is no launcher or sweeper of Hydra's")
         for key, target in _targets(OmegaConf.to_container(master.hydra, resolve=False))
-        if not target.startswith(_PLUGINS)
+        if not target.startswith((*_PLUGINS, SAMPLERS))
     ]
     sweeper = master.hydra.sweeper.get("_target_")
-    if sweeper != f"{BasicSweeper.__module__}.{BasicSweeper.__qualname__}":
-        problems.append(Problem("hydra/sweeper", f"{sweeper} given, accepts basic alone"))
+    basic = f"{BasicSweeper.__module__}.{BasicSweeper.__qualname__}"
+    if sweeper != basic and SEARCHES not in str(sweeper):
+        problems.append(Problem("hydra/sweeper", f"{sweeper} given, accepts basic or optuna"))
+    if master.hydra.sweeper.get("custom_search_space"):
+        problems.append(
+            Problem(
+                "hydra.sweeper.custom_search_space",
+                "only null is accepted; type "
+                "what is searched as overrides: 'optimizer.lr=interval(0.001,0.1)'",
+            )
+        )
     if problems:
         raise ConfigError(problems)
     with open_dict(master):
@@ -219,7 +238,12 @@ def _targets(node: Any, key: str = "") -> list[tuple[str, str]]:
 
 
 def _launch(
-    master: DictConfig, jobs: Sequence[Job], composer: Composer, job: str, finished: list[Any]
+    master: DictConfig,
+    jobs: Sequence[Job],
+    composer: Composer,
+    job: str,
+    finished: list[Any],
+    search: Search | None,
 ) -> list[dict[str, Any] | BaseException]:
     """Hand the jobs to the launcher; return what each returned or raised, in order.
 
@@ -227,7 +251,7 @@ def _launch(
     """
     from hydra._internal.callbacks import Callbacks
     from hydra.core.plugins import Plugins
-    from hydra.core.utils import JobReturn, JobRuntime, JobStatus
+    from hydra.core.utils import JobRuntime
     from hydra.types import HydraContext
 
     def note(config: DictConfig, *, run: Callable[[DictConfig], Any]) -> Any:
@@ -243,26 +267,22 @@ def _launch(
     JobRuntime.instance().set("name", "penstock")
     before = HydraConfig.instance().cfg
     # Where the user's files have been imported from.
-    search = tuple(path for path in sys.path if path and Path(path).is_dir())
-    run = functools.partial(run_job, job=job, search=search)
+    paths = tuple(path for path in sys.path if path and Path(path).is_dir())
+    run = functools.partial(run_job, job=job, search=paths)
     with base_version():
         context = HydraContext(config_loader=composer.loader, callbacks=Callbacks())
-        launcher = Plugins.instance().instantiate_launcher(
-            hydra_context=context, task_function=functools.partial(note, run=run), config=master
-        )
+        known: Any = {"hydra_context": context, "config": master}
         try:
+            if search is not None:
+                sweeper = Plugins.instance().instantiate_sweeper(task_function=run, **known)
+                return search.run(sweeper)
+            launcher = Plugins.instance().instantiate_launcher(
+                task_function=functools.partial(note, run=run), **known
+            )
             returns = launcher.launch([list(read.overrides) for read in jobs], 0)
         finally:
             HydraConfig.instance().cfg = before
-    results: list[dict[str, Any] | BaseException] = []
-    for returned in returns:
-        assert isinstance(returned, JobReturn)
-        value = returned._return_value
-        # The table has the line of an explained error.
-        if returned.status is not JobStatus.COMPLETED and in_one_line(value) is None:
-            traceback.print_exception(value, file=sys.stderr)
-        results.append(value)
-    return results
+    return [result_of(returned) for returned in returns]
 
 
 def run_job(config: DictConfig, *, job: str, search: tuple[str, ...] = ()) -> Any:

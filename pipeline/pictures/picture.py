@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 
 from penstock.core.sample import BadSample
-from penstock.pipeline.commands.preview.fields import OF_TABLES, OWN, Classes, lines_of
+from penstock.pipeline.pictures.fields import OF_TABLES, OWN, Classes, lines_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -149,9 +149,11 @@ def draw_cell(
     legend: Legend = {}
     if "mask" in sample and np.ndim(sample["mask"]) == 2:
         legend |= draw_mask(picture, sample["mask"], classes.get("mask", Classes()))
+    box_classes = classes.get("box_labels", Classes())
+    if "box_masks" in sample:
+        draw_box_masks(picture, sample["box_masks"], sample.get("box_labels"))
     overlay = _Overlay(picture, scale)
     if "boxes" in sample:
-        box_classes = classes.get("box_labels", Classes())
         legend |= overlay.boxes(sample["boxes"], sample.get("box_labels"), box_classes)
     legend |= overlay.points(sample.get("keypoints", ()), points or PointNames())
     return Cell(title, overlay.with_names(), lines, legend=legend)
@@ -203,6 +205,23 @@ def draw_mask(canvas: NDArray[np.uint8], mask: NDArray[Any], classes: Classes) -
         canvas[y, x] = np.array(_IGNORED_INK, np.uint8)[(x + y) // 3 % 2]
         legend[IGNORED] = _IGNORED_INK[0]
     return legend
+
+
+def draw_box_masks(canvas: NDArray[np.uint8], masks: Any, labels: Any) -> None:
+    """Tint the pixels of each box's mask in the colour of its class.
+
+    Args:
+        canvas: uint8 [h, w, 3], drawn on.
+        masks: 1 where the object is, [N, H, W].
+        labels: Class ids, [N], or None.
+    """
+    ids = [0] * len(masks) if labels is None else np.asarray(labels).astype(int).tolist()
+    for mask, number in zip(np.asarray(masks), ids, strict=True):
+        rows = _nearest(canvas.shape[0], mask.shape[0])
+        columns = _nearest(canvas.shape[1], mask.shape[1])
+        here = mask[rows[:, None], columns] > 0
+        tinted = canvas[here] * (1 - _OPACITY) + np.array(class_colour(number)) * _OPACITY
+        canvas[here] = np.rint(tinted).astype(np.uint8)
 
 
 def _nearest(count: int, source: int) -> NDArray[np.int64]:

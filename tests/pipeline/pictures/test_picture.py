@@ -7,8 +7,8 @@ import pytest
 
 from penstock.core.sample import BadSample
 from penstock.datasets.demo.shapes import CLASSES, draw_scene
-from penstock.pipeline.commands.preview.fields import Classes
-from penstock.pipeline.commands.preview.picture import (
+from penstock.pipeline.pictures.fields import Classes
+from penstock.pipeline.pictures.picture import (
     PointNames,
     array_picture,
     as_pixels,

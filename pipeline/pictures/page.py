@@ -11,7 +11,7 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.pipeline.commands.preview.picture import Cell, Legend, Row, font
+from penstock.pipeline.pictures.picture import Cell, Legend, Row, font
 
 HTML_MARK = "<!-- a preview by penstock -->"
 MARGIN, GAP = 24, 20

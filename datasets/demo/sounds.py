@@ -1,0 +1,75 @@
+"""Generate the demo set of sounds: tones that rise, fall, swell or tremble, in some noise.
+
+A tree like ::
+
+    demo_sounds/train/rise/0000.wav     16 kHz, mono, 0.6 to 1.6 seconds
+    demo_sounds/val/...
+    demo_sounds/penstock-demo.json
+"""
+
+from __future__ import annotations
+
+import wave
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.datasets.demo.folder import own_folder
+
+CLASSES = ("fall", "rise", "steady", "tremble")
+COUNTS = {"train": 480, "val": 120}
+RATE = 16_000
+_VERSION = 1
+_SEED = 20_261_125
+
+
+def demo_sounds_path(storage_name: str, data_dir: str | Path) -> Path:
+    """The folder of the demo sounds; they are generated if they are not there.
+
+    Args:
+        storage_name: ``image_folder``, which reads files of any kind.
+        data_dir: The folder that holds, or will hold, ``demo_sounds``.
+
+    Raises:
+        ValueError: Another storage is asked for, or the folder is someone else's.
+    """
+    if storage_name != "image_folder":
+        raise ValueError(
+            f"path=demo_sounds: the demo set of sounds is there as files, not for {storage_name!r};"
+            f" type dataset=audio_folder"
+        )
+    about = {"version": _VERSION, "classes": list(CLASSES), "counts": COUNTS}
+    with own_folder(Path(data_dir) / "demo_sounds", about, generate_sounds) as root:
+        return root
+
+
+def generate_sounds(root: Path) -> None:
+    """Write the sounds of every split into the folder `root`."""
+    for split_id, (split, count) in enumerate(COUNTS.items()):
+        for number in range(count):
+            folder = root / split / CLASSES[number % len(CLASSES)]
+            folder.mkdir(parents=True, exist_ok=True)
+            samples = np.rint(draw_sound(split_id, number) * 32_767).astype("<i2")
+            with wave.open(str(folder / f"{number:04d}.wav"), "wb") as file:
+                file.setnchannels(1)
+                file.setsampwidth(2)
+                file.setframerate(RATE)
+                file.writeframes(samples.tobytes())
+
+
+def draw_sound(split_id: int, number: int) -> NDArray[np.float64]:
+    """Draw one sound, a function of its arguments alone; float64 [T], -1 to 1."""
+    rng = np.random.Generator(np.random.Philox(key=_SEED, counter=[0, split_id, number, 0]))
+    time_s = np.arange(int(RATE * rng.uniform(0.6, 1.6))) / RATE
+    pitch, speed = np.exp(rng.uniform(np.log(300), np.log(1500))), rng.uniform(0.8, 2.0)
+    octaves = {
+        "fall": -speed * time_s,
+        "rise": speed * time_s,
+        "steady": 0 * time_s,
+        "tremble": 0.15 * np.sin(2 * np.pi * 4 * speed * time_s),
+    }[CLASSES[number % len(CLASSES)]]
+    phase = 2 * np.pi * np.cumsum(pitch * 2**octaves) / RATE
+    tone = np.sin(phase) + 0.3 * np.sin(2 * phase)
+    sound = 0.3 * tone + rng.normal(0, rng.uniform(0.01, 0.1), len(time_s))
+    return np.clip(sound * rng.uniform(0.2, 1.0), -1, 1)

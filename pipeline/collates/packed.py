@@ -1,0 +1,121 @@
+"""Collate sequences into rows of one length, several in a row, with their boundaries."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+from annotated_types import Ge
+
+from penstock.core.contracts import CollateCapabilities
+from penstock.core.registry import register
+from penstock.core.sample import Batch, Sample
+from penstock.pipeline.collating import (
+    batch_keys,
+    count_padding,
+    empty,
+    from_arrays,
+    from_values,
+    is_array,
+    refuse_unlike,
+    to_array,
+    to_columns,
+)
+
+
+@register("collate", "packed")
+class PackedCollate:
+    """Sequences side by side in rows of `row_length`, the longest first, where there is room.
+
+    First fit decreasing (D. S. Johnson, "Near-optimal bin packing algorithms", 1973). No sequence
+    is cut, and none lies in two rows. Other fields are a row for each sample, as without packing.
+
+    Args:
+        row_length: Tokens in a row.
+        field: The sequences, arrays [T].
+    """
+
+    def __init__(self, *, row_length: Annotated[int, Ge(1)] = 512, field: str = "tokens") -> None:
+        self.row_length = row_length
+        self.field = field
+
+    @property
+    def capabilities(self) -> CollateCapabilities:
+        """It counts the padding."""
+        return CollateCapabilities(overhead=count_padding)
+
+    def __call__(self, samples: list[Sample]) -> Batch:
+        """Put samples together.
+
+        Args:
+            samples: B samples with the same fields.
+
+        Returns:
+            ``tokens`` [R, row_length], and of the same shape ``tokens_segments``, int64: 0 where a
+            row is filled up, else 1 + the number of the sample in the batch; ``tokens_positions``,
+            int64: the place in its sequence; ``tokens_mask``, bool: where there is data. For each
+            sample ``tokens_lengths``, int64 [B]. The rest as from ``collate=pad``, but arrays are
+            stacked.
+
+        Raises:
+            ValueError: There is no such field, or a sequence is longer than a row.
+        """
+        import torch
+
+        columns = to_columns(samples)
+        keys = batch_keys(columns, len(samples))
+        name = self.field
+        if name not in columns or not all(is_array(v) and v.ndim == 1 for v in columns[name]):
+            raise ValueError(
+                f"collate/packed: no sequences {name!r}; fields: {', '.join(columns)}; set "
+                f"collate.field"
+            )
+        arrays = [to_array(value) for value in columns.pop(name)]
+        refuse_unlike(f"collate/packed: {name!r}", arrays, keys, free_axes=1, remedy="")
+        lengths = [len(array) for array in arrays]
+        rows = self._rows(lengths, keys)
+        shape = len(rows), self.row_length
+        tokens = empty(shape, arrays[0].dtype)
+        tokens.zero_()
+        segments = torch.zeros(shape, dtype=torch.int64)
+        places = torch.zeros(shape, dtype=torch.int64)
+        for number, row in enumerate(rows):
+            start = 0
+            for sample in row:
+                part = slice(start, start := start + lengths[sample])
+                tokens.numpy()[number, part] = arrays[sample]
+                segments.numpy()[number, part] = sample + 1
+                places.numpy()[number, part] = np.arange(lengths[sample])
+        batch: Batch = {
+            field: from_arrays(field, values, keys)
+            if all(map(is_array, values))
+            else from_values(values)
+            for field, values in columns.items()
+        }
+        batch[name] = tokens
+        batch[f"{name}_segments"] = segments
+        batch[f"{name}_positions"] = places
+        batch[f"{name}_mask"] = segments > 0
+        batch[f"{name}_lengths"] = torch.tensor(lengths, dtype=torch.int64)
+        return batch
+
+    def _rows(self, lengths: list[int], keys: list[str]) -> list[list[int]]:
+        """Choose the sequences of each row, by their numbers."""
+        longest = max(range(len(lengths)), key=lengths.__getitem__)
+        if lengths[longest] > self.row_length:
+            raise ValueError(
+                f"collate/packed: {keys[longest]!r} has {lengths[longest]} tokens, and a row "
+                f"{self.row_length}; set collate.row_length={lengths[longest]} or more, or have "
+                f"longer ones cut by augment.max_length"
+            )
+        rows: list[list[int]] = []
+        room: list[int] = []
+        for sample in sorted(range(len(lengths)), key=lambda each: -lengths[each]):
+            length = lengths[sample]
+            row = next((n for n, left in enumerate(room) if length <= left), len(rows))
+            if row == len(rows):
+                rows.append([])
+                room.append(self.row_length)
+            rows[row].append(sample)
+            room[row] -= length
+        return rows
