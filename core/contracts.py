@@ -788,8 +788,11 @@ class ClassTask(Protocol):
 class FittedTask(Protocol):
     """A task that must know figures of the training part, such as means of what it predicts."""
 
-    def fit(self, index: Index) -> dict[str, Any]:
-        """Compute the figures, plain values, from the index of the training part."""
+    def fit(self, index: Index | None) -> dict[str, Any]:
+        """Compute the figures, plain values, from the index of the training part.
+
+        It is None for a stream. Nothing is kept of a task that gives no figures.
+        """
 
     def learn(self, figures: Mapping[str, Any]) -> None:
         """Take the figures that `fit` gave, which a run keeps."""

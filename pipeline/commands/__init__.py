@@ -27,6 +27,7 @@ class Command:
         takes_typed: Its ``run`` also gets the overrides as they were typed, as ``typed``.
         takes_files: Paths among its overrides are its data.
         words: Words that may follow its name, each with the override that it stands for.
+        path: The setting that a path alone gives.
     """
 
     what: str
@@ -34,6 +35,7 @@ class Command:
     takes_typed: bool = False
     takes_files: bool = False
     words: Mapping[str, str] = field(default_factory=dict)
+    path: str = ""
 
 
 COMMANDS = {
@@ -46,6 +48,10 @@ COMMANDS = {
         what="what this machine and this configuration can promise; equal=true proves it"
     ),
     "evaluate": Command(what="how good a trained model is on a test split or any other data"),
+    "export": Command(
+        what="a trained model as ONNX, safetensors or a state dict, compared with what it was",
+        path="checkpoint",
+    ),
     "pack": Command(
         what="copy a data set into another form, such as LMDB, or check such a copy",
         takes_typed=True,
@@ -95,6 +101,11 @@ def main(argv: list[str]) -> int:
         elif near := difflib.get_close_matches(word, command.words, n=1):
             print(f"{program_of(name)}: no {word!r}; did you mean {near[0]}?", file=sys.stderr)
             return 2
+    if command.path:
+        overrides = [
+            text if "=" in text or text[:1] in "-~" else f"{command.path}={text}"
+            for text in overrides
+        ]
     if command.takes_typed:
         run = partial(run, typed=overrides)
     return run_command(name, overrides, run, sweeps=command.sweeps, takes_files=command.takes_files)

@@ -96,6 +96,7 @@ _OF_THIS_MACHINE = {
     "dataset.decode.statistics": "table.json",
     "predict.output": "predictions.parquet",
     "evaluate.output": "evaluation.json",
+    "export.output": "model.onnx",
     "preview.path": "preview.png",
 }
 """Paths that no URL may stand for, and what may be typed."""
@@ -575,9 +576,8 @@ def suit_model(config: dict[str, Any], wrong: Collection[str]) -> list[Problem]:
                 if step.get(name) is None and value is not None:
                     step[name] = list(value)
     weights = node.get("weights") if "weights" in told.begins_with else None
-    begun = (
-        "predict" in config or "evaluate" in config or (config.get("trainer") or {}).get("resume")
-    )
+    tries = any(command in config for command in ("predict", "evaluate", "export"))
+    begun = tries or (config.get("trainer") or {}).get("resume")
     if isinstance(weights, str) and not begun and not Path(weights).expanduser().exists():
         text = f"{weights!r} does not exist; type model.weights=<file>, or null for none"
         return [Problem("model.weights", text)]

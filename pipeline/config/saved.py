@@ -31,7 +31,7 @@ from penstock.pipeline.config.values import given
 
 SAVED = "config.yaml"
 RESUME = "trainer.resume"
-CHECKPOINTS = ("evaluate.checkpoint", "predict.checkpoint")
+CHECKPOINTS = ("evaluate.checkpoint", "export.checkpoint", "predict.checkpoint")
 
 _DATA_PLACES = frozenset(
     f"dataset.{part}.{name}"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge, Le
 
+from penstock.core.contracts import Index
 from penstock.core.registry import register
 from penstock.core.sample import Batch
+from penstock.pipeline.learning.class_weights import ClassWeights, Weights
 from penstock.pipeline.learning.outputs import (
     Probabilities,
     logits_of,
@@ -30,6 +33,9 @@ class Classification:
         class_names: Their names, by label.
         label_smoothing: Share of the target spread over all classes, 0 .. 1.
         top_k: Also count a sample as right if its class is among the k likeliest; 1: only that.
+        class_weights: What the loss of a sample is multiplied by, by its class: ``balanced`` (less
+            for what occurs often in the training data), a weight by name (1 where it is not said),
+            or all in their order.
     """
 
     def __init__(
@@ -39,6 +45,7 @@ class Classification:
         class_names: tuple[str, ...] | None = None,
         label_smoothing: Annotated[float, Ge(0), Le(1)] = 0.0,
         top_k: Annotated[int, Ge(1)] = 1,
+        class_weights: Weights = None,
     ) -> None:
         if not num_classes:
             raise ValueError(
@@ -56,9 +63,18 @@ class Classification:
         if top_k > num_classes:
             raise ValueError(f"task.top_k is {top_k}, expected 1 .. {num_classes} (the classes)")
         self.num_classes = num_classes
+        self.weights = ClassWeights(class_weights, num_classes=num_classes, class_names=class_names)
         self.class_names = class_names
         self.label_smoothing = label_smoothing
         self.top_k = top_k
+
+    def fit(self, index: Index | None) -> dict[str, Any]:
+        """Count the records of each class, if their weights are to be balanced."""
+        return self.weights.fit(index, "label")
+
+    def learn(self, figures: Mapping[str, Any]) -> None:
+        """Take the figures that `fit` gave."""
+        self.weights.learn(figures)
 
     def losses(self, outputs: Any, batch: Batch) -> dict[str, torch.Tensor]:
         """``cross_entropy``, the mean over valid rows; 0, with a gradient of 0, if none is.
@@ -74,8 +90,9 @@ class Classification:
         logits = self._logits(outputs)
         labels = self._labels(batch)
         entropy = functools.partial(
-            functional.cross_entropy, logits, label_smoothing=self.label_smoothing, reduction="none"
-        )
+            functional.cross_entropy, logits, weight=self.weights.like(logits),
+            label_smoothing=self.label_smoothing, reduction="none",
+        )  # fmt: skip
         by_row = entropy(labels)
         if "label_other" in batch:
             other, weight = entropy(batch["label_other"]), batch["label_weight"]

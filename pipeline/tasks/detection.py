@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge, Gt, Le
 
+from penstock.core.contracts import Index
 from penstock.core.registry import register
 from penstock.core.sample import Batch
+from penstock.pipeline.learning.class_weights import ClassWeights, Weights
 from penstock.pipeline.learning.outputs import image_sizes, mean_over_valid, named, output_of
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ class Detection:
         min_score: Boxes with lower scores are not given.
         max_overlap: Of boxes of one class that overlap by more, the best is given.
         class_metrics: Also report the average precision of each class.
+        class_weights: What the loss of a class's scores is multiplied by: a weight by name (1 where
+            it is not said), or all in their order.
     """
 
     field = "box_labels"
@@ -50,6 +54,7 @@ class Detection:
         min_score: Annotated[float, Ge(0), Le(1)] = 0.05,
         max_overlap: Annotated[float, Ge(0), Le(1)] = 0.6,
         class_metrics: bool = False,
+        class_weights: Weights = None,
     ) -> None:
         if not num_classes:
             raise ValueError(
@@ -57,12 +62,21 @@ class Detection:
                 "yolo or boxes_csv, or another task"
             )
         self.num_classes = num_classes
+        self.weights = ClassWeights(class_weights, num_classes=num_classes, class_names=class_names)
         self.class_names = class_names
         self.box_weight = box_weight
         self.radius = radius
         self.min_score = min_score
         self.max_overlap = max_overlap
         self.class_metrics = class_metrics
+
+    def fit(self, index: Index | None) -> dict[str, Any]:
+        """Count the records of each class, if their weights are to be balanced."""
+        return self.weights.fit(index, self.field)
+
+    def learn(self, figures: Mapping[str, Any]) -> None:
+        """Take the figures that `fit` gave."""
+        self.weights.learn(figures)
 
     def losses(self, outputs: Any, batch: Batch) -> dict[str, torch.Tensor]:
         """``classes`` and ``overlap``, means over the valid rows; 0, with a gradient, if none is.
@@ -113,6 +127,8 @@ class Detection:
         entropy = functional.binary_cross_entropy_with_logits(logits, target, reduction="none")
         focus = (target - logits.sigmoid()).abs().square().detach()
         count = max(len(places), 1)
+        if (weights := self.weights.like(logits)) is not None:
+            focus = focus * weights
         return (entropy * focus).sum() / count, (1 - giou).sum() / count
 
     def metrics(self) -> Any:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
+from penstock.core.contracts import Index
 from penstock.core.registry import register
 from penstock.core.sample import Batch
+from penstock.pipeline.learning.class_weights import ClassWeights, Weights
 from penstock.pipeline.learning.outputs import logits_of, mean_over_valid, valid_rows
 
 if TYPE_CHECKING:
@@ -26,6 +29,9 @@ class Segmentation:
         class_names: Their names.
         ignore: Class ids of pixels that are neither trained on nor counted, such as void.
         class_metrics: Also report the intersection over union of each class.
+        label_smoothing: Share of a pixel's target spread over all classes, 0 .. 1.
+        class_weights: What the loss of a pixel is multiplied by, by its class: a weight by name (1
+            where it is not said), or all in their order.
     """
 
     field = "mask"
@@ -37,6 +43,8 @@ class Segmentation:
         class_names: tuple[str, ...] | None = None,
         ignore: list[Annotated[int, Ge(0)]] = [],  # noqa: B006 - never changed
         class_metrics: bool = False,
+        label_smoothing: Annotated[float, Ge(0), Le(1)] = 0.0,
+        class_weights: Weights = None,
     ) -> None:
         if not num_classes:
             raise ValueError(
@@ -44,9 +52,19 @@ class Segmentation:
                 "dataset/annotations=mask_folder and set dataset.annotations.classes"
             )
         self.num_classes = num_classes
+        self.weights = ClassWeights(class_weights, num_classes=num_classes, class_names=class_names)
         self.class_names = class_names
         self.ignore = tuple(ignore)
         self.class_metrics = class_metrics
+        self.label_smoothing = label_smoothing
+
+    def fit(self, index: Index | None) -> dict[str, Any]:
+        """Count the records of each class, if their weights are to be balanced."""
+        return self.weights.fit(index, self.field)
+
+    def learn(self, figures: Mapping[str, Any]) -> None:
+        """Take the figures that `fit` gave."""
+        self.weights.learn(figures)
 
     def losses(self, outputs: Any, batch: Batch) -> dict[str, torch.Tensor]:
         """``cross_entropy``: the mean over valid rows of each row's mean over its pixels.
@@ -62,8 +80,9 @@ class Segmentation:
         logits = self._logits(outputs)
         mask = self._mask(batch)
         pixels = functional.cross_entropy(
-            logits.float(), mask, reduction="none", ignore_index=_IGNORED
-        )
+            logits.float(), mask, reduction="none", ignore_index=_IGNORED,
+            weight=self.weights.like(logits.float()), label_smoothing=self.label_smoothing,
+        )  # fmt: skip
         counted = (mask != _IGNORED).sum(dim=(1, 2))
         by_row = pixels.sum(dim=(1, 2)) / counted.clamp(min=1)
         return {"cross_entropy": mean_over_valid(by_row, batch.get("valid"))}

@@ -152,7 +152,7 @@ def build_parts(
     task = build_task(
         config, num_classes, class_names, table=train.table, classes_of=train.classes_of
     )
-    figures = world.on_main(lambda: kept_figures(task, lambda: train.dataset.index, run_dir))
+    figures = world.on_main(lambda: kept_figures(task, train.dataset, run_dir))
     for name, each in fitted_tasks(task).items():
         each.learn(figures[name])
     watched = monitored(settings, task.metrics())

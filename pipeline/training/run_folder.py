@@ -9,7 +9,7 @@ import json
 import logging
 import math
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,7 +19,7 @@ from typing import IO, Any
 import yaml
 
 from penstock.core import files
-from penstock.core.contracts import Index, Task
+from penstock.core.contracts import Task
 from penstock.core.files import writing
 from penstock.datasets.files.access import absolute_path, is_object_store, is_url
 from penstock.datasets.files.listings import find_file, list_files
@@ -249,14 +249,12 @@ def keep_initial(run_dir: Path, taken: Mapping[str, Any]) -> None:
     write_whole(run_dir / "init_from.json", json.dumps(taken, indent=1) + "\n")
 
 
-def kept_figures(
-    task: Task, index: Callable[[], Index], run_dir: Path | None
-) -> dict[str, dict[str, Any]]:
+def kept_figures(task: Task, dataset: Any, run_dir: Path | None) -> dict[str, dict[str, Any]]:
     """Read the figures that tasks have learned in a run, or compute and write them.
 
     Args:
         task: The task, or a group of them.
-        index: Gives the index of the data to learn from.
+        dataset: The data to learn from, by its index.
         run_dir: The run's folder; None: they are computed and not kept.
 
     Returns:
@@ -272,8 +270,9 @@ def kept_figures(
             return dict(json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path} is damaged ({error}); start anew") from error
-    figures = {name: each.fit(index()) for name, each in fitted.items()}
-    if fitted and path is not None:
+    index = getattr(dataset, "index", None)  # of a stream there is none
+    figures = {name: each.fit(index) for name, each in fitted.items()}
+    if any(figures.values()) and path is not None:
         write_whole(path, json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
     return figures
 

@@ -142,7 +142,7 @@ def _open(config: Mapping[str, Any], command: str, world: World, stack: ExitStac
         remedy="give the model and the data that it was trained with",
     )
     task = build_task(config, len(told or ()), told, **known)
-    figures = world.on_main(lambda: kept_figures(task, lambda: loader.dataset.index, run_dir))
+    figures = world.on_main(lambda: kept_figures(task, loader.dataset, run_dir))
     for name, each in fitted_tasks(task).items():
         each.learn(figures[name])
     layout = torch.channels_last if trainer.channels_last else torch.preserve_format

@@ -49,7 +49,7 @@ CASES = [
     ("loader.batch_sampler=x",
      "sampler=torch sampler.target=torch.utils.data.BatchSampler sampler.args.drop_last=true"),
     ("shuffle=true", "sampler=random"),
-    ("task.class_weights=[1,2]", "sampler=weighted"),
+    ("task.class_weight=[1,2]", "task.class_weights=[1,2]"),
     ("dataset=map", "dataset=image_folder"),
     ("dataset.storage.table=t", "dataset=sql dataset.storage.url=sqlite:///file.db"),
     ("transform=RandomCrop",
