@@ -18,7 +18,7 @@ from penstock.pipeline.pictures.picture import PointNames, Row, draw_cell
 
 _LENGTHS, _MASK = "_lengths", "_mask"
 _OF_LOADER = ("epoch", "valid", "num_valid")
-_FIELDS = ("label", "labels", "box_labels", "mask", SOURCE)
+_FIELDS = ("label", "labels", "values", "box_labels", "mask", SOURCE)
 _DRAWN, _SIZE = 8, 256
 
 
