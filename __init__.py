@@ -17,15 +17,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.core.registry import register
     from penstock.pipeline.build import build_loader
+    from penstock.pipeline.commands.preview.show import preview
     from penstock.pipeline.config.composition import compose
     from penstock.pipeline.program import train
 
-__all__ = ["build_loader", "compose", "register", "train"]
+__all__ = ["build_loader", "compose", "preview", "register", "train"]
 
 # Imported on first use: `--help` and a typo in a config must not wait for torch.
 _HOMES = {
     "build_loader": "penstock.pipeline.build",
     "compose": "penstock.pipeline.config.composition",
+    "preview": "penstock.pipeline.commands.preview.show",
     "register": "penstock.core.registry",
     "train": "penstock.pipeline.program",
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from hydra.core.utils import setup_globals
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
+from yaml import SafeDumper, YAMLError, safe_dump
 
 from penstock.core import registry
 from penstock.core.registry import Component
@@ -260,6 +261,21 @@ def _one_line(error: BaseException) -> str:
     return " ".join(text.split())
 
 
+class Config(dict[str, Any]):
+    """A plain config, which a notebook shows as YAML."""
+
+    def _repr_html_(self) -> str:
+        texts = (
+            (escape(key), escape(safe_dump(value, sort_keys=False, allow_unicode=True)))
+            for key, value in self.items()
+        )
+        parts = (f"<details><summary>{k}</summary><pre>{text}</pre></details>" for k, text in texts)
+        return "".join(parts)
+
+
+SafeDumper.add_representer(Config, SafeDumper.represent_dict)
+
+
 def compose(
     overrides: Sequence[str] = (), *, config_dir: str | Path | None = None
 ) -> dict[str, Any]:
@@ -282,7 +298,7 @@ def compose(
     from penstock.pipeline.config.job import read_job
 
     composer = composer_for(overrides, config_dir=config_dir)
-    return read_job(list(overrides), composer).config
+    return Config(read_job(list(overrides), composer).config)
 
 
 def composer_for(overrides: Sequence[str], *, config_dir: str | Path | None = None) -> Composer:

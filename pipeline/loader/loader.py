@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sized
 from functools import partial
+from html import escape
 from inspect import GEN_RUNNING, getgeneratorstate
 from itertools import count
 from math import lcm
@@ -399,6 +400,21 @@ class Loader:
         self._engine.close()
         if self._readers is not None:
             self._readers.close()
+
+    def _repr_html_(self) -> str:
+        try:
+            batches = f"{len(self):,} batches"
+        except TypeError:
+            batches = "a stream of batches"
+        names = ", ".join(self.class_names or ())
+        rows = {
+            "batches": f"{batches} of {self.batch_size}",
+            "data": f"{len(self.dataset):,} samples" if isinstance(self.dataset, Sized) else "",
+            "classes": names[:200] + "…" * (len(names) > 200),
+            "computed by": self.settings.engine,
+        }
+        cells = (f"<tr><th>{k}</th><td>{escape(v)}</td></tr>" for k, v in rows.items() if v)
+        return f"<table>{''.join(cells)}</table>"
 
     def __enter__(self) -> Loader:
         return self

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import webbrowser
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from penstock.pipeline.pictures.fields import (
     columns_of,
     table_rows,
 )  # fmt: skip
-from penstock.pipeline.pictures.page import HTML_MARK, as_png, draw_sheet, write_page
+from penstock.pipeline.pictures.page import HTML_MARK, Picture, as_png, draw_sheet, write_page
 from penstock.pipeline.pictures.picture import PointNames, Row, draw_cell, rendered
 from penstock.pipeline.samplers.sequential import SequentialSampler
 from penstock.pipeline.training.output import check_output, write_output
@@ -48,6 +48,63 @@ def show(config: dict[str, Any], settings: PreviewSettings) -> int:
     png_path, html_path = given.with_suffix(".png"), given.with_suffix(".html")
     paths, endings = [given, png_path, html_path], [".png", ".html"]
     check_output("preview.path", paths, endings, overwrite=settings.overwrite, is_ours=_is_preview)
+    drawn = draw(config, settings)
+    shown = {key: value for key, value in config.items() if key != "preview"}
+    text = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)
+    page = write_page(drawn.heading, drawn.notes, drawn.rows, drawn.charts, text)
+    contents = {png_path: drawn._repr_png_(), html_path: page.encode()}
+    write_output("preview.path", contents)
+    for note in drawn.notes:
+        print(note)
+    height, width = drawn.sheet.shape[:2]
+    print(f"{drawn.heading}: {width} x {height} pixels")
+    print(f"written: {png_path} and {html_path}")
+    if settings.open and not webbrowser.open(html_path.resolve().as_uri()):
+        print("no browser was found to show the page in; open it by hand")
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """A preview, which a notebook shows as its picture.
+
+    Attributes:
+        heading: What is shown.
+        notes: What the model gets, and remarks.
+        rows: A row of cells for each sample.
+        charts: What the data is like, by title.
+        sheet: All of it as one picture, uint8 [H, W, 3].
+    """
+
+    heading: str
+    notes: list[str]
+    rows: list[Row]
+    charts: dict[str, Picture]
+    sheet: Picture
+
+    def _repr_png_(self) -> bytes:
+        return as_png(self.sheet, software=SOFTWARE)
+
+
+def preview(config: dict[str, Any], **settings: Any) -> Preview:
+    """Draw what ``penstock preview`` draws, for a notebook.
+
+    Args:
+        config: As `penstock.compose` gives it.
+        settings: Those of the command that say what is drawn: ``split``, ``samples``, ``epochs``,
+            ``size``, ``records``.
+    """
+    from penstock.pipeline.commands.preview import PreviewSettings
+
+    return draw(config, PreviewSettings(**settings))
+
+
+def draw(config: dict[str, Any], settings: PreviewSettings) -> Preview:
+    """Read samples and draw them.
+
+    Raises:
+        ValueError: There is nothing to be shown.
+    """
     dataset: Any = build_dataset(config, settings.split)
     sampler = sampler_of(config, settings, dataset)
     looks = look(config, settings.split, dataset, sampler, settings)
@@ -65,19 +122,7 @@ def show(config: dict[str, Any], settings: PreviewSettings) -> int:
     columns = columns_of(table.statistics) if table else []
     heading, notes = _heading(config, settings, looks, dataset), [*looks.notes, *columns, *remarks]
     sheet = draw_sheet(heading, notes, rows, charts)
-    shown = {key: value for key, value in config.items() if key != "preview"}
-    text = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)
-    page = write_page(heading, notes, rows, charts, text)
-    contents = {png_path: as_png(sheet, software=SOFTWARE), html_path: page.encode()}
-    write_output("preview.path", contents)
-    for note in notes:
-        print(note)
-    height, width = sheet.shape[:2]
-    print(f"{heading}: {width} x {height} pixels")
-    print(f"written: {png_path} and {html_path}")
-    if settings.open and not webbrowser.open(html_path.resolve().as_uri()):
-        print("no browser was found to show the page in; open it by hand")
-    return 0
+    return Preview(heading, notes, rows, charts, sheet)
 
 
 def sampler_of(config: dict[str, Any], settings: PreviewSettings, dataset: Any) -> Any:

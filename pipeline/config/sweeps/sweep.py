@@ -76,14 +76,14 @@ def sweep(
     swept = search.samples if search is not None else expand(values, composer)
     jobs = check_jobs(swept, composer)
     master = _master(settings, composer)
-    if search is not None:
-        search.prepare(master, settings, jobs[0].config, job)
     if show_only:
         for overrides, read in zip(swept, jobs, strict=True):
             print(f"# {masked(' '.join(overrides))}")
             print_config(read.config)
             print("---")
         return 0
+    if search is not None:
+        search.prepare(master, settings, jobs[0].config, job)
     finished: list[Any] = []
     status: int | None = None
     try:
