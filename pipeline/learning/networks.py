@@ -666,7 +666,7 @@ class _TokenBlock(nn.Module):
     def forward(self, hidden: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
         """Change float [R, T, width]; `seen`, bool [R, 1, T, T]: what each place looks at."""
         heads = self.inward(self.norms[0](hidden)).unflatten(2, (3, 4, -1)).permute(2, 0, 3, 1, 4)
-        query, key, value = heads
+        query, key, value = heads.unbind()
         mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=seen)
         hidden = hidden + self.outward(mixed.transpose(1, 2).flatten(2))
         return hidden + self.layers(self.norms[1](hidden))
