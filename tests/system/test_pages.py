@@ -100,7 +100,7 @@ def there(argument: str) -> str:
         value = value.lstrip("/")
         Path(value).mkdir(parents=True, exist_ok=True)
     elif argument.endswith((".jpg", ".png")):
-        Path(argument).touch()
+        Path(argument.replace("**/", "").replace("*", "0")).touch()  # one that a pattern finds
         return argument
     else:
         return argument
