@@ -785,6 +785,17 @@ class ClassTask(Protocol):
 
 
 @runtime_checkable
+class FittedTask(Protocol):
+    """A task that must know figures of the training part, such as means of what it predicts."""
+
+    def fit(self, index: Index) -> dict[str, Any]:
+        """Compute the figures, plain values, from the index of the training part."""
+
+    def learn(self, figures: Mapping[str, Any]) -> None:
+        """Take the figures that `fit` gave, which a run keeps."""
+
+
+@runtime_checkable
 class TaskGroup(Protocol):
     """Several tasks by name, whose figures are called ``<task>_<figure>``."""
 

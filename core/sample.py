@@ -21,6 +21,7 @@ Sample = dict[str, Any]
 ``image``       uint8 [H, W, C], RGB, 0..255
 ``label``       int, the class id
 ``labels``      float32 [C], 1 or 0 for each class, NaN where that is not known
+``values``      float32 [K], what was measured, NaN where that is not known
 ``mask``        integer [H, W], class ids
 ``boxes``       float32 [N, 4], xyxy, pixels
 ``box_labels``  int64 [N]
@@ -49,7 +50,8 @@ other fields as lists.
 
 Where images are mixed on the device (mixup, cutmix), ``label_other`` int64 [B] is the class of
 what was mixed in and ``label_weight`` float32 [B] the share of ``label``, 1 for rows that were
-left alone. ``label`` stays what the record says; ``labels`` become shares themselves.
+left alone. ``label`` stays what the record says; ``labels`` and ``values``
+are blended themselves.
 """
 
 

@@ -5,8 +5,9 @@ A tree like ::
     demo/images/train/circle/00012.jpg     the photographs, in class folders
     demo/images/val/...
     demo/masks/train/circle/00012.png      0: background, 1 + class id: a shape
-    demo/annotations/train.json            boxes and keypoints, as COCO lays them out
+    demo/annotations/train.json            boxes, masks and keypoints, as COCO lays them out
     demo/annotations/train.csv             the boxes alone, one in a row
+    demo/annotations/train_colours.csv     red, green and blue of the largest shape
     demo/lmdb/train, demo/parquet/...      in another form, once its storage asks for it
     demo/penstock-demo.json                written last: whole, and ours
 """
@@ -27,7 +28,7 @@ from penstock.datasets.demo.folder import own_folder
 CLASSES = ("circle", "cross", "ring", "square", "star", "triangle")
 KEYPOINTS = ("centre", "top", "right", "bottom", "left")
 COUNTS = {"train": 3000, "val": 600}
-_VERSION = 3
+_VERSION = 4
 _SEED = 20_240_229
 
 
@@ -41,6 +42,8 @@ class Scene:
         label: Class id of the main shape, the largest.
         boxes: int [N, 4], xyxy, pixels, right and bottom edges excluded; the main shape first.
         box_labels: Class ids, [N].
+        shapes: The pixels of each shape, bool [N, H, W].
+        colour: Red, green and blue of the main shape.
         keypoints: int [5, 3]: x, y, visibility; see `KEYPOINTS`, of the main shape.
     """
 
@@ -50,6 +53,8 @@ class Scene:
     boxes: list[list[int]]
     box_labels: list[int]
     keypoints: list[list[int]]
+    shapes: NDArray[np.bool_]
+    colour: list[int]
 
 
 def demo_path(storage_name: str, data_dir: str | Path) -> Path:
@@ -93,6 +98,7 @@ def generate(root: Path, counts: dict[str, int] | None = None) -> None:
         images: list[dict[str, Any]] = []
         objects: list[dict[str, Any]] = []
         rows = ["image,label,xmin,ymin,xmax,ymax\n"]
+        colours = ["image,red,green,blue\n"]
         for number in range(count):
             scene = draw_scene(split_id, number)
             key = f"{CLASSES[scene.label]}/{number:05d}.jpg"
@@ -106,6 +112,7 @@ def generate(root: Path, counts: dict[str, int] | None = None) -> None:
             objects += scene_objects(number, scene, first_id=len(objects) + 1)
             for box, kind in zip(scene.boxes, scene.box_labels, strict=True):
                 rows.append(f"{key},{CLASSES[kind]},{','.join(map(str, box))}\n")
+            colours.append(f"{key},{','.join(map(str, scene.colour))}\n")
         about = {
             "images": images,
             "annotations": objects,
@@ -113,6 +120,7 @@ def generate(root: Path, counts: dict[str, int] | None = None) -> None:
         }
         (root / "annotations" / f"{split}.json").write_text(json.dumps(about) + "\n")
         (root / "annotations" / f"{split}.csv").write_text("".join(rows))
+        (root / "annotations" / f"{split}_colours.csv").write_text("".join(colours))
 
 
 def categories(names: Sequence[str], keypoints: Sequence[str]) -> list[dict[str, Any]]:
@@ -129,19 +137,29 @@ def scene_objects(image_id: int, scene: Scene, *, first_id: int) -> list[dict[st
     objects: list[dict[str, Any]] = []
     for number, (box, kind) in enumerate(zip(scene.boxes, scene.box_labels, strict=True)):
         left, top, right, bottom = box
+        shape = scene.shapes[number]
         objects.append(
             {
                 "id": first_id + number,
                 "image_id": image_id,
                 "category_id": 1 + kind,
                 "bbox": [left, top, right - left, bottom - top],
-                "area": int((scene.mask[top:bottom, left:right] == 1 + kind).sum()),
+                "area": int(shape.sum()),
+                "segmentation": {"size": list(shape.shape), "counts": run_lengths(shape)},
                 "iscrowd": 0,
             }
         )
     points = [value for point in scene.keypoints for value in point]
     objects[0] |= {"keypoints": points, "num_keypoints": len(scene.keypoints)}
     return objects
+
+
+def run_lengths(mask: NDArray[np.bool_]) -> list[int]:
+    """Count the pixels of each run, column by column and of nothing first, as COCO does."""
+    flat = mask.T.ravel()
+    changes = np.flatnonzero(flat[1:] != flat[:-1]) + 1
+    runs: list[int] = np.diff([0, *changes, flat.size]).tolist()
+    return [0, *runs] if flat[0] else runs
 
 
 def draw_scene(split_id: int, number: int) -> Scene:
@@ -166,10 +184,15 @@ def draw_scene(split_id: int, number: int) -> Scene:
             shapes.append((int(rng.integers(len(CLASSES))), centre, small))
     boxes: list[list[int]] = []
     keypoints: list[list[int]] = []
+    drawn: list[NDArray[np.bool_]] = []
+    colours: list[list[int]] = []
     for kind, (x, y), size in shapes:
         shape = _shape_mask(kind, (x, y), size, float(rng.uniform(-0.4, 0.4)), height, width)
-        image[shape] = _bright_colour(rng)
+        colour = _bright_colour(rng)
+        image[shape] = colour
         mask[shape] = kind + 1
+        drawn.append(shape)
+        colours.append(colour.tolist())
         boxes.append(_box(shape))
         if not keypoints:
             keypoints = [[x, y, 2], *_extremes(shape)]
@@ -181,6 +204,8 @@ def draw_scene(split_id: int, number: int) -> Scene:
         boxes=boxes,
         box_labels=[kind for kind, _, _ in shapes],
         keypoints=keypoints,
+        shapes=np.stack(drawn),
+        colour=colours[0],
     )
 
 

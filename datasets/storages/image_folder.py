@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
 from penstock.core.machine_cache import signature_of
@@ -122,9 +123,8 @@ class ImageFolder(IndexedStorage):
             return [listed, self.labels.csv_version()]
         if not os.path.isdir(self.path):
             what = "a file" if os.path.exists(self.path) else "nothing there"
-            raise ValueError(
-                f"{self}: expected a folder of images, got {what}; set dataset.storage.path"
-            )
+            remedy = f"set dataset.storage.path{_folder_beside(self.path)}"
+            raise ValueError(f"{self}: expected a folder of images, got {what}; {remedy}")
         return self.labels.csv_version()
 
     def is_current(self, index: Index, mark: Any) -> bool:
@@ -217,6 +217,29 @@ class ImageFolder(IndexedStorage):
                 f"that end in {', '.join(self.endings)}; set dataset.storage.path, or endings"
             )
         return found
+
+
+def _folder_beside(path: str) -> str:
+    """What to type where a file is given that says where images lie, as YOLO's ``data.yaml``."""
+    name, file = os.path.basename(path), Path(path)
+    try:
+        if file.suffix == ".txt":  # a list of them
+            train = file.parent / file.read_text("utf-8").split("\n")[0].strip()
+            folder = train.parent
+        elif file.suffix in (".yaml", ".yml"):
+            content = yaml.safe_load(file.read_text("utf-8"))
+            train = content["train"]
+            [train] = train if isinstance(train, list) else [train]
+            folder = Path(os.path.normpath(file.parent / content.get("path", "") / train))
+        else:
+            return ""
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError):
+        return ""
+    if not folder.is_dir():
+        folder = file.parent / "images" / "train"
+    # Parts are folders of images/, or have folders images and labels each.
+    root = folder.parent.parent if folder.name == "images" else folder.parent
+    return f"={root} dataset/annotations=yolo task=detection in place of {name}"
 
 
 @register("writer", "image_folder")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -41,7 +42,8 @@ class PredictSettings:
         split: The split to predict; null: the test split, or where there is none what the run was
             validated on; all of data that the run did not have, if it lies in one part.
         top: How many of the likeliest classes are told with their probabilities; null: all.
-        output: The file to write: ``.parquet``, or ``.csv``, where lists are JSON.
+        output: The file to write: ``.parquet``; ``.csv``, where lists are JSON; or ``.json``, an
+            object for each sample.
         overwrite: Write over a file that is there.
     """
 
@@ -64,7 +66,7 @@ def run(config: dict[str, Any]) -> int:
     from penstock.pipeline.training.distributed import gather_in_order
     from penstock.pipeline.training.trained import opened_trained
 
-    with opened_trained(config, command="predict", endings=(".parquet", ".csv")) as opened:
+    with opened_trained(config, command="predict", endings=tuple(_WRITTEN)) as opened:
         world, trained, output = opened
         if not isinstance(trained.task, PredictingTask):
             raise ValueError(
@@ -105,14 +107,13 @@ def write_table(path: Path, columns: Mapping[str, Any]) -> None:
     """Write columns of equal length.
 
     Args:
-        path: Ends in ``.parquet`` or ``.csv``; its folder is made.
+        path: Ends in ``.parquet``, ``.csv`` or ``.json``; its folder is made.
         columns: Numbers, texts, bytes, and lists of these; NumPy arrays [N] or [N, n].
 
     Raises:
         ValueError: It cannot be written.
     """
-    content = _parquet(columns) if path.suffix.lower() == ".parquet" else _csv(columns)
-    write_output("predict.output", {path: content})
+    write_output("predict.output", {path: _WRITTEN[path.suffix.lower()](columns)})
 
 
 def _parquet(columns: Mapping[str, Any]) -> bytes:
@@ -129,9 +130,28 @@ def _parquet(columns: Mapping[str, Any]) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def _csv(columns: Mapping[str, Any]) -> bytes:
+def _rows(columns: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
     plain = [v.tolist() if isinstance(v, np.ndarray) else v for v in columns.values()]
-    return csv_bytes([columns, *(map(_cell, row) for row in zip(*plain, strict=True))])
+    return zip(*plain, strict=True)
+
+
+def _csv(columns: Mapping[str, Any]) -> bytes:
+    return csv_bytes([columns, *(map(_cell, row) for row in _rows(columns))])
+
+
+def _json(columns: Mapping[str, Any]) -> bytes:
+    lines = (
+        json.dumps(dict(zip(columns, map(_plain, row), strict=True)), ensure_ascii=False)
+        for row in _rows(columns)
+    )
+    return ("[\n" + ",\n".join(lines) + "\n]\n").encode("utf-8", "surrogateescape")
+
+
+def _plain(value: Any) -> Any:
+    """A value that JSON has: bytes as base64, and null for what is no number."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _cell(value: Any) -> Any:
@@ -140,3 +160,10 @@ def _cell(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return json.dumps(value, ensure_ascii=False)
     return value
+
+
+_WRITTEN: dict[str, Callable[[Mapping[str, Any]], bytes]] = {
+    ".parquet": _parquet,
+    ".csv": _csv,
+    ".json": _json,
+}

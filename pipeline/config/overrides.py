@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -93,6 +94,8 @@ def _readable(text: str, composer: Composer) -> bool:
 def naming_files(texts: Sequence[str]) -> list[str]:
     """Put the overrides that name files, or a folder, in the place of paths that stand among them.
 
+    A pattern that no shell has expanded, such as ``photos/**/*.jpg``, names the files it fits.
+
     Raises:
         ConfigError: There is nothing at a path, or a folder beside others.
     """
@@ -100,6 +103,7 @@ def naming_files(texts: Sequence[str]) -> list[str]:
     others = [text for text in texts if text not in paths]
     if not paths:
         return others
+    paths = [found for path in paths for found in _expanded(path)]
     problems = [
         Problem(path, "no such file or folder; give images, a folder of them, or key=value")
         for path in paths
@@ -116,6 +120,13 @@ def naming_files(texts: Sequence[str]) -> list[str]:
     else:
         data = ["dataset=image_files", f"dataset.storage.paths=[{','.join(quoted)}]"]
     return [*data, *others]
+
+
+def _expanded(path: str) -> list[str]:
+    """The files that a pattern fits, in order; the path itself where it is none, or fits none."""
+    if is_url(path) or os.path.exists(path) or not glob.has_magic(path):
+        return [path]
+    return sorted(filter(os.path.isfile, glob.iglob(path, recursive=True))) or [path]
 
 
 def _names_folder(path: str) -> bool:

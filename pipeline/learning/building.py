@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from penstock.core.contracts import FittedTask, TaskGroup
 from penstock.pipeline.build import Config, build
 from penstock.pipeline.config.combinations import (
     ClassesOf,
@@ -101,6 +102,12 @@ def build_task(
         names = classes_of(field_of(task)) if classes_of is not None else None
         tasks[name] = build(task, num_classes=len(names or ()), class_names=names, table=table)
     return build({key: value for key, value in node.items() if key != "tasks"}, tasks=tasks)
+
+
+def fitted_tasks(task: Task) -> dict[str, FittedTask]:
+    """List the tasks that learn figures, by name; the only one has none."""
+    tasks = task.tasks if isinstance(task, TaskGroup) else {"": task}
+    return {name: each for name, each in tasks.items() if isinstance(each, FittedTask)}
 
 
 def build_optimizer(config: Config, model: nn.Module) -> Optimizer:

@@ -276,6 +276,53 @@ class LabelScores(Metric):
         return {**figures, **of_classes} if self.by_class else figures
 
 
+class ValueErrors(Metric):
+    """Distances of predicted numbers from the true ones: mean, root of the mean square, and R2.
+
+    Args:
+        deviations: Units of each number, by which it was divided.
+        by_class: Also give the figures of each number, and how many were known, [K].
+    """
+
+    full_state_update = False
+    higher_is_better = None
+    sums: torch.Tensor
+
+    def __init__(self, deviations: Sequence[float], *, by_class: bool = False) -> None:
+        super().__init__()
+        self.deviations = list(deviations)
+        self.by_class = by_class
+        self.set_dtype(torch.float64)
+        zeros = torch.zeros(5, len(self.deviations), dtype=torch.float64)
+        self.add_state("sums", default=zeros, dist_reduce_fx="sum")
+
+    def update(self, found: torch.Tensor, truth: torch.Tensor) -> None:
+        """Add predicted and true numbers, scaled, [B, K]; a true NaN is not known."""
+        known = ~truth.isnan()
+        error = (found - truth).double().where(known, 0)
+        truth = truth.double().where(known, 0)
+        terms = (known.double(), error.abs(), error.square(), truth, truth.square())
+        self.sums += torch.stack([term.sum(0) for term in terms])
+
+    def compute(self) -> dict[str, torch.Tensor]:
+        """``mae``, ``rmse`` and ``r2``: means over the numbers, NaN where nothing is known."""
+        count, distance, square, total, squares = self.sums
+        scale = self.sums.new_tensor(self.deviations)
+        variance = squares - total.square() / count
+        of_each = {
+            "mae": distance / count * scale,
+            "rmse": (square / count).sqrt() * scale,
+            "r2": (1 - square / variance).masked_fill(count < 2, float("nan")),
+        }
+        figures = {name: each.nanmean() for name, each in of_each.items()}
+        if not self.by_class:
+            return figures
+        named = dict(
+            zip(("absolute_error", "rms_error", "r2_score"), of_each.values(), strict=True)
+        )
+        return {**figures, **named, "count": count.long()}
+
+
 class NamedMetrics(nn.ModuleDict):
     """Collections of metrics by name; a figure is called ``<name>_<figure>``.
 

@@ -414,7 +414,7 @@ def _head(inputs: int, outputs: int) -> nn.Conv2d:
     return layer
 
 
-OF_IMAGES = ("label", "labels")
+OF_IMAGES = ("label", "labels", "values")
 """Fields with a number for each class of an image as a whole."""
 
 
@@ -422,8 +422,8 @@ class MultiNet(nn.Module):
     """A feature pyramid that all tasks share, and the head that each task's field asks for.
 
     Args:
-        heads: By the task's name: its field (``label``, ``labels``, ``box_labels``,
-            ``keypoints`` or ``mask``) and the number of classes, or of keypoints.
+        heads: By the task's name: its field (``label``, ``labels``, ``values``,
+            ``box_labels``, ``keypoints`` or ``mask``) and the number of classes, or of keypoints.
         width: Channels of the first stage, a multiple of 8.
     """
 

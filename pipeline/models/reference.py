@@ -140,7 +140,7 @@ def box_detector(*, num_classes: int | None, width: Width = 16) -> networks.BoxD
     return networks.BoxDetector(num_classes=num_classes, width=width)
 
 
-_FIELDS = ("label", "labels", "box_labels", "keypoints", "mask")
+_FIELDS = ("label", "labels", "values", "box_labels", "keypoints", "mask")
 
 
 @register("model", "multi_net")

@@ -27,13 +27,14 @@ from penstock.pipeline.learning.building import (
     build_scheduler,
     build_task,
     build_warmup,
+    fitted_tasks,
 )
 from penstock.pipeline.schedulers.units import Interval, better, depends_on_length, interval_of
 from penstock.pipeline.schedulers.warmup import Warmup
 from penstock.pipeline.training.distributed import World
 from penstock.pipeline.training.given_values import GivenValues, given_values, values_of
 from penstock.pipeline.training.hooks import Hooks
-from penstock.pipeline.training.run_folder import settled
+from penstock.pipeline.training.run_folder import kept_figures, settled
 from penstock.pipeline.training.settings import TrainerSettings, monitored, no_such_figure
 
 
@@ -140,6 +141,9 @@ def build_parts(
     task = build_task(
         config, num_classes, class_names, table=train.table, classes_of=train.classes_of
     )
+    figures = world.on_main(lambda: kept_figures(task, lambda: train.dataset.index, run_dir))
+    for name, each in fitted_tasks(task).items():
+        each.learn(figures[name])
     watched = monitored(settings, task.metrics())
     mode = settings.monitor_mode or better(watched)
     scheduler = build_scheduler(config, optimizer, scheduled, better=mode)

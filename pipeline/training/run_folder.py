@@ -9,7 +9,7 @@ import json
 import logging
 import math
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,6 +19,7 @@ from typing import IO, Any
 import yaml
 
 from penstock.core import files
+from penstock.core.contracts import Index, Task
 from penstock.core.files import writing
 from penstock.datasets.files.access import absolute_path, is_object_store, is_url
 from penstock.datasets.files.listings import find_file, list_files
@@ -32,12 +33,14 @@ from penstock.pipeline.config.places import (
     watching,
 )
 from penstock.pipeline.config.saved import SAVED, fetched_run, newest_first, run_behind
+from penstock.pipeline.learning.building import fitted_tasks
 from penstock.pipeline.loader.state import differing
 from penstock.pipeline.training.run_copy import MARK, SUMMARY, RunCopy, claim_again, claim_new
 
 _log = logging.getLogger(__name__)
 
 CLASSES, TABLE, SOURCE = "classes.json", "table.json", "source.yaml"
+FIGURES = "figures.json"
 _TELLING = (SAVED, SUMMARY, "metrics.csv", MARK)
 """What tells of a run that is only looked at."""
 
@@ -239,6 +242,35 @@ def read_classes(run_dir: Path) -> dict[str, tuple[str, ...]]:
         return {str(field): tuple(map(str, names)) for field, names in content.items()}
     except (ValueError, AttributeError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error}); name the classes in the data") from error
+
+
+def kept_figures(
+    task: Task, index: Callable[[], Index], run_dir: Path | None
+) -> dict[str, dict[str, Any]]:
+    """Read the figures that tasks have learned in a run, or compute and write them.
+
+    Args:
+        task: The task, or a group of them.
+        index: Gives the index of the data to learn from.
+        run_dir: The run's folder; None: they are computed and not kept.
+
+    Returns:
+        By the task's name, empty where there is only one; nothing for those that learn nothing.
+
+    Raises:
+        ValueError: The data has no such figures, or those that were kept are damaged.
+    """
+    fitted = fitted_tasks(task)
+    path = None if run_dir is None else run_dir / FIGURES
+    if fitted and path is not None and path.exists():
+        try:
+            return dict(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{path} is damaged ({error}); start anew") from error
+    figures = {name: each.fit(index()) for name, each in fitted.items()}
+    if fitted and path is not None:
+        write_whole(path, json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
+    return figures
 
 
 def keep_table(run_dir: Path, table: Any, *, resumes: bool, anyway: bool) -> None:

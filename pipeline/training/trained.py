@@ -29,13 +29,21 @@ from penstock.pipeline.config.combinations import task_field
 from penstock.pipeline.config.errors import listing
 from penstock.pipeline.config.saved import SAVED, fetched_run, run_behind
 from penstock.pipeline.device import DevicePrefetcher
-from penstock.pipeline.learning.building import build_model, build_task
+from penstock.pipeline.learning.building import build_model, build_task, fitted_tasks
 from penstock.pipeline.training.checkpoint import is_there, load_weights, read_checkpoint
 from penstock.pipeline.training.distributed import World, joined
 from penstock.pipeline.training.job import prepare_torch
 from penstock.pipeline.training.loop import precision_of
 from penstock.pipeline.training.output import check_output, spoken_lines
-from penstock.pipeline.training.run_folder import CLASSES, SOURCE, TABLE, read_classes, settled
+from penstock.pipeline.training.run_folder import (
+    CLASSES,
+    FIGURES,
+    SOURCE,
+    TABLE,
+    kept_figures,
+    read_classes,
+    settled,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,11 +141,15 @@ def _open(config: Mapping[str, Any], command: str, world: World, stack: ExitStac
         where=f"{command}.checkpoint: {checkpoint} does not fit this model",
         remedy="give the model and the data that it was trained with",
     )
+    task = build_task(config, len(told or ()), told, **known)
+    figures = world.on_main(lambda: kept_figures(task, lambda: loader.dataset.index, run_dir))
+    for name, each in fitted_tasks(task).items():
+        each.learn(figures[name])
     layout = torch.channels_last if trainer.channels_last else torch.preserve_format
     return Trained(
         checkpoint=checkpoint,
         model=model.to(device=world.device, memory_format=layout).eval(),  # type: ignore[call-overload]
-        task=build_task(config, len(told or ()), told, **known),
+        task=task,
         batches=DevicePrefetcher(loader, world.device, build_device_transforms(config, "val")),
         precision=precision_of(trainer, world.device),
         split=split,
@@ -173,7 +185,7 @@ def run_of(checkpoint: Path | str) -> Path | None:
     """
     if isinstance(checkpoint, str):
         run = run_behind(checkpoint)
-        return None if run is None else fetched_run(run, (SAVED, CLASSES, TABLE, SOURCE))
+        return None if run is None else fetched_run(run, (SAVED, CLASSES, TABLE, FIGURES, SOURCE))
     folder = checkpoint.resolve().parent.parent
     return folder if (folder / SAVED).is_file() else None
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from penstock.pipeline.config import hints
 from penstock.pipeline.config.composition import HydraException, compose, composer_for
-from penstock.pipeline.config.overrides import parse, quote
+from penstock.pipeline.config.errors import ConfigError
+from penstock.pipeline.config.overrides import naming_files, parse, quote
 
 
 @pytest.fixture(scope="module")
@@ -116,3 +117,14 @@ def test_the_engine_of_version_1_is_understood_and_told_its_name(overrides, engi
     assert capsys.readouterr().err == line
     compose(overrides)  # and once is enough
     assert capsys.readouterr().err == ""
+
+
+def test_a_pattern_names_the_files_it_fits(tmp_path):
+    for name in ("b.jpg", "a.jpg", "deep/c.jpg"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    named = naming_files([f"{tmp_path}/**/*.jpg", "x=1"])
+    paths = ",".join(f"'{tmp_path / name}'" for name in ("a.jpg", "b.jpg", "deep/c.jpg"))
+    assert named == ["dataset=image_files", f"dataset.storage.paths=[{paths}]", "x=1"]
+    with pytest.raises(ConfigError, match="no such file or folder"):
+        naming_files([f"{tmp_path}/*.png"])

@@ -92,7 +92,7 @@ def check_mixable(batch: Batch, step: str, *, refused: tuple[str, ...]) -> None:
         )
 
 
-_BLENDED = ("labels",)  # a number for each class
+_BLENDED = ("labels", "values")  # a number for each name
 
 
 def mixed_labels(batch: Batch, pairs: Pairs, share: torch.Tensor) -> Batch:
@@ -105,7 +105,7 @@ def mixed_labels(batch: Batch, pairs: Pairs, share: torch.Tensor) -> Batch:
 
     Returns:
         ``label_other`` int64 [B], if there is a ``label``, and ``label_weight`` float32 [B];
-        ``labels`` float [B, C], if there are some, are blended as the images are.
+        ``labels`` and ``values``, float [B, C], are blended as the images are.
     """
     weight = batch.get("label_weight", 1.0)
     mixed: Batch = {}

@@ -33,7 +33,7 @@ SOFTWARE = "penstock preview"
 _ORIGINAL = "original"
 _PNG_MARK = f"Software\0{SOFTWARE}".encode()
 _LOOKED_AT = 4096
-_FIELDS = ("label", "labels", "box_labels", "mask", SOURCE)
+_FIELDS = ("label", "labels", "values", "box_labels", "mask", SOURCE)
 
 
 def show(config: dict[str, Any], settings: PreviewSettings) -> int:

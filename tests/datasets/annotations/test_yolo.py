@@ -148,3 +148,23 @@ def test_both_layouts_of_the_field_train_as_they_are(tmp_path, images, labels, p
             boxes = [box for batch in loader for box in batch["boxes"]]
         assert len(boxes) == count
         assert all(np.asarray(box).tolist() == [[20, 10, 60, 30]] for box in boxes)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "images", "remedy"),
+    [
+        ("data.yaml", "path: .\ntrain: images/train\n", "images/train", "images"),
+        ("data.yaml", "train: ../set/train/images\nval: valid/images\n", "train/images", ""),
+        ("train.txt", "./images/train/a.jpg\n", "images/train", "images"),
+    ],
+)
+def test_a_file_that_says_where_the_images_lie_is_answered(tmp_path, name, text, images, remedy):
+    root = tmp_path / "set"
+    (root / images).mkdir(parents=True)
+    (root / name).write_text(text)
+    place = re.escape(str(root / remedy))
+    said = (
+        rf"expected a folder of images, got a file; set dataset\.storage\.path={place} dataset/an"
+    )
+    with pytest.raises(ValueError, match=said):
+        open_annotated(root / name, YoloAnnotations())

@@ -67,7 +67,7 @@ def rows_of(path):
 
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_every_record_has_its_row_in_order(run_dir, photographs, tmp_path, split):
-    for name in ("a.csv", "a.parquet"):
+    for name in ("a.csv", "a.parquet", "a.json"):
         assert predict(run_dir, tmp_path / name, f"predict.split={split}") == 0
     rows = rows_of(tmp_path / "a.csv")
     keys = [f"{c}/{n}.png" for c in ("cat", "dög", "owl") for n in range(COUNT)]
@@ -78,6 +78,7 @@ def test_every_record_has_its_row_in_order(run_dir, photographs, tmp_path, split
     table = pq.read_table(tmp_path / "a.parquet").to_pylist()
     assert [str(row["score"]) for row in table] == [row["score"] for row in rows]
     assert [row["class"] for row in table] == [row["class"] for row in rows]
+    assert json.loads((tmp_path / "a.json").read_text("utf-8")) == table
 
 
 def test_all_of_other_data_is_predicted_and_what_is_left_out_is_said(
