@@ -573,7 +573,9 @@ def suit_model(config: dict[str, Any], wrong: Collection[str]) -> list[Problem]:
                 if step.get(name) is None and value is not None:
                     step[name] = list(value)
     weights = node.get("weights") if "weights" in told.begins_with else None
-    begun = "predict" in config or "evaluate" in config or config["trainer"].get("resume")
+    begun = (
+        "predict" in config or "evaluate" in config or (config.get("trainer") or {}).get("resume")
+    )
     if isinstance(weights, str) and not begun and not Path(weights).expanduser().exists():
         text = f"{weights!r} does not exist; type model.weights=<file>, or null for none"
         return [Problem("model.weights", text)]
