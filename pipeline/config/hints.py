@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
+from penstock.core.registry import find
 from penstock.core.user_errors import program_of
 from penstock.pipeline.config.errors import is_first_rank, nearest
 
@@ -29,6 +31,30 @@ _EMA_DECAY = "type callback=ema callback.ema.decay=0.999"
 _EARLY_STOPPING = "it is a callback: type callback=early_stopping"
 _PATIENCE = "type callback=early_stopping callback.early_stopping.patience=5"
 _PROFILE = "the profiler is a callback: type callback=profile"
+
+_STEP = "it is a step of batches: type batch_transform="
+_KAFKA = "type dataset=stream dataset/source=kafka dataset.source.topic=photos"
+_HUB = (
+    "the hubs' files are Parquet: type dataset=parquet "
+    "dataset.storage.path=<folder>; what save_to_disk wrote is dataset=arrow"
+)
+_ITERABLE = (
+    "type dataset=stream, or, for one of your own, dataset=torch "
+    "dataset.target=my_module.MyDataset sampler=sequential"
+)
+
+
+def _plugin(name: str) -> str:
+    """Advise to import a plug-in."""
+    return (
+        f"a plug-in reads it: type 'imports=[examples/plugins/penstock_{name}.py]' dataset={name} "
+        f"dataset.storage.path=<folder>"
+    )
+
+
+def _labelled(name: str) -> str:
+    return f"labels lie beside images: type dataset=image_folder dataset/annotations={name}"
+
 
 RENAMED: dict[str, str] = {
     "loader.workers": "loader.num_workers",
@@ -110,11 +136,88 @@ RENAMED: dict[str, str] = {
     "loss": "task",
     "transforms": "augment",
     "augmentation": "augment",
+    **dict.fromkeys(
+        ("num_epochs", "num_train_epochs", "n_epochs", "max_epoch", "total_epochs"),
+        "trainer.max_epochs",
+    ),
+    **dict.fromkeys(
+        ("max_train_steps", "max_iters", "iterations", "num_steps"), "trainer.max_steps"
+    ),
+    **dict.fromkeys(
+        ("per_device_train_batch_size", "train_batch_size", "batch_size_per_gpu", "bs"),
+        "loader.batch_size",
+    ),
+    **dict.fromkeys(
+        (
+            "per_device_eval_batch_size",
+            "val_batch_size",
+            "validation_batch_size",
+            "test_batch_size",
+        ),
+        "loader.eval_batch_size",
+    ),
+    **dict.fromkeys(("num_worker", "n_workers", "dataloader_num_workers"), "loader.num_workers"),
+    **dict.fromkeys(("pin_mem", "dataloader_pin_memory"), "loader.pin_memory"),
+    "dataloader_drop_last": "loader.drop_last",
+    "dataloader_persistent_workers": "loader.persistent_workers",
+    "dataloader_prefetch_factor": "loader.prefetch_factor",
+    **dict.fromkeys(
+        ("gradient_accumulation_steps", "accumulate_steps", "grad_accum_steps", "accum_iter"),
+        "trainer.accumulate",
+    ),
+    **dict.fromkeys(
+        ("max_grad_norm", "clip_grad", "clip_grad_norm", "grad_clip", "clipnorm"),
+        "trainer.clip_norm",
+    ),
+    **dict.fromkeys(("lr", "lr0", "base_lr", "init_lr", "initial_learning_rate"), "optimizer.lr"),
+    **dict.fromkeys(("ckpt_path", "resume_from_checkpoint", "resume_from"), "trainer.resume"),
+    **dict.fromkeys(("seed_everything", "random_state", "random_seed", "manual_seed"), "seed"),
+    **dict.fromkeys(
+        ("log_every_n_steps", "logging_steps", "log_interval", "print_freq"), "trainer.log_every"
+    ),
+    **dict.fromkeys(
+        ("save_steps", "save_freq", "save_interval", "every_n_train_steps"),
+        "trainer.checkpoint_every",
+    ),
+    **dict.fromkeys(
+        ("val_interval", "eval_interval", "eval_every", "val_every"), "trainer.validate_every"
+    ),
+    "metric_for_best_model": "trainer.monitor",
+    "mode": "trainer.monitor_mode",
+    **dict.fromkeys(
+        ("default_root_dir", "save_dir", "log_dir", "logging_dir", "work_dir"), "outputs"
+    ),
+    **dict.fromkeys(("imgsz", "input_size", "crop_size", "resolution"), "augment.image_size"),
+    **dict.fromkeys(
+        ("data_path", "data_root", "train_dir", "train_path", "traindir"), "dataset.storage.path"
+    ),
+    **dict.fromkeys(("val_dir", "val_path", "valdir"), "dataset.val_path"),
+    **dict.fromkeys(
+        ("val_fraction", "val_split", "validation_split", "val_pct", "test_size"),
+        "dataset.val_fraction",
+    ),
+    **dict.fromkeys(
+        ("label_smoothing", "smoothing", "label_smoothing_factor"), "task.label_smoothing"
+    ),
+    **dict.fromkeys(("warmup_ratio", "warmup_frac"), "scheduler.warmup"),
+    **dict.fromkeys(("warmup_steps", "num_warmup_steps"), "scheduler.warmup"),
+    **dict.fromkeys(("opt", "optimizer_name", "optimizer_type"), "optimizer"),
+    **dict.fromkeys(("sched", "lr_scheduler_type", "scheduler_name"), "scheduler"),
+    **dict.fromkeys(("criterion", "loss_fn"), "task"),
+    **dict.fromkeys(("arch", "model_name", "backbone"), "model"),
+    "report_to": "logger",
     "output_dir": "outputs",
     "hydra.run.dir": "outputs",
     "hydra.sweep.dir": "outputs",
 }
-"""Keys of other tools, and ours."""
+"""Keys of other tools, and ours; see `elsewhere` for those that stand somewhere else."""
+
+NOTES = {
+    "per_device_train_batch_size": "of all ranks together",
+    "batch_size_per_gpu": "of all ranks together",
+    "per_device_eval_batch_size": "of all ranks together",
+}
+"""What else to know of a key that is called otherwise here."""
 
 INSTEAD: dict[str, str] = {
     "loader.shuffle": "the order is the sampler's: type sampler=random or sampler=sequential",
@@ -132,16 +235,70 @@ INSTEAD: dict[str, str] = {
     "writer.compression": _COMPRESSION,
     "dataset.storage.query": _TABLES,
     "dataset.decode.mask_colors": "it belongs to images: type dataset/decode=image too",
-    "trainer.gpus": _RANKS,
-    "trainer.devices": _RANKS,
-    "gpus": _RANKS,
-    "trainer.lr": "it belongs to the optimizer: type optimizer.lr=0.001",
-    "trainer.val_check_interval": "it is validated after whole epochs: type "
-    "trainer.validate_every=1",
-    "trainer.fast_dev_run": "a preset does that: type debug=one_batch",
+    **dict.fromkeys(
+        (
+            "gpus",
+            "devices",
+            "num_gpus",
+            "num_nodes",
+            "nproc_per_node",
+            "num_processes",
+            "strategy",
+            "ddp",
+            "distributed",
+            "world_size",
+            "local_rank",
+            "fsdp",
+            "deepspeed",
+        ),
+        _RANKS,
+    ),
+    **dict.fromkeys(("gpu", "cuda", "use_gpu"), "type trainer.device=cuda"),
+    **dict.fromkeys(("no_cuda", "use_cpu"), "type trainer.device=cpu"),
+    **dict.fromkeys(("mixup", "mixup_alpha"), f"{_STEP}mixup"),
+    **dict.fromkeys(("cutmix", "cutmix_alpha"), f"{_STEP}cutmix"),
+    **dict.fromkeys(("random_erasing", "reprob", "erasing"), f"{_STEP}random_erasing"),
+    **dict.fromkeys(("hflip", "fliplr"), f"{_STEP}random_flip"),
+    "color_jitter": f"{_STEP}color_jitter augment.device.normalize._after_=color_jitter",
+    **dict.fromkeys(
+        ("auto_augment", "aa", "randaugment", "trivialaugment"),
+        "a stack of many draws: type augment=strong",
+    ),
+    "momentum": "type optimizer=sgd optimizer.momentum=0.9",
+    **dict.fromkeys(
+        ("min_lr", "lr_min", "eta_min", "lrf"),
+        "the last rate is a share of the first: type scheduler=cosine scheduler.final=0.01",
+    ),
+    **dict.fromkeys(("cache", "cache_dataset"), "type dataset/cache=ram, or disk"),
+    **dict.fromkeys(
+        ("shuffle_buffer", "shuffle_size", "shuffle_buffer_size", "buffer_size"),
+        "there is no buffer, records are shuffled fully: type sampler=random",
+    ),
+    **dict.fromkeys(
+        ("s3", "gcs", "remote", "bucket"),
+        "a path may be a URL: type dataset.storage.path=s3://bucket/photos",
+    ),
+    "kafka": _KAFKA,
+    "iterable": _ITERABLE,
+    "num_classes": "the data says how many there are: leave it away",
+    "nc": "the data says how many there are: leave it away",
+    "greater_is_better": "type trainer.monitor_mode=max",
+    **dict.fromkeys(
+        ("save_total_limit", "save_top_k", "load_best_model_at_end"),
+        "the best and the last checkpoint are kept in any case: leave it away",
+    ),
+    **dict.fromkeys(("save_strategy", "enable_checkpointing"), "type trainer.save=false for none"),
+    **dict.fromkeys(
+        ("eval_strategy", "evaluation_strategy", "eval_steps", "do_eval"),
+        "it is validated after whole epochs: type trainer.validate_every=1",
+    ),
+    "do_train": "python train.py does nothing else: leave it away",
+    **dict.fromkeys(
+        ("disable_tqdm", "progress_bar", "verbose"), "type trainer.progress=off, or bar"
+    ),
+    "val_check_interval": "it is validated after whole epochs: type trainer.validate_every=1",
     "fast_dev_run": "a preset does that: type debug=one_batch",
     "enable_progress_bar": "type trainer.progress=off, or bar",
-    "trainer.enable_progress_bar": "type trainer.progress=off, or bar",
     **dict.fromkeys(("ema", "use_ema", "model_ema", "model.ema", "trainer.ema"), _EMA),
     **dict.fromkeys(("ema_decay", "model_ema_decay", "trainer.ema_decay"), _EMA_DECAY),
     **dict.fromkeys(
@@ -151,8 +308,10 @@ INSTEAD: dict[str, str] = {
     **dict.fromkeys(("patience", "trainer.patience", "early_stopping_patience"), _PATIENCE),
     **dict.fromkeys(("profile", "profiler", "trainer.profile", "trainer.profiler"), _PROFILE),
     "trainer.callbacks": "callbacks are a group of their own: type callback=early_stopping",
-    "scheduler.warmup_epochs": "warm-up is a share of the run, or a number of steps: type "
-    "scheduler.warmup=0.05",
+    **dict.fromkeys(
+        ("warmup_epochs", "lr_warmup_epochs"),
+        "warm-up is a share of the run, or a number of steps: type scheduler.warmup=0.05",
+    ),
     "loader.pin_memory_device": "it follows trainer.device: leave it away",
     "loader.batch_sampler": _BATCH_SAMPLER,
     "loader.generator": "all draws follow from the seed: type seed=1",
@@ -171,6 +330,20 @@ CHOICES: dict[tuple[str, str], str] = {
     ("dataset", "postgresql"): "sql",
     ("dataset", "mysql"): "sql",
     ("dataset", "mariadb"): "sql",
+    **{("dataset", name): "hdf5" for name in ("h5", "h5py")},
+    **{("dataset", name): "webdataset" for name in ("tar", "wds", "WebDataset")},
+    **{("dataset", name): "npy_shards" for name in ("npy", "npz", "numpy")},
+    **{("augment", name): "strong" for name in ("randaugment", "trivialaugment", "autoaugment")},
+    **{("augment", name): "light" for name in ("weak", "default", "basic")},
+    **{("task", name): "classification" for name in ("classify", "cross_entropy", "ce")},
+    **{("task", name): "detection" for name in ("detect", "object_detection")},
+    **{("task", name): "segmentation" for name in ("segment", "semantic_segmentation")},
+    ("task", "pose"): "keypoints",
+    ("task", "mse"): "regression",
+    ("optimizer", "adamw_torch"): "adamw",
+    ("scheduler", "onecycle"): "cosine",
+    ("scheduler", "OneCycleLR"): "cosine",
+    ("logger", "tensorboardx"): "tensorboard",
     ("sampler", "shuffle"): "random",
     ("sampler", "balanced"): "weighted",
     ("sampler", "WeightedRandomSampler"): "weighted",
@@ -206,20 +379,36 @@ VALUES_INSTEAD: dict[str, str] = {
 """Values of another type that say plainly what is meant."""
 
 CHOICES_INSTEAD: dict[tuple[str, str], str] = {
-    ("task", "multilabel"): "several yes-or-no labels need a task of your own: docs/own.md",
     ("sampler", "BatchSampler"): _BATCH_SAMPLER,
     ("sampler", "SubsetRandomSampler"): "type sampler=torch "
     "sampler.target=torch.utils.data.SubsetRandomSampler 'sampler.args.indices=[0,1,2]'",
     ("callback", "ModelCheckpoint"): "checkpoints are written in any case: type "
     "trainer.monitor=loss to choose what decides about the best",
     ("callback", "LearningRateMonitor"): "the rate is among the figures in any case: leave it away",
-    ("dataset", "hf"): "the hubs' files are Parquet: type dataset=parquet "
-    "dataset.storage.path=<folder>; what save_to_disk wrote is dataset=arrow",
-    ("dataset", "map"): "type the storage's name: dataset=image_folder",
-    ("dataset", "kafka"): "type dataset=stream dataset/source=kafka",
-    ("dataset", "rabbitmq"): "type dataset=stream dataset/source=rabbitmq",
-    ("dataset", "iterable"): "type dataset=stream, or, for one of your own, dataset=torch "
-    "dataset.target=my_module.MyDataset sampler=sequential",
+    ("dataset", "hf"): _HUB,
+    ("dataset", "huggingface"): _HUB,
+    ("dataset", "map"): "records have the name of their storage: type dataset=image_folder",
+    ("dataset", "kafka"): _KAFKA,
+    (
+        "dataset",
+        "rabbitmq",
+    ): "type dataset=stream dataset/source=rabbitmq dataset.source.queue=photos",
+    ("dataset", "iterable"): _ITERABLE,
+    **{("dataset", name): _plugin("mds") for name in ("mds", "mosaicml", "streaming")},
+    **{("dataset", name): _plugin("tfrecord") for name in ("tfrecord", "tfrecords", "tfds")},
+    ("dataset", "zarr"): _plugin("zarr"),
+    **{("dataset", name): _labelled(name) for name in ("coco", "voc", "yolo")},
+    **{
+        ("dataset", name): "a path may be a URL: type dataset=image_folder "
+        "dataset.storage.path=s3://bucket/photos"
+        for name in ("s3", "gcs")
+    },
+    ("dataset", "ffcv"): "images that are packed once, small, are as fast: type dataset=memmap",
+    **{
+        ("scheduler", name): "type scheduler=none "
+        "scheduler._target_=torch.optim.lr_scheduler.LinearLR"
+        for name in ("linear", "LinearLR")
+    },
 }
 """Options that are another thing here, and what to type."""
 
@@ -284,10 +473,47 @@ def _tell(line: str) -> None:
         print(line, file=sys.stderr)
 
 
+_PLACES = ("trainer", "loader", "optimizer", "scheduler", "dataset", "task", "model")
+_THEIRS = ("train", "training", "data", "datamodule")
+
+
+def elsewhere(key: str, table: Mapping[str, str]) -> str | None:
+    """Look a key up in a table of hints, under its own place, none, or any other.
+
+    People bring a name from another tool and guess where it stands: ``epochs``, ``trainer.epochs``.
+    """
+    place, _, leaf = key.rpartition(".")
+    if place and place not in (*_PLACES, *_THEIRS):
+        return table.get(key)
+    names = (key, leaf, *(f"{place}.{leaf}" for place in _PLACES))
+    return next((table[name] for name in names if name in table), None)
+
+
+def _setting(leaf: str) -> str | None:
+    """Find a setting of the trainer or the loader that has this name."""
+    for place in ("trainer", "loader"):
+        settings = find(f"settings/{place}")
+        if settings is not None and leaf in signature(settings.target).parameters:
+            return f"{place}.{leaf}"
+    return None
+
+
+def without_dashes(text: str) -> str:
+    """Tell what to type for a flag of another program, ``--batch-size=32``; empty: nobody knows."""
+    name, equals, value = text.lstrip("-").partition("=")
+    key = name.replace("-", "_")
+    said = elsewhere(key, INSTEAD)
+    if said is not None or not key:
+        return said or ""
+    target = elsewhere(key, RENAMED) or _setting(key) or (key if "." in key else None)
+    return f"type {target}={value if equals else '...'}" if target else ""
+
+
 _PRECISIONS = {"16": "fp16", "16-mixed": "fp16", "fp16": "fp16", "true": "fp16", "32": "off",
                "bf16": "bf16", "bf16-mixed": "bf16", "false": "off"}  # fmt: skip
+_VALUES = {("trainer.device", "gpu"): "cuda", ("trainer.device", "0"): "cuda:0"}
 _PRESETS = ("experiment", "debug")
-_OF_PRECISION = ("precision", "fp16", "use_amp", "mixed_precision")
+_OF_PRECISION = ("precision", "fp16", "amp", "use_amp", "mixed_precision")
 
 
 def instead_of(
@@ -302,32 +528,40 @@ def instead_of(
         config: The config, in whose other parts a key of this name may stand.
         typed: The user typed the key; otherwise it stands in a file.
     """
-    if key in INSTEAD:
-        return INSTEAD[key]
-    if key.removeprefix("trainer.") in _OF_PRECISION:
-        return f"type trainer.amp={_PRECISIONS.get(str(value).lower(), 'bf16')}"
-    if key in _PRESETS:
-        return f"the file of {key} that is chosen needs a first line: # @package _global_"
     known = list(siblings)
     step, _, leaf = key.rpartition(".")
-    if leaf in ("image_size", "img_size") and "height" in (config.get("augment") or ()):
+    there = any(sibling.rpartition(".")[2] == leaf for sibling in known)
+    said = INSTEAD.get(key) or (elsewhere(key, INSTEAD) if typed and not there else None)
+    if said is not None:
+        return said
+    if key.removeprefix("trainer.") in _OF_PRECISION:
+        return f"type trainer.amp={_PRECISIONS.get(str(value).lower(), 'bf16')}"
+    if leaf in ("bf16", "half") and typed:
+        return "type trainer.amp=bf16" if leaf == "bf16" else "type trainer.amp=fp16"
+    if key in _PRESETS:
+        return f"the file of {key} that is chosen needs a first line: # @package _global_"
+    if leaf in ("image_size", "img_size", "imgsz") and "height" in (config.get("augment") or ()):
         step, leaf = "augment", "size"
     if leaf == "size" and (step == "augment" or f"{step}.height" in known):
         sizes = (value or "").strip("[]").split(",")
         return f"type {step}.height={sizes[0]} {step}.width={sizes[-1]}"
-    target = RENAMED.get(key)
+    target = RENAMED.get(key) or (elsewhere(key, RENAMED) if typed else None)
     if key == "dataset.storage.labels" and target not in known:
         target = None
     if target is None:
-        by_leaf = {sibling.rpartition(".")[2]: sibling for sibling in known}
+        groups = {name for name in known if isinstance(config.get(name), Mapping)}
+        by_leaf = {each.rpartition(".")[2]: each for each in known if each not in groups}
         near = nearest(leaf, by_leaf)
         if near is not None:
             target = by_leaf[near]
         elif typed:
-            target = _elsewhere(leaf, config)
+            target = _setting(leaf) or _elsewhere(leaf, config)
     if target is None or target == key:
         return f"leave {key} away" if typed else f"type ~{key} to take it away"
-    return f"type {target}=..." if value is None else f"type {target}={value}"
+    if value is None:
+        return f"type {target}=..."
+    note = f" ({NOTES[leaf]})" if leaf in NOTES else ""
+    return f"type {target}={_VALUES.get((target, str(value)), value)}{note}"
 
 
 def meant_for_another(name: str, sources: Mapping[str, Any]) -> bool:

@@ -25,7 +25,15 @@ from penstock.pipeline.config.composition import (
     QuotedString,
 )
 from penstock.pipeline.config.errors import ConfigError, Problem, listing, nearest
-from penstock.pipeline.config.hints import CHOICES, FORMER, INSTEAD, RENAMED, instead_of_option
+from penstock.pipeline.config.hints import (
+    CHOICES,
+    FORMER,
+    INSTEAD,
+    RENAMED,
+    elsewhere,
+    instead_of_option,
+    without_dashes,
+)
 from penstock.pipeline.config.places import CHOSEN_BY, NAMED, STEPS, top_level_keys
 from penstock.pipeline.config.values import word
 
@@ -311,10 +319,10 @@ def _check_key(key: str, value: Any, override: Override, composer: Composer) -> 
 
 def _misspelt_group(key: str, value: str, composer: Composer) -> Problem | None:
     """`optimiser=adam`: a group that is not there, rather than a value."""
-    if key in top_level_keys() or key in INSTEAD:
+    if key in top_level_keys() or elsewhere(key, INSTEAD):
         return None
     groups = composer.groups()
-    near = RENAMED.get(key) or nearest(key, [*groups, *top_level_keys()])
+    near = elsewhere(key, RENAMED) or nearest(key, [*groups, *top_level_keys()])
     if near is None or near not in groups:
         return None
     options = composer.options(near)
@@ -342,6 +350,8 @@ def _unreadable(text: str, texts: Sequence[str], composer: Composer) -> Problem:
     if text.startswith("-"):
         near = nearest(text.split("=")[0], ("--help", "--cfg", "--multirun", "--config-dir"))
         remedy = f"; did you mean {near}?" if near else "; --help lists them"
+        if said := without_dashes(text):
+            remedy = f", values have no dashes; {said}"
         return Problem(text, f"no such flag{remedy}")
     if "=" not in text and not text.startswith("~"):
         named = {group: CHOICES.get((group, text), text) for group in top_level_keys()}
