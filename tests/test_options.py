@@ -67,6 +67,7 @@ REQUIRED = {
     ("augment", "as_is"): ["dataset=memmap"],
     ("augment", "small"): ["dataset=memmap"],
     ("model", "multi_net"): ["task=multi"],
+    ("scheduler", "sequence"): ["scheduler.schedules.fall._target_=scheduler/cosine"],
     ("model", "table_net"): ["task=table"],
     ("augment", "detection"): ["dataset/annotations=coco", "collate=list"],
     ("transform", "copy_paste"): ["dataset/annotations=coco", "collate=list"],

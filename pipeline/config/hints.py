@@ -315,7 +315,6 @@ INSTEAD: dict[str, str] = {
     "loader.pin_memory_device": "it follows trainer.device: leave it away",
     "loader.batch_sampler": _BATCH_SAMPLER,
     "loader.generator": "all draws follow from the seed: type seed=1",
-    "task.class_weights": "classes are balanced by how often they are drawn: type sampler=weighted",
     "trainer.seed": "the seed is at the top: type seed=1",
     "hydra.job.chdir": "the working directory is never changed",
     "hydra.output_subdir": "each run writes to a folder of its own under outputs=",

@@ -63,7 +63,7 @@ def smp(
     weights: str | None = None,
     args: dict[str, Any] = {},  # noqa: B006 - never changed; a config option needs the mapping
 ) -> FedModule:
-    """A segmentation model of segmentation-models-pytorch, for ``task=segmentation``.
+    """A model of segmentation-models-pytorch (smp), for ``task=segmentation``.
 
     Args:
         num_classes: Classes of the data's masks.

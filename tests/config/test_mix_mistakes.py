@@ -37,7 +37,7 @@ REFUSED = {
     "what is no number": {
         f"{PHOTOS}.weight=inf": f"{PHOTOS}.weight: inf given, accepts a number of at least 0",
         f"{PACKED}=zip": f"{PACKED}: 'zip' given, accepts a mapping of its own; type "
-        f"{PACKED}.dataset=zip (options: arrow, csv, eager,",
+        f"{PACKED}.dataset=zip (options: arrow, audio_folder, csv, eager,",
     },
     "misspelt": {
         "dataset.sources.photo.weight=2": "dataset.sources.photo: unknown key; accepts photos, "
@@ -45,7 +45,7 @@ REFUSED = {
         "dataset.sources.photo.dataset=<option>; type dataset.sources.photos=...",
         "dataset.sources.pakced.dataset.storage.path=.": "type dataset.sources.packed=...",
         "dataset.sources.slides.weight=1": "dataset.sources.slides.dataset: missing; type "
-        "dataset.sources.slides.dataset=<option> (options: arrow, csv, eager, hdf5, image_folder, "
+        "dataset.sources.slides.dataset=<option> (options: arrow, audio_folder, csv, eager, hdf5, image_folder, "
         "lmdb, memmap, npy_shards, parquet, pt_shards, sqlite, torch, webdataset, zip)",
         f"{PHOTOS}.wieght=2": f"{PHOTOS}.wieght: 2 given, unknown key; settings/source accepts "
         f"dataset, sampler, weight; type {PHOTOS}.weight=2",
