@@ -50,8 +50,13 @@ class ImageRegression:
         self.means = [0.0] * num_classes
         self.deviations = [1.0] * num_classes
 
-    def fit(self, index: Index) -> dict[str, dict[str, float]]:
+    def fit(self, index: Index | None) -> dict[str, dict[str, float]]:
         """Compute mean and deviation of each value; see `core.contracts.FittedTask`."""
+        if index is None:
+            raise ValueError(
+                "task image_regression: a stream has no index to know the values' means from; read "
+                "the data by place, such as dataset=webdataset, with dataset/annotations=values_csv"
+            )
         figures = {}
         for name in self.class_names:
             if f"value_{name}" not in index.columns:

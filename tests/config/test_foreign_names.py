@@ -24,7 +24,8 @@ BROUGHT = {
         prefetch_factor=4 drop_last=false num_workers=2 multiprocessing_context=spawn momentum=0.9
         optimizer=AdamW scheduler=OneCycleLR scheduler=LinearLR dataset=iterable iterable=true
         loss_fn=cross_entropy criterion=mse model.lr=0.1 --lr=0.1 --epochs=3
-        --batch-size=8 --workers=2 --gpus=2 --resume=auto class_weights=balanced collate_fn=x device=0
+        --batch-size=8 --workers=2 --gpus=2 --resume=auto class_weights=balanced
+        collate_fn=x device=0
     """,
     "Lightning": """
         max_epochs=3 max_steps=9 accumulate_grad_batches=2 gradient_clip_val=1.0 precision=16-mixed

@@ -118,7 +118,7 @@ def test_a_stream_needs_the_figures_of_a_run(tmp_path):
 
 
 def test_generated_tables_are_made_for_some_storages(tmp_path):
-    assert {"demo", "demo_sequences", *TABLES} == set(combinations.GENERATED)
+    assert {"demo", "demo_sequences", "demo_sounds", *TABLES} == set(combinations.GENERATED)
     for storage in STORAGES:
         path = table_path("demo_prices", storage, tmp_path)
         assert table_path("demo_prices", storage, tmp_path) == path

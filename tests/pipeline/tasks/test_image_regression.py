@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -35,13 +36,19 @@ def batch_of(values):
     return {"values": values, "valid": valid, "x": torch.randn(rows, 5)}
 
 
+def data_of(values):
+    return SimpleNamespace(index=index_of(values))
+
+
 def test_figures_are_of_the_training_part_and_kept_with_the_run(tmp_path):
     task = ImageRegression(num_classes=1, class_names=("age",))
-    figures = kept_figures(task, lambda: index_of([1, 3, NAN, 5]), tmp_path)
+    figures = kept_figures(task, data_of([1, 3, NAN, 5]), tmp_path)
     assert figures == {"": {"age": {"mean": 3.0, "deviation": pytest.approx(math.sqrt(8 / 3))}}}
     assert json.loads((tmp_path / FIGURES).read_text()) == figures
-    assert kept_figures(task, lambda: index_of([9, 9, 9, 9]), tmp_path) == figures
-    assert kept_figures(task, lambda: index_of([9] * 4), None)[""]["age"]["deviation"] == 1
+    assert kept_figures(task, data_of([9, 9, 9, 9]), tmp_path) == figures
+    assert kept_figures(task, data_of([9] * 4), None)[""]["age"]["deviation"] == 1
+    with pytest.raises(ValueError, match="a stream has no index"):
+        task.fit(None)
 
 
 def test_the_loss_is_the_mean_of_scaled_distances_that_are_known():
