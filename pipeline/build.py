@@ -615,6 +615,7 @@ def _divided(
 
 def build_loggers(config: Config, run_dir: Path) -> list[Logger]:
     """Build the loggers, by their order in the config."""
+    load_all(config["imports"])
     nodes = [node for node in config["logger"].values() if node]
     return [build(node, run_dir=run_dir, config=config) for node in nodes]
 

@@ -46,7 +46,8 @@ REFUSED = {
         "dataset.sources.pakced.dataset.storage.path=.": "type dataset.sources.packed=...",
         "dataset.sources.slides.weight=1": "dataset.sources.slides.dataset: missing; type "
         "dataset.sources.slides.dataset=<option> (options: arrow, audio_folder, csv, eager, hdf5, "
-        "image_folder, lmdb, memmap, npy_shards, parquet, pt_shards, sqlite, torch, webdataset, zip)",
+        "image_folder, lmdb, memmap, npy_shards, parquet, pt_shards, sqlite, torch, webdataset, "
+        "zip)",
         f"{PHOTOS}.wieght=2": f"{PHOTOS}.wieght: 2 given, unknown key; settings/source accepts "
         f"dataset, sampler, weight; type {PHOTOS}.weight=2",
         f"{PACKED}.dataset=zipp": f"{PACKED}.dataset: no option 'zipp', the options are",

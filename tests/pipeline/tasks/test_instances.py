@@ -13,10 +13,10 @@ from penstock.core.sample import Record
 from penstock.datasets.annotations.coco import CocoAnnotations
 from penstock.datasets.demo.shapes import CLASSES, draw_scene, run_lengths
 from penstock.pipeline.build import build
-from penstock.pipeline.commands.preview.picture import class_colour, draw_box_masks
 from penstock.pipeline.config.discovery import load_all
 from penstock.pipeline.learning import networks
 from penstock.pipeline.learning.losses import total_loss
+from penstock.pipeline.pictures.picture import class_colour, draw_box_masks
 from penstock.pipeline.tasks.instances import Instances
 from penstock.transforms.cpu.stack import build_stack
 from penstock.transforms.decode.image import ImageDecoder

@@ -13,8 +13,9 @@ from pathlib import Path
 import pyarrow
 import pytest
 
+from penstock.datasets.records import unpacked
 from penstock.datasets.records.splits import StorageRecipe, open_split
-from penstock.datasets.storages.webdataset import WebDatasetStorage, unpacked
+from penstock.datasets.storages.webdataset import WebDatasetStorage
 from tests.contracts.storage import check_storage, summary
 from tests.datasets.storages.webdataset.tar_samples import expected, keys, put, read, samples
 
