@@ -329,7 +329,6 @@ CHOICES: dict[tuple[str, str], str] = {
     ("dataset", "postgresql"): "sql",
     ("dataset", "mysql"): "sql",
     ("dataset", "mariadb"): "sql",
-    **{("dataset", name): "hdf5" for name in ("h5", "h5py")},
     **{("dataset", name): "webdataset" for name in ("tar", "wds", "WebDataset")},
     **{("dataset", name): "npy_shards" for name in ("npy", "npz", "numpy")},
     **{("augment", name): "strong" for name in ("randaugment", "trivialaugment", "autoaugment")},
