@@ -21,7 +21,7 @@ SAMPLERS = {
     "infinite": ["sampler=infinite", "sampler.steps=7"],
     "inference": ["sampler=inference"],
     "token_budget": ["sampler=token_budget", "sampler.column=label", "sampler.max_tokens=11"],
-    "packed": ["sampler=packed", "sampler.column=label", "sampler.max_tokens=11"],
+    "packed": ["sampler=packed", "sampler.column=label", "sampler.max_tokens=8"],
     "length_bucket": ["sampler=length_bucket", "sampler.column=label", "sampler.window=3"],
     "shard_shuffle": ["sampler=shard_shuffle", "sampler.window=2", "sampler.shard_records=7"],
     "torch": ["sampler=torch", "sampler.target=torch.utils.data.RandomSampler"],
