@@ -268,6 +268,18 @@ class Writer(Protocol):
         """Write what all parts together need; again if it was killed in it."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterCapabilities:
+    """Capabilities of a writer.
+
+    Attributes:
+        in_place: A part is written into files that `Writer.begin` made, and not as the files that
+            its `Written` names: whoever writes one must see the folder.
+    """
+
+    in_place: bool = False
+
+
 # Annotations: what label files add to records.
 
 
@@ -279,6 +291,7 @@ class RecordsToLabel:
         storage: Where they lie.
         keys: Their keys, [n].
         root: The folder, or file, of the whole data set.
+        place: That of these records, which may be the same.
         part: ``train``, ``val`` or ``test`` where the data has parts, else an empty string.
         classes: Names of the classes by field, which the training part, or a run, has settled.
     """
@@ -286,6 +299,7 @@ class RecordsToLabel:
     storage: Storage
     keys: Sequence[str]
     root: str
+    place: str
     part: str
     classes: Mapping[str, tuple[str, ...]]
 
@@ -780,7 +794,8 @@ class ClassTask(Protocol):
         """As `metrics`, and filled alike, with figures of more than one number besides.
 
         They are [C], a figure for each class by its id, NaN where it has none, or integer
-        [C, C], a confusion matrix: rows are the true classes, columns the predicted ones.
+        [C, C], a confusion matrix: rows are the true classes, columns the predicted ones. One of
+        [C + 1, C + 1] has the background last: what is missed, and what is found for nothing.
         """
 
 
@@ -888,7 +903,7 @@ class Callback(Protocol):
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Tell what it goes on from, for a checkpoint; asked within `evaluating`."""
+        """Tell what it goes on from; asked on every rank within `evaluating`, kept of rank 0."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -2,6 +2,9 @@
 
 One process computes a file while the others wait, it is there whole or not at all, and a damaged
 one is made anew. One that nobody has had open for two weeks is removed.
+
+What maps such a file pickles as its path. On its way to another machine it says so by `sent`, and
+asks `received` there where the file lies.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -36,6 +40,9 @@ _in_use: dict[Path, IO[bytes]] = {}
 
 _holding = ThreadLock()
 """Held while `_in_use` is changed."""
+
+_sent: ContextVar[set[str] | None] = ContextVar("_sent", default=None)
+_received: ContextVar[Mapping[str, str] | None] = ContextVar("_received", default=None)
 
 
 def signature_of(**parts: Any) -> str:
@@ -105,6 +112,44 @@ def remove_if_unused(path: Path) -> None:
     with contextlib.suppress(OSError), open(path, "rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         path.unlink()
+
+
+@contextlib.contextmanager
+def files_sent() -> Iterator[set[str]]:
+    """While entered, collect the paths of the files that what is pickled maps."""
+    paths: set[str] = set()
+    token = _sent.set(paths)
+    try:
+        yield paths
+    finally:
+        _sent.reset(token)
+
+
+@contextlib.contextmanager
+def files_received(places: Mapping[str, str]) -> Iterator[None]:
+    """While entered, let what is unpickled map files at other places, by their former paths."""
+    token = _received.set(places)
+    try:
+        yield
+    finally:
+        _received.reset(token)
+
+
+def sent(path: str) -> str:
+    """Say while being pickled that this file is mapped; its path."""
+    if (paths := _sent.get()) is not None:
+        paths.add(path)
+    return path
+
+
+def received(path: str) -> str:
+    """Tell while being unpickled where this file lies."""
+    return (_received.get() or {}).get(path, path)
+
+
+def is_received() -> bool:
+    """Tell while being unpickled whether it was on its way to another machine, and may be there."""
+    return _received.get() is not None
 
 
 def _version(path: Path) -> int:

@@ -90,9 +90,12 @@ class ChildProcess:
         self.connection.close()
         with suppress(ProcessLookupError):
             self.process.kill()
-        self.process.join(_REAP_S)
-        if self.process.is_alive():  # whoever is to tell of its end does not
-            end_hanging_server()
+        deadline_s = time.monotonic() + _REAP_S
+        while self.process.is_alive():  # its sentinel may be held by one forked at the same time
+            if time.monotonic() > deadline_s:  # whoever is to tell of its end does not
+                end_hanging_server()
+                break
+            self.process.join(_LOOK_S)
 
 
 def call_in_process(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -229,7 +232,7 @@ def process_context(name: str, preload: Sequence[str] = ()) -> Any:
     if name == "forkserver":
         os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
         used = [module for module in _PRELOADED_IF_USED if module in sys.modules]
-        context.set_forkserver_preload([*preload, *used])
+        context.set_forkserver_preload([*preload, *used, "penstock.core.frozen"])
     return context
 
 
@@ -476,5 +479,9 @@ def usable_cores() -> int:
 
 def default_workers() -> int:
     """Count workers for ``loader.num_workers=auto``: this rank's share of the cores, at most 32."""
-    ranks = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    return max(1, min(usable_cores() // ranks, _MOST_WORKERS))
+    return max(1, min(usable_cores() // local_ranks(), _MOST_WORKERS))
+
+
+def local_ranks() -> int:
+    """Count the ranks of this job on this machine."""
+    return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))

@@ -96,7 +96,9 @@ def _reopened(path: str, place: tuple[int, int], size_bytes: int) -> SharedArea:
         except OSError as error:
             raise RuntimeError(
                 f"shared memory {path} cannot be opened ({error.strerror}): the process that "
-                f"made it has ended, or runs on another machine or as another user"
+                f"made it has ended, or runs on another machine or as another user; "
+                f"dataset/cache=ram and dataset=eager are for one machine, others keep records "
+                f"by dataset/cache=disk"
             ) from error
         status = os.fstat(descriptor)
         if (status.st_dev, status.st_ino) != place:

@@ -252,9 +252,9 @@ class MixDataset:
             if ids is None:
                 raise ValueError(
                     f"dataset mix: {field!r} of {name!r} has class ids without names, and another "
-                    f"source has names for them, by which classes are united; name them where "
-                    f"{name!r} is read, or drop them: "
-                    f"dataset.sources.{name}.dataset.keys={{{field}:null}}"
+                    f"source has names for them, by which classes are united; type "
+                    f"dataset.sources.{name}.dataset.annotations=in_records where pack kept them, "
+                    f"or drop them: dataset.sources.{name}.dataset.keys={{{field}:null}}"
                 )
             if not _is_by_class(sample[field]):
                 mixed[field] = united(sample[field], ids)

@@ -214,6 +214,10 @@ def build_dataset(
             arguments[key] = build_nested(value)
     dataset = make(**arguments)
     check_gives_partners(dataset, arguments["transform"], split=split)
+    if config["augment"].get("keypoints"):
+        from penstock.pipeline.loader.loader import classes_of
+
+        arguments["transform"].name_keypoints(classes_of(dataset, "keypoints"))
     return dataset
 
 
@@ -369,24 +373,27 @@ def build_loader(
         world_size=world_size,
         imports=tuple(config["imports"]),
         group=lcm(group, *groups),
-        identity=_resume_identity(config, split, sampler),
+        identity=_resume_identity(config, split, sampler, dataset),
         bad_samples_path=run_dir / "bad_samples.csv" if run_dir else None,
         steps=_divided(config, split, device)[0],
     )
 
 
-def _resume_identity(config: Config, split: str, sampler: Any) -> dict[str, Any]:
+def _resume_identity(config: Config, split: str, sampler: Any, dataset: Any) -> dict[str, Any]:
     """Describe the order of the records and what is done with them, in plain values.
 
     Args:
         config: A checked config.
         split: ``train``, ``val`` or ``test``.
         sampler: The sampler of the split, or None.
+        dataset: The samples of the split.
 
     Returns:
         ``sampler``, with the sources of a mix and without what the data's fingerprint or the
         sampler's stands for, and ``pixels``.
     """
+    from penstock.pipeline.loader.loader import classes_of
+
     augment, sources = config["augment"], sources_of(config)
     order = {**config["sampler"]}
     decode: dict[str, Any] = _decoding(config["dataset"])
@@ -401,12 +408,16 @@ def _resume_identity(config: Config, split: str, sampler: Any) -> dict[str, Any]
             for name, source in sources.items()
         }
         decode = {name: _decoding(source["dataset"]) for name, source in sources.items()}
+    targets = {name: augment[name] for name in TARGETS if augment.get(name)}
+    if node := targets.get("keypoints"):
+        swaps = build(node).settled(classes_of(dataset, "keypoints")).swaps
+        targets["keypoints"] = {**node, "swaps": swaps}
     return {
         "sampler": _order(order, sampler),
         "pixels": {
             "decode": decode,
             "augment": augment["train" if split == "train" else "eval"],
-            **{name: augment[name] for name in TARGETS if augment.get(name)},
+            **targets,
             "collate": config["collate"],
         },
     }
@@ -511,12 +522,8 @@ def _tell_caches_of_mix(dataset: MixDataset, uses: Any) -> None:
         stops = np.cumsum([len(own) for _, own, _ in caches])[:-1]
         for (keep, _, sizes), own_before in zip(caches, np.split(before, stops), strict=True):
             ranks = own_before // max(int(np.mean(sizes)), 1)
-
-            def fill(table: Any, ranks: Any = ranks) -> None:
-                table[:] = ranks
-
             name = f"table-ranks-{digest_of(ranks)}"
-            keep(StoredTable(name, np.int64, len(ranks), fill, what="table of uses"))
+            keep(StoredTable.of(name, ranks, what="table of uses"))
 
 
 def _column_of(dataset: Any, name: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from penstock.core.arrays import map_npy
 from penstock.core.files import whole_file
-from penstock.core.machine_cache import computed_once, files_of, remove_if_unused
+from penstock.core.machine_cache import computed_once, files_of, received, remove_if_unused, sent
 
 _KEEP_EPOCHS = 2
 _KEEP_SAMPLERS = 32
@@ -136,6 +137,12 @@ class StoredTable:
         self._opened: NDArray[Any] | None
         self._path, self._opened = _stored(name, dtype, length, fill, what=what)
 
+    @classmethod
+    def of(cls, name: str, values: NDArray[Any], *, what: str) -> StoredTable:
+        """Store an array that is there already, [length]."""
+        fill = partial(np.copyto, src=values)
+        return cls(name, values.dtype.type, len(values), fill, what=what)
+
     @property
     def array(self) -> NDArray[Any]:
         """The table, memory-mapped, read-only.
@@ -160,7 +167,10 @@ class StoredTable:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 with whole_file(self._path) as temporary, open(temporary, "wb") as file:
                     np.save(file, self._opened)
-        return {**self.__dict__, "_opened": None}
+        return {**self.__dict__, "_path": sent(str(self._path)), "_opened": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _path=Path(received(state["_path"])))
 
 
 def _stored(

@@ -20,8 +20,13 @@ from penstock.datasets.records.label_files import (
     find_labels,
     marks_of,
 )
+from penstock.datasets.records.landmarks import (
+    number_of,
+    ordered_names,
+    parse_xml,
+    points_by_name,
+)
 
-_MOST = 1 << 31
 _UNNAMED = "object"
 
 
@@ -82,7 +87,7 @@ class LandmarksXml:
             if entry is not None
         }
         parts = (part for of_image in boxes.values() for b in of_image for part in b.iter("part"))
-        names = list(known or _in_order({part.get("name", "") for part in parts}))
+        names = list(known or ordered_names(parts))
         found: list[Objects | str] = []
         for entry in entries:
             try:
@@ -104,14 +109,12 @@ def _images(path: str, where: str) -> dict[str, ElementTree.Element]:
     try:
         with open(path, "rb") as file:
             text = file.read()
-        if b"<!DOCTYPE" in text or b"<!ENTITY" in text:
-            raise ValueError("declares a document type or entities, which it has no use for")
-        root = ElementTree.fromstring(text)
+        root = parse_xml(text)
         images = list(root.iter("image"))
         if not images:
             raise ValueError(f"<{root.tag}> has no <image>")
-    except (OSError, ElementTree.ParseError, LookupError, ValueError) as error:
-        said = str(error).removeprefix(f"{path} ")
+    except (OSError, ValueError) as error:
+        said = str(error).removeprefix("is no XML: ")
         raise ValueError(
             f"{where}: is no XML of imglab: {said}; expected <dataset><images><image file=...>"
         ) from error
@@ -125,39 +128,14 @@ def _images(path: str, where: str) -> dict[str, ElementTree.Element]:
     return found
 
 
-def _in_order(names: set[str]) -> list[str]:
-    """Sort names, and numbers by their values."""
-    numbers = all(map(str.isdecimal, names))
-    return sorted(names, key=lambda name: (int(name) if numbers else 0, name))
-
-
 def _objects(boxes: Sequence[ElementTree.Element], names: Sequence[str]) -> Objects:
     """Read the boxes of an image, each with a point for each of `names`."""
     found = Objects()
-    places = {name: place for place, name in enumerate(names)}
     for box in boxes:
         left, top, width, height = (
-            _number(box, side, "a box") for side in ("left", "top", "width", "height")
+            number_of(box, side, "a box") for side in ("left", "top", "width", "height")
         )
         found.boxes.append((left, top, left + width, top + height))
         found.names.append((box.findtext("label") or "").strip() or _UNNAMED)
-        points = [(0.0, 0.0, 0.0)] * len(names)
-        for part in box.iter("part"):
-            name = part.get("name")
-            if name not in places:
-                raise ValueError(f"a part is named {name!r}, expected one of {', '.join(names)}")
-            said = f"part {name!r}"
-            points[places[name]] = (_number(part, "x", said), _number(part, "y", said), 2.0)
-        found.keypoints += points
+        found.keypoints += points_by_name(box.iter("part"), names)
     return found
-
-
-def _number(element: ElementTree.Element, name: str, what: str) -> float:
-    text = element.get(name)
-    try:
-        number = float(text or "")
-    except ValueError:
-        number = float("nan")
-    if not abs(number) < _MOST:
-        raise ValueError(f"{what} has {name} {text!r}, expected a number")
-    return number

@@ -13,6 +13,7 @@ from penstock.core.registry import register
 from penstock.datasets.files.access import MissingFile, read_file
 from penstock.datasets.records.index import Index, cached_index, write_index
 from penstock.datasets.records.label_files import LabelFile, find_labels
+from penstock.datasets.records.labels import read_class_names
 
 
 @register("annotations", "mask_folder")
@@ -25,7 +26,8 @@ class MaskFolder:
     Args:
         path: The folder, in the data's or beside it; ``{part}`` is train or val. A key finds its
             mask by its name, in the same folders here or without them.
-        classes: Names of the classes by id, or how many there are.
+        classes: Names of the classes by id, or how many there are; null: the lines of
+            ``classes.txt`` in the folder.
         ending: Ending of the mask files.
         suffix: What the masks' names have more than the images', as in ``street_mask.png``.
     """
@@ -75,7 +77,10 @@ class MaskFolder:
                 and index.keys(np.arange(len(index))) == names
             ),
         )
-        return [MaskFiles(folder, index, self.classes)]
+        classes = self.classes or records.classes.get("mask")
+        if classes is None:
+            classes = read_class_names(folder, where=where)
+        return [MaskFiles(folder, index, classes)]
 
 
 class MaskFiles:

@@ -20,6 +20,7 @@ from penstock.datasets.records.label_files import (
     marks_of,
     stem_of,
 )
+from penstock.datasets.records.landmarks import parse_xml
 
 _MAX_BYTES = 1 << 26
 _MOST = 1 << 31
@@ -83,12 +84,12 @@ class VocAnnotations:
             text = read_file(file.path, root=root)
         except MissingFile as error:
             return f"{name} {error}"
-        if b"<!DOCTYPE" in text or b"<!ENTITY" in text:
-            return f"{name} declares a document type or entities, which annotations have no use for"
         try:
-            return self._objects(ElementTree.fromstring(text), key)
-        except (ElementTree.ParseError, LookupError) as error:
-            return f"{name} is no XML: {error}"
+            tree = parse_xml(text)
+        except ValueError as error:
+            return f"{name} {error}"
+        try:
+            return self._objects(tree, key)
         except ValueError as error:
             return f"{name}: {error}"
 

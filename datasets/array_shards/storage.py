@@ -23,7 +23,7 @@ from penstock.datasets.array_shards.shards import (
     open_shard,
 )
 from penstock.datasets.files.access import MissingFile
-from penstock.datasets.files.data_files import DataFiles, find_data_files, scan_files
+from penstock.datasets.files.data_files import DataFiles, find_data_files, scan_files, told_endings
 from penstock.datasets.records.index import Index, IndexContent, is_unchanged
 from penstock.datasets.records.indexed_storage import IndexedStorage
 from penstock.datasets.records.labels import (
@@ -335,10 +335,9 @@ class SampleFiles(IndexedStorage):
         """Look through the folders, and into the files if the labels are in them."""
         found = scan_files(self.path, endings=self.endings)
         if not found.keys:
-            others = ", ".join(name.decode(errors="backslashreplace") for name in found.others)
             raise ValueError(
                 f"{self}: no {' or '.join(self.endings)} file found, among "
-                f"{others or 'no files at all'}; set dataset.storage.path"
+                f"{told_endings(found.others)}; set dataset.storage.path"
             )
         content: IndexContent = {
             "keys": found.keys,

@@ -5,6 +5,7 @@ A tree like ::
     demo/images/train/circle/00012.jpg     the photographs, in class folders
     demo/images/val/...
     demo/masks/train/circle/00012.png      0: background, 1 + class id: a shape
+    demo/masks/train/classes.txt           what these are called
     demo/annotations/train.json            boxes, masks and keypoints, as COCO lays them out
     demo/annotations/train.csv             the boxes alone, one in a row
     demo/annotations/train_colours.csv     red, green and blue of the largest shape
@@ -24,11 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.datasets.demo.folder import own_folder
+from penstock.datasets.records.labels import CLASSES_NAME
 
 CLASSES = ("circle", "cross", "ring", "square", "star", "triangle")
 KEYPOINTS = ("centre", "top", "right", "bottom", "left")
 COUNTS = {"train": 3000, "val": 600}
-_VERSION = 4
+_VERSION = 5
 _SEED = 20_240_229
 
 
@@ -95,6 +97,8 @@ def generate(root: Path, counts: dict[str, int] | None = None) -> None:
         for name in CLASSES:
             (root / "images" / split / name).mkdir(parents=True)
             (root / "masks" / split / name).mkdir(parents=True)
+        names = "\n".join(["background", *CLASSES])
+        (root / "masks" / split / CLASSES_NAME).write_text(f"{names}\n")
         images: list[dict[str, Any]] = []
         objects: list[dict[str, Any]] = []
         rows = ["image,label,xmin,ymin,xmax,ymax\n"]

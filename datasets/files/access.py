@@ -15,10 +15,12 @@ import math
 import mmap
 import os
 import re
+import socket
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
@@ -33,6 +35,7 @@ T = TypeVar("T")
 
 _INNERMOST = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+_PATTERN = re.compile(r"[*?[{]")
 _MOST = 1_000_000  # names that braces stand for
 _URL = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 
@@ -108,6 +111,18 @@ def is_pattern(path: str) -> bool:
     return glob.has_magic(path) or expand_braces(path) != [path]
 
 
+def is_there(path: str) -> bool:
+    """Whether this machine sees a path; of a pattern, its folder. What is in a file is in there.
+
+    A URL is not asked for, and neither is what is no absolute path.
+    """
+    if is_url(path) or not os.path.isabs(path) or os.path.exists(path):
+        return True
+    if is_pattern(path):
+        return os.path.isdir(os.path.dirname(_PATTERN.split(path, maxsplit=1)[0]))
+    return any(parent.is_file() for parent in Path(path).parents)
+
+
 def _choices(inner: str) -> list[str]:
     found = _RANGE.fullmatch(inner)
     if found is None:
@@ -168,7 +183,7 @@ def retried(read: Callable[[], T], *, path: str | bytes, root: str) -> T:
                 raise OSError(
                     error.errno,
                     f"{error.strerror}, after {len(_PAUSES_S) + 1} attempts; the storage has "
-                    f"trouble, resume when it is back",
+                    f"trouble on {socket.gethostname()}, resume when it is back",
                     os.fsdecode(path),
                 ) from error
             time.sleep(pause_s)

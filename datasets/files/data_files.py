@@ -6,6 +6,7 @@ import glob
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -45,13 +46,13 @@ class Scan:
         keys: Paths relative to the folder, with ``/``, as the bytes on disk, in byte order.
         size_bytes: int64 [n]; 0 for a link that leads nowhere.
         folders: Every folder scanned and its mtime in ns before it was read.
-        others: A few names of files with other endings.
+        others: How many files have which other ending; see `ending_of`.
     """
 
     keys: list[bytes]
     size_bytes: NDArray[np.int64]
     folders: list[tuple[str, int]]
-    others: list[bytes]
+    others: Counter[str]
 
 
 def scan_files(
@@ -73,7 +74,7 @@ def scan_files(
     top = os.fsencode(root)
     found: list[tuple[bytes, int]] = []
     folders: list[tuple[str, int]] = []
-    others: list[bytes] = []
+    others: Counter[str] = Counter()
     pending: list[tuple[bytes, tuple[tuple[int, int], ...]]] = [(b"", ())]
     while pending:
         prefix, above = pending.pop()
@@ -93,8 +94,7 @@ def scan_files(
                 if entry.is_dir(follow_symlinks=follow_symlinks):
                     pending.append((prefix + name + b"/", (*above, identity)))
                 elif not _ends_in(name, wanted):
-                    if len(others) < 3:
-                        others.append(prefix + name)
+                    others[ending_of(name)] += 1
                 elif _is_record(entry, follow_symlinks):
                     found.append((prefix + name, _size_bytes(entry)))
     # One global order, whatever order the file system lists in and whatever it was copied from.
@@ -103,7 +103,7 @@ def scan_files(
         keys=[key for key, _ in found],
         size_bytes=np.array([size for _, size in found], np.int64),
         folders=folders,
-        others=sorted(others),
+        others=others,
     )
 
 
@@ -114,9 +114,40 @@ def scan_listing(files: Iterable[Found], *, endings: Collection[str], hidden: bo
     if not hidden:
         seen = [(key, size) for key, size in seen if b"/." not in b"/" + key]
     found = sorted((key, size) for key, size in seen if _ends_in(key, wanted))
-    others = [key for key, _ in seen if not _ends_in(key, wanted)]
+    others = Counter(ending_of(key) for key, _ in seen if not _ends_in(key, wanted))
     sizes = np.array([size for _, size in found], np.int64)
-    return Scan([key for key, _ in found], sizes, folders=[], others=sorted(others[:3]))
+    return Scan([key for key, _ in found], sizes, folders=[], others=others)
+
+
+def ending_of(name: bytes) -> str:
+    """The ending of a file's name, such as ``.jpg``, in small letters; empty without one."""
+    return os.path.splitext(name)[1].decode(errors="backslashreplace").lower()
+
+
+def told_endings(counts: Counter[str]) -> str:
+    """Say which endings files have, the most frequent first."""
+    if not counts:
+        return "no files at all"
+    most = [f"{count:,} {ending or 'without an ending'}" for ending, count in counts.most_common(5)]
+    return ", ".join(most) + (", ..." if len(counts) > 5 else "")
+
+
+def no_images(counts: Counter[str], endings: Sequence[str], remedy: str) -> str:
+    """Say that no file has one of `endings`, which have others, and what to do.
+
+    Args:
+        counts: How many files have which ending.
+        endings: Those that are looked for.
+        remedy: What to do where they are no images.
+    """
+    common = next((ending[1:] for ending, _ in counts.most_common() if ending), None)
+    ask = "" if common is None else (
+        f"if they are of that kind all the same, type dataset.storage.endings=[{common}]; else "
+    )  # fmt: skip
+    return (
+        f"no image found, among {told_endings(counts)}; expected names that end in "
+        f"{', '.join(endings)}; {ask}{remedy}"
+    )
 
 
 def _ends_in(name: bytes, wanted: tuple[bytes, ...]) -> bool:

@@ -23,6 +23,9 @@ _AT_ONCE_BYTES = 64 << 20
 _SMALL_BYTES = 4 << 20
 """Files up to this are copied several at a time, larger ones several pieces at a time."""
 
+_urls: dict[str, str] = {}
+"""What this process has copied, by the path of the copy."""
+
 
 def local_copy(url: str, *, hidden: bool = False) -> str:
     """Copy a file, or all files below a URL, to this machine's cache; once for all its runs.
@@ -42,6 +45,34 @@ def local_copy(url: str, *, hidden: bool = False) -> str:
         RemoteError: It cannot be read.
     """
     url = absolute_path(url)
+    path = _copied(url, hidden)
+    _urls[path] = url
+    return path
+
+
+def url_of_copy(path: str) -> str | None:
+    """The URL that this process has copied to a path; None: it has not."""
+    return _urls.get(path)
+
+
+def copy_again(url: str, path: str) -> None:
+    """Copy to this machine what another one has copied, to the same path.
+
+    Raises:
+        ValueError: Its cache lies elsewhere, or the content is another one by now.
+        RemoteError: It cannot be read.
+    """
+    cache = machine_folder("remote").parent
+    if not Path(path).is_relative_to(cache):
+        raise ValueError(
+            f"{url} is read from a copy at {path}, and the cache is {cache} here: start Ray with "
+            f"the same XDG_CACHE_HOME on every machine, a folder that each of them can write"
+        )
+    if local_copy(url) != path:
+        raise ValueError(f"{url} was changed since it was copied to {path}: start again")
+
+
+def _copied(url: str, hidden: bool) -> str:
     if not is_pattern(url) and (found := find_file(url)) is not None:
         return str(copy_file(url, found))
     root, files = find_named(tuple(expand_braces(url)), endings=("",), where="copy")

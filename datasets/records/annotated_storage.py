@@ -78,18 +78,18 @@ class AnnotatedStorage:
 
         def build(path: Any) -> None:
             columns = {name: index.column(name) for name in index.columns}
-            for source in self._annotations:
-                columns |= source.columns
+            annotated = {k: values for a in self._annotations for k, values in a.columns.items()}
             write_index(
                 path,
                 keys=raw_keys(index, np.arange(len(index))),
-                columns=columns,
+                columns=columns | annotated,
                 class_names=index.class_names,
-                metadata={"field_classes": self.field_classes},
+                metadata={"field_classes": self.field_classes, "annotated": sorted(annotated)},
                 content=content,
             )
 
-        recipe = {"storage": "annotated", "content": content, "classes": self.field_classes}
+        recipe = {"storage": "annotated", "version": 2, "content": content}
+        recipe["classes"] = self.field_classes
         return cached_index(recipe, build=build, is_current=lambda _: True)
 
 

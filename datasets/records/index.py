@@ -15,7 +15,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Required, TypedDict
 
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from penstock.core.arrays import map_npy, read_npy_header
 from penstock.core.files import whole_file, write_whole
-from penstock.core.machine_cache import computed_once, signature_of
+from penstock.core.machine_cache import computed_once, received, sent, signature_of
 from penstock.core.sample import Keys
 
 _SPOT_CHECKS = 64
@@ -445,13 +445,15 @@ class Index:
     def __getstate__(self) -> tuple[Any, ...]:
         selection: Any = self._selection
         if isinstance(selection, np.memmap) and selection.filename is not None:
-            selection = (os.fspath(selection.filename), selection.shape)
+            selection = (sent(os.fspath(selection.filename)), selection.shape)
+        sent(self._layout.path)
         return self._layout, selection, self._fingerprint
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         layout, selection, fingerprint = state
         if isinstance(selection, tuple):
-            selection = map_npy(selection[0])
+            selection = map_npy(received(selection[0]))
+        layout = replace(layout, path=received(layout.path))
         self.__init__(layout, selection)  # type: ignore[misc]
         self._fingerprint = fingerprint
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial, wraps
@@ -15,8 +15,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.machine_cache import is_received
 from penstock.core.sample import MAX_RECORD_BYTES, BadRecord, Record, too_large
 from penstock.core.stage_times import CountedRecords, counted
+from penstock.datasets.files.access import is_there
+from penstock.datasets.files.local_copies import copy_again, url_of_copy
 from penstock.datasets.records.index import Index, IndexContent, cached_index, write_index
 
 _may_scan: ContextVar[bool] = ContextVar("_may_scan", default=True)
@@ -204,7 +207,25 @@ class IndexedStorage(ABC):
     def __getstate__(self) -> dict[str, Any]:
         # With the index opened here, no worker looks through the data again.
         index = self.index
-        return {**vars(self), "_index": index, "_handles": None}
+        copies = {p: url for p in self.read_paths() if (url := url_of_copy(p)) is not None}
+        return {**vars(self), "_index": index, "_handles": None, "_copies": copies}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        copies = state.pop("_copies", {})
+        vars(self).update(state)
+        for path in self.read_paths() if is_received() else ():
+            if path in copies:
+                copy_again(copies[path], path)
+            elif not is_there(path):
+                raise ValueError(f"no {path}, from which {self.name} reads")
+
+    def read_paths(self) -> list[str]:
+        """The paths that `read` reads from, by default those that were given as its place."""
+        given: Any = vars(self).get("paths", vars(self).get("path"))
+        if isinstance(given, str | os.PathLike):
+            return [os.fspath(given)]
+        several = given.values() if isinstance(given, Mapping) else given
+        return [os.fspath(path) for path in several or ()]
 
     def image_place(self) -> list[Any]:
         """Tell where images that records name by paths are read from; no index depends on it."""

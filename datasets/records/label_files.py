@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from penstock.core.contracts import RecordsToLabel
 from penstock.core.user_errors import is_trouble
 from penstock.datasets.files.access import absolute_path, is_url
-from penstock.datasets.files.listings import NothingThere
+from penstock.datasets.files.clients import AccessDenied
+from penstock.datasets.files.listings import NothingThere, find_file
 from penstock.datasets.files.local_copies import local_copy
 from penstock.datasets.records.index import Index, cached_index, write_index
 from penstock.datasets.records.labels import check_missing, class_ids
@@ -30,6 +31,9 @@ from penstock.datasets.records.labels import check_missing, class_ids
 log = logging.getLogger(__name__)
 
 BadBoxes = Literal["drop", "record"]
+MARK = ".packed.npz"
+"""What packing leaves beside a split: an index of its records, with their checksums, its files,
+and what annotations said of them."""
 NORMALIZED = "boxes_normalized"
 RAREST = "rarest_box_label"
 _BOX = ("x0", "y0", "x1", "y1")
@@ -70,6 +74,17 @@ class LabelFile:
         return None
 
 
+def find_mark(place: str) -> Index | None:
+    """Open what packing left beside a split; None if it did not make it."""
+    if is_url(place):
+        url = f"{place}/{MARK}"
+        with contextlib.suppress(AccessDenied):  # as stores say of what is not there
+            return Index.open(local_copy(url)) if find_file(url) is not None else None
+        return None
+    path = os.path.join(place if os.path.isdir(place) else os.path.dirname(place), MARK)
+    return Index.open(path) if os.path.isfile(path) else None
+
+
 def find_labels(
     name: str, kind: Literal["file", "folder"], path: str, records: RecordsToLabel
 ) -> tuple[str, str]:
@@ -90,9 +105,12 @@ def find_labels(
         ValueError: There is nothing of that kind.
     """
     if "{part}" in path and not records.part:
+        folder = path.partition("{part}")[0].rstrip("/")
+        one = path.replace("{part}", "all") if kind == "file" else folder or "labels"
         raise ValueError(
             f"dataset.annotations.path: {path!r} names the part, but the data at {records.root} "
-            f"has no folders train and val; name the file itself"
+            f"has no folders train and val; name the {kind} itself, such as "
+            f"dataset.annotations.path={one}"
         )
     folder = records.root if os.path.isdir(records.root) else os.path.dirname(records.root)
     path = path.replace("{part}", records.part)
@@ -105,8 +123,8 @@ def find_labels(
             with contextlib.suppress(NothingThere):
                 return local_copy(url), f"{records.storage}, annotations {name} {url}"
         raise ValueError(
-            f"{records.storage}, annotations {name}: no such {kind}: {' or '.join(urls)}; set "
-            f"dataset.annotations.path"
+            f"{records.storage}, annotations {name}: no such {kind}: {' or '.join(urls)}; "
+            f"{_remedy(records)}"
         )
     places = [os.path.abspath(os.path.join(base, name)) for base in bases for name in names]
     found = next(filter(os.path.exists, places), places[0])
@@ -114,10 +132,17 @@ def find_labels(
     there = os.path.isdir(found) if kind == "folder" else LabelFile.at(found)
     if not there:
         raise ValueError(
-            f"{where}: no such {kind}; set dataset.annotations.path (looked for "
+            f"{where}: no such {kind}; {_remedy(records)} (looked for "
             f"{' and '.join(dict.fromkeys(places[1:]))} too)"
         )
     return found, where
+
+
+def _remedy(records: RecordsToLabel) -> str:
+    mark = find_mark(records.place)
+    if mark is not None and mark.field_classes:
+        return "pack put them into the records: type dataset/annotations=in_records"
+    return "set dataset.annotations.path"
 
 
 def stem_of(name: str) -> str:
@@ -284,7 +309,7 @@ class ObjectRows:
             if name.startswith("box_"):
                 fields[name] = arrays[name][rows].astype(np.int64)
         if self._masks is not None:
-            fields["box_masks"] = self._masks.raw_keys(np.arange(rows.start, rows.stop))
+            fields["box_masks"] = self._masks.keys(np.arange(rows.start, rows.stop))
         return fields
 
     def _row_starts(self) -> NDArray[np.int64]:

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 # As the field writes them, in any case.
 IMAGE_COLUMNS = ("image", "file_name", "filename", "file", "path", "image_path", "image_name",
-                 "image_id", "imageid", "image index")  # fmt: skip
+                 "image_id", "imageid", "image index", "key")  # fmt: skip
 
 
 def delimiter_of(given: str | None, path: str) -> str:

@@ -41,6 +41,8 @@ Split = Literal["train", "val", "test"]
 
 # Selections longer than this are mapped from a file rather than sent to every worker.
 _MAPPED_ROWS = 1 << 16
+_NOT_BY_CHANCE = 1e-4
+"""A part without validation that is less likely than this by its hashes has been split before."""
 _PLACES = ("path", "table", "topic")
 _CONTRACT = ("__len__", "read", "index", "fingerprint")
 # Of shards, by part and ending.
@@ -213,16 +215,23 @@ def open_split(
     opened = _open_part(recipe, recipe.classes.get("label"), parts.get("train"))
     _refuse_splits(opened, recipe)
     part = "train" if "train" in parts else ""
-    train = _annotated(opened, recipe, annotations, part=part, classes=recipe.classes)
+    train = _annotated(opened, recipe, annotations, parts, part=part, classes=recipe.classes)
     if split in parts:
         if split == "train":
             return train
         other = _open_part(recipe, opened.index.class_names, parts[split])
         classes = train.field_classes if isinstance(train, AnnotatedStorage) else {}
-        return _annotated(other, recipe, annotations, part=split, classes=classes)
+        return _annotated(other, recipe, annotations, parts, part=split, classes=classes)
     if val_fraction == 0 and split == "train":
         return train
-    return Subset(train, _hash_rows(train, split, val_fraction))
+    rows = _hash_rows(train, split, val_fraction)
+    if split == "val" and not len(rows) and (1 - val_fraction) ** len(train) < _NOT_BY_CHANCE:
+        _say_once(
+            f"{train}: none of its {len(train):,} records validates, as they are what a split by "
+            f"dataset.val_fraction={val_fraction:g} left; for that share of them, type "
+            f"dataset.val_fraction={1 - (1 - val_fraction) ** 2:g}"
+        )
+    return Subset(train, rows)
 
 
 def find_parts(path: Any) -> dict[str, str] | None:
@@ -402,9 +411,10 @@ def _annotated(
     storage: Storage,
     recipe: StorageRecipe,
     annotations: Annotations | None,
+    parts: Mapping[str, str],
     *,
-    part: str = "",
-    classes: Mapping[str, tuple[str, ...]] | None = None,
+    part: str,
+    classes: Mapping[str, tuple[str, ...]],
 ) -> Storage:
     """Add annotations to a storage, if any are asked for."""
     if annotations is None:
@@ -416,7 +426,12 @@ def _annotated(
         )
     keys = storage.index.keys(np.arange(len(storage)))
     records = RecordsToLabel(
-        storage=storage, keys=keys, root=absolute_path(path), part=part, classes=classes or {}
+        storage=storage,
+        keys=keys,
+        root=absolute_path(path),
+        place=absolute_path(parts.get(part, path)),
+        part=part,
+        classes=classes,
     )
     return AnnotatedStorage(storage, annotations.of(records))
 

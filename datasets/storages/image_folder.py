@@ -28,6 +28,7 @@ from penstock.datasets.files.clients import Found, side_by_side
 from penstock.datasets.files.data_files import (
     IMAGE_ENDINGS,
     Scan,
+    no_images,
     scan_files,
     scan_listing,
 )
@@ -211,11 +212,8 @@ class ImageFolder(IndexedStorage):
                 hidden=self.hidden,
             )
         if not found.keys:
-            others = ", ".join(name.decode(errors="backslashreplace") for name in found.others)
-            raise ValueError(
-                f"{self}: no image found, among {others or 'no files at all'}; expected names "
-                f"that end in {', '.join(self.endings)}; set dataset.storage.path, or endings"
-            )
+            remedy = "set dataset.storage.path, or take another dataset=..."
+            raise ValueError(f"{self}: {no_images(found.others, self.endings, remedy)}")
         return found
 
 

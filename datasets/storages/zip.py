@@ -10,6 +10,7 @@ import io
 import itertools
 import os
 import zipfile
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,8 +40,10 @@ from penstock.datasets.files.access import (
 from penstock.datasets.files.data_files import (
     IMAGE_ENDINGS,
     DataFiles,
+    ending_of,
     find_data_files,
     image_ending,
+    no_images,
 )
 from penstock.datasets.files.group_cache import GroupCache
 from penstock.datasets.files.ipc_sizes import file_fault
@@ -249,12 +252,9 @@ class ZipStorage(IndexedStorage):
         ]
         found = [(key, number, member) for key, number, member in keyed if key is not None]
         if not found:
-            others = ", ".join(member.name for *_, member in keyed[:3])
-            raise ValueError(
-                f"{self}: no image found, among {others or 'no files at all'}; expected "
-                f"names that end in {', '.join(self.endings)}; set dataset.storage.path, folder "
-                f"or endings"
-            )
+            others = Counter(ending_of(os.fsencode(member.name)) for *_, member in keyed)
+            remedy = "set dataset.storage.path or folder"
+            raise ValueError(f"{self}: {no_images(others, self.endings, remedy)}")
         found.sort(key=lambda row: row[0].encode("utf-8", "surrogateescape"))
         for (key, a, _), (next_key, b, _) in itertools.pairwise(found):
             if key == next_key:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,6 @@ from penstock.pipeline.build import build_device_transforms
 from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.learning.building import build_model, build_optimizer, build_task
 from penstock.pipeline.learning.losses import total_loss
-
-Seen = Callable[[int, dict[str, Any]], None]
 
 
 def open_batches(config: Mapping[str, Any], split: Any, accelerator: Accelerator) -> Any:
@@ -30,11 +28,7 @@ def open_batches(config: Mapping[str, Any], split: Any, accelerator: Accelerator
 
 
 def main(
-    overrides: list[str],
-    *,
-    checkpoint: Path = Path("checkpoint"),
-    steps: int | None = None,
-    seen: Seen = lambda epoch, batch: None,
+    overrides: list[str], *, checkpoint: Path = Path("checkpoint"), steps: int | None = None
 ) -> None:
     """Train what a config says, from the checkpoint if there is one.
 
@@ -42,7 +36,6 @@ def main(
         overrides: As they are typed.
         checkpoint: A folder; written after each epoch, and when `steps` are done.
         steps: After how many of them this is broken off; None: at the end of the last epoch.
-        seen: Called with every batch.
     """
     accelerator, config = Accelerator(), compose(overrides)
     batches = open_batches(config, "train", accelerator)
@@ -56,7 +49,6 @@ def main(
     for epoch in range(batches.loader.epoch, config["trainer"]["max_epochs"]):
         batches.set_epoch(epoch)
         for batch in batches:
-            seen(epoch, batch)
             accelerator.backward(total_loss(task, model(batch), batch))
             optimizer.step()
             optimizer.zero_grad()

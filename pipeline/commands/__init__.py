@@ -62,6 +62,10 @@ COMMANDS = {
     ),
     "preview": Command(what="a picture of what the model gets, beside the originals"),
     "runs": Command(what="the runs below outputs, with their names, tags and best figures"),
+    "top": Command(
+        what="how a run is doing, live: speed, waiting, workers, faults; penstock top RUN",
+        path="path",
+    ),
 }
 _TRAIN = {"train": Command(what="train, or sweep with -m; the same as a checkout's train.py")}
 
@@ -101,14 +105,12 @@ def main(argv: list[str]) -> int:
         elif near := difflib.get_close_matches(word, command.words, n=1):
             print(f"{program_of(name)}: no {word!r}; did you mean {near[0]}?", file=sys.stderr)
             return 2
-    if command.path:
-        overrides = [
-            text if "=" in text or text[:1] in "-~" else f"{command.path}={text}"
-            for text in overrides
-        ]
     if command.takes_typed:
         run = partial(run, typed=overrides)
-    return run_command(name, overrides, run, sweeps=command.sweeps, takes_files=command.takes_files)
+    return run_command(
+        name, overrides, run, sweeps=command.sweeps, takes_files=command.takes_files,
+        path=command.path,
+    )  # fmt: skip
 
 
 def _complete(arguments: list[str]) -> int:

@@ -160,15 +160,15 @@ def _promise(loader: LoaderSettings) -> str:
     engine = loader.engine
     if engine == "inline" or not loader.workers:
         return "batches are computed in this process: a crash or a hang of it is fatal"
-    if engine not in _OURS:
-        return f"loader.engine={engine} is your own: `doctor equal=true` compares its batches"
-    if engine == "torch":
-        return "loader=torch: a worker that dies ends the run with a clear line; resume goes on"
-    if loader.processes or engine == "processes":
+    if engine in ("processes", "ray") or (engine == "auto" and loader.processes):
         return (
             f"loader={engine}{' with processes' * (engine == 'auto')}: a worker that dies or hangs "
             f"is replaced, and a sample that kills its worker again is quarantined"
         )
+    if engine not in _OURS:
+        return f"loader.engine={engine} is your own: `doctor equal=true` compares its batches"
+    if engine == "torch":
+        return "loader=torch: a worker that dies ends the run with a clear line; resume goes on"
     when = "begins with" if engine == "auto" and loader.processes is None else "with"
     return (
         f"loader={engine} {when} threads of this process, {loader.workers} here: there a crash is "
@@ -296,6 +296,8 @@ def _loader(
 
     changed = deepcopy(config)
     changed["loader"] |= changes
+    if changed["loader"]["engine"] != "ray":
+        changed["loader"]["resources"] = None
     return build_loader(changed, "train", rank=rank, world_size=world_size)
 
 

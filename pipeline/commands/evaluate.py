@@ -33,7 +33,8 @@ class EvaluateSettings:
     matrix where the task has them. Checkpoint and data are given as to ``predict``.
 
     Args:
-        checkpoint: A run's folder (its best checkpoint, or the last), or a checkpoint; or its URL.
+        checkpoint: A run's folder or ``run.name`` (its best checkpoint, or the last), or a
+            checkpoint; or its URL.
         split: The split to evaluate on; null: the test split, or where there is none what the run
             was validated on; all of data that the run did not have, if it lies in one part.
         output: The ``.json`` file to write; beside it the confusion matrix, as
@@ -54,7 +55,7 @@ def run(config: dict[str, Any]) -> int:
     Raises:
         ValueError: The checkpoint, the data or the output cannot be used; on every rank.
     """
-    from penstock.pipeline.learning.outputs import named
+    from penstock.pipeline.learning.outputs import confused_names, named
     from penstock.pipeline.pictures.confusion import draw_confusion
     from penstock.pipeline.pictures.page import as_png
     from penstock.pipeline.training.report import Meter
@@ -101,9 +102,10 @@ def run(config: dict[str, Any]) -> int:
             if "confusion" in its:
                 table, picture = confusion_files(output, part)
                 matrix = its["confusion"].tolist()
-                lines = ([name, *row] for name, row in zip(names, matrix, strict=True))
-                matrices[table] = csv_bytes([["true \\ predicted", *names], *lines])
-                matrices[picture] = as_png(draw_confusion(matrix, names))
+                called = confused_names(kind, matrix)
+                lines = ([name, *row] for name, row in zip(called, matrix, strict=True))
+                matrices[table] = csv_bytes([["true \\ predicted", *called], *lines])
+                matrices[picture] = as_png(draw_confusion(matrix, called))
         result = {
             "checkpoint": str(trained.checkpoint),
             "split": trained.split,
@@ -133,7 +135,7 @@ def rows_by_class(tensors: Mapping[str, torch.Tensor], names: Sequence[str]) -> 
     """Put together what is told of each class.
 
     Args:
-        tensors: Figures [C], and a ``confusion`` matrix [C, C].
+        tensors: Figures [C], and a ``confusion`` matrix [C, C], or one with the background.
         names: The classes.
 
     Returns:
@@ -145,6 +147,7 @@ def rows_by_class(tensors: Mapping[str, torch.Tensor], names: Sequence[str]) -> 
         hits, truth, said = confusion.diagonal().double(), confusion.sum(1), confusion.sum(0)
         columns |= {"precision": hits / said, "recall": hits / truth}
         columns |= {"f1": 2 * hits / (truth + said), "count": truth}
+        columns = {name: value[: len(names)] for name, value in columns.items()}
     values = zip(*(column.tolist() for column in columns.values()), strict=True)
     return {
         name: dict(zip(columns, map(_number, row), strict=True))

@@ -39,7 +39,8 @@ class ExportSettings:
     batches of any size; the others are the weights by name, which ``trainer.init_from`` reads.
 
     Args:
-        checkpoint: A run's folder (its best checkpoint, or the last), or a checkpoint; or its URL.
+        checkpoint: A run's folder or ``run.name`` (its best checkpoint, or the last), or a
+            checkpoint; or its URL.
         split: The split that the batch is of; null: as for ``predict``.
         output: The file to write.
         format: Its form; null: by the file's ending, ``.onnx``, ``.safetensors``, ``.pt``.

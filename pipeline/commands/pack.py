@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 # Settings that say how it is done, and not what comes of it.
-_EXECUTION = frozenset("path to check num_workers on_error overwrite verify".split())
+_EXECUTION = frozenset("path to check num_workers launcher on_error overwrite verify".split())
 
 
 @register("settings", "pack")
@@ -49,6 +49,9 @@ class PackSettings:
             the mode of ``dataset.decode``: quickest to read, several times the bytes.
         num_workers: Processes that read, change and write; auto: one for each core, once
             there is enough to do for them. 0: this one alone. The result is the same.
+        launcher: Where these processes run: ``local``, on this machine, or ``ray``, on a cluster
+            whose machines see the data (and `path`, for ``to=memmap``); auto is then a process
+            for each of its cores. The result is the same.
         on_error: What becomes of records that cannot be read: ``raise``, or ``skip``, which
             leaves them out and lists them in ``bad_records.csv``.
         verify: Read all of the result again and compare it with its checksums.
@@ -65,6 +68,7 @@ class PackSettings:
     overviews: bool = False
     raw: Annotated[float, Ge(0), Le(1)] = 0.0
     num_workers: Annotated[int, Ge(0)] | Literal["auto"] = "auto"
+    launcher: Literal["local", "ray"] = "local"
     on_error: Literal["raise", "skip"] = "raise"
     verify: bool = False
     overwrite: bool = False
@@ -100,6 +104,7 @@ def run(config: dict[str, Any], typed: Sequence[str] = ()) -> int:
         typed: The overrides that it came from, of which those of the task stay true of the result.
     """
     from penstock.core.processes import default_workers
+    from penstock.datasets.records.memory_index import full_index
     from penstock.pipeline.build import build, build_settings
     from penstock.pipeline.config.discovery import load_all
     from penstock.pipeline.packing.report import training_line
@@ -109,7 +114,11 @@ def run(config: dict[str, Any], typed: Sequence[str] = ()) -> int:
 
     settings: PackSettings = build_settings(config["pack"])
     workers = settings.num_workers
-    num_workers = default_workers() if isinstance(workers, str) else workers
+    num_workers = workers if isinstance(workers, int) else default_workers()
+    if settings.launcher == "ray" and workers == "auto":
+        from penstock.core.ray_cluster import connected
+
+        num_workers = int(connected("pack.launcher=ray").cluster_resources().get("CPU", 1))
     imports = config["imports"]
     if settings.check is not None:
         load_all(imports)
@@ -149,6 +158,7 @@ def run(config: dict[str, Any], typed: Sequence[str] = ()) -> int:
         overwrite=settings.overwrite,
         verify_all=settings.verify,
         num_workers=num_workers,
+        launcher=settings.launcher,
         for_few_parts=settings.changes_images or workers != "auto",
         imports=imports,
     )
@@ -157,11 +167,12 @@ def run(config: dict[str, Any], typed: Sequence[str] = ()) -> int:
         arguments = writer.storage_arguments
         split = next(iter(sources))
         line = training_line(
-            config["dataset"],
+            config,
             typed,
             to=name,
             place=_place(str(place), list(sources), arguments),
             packed=open_packed(place.folder / split, {"storage": name, "arguments": arguments}),
+            has_names=any(full_index(source.index).field_classes for source in sources.values()),
             only_pixels=settings.raw == 1,
         )
         place.finish()
@@ -178,6 +189,7 @@ def open_sources(config: dict[str, Any]) -> dict[str, Storage]:
     Raises:
         ValueError: One to train or to validate on cannot be opened.
     """
+    from penstock.datasets.records.label_files import find_mark
     from penstock.pipeline.build import open_storage, splits_of
 
     sources = {split: open_storage(config, split) for split in ("train", "val")}
@@ -186,6 +198,13 @@ def open_sources(config: dict[str, Any]) -> dict[str, Storage]:
             sources["test"] = open_storage(config, "test")
         except ValueError as error:
             print(f"test: nothing written: {error}")
+    path = str(config["dataset"]["storage"].get("path"))
+    if not config["dataset"].get("annotations") and not is_url(path):
+        for mark in filter(None, (find_mark(f"{path}/{split}") for split in sources)):
+            if names := mark.field_classes:
+                print(f"the names of {', '.join(names)} that pack kept at {path} stay behind; to "
+                      f"keep them, add dataset/annotations=in_records")  # fmt: skip
+                break
     for split in [split for split, source in sources.items() if not len(source)]:
         print(f"{split}: no records, nothing written")
         del sources[split]

@@ -38,7 +38,8 @@ class PredictSettings:
     the same number of threads (``trainer.num_threads``). All rows are held in memory.
 
     Args:
-        checkpoint: A run's folder (its best checkpoint, or the last), or a checkpoint; or its URL.
+        checkpoint: A run's folder or ``run.name`` (its best checkpoint, or the last), or a
+            checkpoint; or its URL.
         split: The split to predict; null: the test split, or where there is none what the run was
             validated on; all of data that the run did not have, if it lies in one part.
         top: How many of the likeliest classes are told with their probabilities; null: all.
@@ -63,7 +64,7 @@ def run(config: dict[str, Any]) -> int:
     import torch
 
     from penstock.pipeline.packing.report import Screen
-    from penstock.pipeline.training.distributed import gather_in_order
+    from penstock.pipeline.training.distributed.world import gather_in_order
     from penstock.pipeline.training.trained import opened_trained
 
     with opened_trained(config, command="predict", endings=tuple(_WRITTEN)) as opened:

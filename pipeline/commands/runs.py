@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import fcntl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -81,7 +80,7 @@ def _read(folder: Path, shown: str) -> _Run:
     """Read what a run's folder says; raises whatever what is damaged, or no run's, leads to."""
     import yaml
 
-    from penstock.pipeline.training.run_copy import MARK, is_alive
+    from penstock.pipeline.training.run_folder import state_of_run
 
     try:
         config = yaml.safe_load((folder / SAVED).read_text(encoding="utf-8"))
@@ -97,24 +96,8 @@ def _read(folder: Path, shown: str) -> _Run:
     mode = trainer.get("monitor_mode") or better(name)
     best, epoch = min(seen, key=lambda each: rank(each[0], mode), default=(None, ""))
     last, done = seen[-1] if seen else (None, 0)
-    alive = _is_locked(folder / ".lock") or is_alive(folder / MARK)
-    state = "running" if alive else "stopped"
-    if (folder / "summary.json").exists():
-        state = "done"
     title, tags = str(called.get("name") or ""), [str(tag) for tag in called.get("tags") or ()]
     epochs = f"{done}/{trainer.get('max_epochs') or 'any'}"
-    cells = (shown, title, ", ".join(tags), state, epochs, figure(best), str(epoch))
+    cells = (shown, title, ", ".join(tags), state_of_run(folder), epochs, figure(best), str(epoch))
     order = {"name": (not title, title), "best": rank(best, mode), "last": rank(last, mode)}
     return _Run((*cells, figure(last), name * bool(seen)), tags, order)
-
-
-def _is_locked(file: Path) -> bool:
-    """Tell whether a process trains in the folder of this lock, which is only looked at."""
-    try:
-        with file.open() as lock:
-            fcntl.lockf(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # there is none, or the file system has no locks
-        pass
-    return False

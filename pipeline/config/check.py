@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -217,11 +217,26 @@ def check(
             checked[key] = value
         else:
             near = known + [f"{command}.{name}" for name in config.get(command or "", ())]
-            walk.unknown(str(key), value, near, "the keys at the top are " + listing(known, 20))
+            for place, given_there in _as_typed(str(key), value, typed):
+                walk.unknown(
+                    place, given_there, near, "the keys at the top are " + listing(known, 20)
+                )
     for key in sorted({*known} - {*config} - skip):
         walk.absent(key, places, checked)
     order = [*config, *(key for key in checked if key not in config)]
     return {key: checked[key] for key in order if key in checked}, walk.problems
+
+
+def _as_typed(key: str, value: Any, typed: Collection[str]) -> Iterator[tuple[str, Any]]:
+    """Yield what was typed below a key that nothing takes: each is known by its own name."""
+    below = sorted(each for each in typed if each.startswith(f"{key}."))
+    if not below:
+        yield key, value
+    for each in below:
+        found = value
+        for name in each.split(".")[1:]:
+            found = found.get(name) if isinstance(found, dict) else None
+        yield each, found
 
 
 @dataclass(slots=True)

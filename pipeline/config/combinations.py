@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
+import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from penstock.core import registry
 from penstock.core.contracts import ModelCapabilities
 from penstock.datasets.files.access import is_object_store, is_url
 from penstock.datasets.mix import with_keys_of_source
-from penstock.pipeline.config.errors import Problem, listing, nearest
+from penstock.pipeline.config.errors import Problem, listing, nearest, nearest_path
 from penstock.pipeline.config.places import MIX, sources_of
 from penstock.pipeline.config.signatures import signature_of
 from penstock.pipeline.config.targets import resolve_class, resolve_target
@@ -82,11 +83,13 @@ def missing_data(config: dict[str, Any]) -> Iterator[Problem]:
                 parent = Path(path).expanduser().absolute()
                 while not parent.exists():
                     parent = parent.parent
+                near = nearest_path(path)
+                demo = key == "dataset.storage.path" and near is None
                 yield Problem(
                     key,
                     f"{path!r} does not exist (of it there is {str(parent)!r}); type "
-                    f"{key}=<folder or file>"
-                    f"{', or demo for the generated set' * (key == 'dataset.storage.path')}",
+                    + (shlex.quote(f"{key}={near}") if near else f"{key}=<folder or file>")
+                    + ", or demo for the generated set" * demo,
                 )
 
 
@@ -200,8 +203,13 @@ def stream(config: dict[str, Any]) -> Iterator[Problem]:
     key = "dataset.source.path"
     try:
         if missing_path(path):
-            yield Problem(key, f"{path!r} does not exist; type {key}=<file, folder or pattern>, "
-                          f"or demo for the generated set")  # fmt: skip
+            near = nearest_path(path)
+            what = (
+                shlex.quote(f"{key}={near}")
+                if near
+                else (f"{key}=<file, folder or pattern>, or demo for the generated set")
+            )
+            yield Problem(key, f"{path!r} does not exist; type {what}")
     except ValueError as error:
         yield Problem(key, str(error))
     epochs = config["trainer"].get("max_epochs")
@@ -387,13 +395,15 @@ def mixing(config: dict[str, Any]) -> Iterator[Problem]:
             yield Problem("sampler", "sampler/mix draws from several data sets, and this is one; "
                           "type sampler=random, or dataset=mix")  # fmt: skip
         return
-    if sampler != "sampler/mix":
+    sources = config["dataset"]["sources"]
+    datasets = [source.get("dataset") or {} for source in sources.values() if source]
+    kinds = {dataset.get("_target_") for dataset in datasets}
+    if sampler != "sampler/mix" and "dataset/stream" not in kinds:  # which chose it, and is refused
         name = sampler.partition("/")[2] or sampler
-        source = next(iter(config["dataset"]["sources"]), "<name>")
+        source = next(iter(sources), "<name>")
         yield Problem("sampler", f"{sampler} given, and a mix is its own sampler; type "
                       f"sampler=mix, and for one of its sources "
                       f"dataset.sources.{source}.sampler={name}")  # fmt: skip
-    sources = config["dataset"]["sources"]
     if not any(sources.values()):
         yield Problem("dataset.sources", "no source given, accepts data sets by name; type "
                       "dataset.sources.<name>.dataset=image_folder")  # fmt: skip

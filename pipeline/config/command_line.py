@@ -56,7 +56,7 @@ def main(job: str, argv: Sequence[str] | None = None) -> int:
 
 def run_command(
     command: str | None, argv: Sequence[str], job: str | Callable[[Any], int | None], *,
-    sweeps: bool = False, takes_files: bool = False,
+    sweeps: bool = False, takes_files: bool = False, path: str = "",
 ) -> int:  # fmt: skip
     """Run one of the commands; its settings are registered as ``settings/<command>``.
 
@@ -69,6 +69,7 @@ def run_command(
         job: Takes the config, or all `Points` of a command that sweeps; or its dotted path.
         sweeps: Whether ``key=a,b`` means two configurations.
         takes_files: Whether paths among the overrides are its data.
+        path: The setting that a path alone gives.
     """
     try:
         flags, overrides = take_apart(argv)
@@ -76,6 +77,9 @@ def run_command(
             from penstock.pipeline.config.completion import complete
 
             return complete(overrides)
+        if path:
+            alone = [text for text in overrides if "=" not in text and text[:1] != "~"]
+            overrides = [f"{path}={text}" if text in alone else text for text in overrides]
         if takes_files:
             overrides = naming_files(overrides)
         composer = composer_for(overrides, config_dir=flags.config_dir)

@@ -185,6 +185,8 @@ class Composer:
         for key, found in overrides.override_metadata.items():
             if not (found.used or found.external_override):
                 full, option = key.partition("@")[0], overrides.override_choices[key]
+                if full == "dataset/annotations" and option in self.options(full):
+                    continue  # a task's choice, and this data set brings its own
                 group = full.rpartition("/")[2]
                 remedy = f"the groups are {listing(self.groups(), 40)}"
                 if full != group and self.is_group(group):

@@ -50,6 +50,24 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     return by_lower[close[0]] if close else None
 
 
+def nearest_path(path: str) -> str | None:
+    """Find the folder, or the file of the same ending, that a path was probably meant to be."""
+    there = Path()
+    for part in Path(path).expanduser().parts:
+        if (there / part).exists():
+            there /= part
+            continue
+        ending = Path(part).suffix
+        alike = (
+            [each for each in there.iterdir() if each.suffix == ending] if there.is_dir() else []
+        )
+        near = nearest(part, [each.name for each in alike if ending or each.is_dir()])
+        if near is None:
+            return None
+        there /= near
+    return str(there)
+
+
 def listing(names: Iterable[str], limit: int = 12) -> str:
     """List names in one line, cut after `limit` of them."""
     known = list(names)

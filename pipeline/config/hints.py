@@ -243,16 +243,15 @@ INSTEAD: dict[str, str] = {
             "num_nodes",
             "nproc_per_node",
             "num_processes",
-            "strategy",
             "ddp",
             "distributed",
             "world_size",
             "local_rank",
-            "fsdp",
-            "deepspeed",
         ),
         _RANKS,
     ),
+    "strategy": f"type trainer.strategy=ddp or trainer.strategy=fsdp; {_RANKS}",
+    **dict.fromkeys(("fsdp", "deepspeed"), f"type trainer.strategy=fsdp; {_RANKS}"),
     **dict.fromkeys(("gpu", "cuda", "use_gpu"), "type trainer.device=cuda"),
     **dict.fromkeys(("no_cuda", "use_cpu"), "type trainer.device=cpu"),
     **dict.fromkeys(("mixup", "mixup_alpha"), f"{_STEP}mixup"),
@@ -526,6 +525,8 @@ def instead_of(
         config: The config, in whose other parts a key of this name may stand.
         typed: The user typed the key; otherwise it stands in a file.
     """
+    if value == "null" and not typed:  # a preset's, for another component
+        return f"type ~{key} to take it away"
     known = list(siblings)
     step, _, leaf = key.rpartition(".")
     there = any(sibling.rpartition(".")[2] == leaf for sibling in known)

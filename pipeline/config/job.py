@@ -35,6 +35,7 @@ from penstock.pipeline.config.saved import (
     RESUME,
     apply_to_saved,
     as_typed,
+    naming_folders,
     read_saved,
     saved_run,
     variables_of,
@@ -66,6 +67,7 @@ def read_job(texts: Sequence[str], composer: Composer, *, command: str | None = 
         ConfigError: With all mistakes.
     """
     settings = _settings_of(command)
+    texts = naming_folders(texts, command)
     parsed = parse(texts, composer, command=command, command_keys=tuple(settings)[1:])
     for text in parsed.hydra:
         key = text.split("=")[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -24,7 +25,7 @@ from penstock.pipeline.config.composition import (
     Quote,
     QuotedString,
 )
-from penstock.pipeline.config.errors import ConfigError, Problem, listing, nearest
+from penstock.pipeline.config.errors import ConfigError, Problem, listing, nearest, nearest_path
 from penstock.pipeline.config.hints import (
     CHOICES,
     FORMER,
@@ -113,7 +114,15 @@ def naming_files(texts: Sequence[str]) -> list[str]:
         return others
     paths = [found for path in paths for found in _expanded(path)]
     problems = [
-        Problem(path, "no such file or folder; give images, a folder of them, or key=value")
+        Problem(
+            path,
+            "no such file or folder; "
+            + (
+                f"type {shlex.quote(near)}"
+                if (near := nearest_path(path))
+                else "give images, a folder of them, or key=value"
+            ),
+        )
         for path in paths
         if not is_url(path) and not os.path.exists(path)
     ]
@@ -436,13 +445,23 @@ def apply_changes(
         if (nothing := _takes_nothing_away(change, config)) is not None:
             parsed.problems.append(nothing)
             continue
+        texts = [as_hydra(change)]
+        if change.override.is_delete() and _holds_null(change.key, config):
+            texts.insert(0, f"++{change.key}=0")  # Hydra takes away no null
+            composer.apply(config, composer.parse(texts[0]))
         try:
             composer.apply(config, change.override)
         except CompositionError as error:
             parsed.problems.append(_not_applied(change, config, error))
             continue
-        accepted.append(as_hydra(change))
+        accepted += texts
     return accepted
+
+
+def _holds_null(key: str, config: DictConfig) -> bool:
+    parent, _, leaf = key.rpartition(".")
+    node = OmegaConf.select(config, parent) if parent else config
+    return isinstance(node, DictConfig) and leaf in node and node[leaf] is None
 
 
 def _adds_nothing(change: Change, config: DictConfig) -> bool:

@@ -31,6 +31,7 @@ from penstock.pipeline.config.values import given
 
 SAVED = "config.yaml"
 RESUME = "trainer.resume"
+INIT_FROM = "trainer.init_from"
 CHECKPOINTS = ("evaluate.checkpoint", "export.checkpoint", "predict.checkpoint")
 
 _DATA_PLACES = frozenset(
@@ -40,6 +41,40 @@ _DATA_PLACES = frozenset(
 )
 _TIME = re.compile(r"(\d\d-\d\d-\d\d)(?:-(\d+))?")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
+
+
+def naming_folders(texts: Sequence[str], command: str | None) -> list[str]:
+    """Put a run's folder in the place of its name, ``run.name``, where a run is asked for.
+
+    Of several of one name it is the newest that has a checkpoint; what lies at a path of this name
+    comes first.
+
+    Args:
+        texts: Overrides as typed.
+        command: The command whose settings may be given without its name.
+    """
+    values = {text.lstrip("+").partition("=")[0]: text.partition("=")[2] for text in texts}
+    keys = (RESUME, INIT_FROM, *((f"{command}.checkpoint", "checkpoint") if command else ()))
+    found: dict[str, Path] = {}
+    for key in values.keys() & {*keys}:
+        name = values[key].strip("'\"")
+        if name in ("", "auto", "null") or is_url(name) or Path(name).expanduser().exists():
+            continue
+        for folder in _with_checkpoint(values.get("outputs", "outputs")):
+            if _name_of(folder, name) == name:
+                found[key] = folder
+                break
+    folders = {key: f"{key}={folder}" for key, folder in found.items()}
+    return [folders.get(text.lstrip("+").partition("=")[0], text) for text in texts]
+
+
+def _name_of(folder: Path, wanted: str) -> str | None:
+    """Read what a run is called, if its config has the wanted name in it at all."""
+    try:
+        text = (folder / SAVED).read_text(encoding="utf-8")
+        return yaml.safe_load(text)["run"]["name"] if wanted in text else None
+    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError):  # damaged, or of before
+        return None
 
 
 def saved_run(parsed: Parsed, command: str | None) -> Path | None:
@@ -58,7 +93,9 @@ def saved_run(parsed: Parsed, command: str | None) -> Path | None:
             key, path = change.key, change.override.value()
     own = f"{command}.checkpoint"
     if path is None and own in CHECKPOINTS and (newest := _type_newest(own, outputs)):
-        parsed.problems.append(Problem(own, f"missing, accepts a run's folder{newest}"))
+        parsed.problems.append(
+            Problem(own, f"missing, accepts a run's folder, or its run.name{newest}")
+        )
     if not isinstance(path, str) or (key == RESUME and path in ("auto", "None", "")):
         return None
     if is_url(path):
@@ -69,10 +106,12 @@ def saved_run(parsed: Parsed, command: str | None) -> Path | None:
             return candidate / SAVED
     if key != RESUME and folder.is_file():
         return None
-    what = f"there is no {SAVED} in it" if folder.exists() else "there is no such folder"
+    missing = "there is no such folder, and no run of this name that has a checkpoint"
+    what = f"there is no {SAVED} in it" if folder.exists() else missing
     other = "a checkpoint in one, or auto" if key == RESUME else "or a checkpoint"
     problem = Problem(key, f"{path!r} given, but {what}; accepts a run's folder, such as "
-                      f"outputs/<date>/<time>, {other}{_type_newest(key, outputs)}")  # fmt: skip
+                      f"outputs/<date>/<time>, its run.name, {other}"
+                      f"{_type_newest(key, outputs)}")  # fmt: skip
     parsed.problems.append(problem)
     return None
 
@@ -140,12 +179,34 @@ def newest_first(outputs: Path) -> list[Path]:
     return [folder for *_, folder in sorted(found, reverse=True)]
 
 
+def _with_checkpoint(outputs: Any) -> Iterator[Path]:
+    """Yield the folders of runs that have a checkpoint, the newest first; none behind a URL."""
+    folders = [] if is_url(outputs) else newest_first(Path(str(outputs)).expanduser())
+    yield from (each for each in folders if next(each.glob("checkpoints/*.pt"), None))
+
+
+def find_run(path: str | None, outputs: str) -> Path:
+    """Find a run's folder by its path or its ``run.name``; None: the newest run.
+
+    Raises:
+        ValueError: There is none.
+    """
+    folders = [] if is_url(outputs) else newest_first(Path(outputs).expanduser())
+    found = folders[0] if path is None and folders else Path(path or outputs).expanduser()
+    if path is not None and not found.exists():
+        found = next((folder for folder in folders if _name_of(folder, path) == path), found)
+    if (found / SAVED).is_file():
+        return found
+    remedy = (
+        folders[0] if folders else "outputs/<date>/<time>, and make a run first: penstock train"
+    )
+    what = "no run's folder is there" if not found.exists() else f"there is no {SAVED} in it"
+    raise ValueError(f"top.path: {str(found)!r} given, {what}; type path={remedy}")
+
+
 def _type_newest(key: str, outputs: Any) -> str:
     """Tell how to name the newest run that has a checkpoint; nothing where there is none."""
-    if is_url(outputs):
-        return ""
-    folders = newest_first(Path(str(outputs)).expanduser())
-    newest = next((each for each in folders if next(each.glob("checkpoints/*.pt"), None)), None)
+    newest = next(_with_checkpoint(outputs), None)
     short = key.rpartition(".")[2] if key in CHECKPOINTS else key
     return f"; type {short}={newest}" if newest else ""
 

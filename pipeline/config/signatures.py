@@ -78,14 +78,17 @@ def signature_of(target: str) -> Signature | str:
             f"pip install {family.distribution}"
         )
     known = _known(family.distribution)
-    if target not in known:
-        if known and target.rpartition(".")[0] == family.name:  # all of these are known
-            return f"{target!r}: {family.name} has no {family.what} of this name"
+    is_common = target.rpartition(".")[0] == family.name
+    if target not in known and not (known and is_common):  # all of these are known
         known.update(_find_out(target, family.distribution))
         # In a home that cannot be written the next process has to ask again, and that is all.
         with contextlib.suppress(OSError):
             write_whole(cache_file(family.distribution), pickle.dumps(known))
-    return known[target]
+    found = known.get(target)
+    if is_common and not isinstance(found, Signature) and names_of(family):
+        return f"{target!r}: {family.name} has no {family.what} of this name"
+    assert found is not None
+    return found
 
 
 def _read(

@@ -6,6 +6,7 @@ import collections.abc
 import enum
 import inspect
 import json
+import numbers
 import sys
 import types
 import typing
@@ -29,6 +30,7 @@ _LISTS = (
     list, set, frozenset, collections.abc.Sequence, collections.abc.MutableSequence,
     collections.abc.Iterable, collections.abc.Collection, collections.abc.Set,
 )  # fmt: skip
+_NUMBERS = (numbers.Number, numbers.Real)
 _DICTS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 _BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<", "multiple_of": "a multiple of"}
 
@@ -64,6 +66,8 @@ def reduce(annotation: Any) -> Any:
 def _reduce_class(annotation: type) -> Any:
     if annotation in _WORDS:
         return annotation
+    if annotation in _NUMBERS:
+        return float
     if issubclass(annotation, enum.Enum):
         return Literal[tuple(member.name for member in annotation)]
     if issubclass(annotation, PurePath):

@@ -16,6 +16,11 @@ def overlaps(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return common / (areas(a)[:, None] + areas(b)[None] - common).clamp(min=1e-9)
 
 
+def covered(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Share of every box that lies in every other, [N, 4] and [M, 4] to [N, M]."""
+    return _intersections(a[:, None], b[None]) / areas(a)[:, None].clamp(min=1e-9)
+
+
 def paired_overlaps(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """IoU and generalized IoU of boxes row by row, [N, 4] each, to [N] each.
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from penstock.core.contracts import ClassTask
 from penstock.core.sample import Batch
 
 if TYPE_CHECKING:
@@ -117,6 +118,12 @@ def valid_rows(batch: Batch, *values: Any) -> tuple[Any, ...]:
 def named(ids: Iterable[int], names: Sequence[str | int] | None) -> list[str | int]:
     """The names of class ids; the ids themselves where classes have no names."""
     return [number if names is None else names[number] for number in ids]
+
+
+def confused_names(task: ClassTask, matrix: Sized) -> list[str]:
+    """The names of the rows of a task's confusion matrix."""
+    names = [str(name) for name in named(range(task.num_classes), task.class_names)]
+    return names + ["background"] * (len(matrix) - len(names))
 
 
 def size_of(image: torch.Tensor) -> tuple[int, int]:

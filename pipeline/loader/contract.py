@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,6 +131,31 @@ class Delivery:
             return value.pin_memory() if on_host else value
 
         return replace(self, batch=mapped(self.batch, pinned))
+
+
+class WorkerFigures(NamedTuple):
+    """How the workers of an engine do.
+
+    Attributes:
+        workers: Those that compute now; 0: the consumer does.
+        ready: Batches that are computed and wait for the consumer.
+        restarts: Workers that died or hung and were replaced, since the engine was made.
+    """
+
+    workers: int
+    ready: int
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCapabilities:
+    """What an engine can do besides.
+
+    Attributes:
+        workers: Tells how its workers do; None: nobody knows.
+    """
+
+    workers: Callable[[], WorkerFigures] | None = None
 
 
 class Engine(Protocol):

@@ -19,7 +19,7 @@ from penstock.core.contracts import (
 )
 from penstock.datasets.records.memory_index import full_index
 from penstock.pipeline.loader.compute import BatchComputer
-from penstock.pipeline.loader.contract import BatchTask, Delivery, Engine
+from penstock.pipeline.loader.contract import BatchTask, Delivery, Engine, EngineCapabilities
 from penstock.pipeline.loader.engines import engine_named
 from penstock.pipeline.loader.engines.batch_memory import keep_freed_memory
 from penstock.pipeline.loader.faults import BadSampleLog
@@ -231,6 +231,7 @@ class Loader:
             bad_samples_path, split=split, max_error_rate=settings.max_error_rate
         )
         self._engine: Engine = engine_named(settings.engine)(self._compute, settings)
+        self.stats.workers = capabilities_of(self._engine, EngineCapabilities).workers
         self._runs = EpochRuns(
             self._engine,
             self._tasks,

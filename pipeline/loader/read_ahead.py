@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core.stage_times import StageTimes
 from penstock.pipeline.loader.contract import BatchTask
+from penstock.pipeline.loader.placement import AS_THE_TRAINER, Placement
 
 if TYPE_CHECKING:
     from penstock.pipeline.loader.compute import BatchComputer
@@ -45,9 +46,16 @@ class ReadAhead:
         read: The records of a task, or None where its reading is not apart. Its errors are left
             to the worker, which reads again and raises them with all that is known of the task.
         depth: Batches to be read at a time.
+        placement: Where its threads run.
     """
 
-    def __init__(self, read: Callable[[BatchTask], Sequence[Any] | None], depth: int) -> None:
+    def __init__(
+        self,
+        read: Callable[[BatchTask], Sequence[Any] | None],
+        depth: int,
+        placement: Placement = AS_THE_TRAINER,
+    ) -> None:
+        self._placement = placement
         self._read = read
         self._queue: queue.SimpleQueue[_Reading | None] = queue.SimpleQueue()
         self._readings: dict[Hashable, _Reading] = {}
@@ -91,6 +99,7 @@ class ReadAhead:
                 thread.join(max(0.0, deadline - time.monotonic()))
 
     def _work(self) -> None:
+        self._placement.enter()
         while (reading := self._queue.get()) is not None:
             if reading.given.set_running_or_notify_cancel():
                 try:

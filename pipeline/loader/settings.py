@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, get_type_hints
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, MinLen
 from pydantic import TypeAdapter, ValidationError
 
 from penstock.core.processes import default_workers
 from penstock.core.registry import register
 from penstock.pipeline.loader.engines import engine_named
+from penstock.pipeline.loader.placement import cores_text
 
 _LONGEST_S = 1e7
 """Longer waits are more than some system calls take; infinite ones are more than all of them."""
@@ -23,6 +25,11 @@ or takes minutes to start them, and so many batches fill any memory before the f
 """
 
 
+_NICEST = 19
+_SPREAD = ("auto", "processes", "ray")
+"""Engines whose workers are spread over processes."""
+
+
 @register("settings", "loader")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderSettings:
@@ -31,16 +38,26 @@ class LoaderSettings:
     Attributes:
         engine: Who computes batches: ``auto`` (finds out what is fastest), ``threads`` (of this
             process), ``processes`` (threads of worker processes, which are replaced when they
-            die or hang), ``torch`` (worker processes of torch's DataLoader) or ``inline`` (this
-            process, when a batch is asked for).
+            die or hang), ``ray`` (the same with actors of a Ray cluster), ``torch`` (worker
+            processes of torch's DataLoader) or ``inline`` (this process, when a batch is asked
+            for).
         batch_size: Samples in a batch over all ranks; the most, where a sampler cuts batches.
         eval_batch_size: The same for evaluation; null takes `batch_size`.
         num_workers: Workers of each rank; 0 computes in this process; ``auto``: one for each
             core of this rank's share, by affinity and quota, 32 at most.
-        processes: Of ``processes`` and ``auto``: worker processes that the workers, which are
-            threads, are spread over. null: each worker is a process, or what ``auto`` finds out;
-            0: of ``auto``, threads of this process. Where a component draws from global random
-            states, each worker is a process.
+        processes: Of ``processes``, ``auto`` and ``ray``: worker processes (Ray's actors) that
+            the workers, which are threads, are spread over. null: each worker is a process, or
+            what ``auto`` finds out; 0: of ``auto``, threads of this process. Where a component
+            draws from global random states, each worker is a process.
+        resources: Of ``ray``: what each actor takes of its machine, as ``{CPU: 2}`` or
+            ``{decoders: 1}`` for a resource of the cluster's own. null: a core that is free when
+            it is placed.
+        affinity: Cores that workers may run on, processes and threads alike: a list of their
+            numbers; ``none``: those of the trainer; ``auto``: under torchrun, on a machine of
+            several NUMA nodes, those of the node that this rank's GPU is at, and those of the
+            trainer everywhere else. The trainer itself is left alone.
+        nice: How far workers give way to the trainer where cores are short: 0, not at all, to
+            19. The kernel's own priority, as of ``nice``.
         prefetch_factor: Batches that each worker computes ahead. Small ones that need no work
             per sample (arrays, tables) are made up to 16 at a time, in bundles of up to 6 MB,
             and a bundle counts as one; not by ``torch``.
@@ -68,6 +85,9 @@ class LoaderSettings:
     eval_batch_size: Annotated[int, Ge(1)] | None = None
     num_workers: Annotated[int, Ge(0), Le(_MOST)] | Literal["auto"] = "auto"
     processes: Annotated[int, Ge(0), Le(_MOST)] | None = None
+    resources: dict[str, Annotated[float, Ge(0)]] | None = None
+    affinity: Annotated[list[Annotated[int, Ge(0)]], MinLen(1)] | Literal["auto", "none"] = "none"
+    nice: Annotated[int, Ge(0), Le(_NICEST)] = 0
     prefetch_factor: Annotated[int, Ge(1), Le(_MOST)] = 2
     read_ahead: Annotated[int, Ge(0), Le(_MOST)] = 0
     pin_memory: bool | Literal["auto"] = "auto"
@@ -89,6 +109,7 @@ class LoaderSettings:
                 problems = [each["msg"].lower() for each in error.errors(include_url=False)]
                 raise ValueError(f"loader.{name} is {value!r}: {', or '.join(problems)}") from None
         self._check_engine()
+        self._check_affinity()
 
     def _check_engine(self) -> None:
         processes = self.processes
@@ -98,19 +119,41 @@ class LoaderSettings:
                 f"loader.engine is 'ring', which has a new name: type loader.engine={now}"
             )
         engine_named(self.engine)
-        if processes and self.engine in ("auto", "processes") and self.workers < processes:
+        if processes and self.engine in _SPREAD and self.workers < processes:
             raise ValueError(
                 f"loader.processes is {processes} and loader.num_workers {self.num_workers}: "
                 f"each process needs a worker; raise num_workers or lower processes"
             )
         if (self.engine == "threads" and processes) or (
-            self.engine == "processes" and processes == 0
+            self.engine in ("processes", "ray") and processes == 0
         ):
             other = "processes" if processes else "threads"
             raise ValueError(
                 f"loader.processes is {processes} and loader.engine {self.engine}: type "
                 f"loader.engine={other}, or loader.processes=null"
             )
+        if self.resources is not None and self.engine != "ray":
+            raise ValueError(
+                f"loader.resources is what an actor of Ray takes, and loader.engine is "
+                f"{self.engine}: type loader=ray, or loader.resources=null"
+            )
+
+    def _check_affinity(self) -> None:
+        if self.engine == "ray" and (self.affinity != "none" or self.nice):
+            raise ValueError(
+                f"loader.affinity is {self.affinity!r} and loader.nice {self.nice}, and "
+                f"Ray places its actors itself: type loader.affinity=none loader.nice=0, "
+                f"and say by loader.resources what each takes"
+            )
+        if not isinstance(self.affinity, str):
+            allowed = os.sched_getaffinity(0)
+            if missing := sorted({*self.affinity} - allowed):
+                left = sorted({*self.affinity} & allowed)
+                cores = f"'loader.affinity=[{','.join(map(str, left))}]'"
+                raise ValueError(
+                    f"loader.affinity: core {missing[0]} given, this process may use "
+                    f"{cores_text(allowed)}; type {cores if left else 'loader.affinity=none'}"
+                )
 
     @property
     def workers(self) -> int:

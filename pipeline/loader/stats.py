@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,10 +12,13 @@ import numpy as np
 
 from penstock.core.sample import Batch
 from penstock.core.stage_times import StageTimes
-from penstock.pipeline.loader.contract import Delivery
+from penstock.pipeline.loader.contract import Delivery, WorkerFigures
 
 RECENT_BATCHES = 100
 STAGES = ("read", "decode", "transform", "collate")
+_DOING = dict(zip(STAGES, ("reading", "decoding", "augmenting", "collating"), strict=True))
+_WAITS = 0.1
+"""A consumer that waits for a smaller share of its time is the limit itself."""
 
 
 class LoaderTimes(NamedTuple):
@@ -64,6 +67,11 @@ class LoaderTimes(NamedTuple):
         return self.wait / max(self.wait + self.consumer, 1e-9)
 
     @property
+    def busy(self) -> float:
+        """Seconds that all stages took, summed over the threads that did them."""
+        return self.read + self.decode + self.transform + self.collate
+
+    @property
     def stages_us(self) -> dict[str, float]:
         """Microseconds a sample of each stage; empty where no stage was timed."""
         if not self.samples or not any(getattr(self, name) for name in STAGES):
@@ -107,6 +115,22 @@ class LoaderTimes(NamedTuple):
         return "\n".join(lines)
 
 
+def limit_text(wait_share: float, stages_us: Mapping[str, float]) -> str:
+    """Name the one thing that training goes no faster than.
+
+    Args:
+        wait_share: Share of the consumer's time that it waited, 0 to 1.
+        stages_us: Microseconds a sample of each stage; empty where no stage was timed.
+    """
+    if wait_share < _WAITS:
+        return "the model"
+    if not stages_us:
+        return "the loader"
+    slowest = max(stages_us, key=lambda name: stages_us[name])
+    share = stages_us[slowest] / sum(stages_us.values())
+    return f"{_DOING[slowest]}, {share:.0%} of the loader's work"
+
+
 def padding_text(share: float) -> str:
     """Share of padding, 0 to 1, in words."""
     return f"{share:.1%} of the elements"
@@ -129,6 +153,7 @@ class LoaderStats:
         padded: Elements of ragged fields with their padding.
         copy_s: Seconds that the device spent on copies; who has it copy adds them.
         drawn: Valid rows by the name of their source, where several data sets are mixed.
+        workers: Tells how the workers do at this moment; None: the engine does not.
     """
 
     batches: int = 0
@@ -138,6 +163,7 @@ class LoaderStats:
     padded: int = 0
     copy_s: float = 0.0
     drawn: dict[str, int] = field(default_factory=dict)
+    workers: Callable[[], WorkerFigures] | None = None
     _stages: StageTimes = field(default_factory=StageTimes)
     _wait_s: float = 0.0
     _consumer_s: float = 0.0
@@ -175,9 +201,18 @@ class LoaderStats:
         """Times by stage of the last 100 batches."""
         return self._marks[-1] - self._marks[0]
 
+    @property
+    def limit(self) -> str:
+        """What limits training now, in words; "" as long as the last 100 batches have the first."""
+        if self.batches <= RECENT_BATCHES:
+            return ""
+        return limit_text(self.recent.wait_share, self.recent.stages_us)
+
     def as_dict(self) -> dict[str, float]:
         """The counts, and what `times` holds."""
         counts = {"bad_samples": self.bad_samples, "padding_overhead": self.padding_overhead}
+        if self.workers is not None:
+            counts |= {"ready": self.workers().ready, "restarts": self.workers().restarts}
         counts |= {f"drawn_{name}": drawn for name, drawn in self.drawn.items()}
         return {**self.times.as_dict(), **counts}
 
@@ -187,6 +222,8 @@ class LoaderStats:
             lines.append(f"padding: {padding_text(self.padding_overhead)}")
         if self.drawn:
             lines.append(f"sources: {sources_text(self.shares)}")
+        if self.workers is not None and (restarts := self.workers().restarts):
+            lines.append(f"workers: {restarts:,} replaced, which died or hung")
         return "\n".join(lines)
 
     def begin(self) -> None:

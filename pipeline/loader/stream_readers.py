@@ -25,6 +25,7 @@ from penstock.core.processes import (
 from penstock.datasets.files.reading_thread import read_ahead, still_wanted
 from penstock.datasets.streams.runs import SHORT_S, Run
 from penstock.pipeline.loader.engines.worker import PRELOADED, Payload, use_one_thread
+from penstock.pipeline.loader.placement import Placement, placement_of
 from penstock.pipeline.loader.worker_errors import (
     Failure,
     LoaderTimeoutError,
@@ -211,7 +212,7 @@ class _ReaderProcess:
         ensure_server(name)
         try:
             with interrupts_held(), start_deadline(self._settings.timeout_s):
-                return ChildProcess(context, _read, self._payload)
+                return ChildProcess(context, _read, self._payload, placement_of(self._settings))
         except (TypeError, AttributeError, pickle.PicklingError) as error:
             if "pickle" not in str(error):
                 raise
@@ -250,8 +251,9 @@ class _Items:
         self._process.close()
 
 
-def _read(connection: Connection, payload: Payload[StreamDataset]) -> None:
+def _read(connection: Connection, payload: Payload[StreamDataset], placement: Placement) -> None:
     """Read in a process, an epoch when it is asked for, until nobody is there any more."""
+    placement.enter_process()
     leave_signals_to_parent()
     end_with_parent()  # the thread that started it ends with the epoch
     use_one_thread()

@@ -92,8 +92,10 @@ def segmenter(*, num_classes: int | None, width: Width = 16) -> networks.Segment
 
     if not num_classes:
         raise ValueError(
-            "model segmenter: how many classes the masks have is not known; set "
-            "dataset.annotations.classes to their names, or their number"
+            "model segmenter: how many classes the masks have is not known; name them in "
+            "classes.txt beside the masks, or by dataset.annotations.classes=[sky,road]; of masks "
+            "in the records, dataset/annotations=in_records "
+            "dataset.annotations.classes.mask=[sky,road]"
         )
     return networks.Segmenter(num_classes=num_classes, width=width)
 
@@ -135,7 +137,9 @@ def box_detector(*, num_classes: int | None, width: Width = 16) -> networks.BoxD
     if not num_classes:
         raise ValueError(
             "model box_detector detects, and the data has no classes of boxes; choose "
-            "dataset/annotations=voc, coco, yolo or boxes_csv, or another model"
+            "dataset/annotations=voc, coco, yolo or boxes_csv, or another model; of boxes in the "
+            "records, dataset/annotations=in_records "
+            "dataset.annotations.classes.box_labels=[cat,dog]"
         )
     return networks.BoxDetector(num_classes=num_classes, width=width)
 
@@ -159,7 +163,8 @@ def instance_net(
     if not num_classes:
         raise ValueError(
             "model instance_net finds boxes with masks, and the data has no classes of boxes; "
-            "choose dataset/annotations=coco, or another model"
+            "choose dataset/annotations=coco_masks, in_records where the records hold them, or "
+            "another model"
         )
     return networks.InstanceNet(num_classes=num_classes, width=width, prototypes=prototypes)
 

@@ -138,32 +138,36 @@ class Screen:
 
 
 def training_line(
-    source: Mapping[str, Any],
+    config: Mapping[str, Any],
     typed: Sequence[str],
     *,
     to: str,
     place: Sequence[str],
     packed: Storage,
+    has_names: bool,
     only_pixels: bool,
 ) -> str:
     """Say how to train on what was packed, with the task and the decoder of the source.
 
     Args:
-        source: The node ``dataset`` of the config that was packed with.
+        config: The config that was packed with.
         typed: What was typed for packing.
         to: The storage that reads the result.
         place: Overrides that say where the result lies.
         packed: A part of the result, opened.
+        has_names: Annotated classes have names.
         only_pixels: All images of it are decoded, in the source's mode.
     """
-    place = [_dataset(to, typed), *place]
-    if source.get("annotations"):  # tasks ask such files for names that records have not
+    place, source = [_dataset(to, typed), *place], config["dataset"]
+    if source.get("annotations") and not has_names:  # by which a task knows how many there are
         return f"read it with: {shlex.join(place)}"
     first = packed.read(np.zeros(1, np.int64))[0]
     fields = first.fields if isinstance(first, Record) else {}
     words = [text for text in typed if text.startswith(_KEPT)]
     if not any(text.startswith("task=") for text in words):
-        words += _task(fields)
+        words += _task(config["task"], fields)
+    if source.get("annotations"):  # names of classes lie beside the records
+        words.append("dataset/annotations=in_records")
     given = compose([*place, *words])
     before, default = _name(source["decode"]), _name(given["dataset"]["decode"])
     words += _decoder(before, default, typed, fields, only_pixels=only_pixels)
@@ -198,8 +202,10 @@ def _decoder(
     return words
 
 
-def _task(fields: Mapping[str, Any]) -> list[str]:
-    """The task that records need which are no images, by the fields that tasks have by default."""
+def _task(task: Mapping[str, Any], fields: Mapping[str, Any]) -> list[str]:
+    """The task that was chosen by an experiment; or that records need which are no images."""
+    if "_target_" in task and _name(task) != "classification":
+        return [f"task={_name(task)}"]
     if "image" in fields or "label" not in fields:
         return []
     if "tokens" in fields:

@@ -7,6 +7,7 @@ import csv
 import errno
 import io
 import os
+import shutil
 import signal
 import threading
 import time
@@ -14,12 +15,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
-from penstock.core.contracts import Storage, Writer
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.contracts import Storage, Writer, WriterCapabilities, capabilities_of
 from penstock.core.files import write_whole
 from penstock.core.parts import PackPlan, Part, PartSummary
-from penstock.datasets.writing import Recode, check_labels, make_plan, write_part
+from penstock.datasets.writing import Recode, check_labels, make_plan, sync_files, write_part
 from penstock.pipeline.packing.parts import Parts
 from penstock.pipeline.packing.report import Screen, folder_bytes, summary_lines
 from penstock.pipeline.packing.staging import Staging
@@ -41,6 +46,8 @@ BAD_RECORDS = "bad_records.csv"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 # Of no more parts than this, starting processes takes longer than copying them.
 _FEW_PARTS = 4
+_SENT = "penstock-pack-"  # folders of parts that are written to be sent
+_LEFT_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +66,7 @@ class Packing:
         overwrite: Replace what packing made at `target`.
         verify_all: Read all of the result again.
         num_workers: Processes.
+        launcher: Where they run: ``local`` or ``ray``.
         for_few_parts: They are started for a few parts too, which take long.
         imports: Modules of the user's.
     """
@@ -74,6 +82,7 @@ class Packing:
     verify_all: bool
     num_workers: int
     imports: Sequence[str]
+    launcher: str = "local"
     for_few_parts: bool = True
     shown: str | None = None
 
@@ -214,6 +223,43 @@ class WritePart:
         return f"records {task.start:,} to {task.stop - 1:,} of {self.source}"
 
 
+@dataclass(frozen=True, slots=True)
+class SendPart:
+    """Writes parts on machines that need not see the folder of the result, and sends the files."""
+
+    work: WritePart
+
+    def __call__(self, task: Part) -> tuple[PartSummary, list[NDArray[np.uint8]]]:
+        """Write one part; with the content of its files, in the order of their marks."""
+        for left in Path(gettempdir()).glob(f"{_SENT}*"):  # by a process that was killed
+            with contextlib.suppress(OSError):
+                if time.time() - left.stat().st_mtime > _LEFT_S:
+                    shutil.rmtree(left)
+        with TemporaryDirectory(prefix=_SENT) as folder:
+            summary = replace(self.work, folder=Path(folder))(task)
+            return summary, [np.fromfile(Path(folder, name), np.uint8) for name in summary.marks]
+
+    def name(self, task: Part) -> str:
+        """Name the records."""
+        return self.work.name(task)
+
+
+def _is_in_place(writer: Writer) -> bool:
+    return capabilities_of(writer, WriterCapabilities).in_place
+
+
+def _receive(folder: Path, sent: tuple[PartSummary, list[NDArray[np.uint8]]]) -> PartSummary:
+    """Write the files of a part that was sent."""
+    summary, contents = sent
+    for name, content in zip(summary.marks, contents, strict=True):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content.data)
+    found = sync_files(folder, list(summary.marks))
+    if found != summary.marks:
+        raise RuntimeError(f"pack: {summary.part} did not arrive as it was written")
+    return summary
+
+
 def pack_split(
     staging: Staging, split: str, packing: Packing
 ) -> tuple[PackPlan, list[PartSummary], int]:
@@ -236,13 +282,20 @@ def pack_split(
     is_few = len(missing) <= (1 if packing.for_few_parts else _FEW_PARTS)
     num_workers = 0 if is_few else packing.num_workers
     planned = replace(plan, held=not num_workers)
-    work = WritePart(writer, folder, planned, source, packing.recode, packing.skip_bad)
+    write = WritePart(writer, folder, planned, source, packing.recode, packing.skip_bad)
+    sends = bool(num_workers) and packing.launcher != "local" and not _is_in_place(writer)
     written = do_tasks(
-        work, missing, num_workers=num_workers, lock=staging.workers_lock, imports=packing.imports
+        SendPart(write) if sends else write,
+        missing,
+        num_workers=num_workers,
+        lock=None if sends else staging.workers_lock,
+        imports=packing.imports,
+        launcher=packing.launcher,
     )
     # Whatever happens, no process is left, and no part half noted.
     with Screen(split, len(source), before) as screen, closing(written):
-        for part, summary in written:
+        for part, result in written:
+            summary = _receive(folder, result) if sends else result
             parts.add(summary)
             screen.add(len(part), int(summary.sizes.sum()))
     summaries = parts.end()

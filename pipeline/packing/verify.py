@@ -16,16 +16,23 @@ from numpy.typing import NDArray
 
 from penstock.core.contracts import Storage
 from penstock.core.files import write_whole
-from penstock.core.parts import PackPlan, PartSummary, raw_keys, written_keys, written_labels
+from penstock.core.parts import (
+    PackPlan,
+    PartSummary,
+    raw_keys,
+    written_keys,
+    written_labels,
+    written_rows,
+)
 from penstock.core.record_codec import record_checksum
 from penstock.core.registry import find
 from penstock.core.sample import BadRecord
 from penstock.datasets.records.index import Index, write_index
+from penstock.datasets.records.label_files import MARK
 from penstock.datasets.writing import mark_file, sync_file
 from penstock.pipeline.packing.report import Screen
 from penstock.pipeline.packing.workers import do_tasks
 
-MARK = ".packed.npz"
 _FIRST_MARK = ".packed.arrow"
 """Its name in the first version."""
 ABOUT = ".packed.json"
@@ -41,12 +48,16 @@ def write_mark(
 ) -> None:
     """Write the mark of a split: keys and checksums of its records, and its files.
 
+    Also names and columns of annotations, which ``dataset/annotations=in_records`` reads.
+
     Args:
         folder: The split as its writer has finished it.
         plan: The plan.
         summaries: All parts.
         about: The writer and how to read it.
     """
+    noted = plan.index.metadata if isinstance(plan.index, Index) else {}
+    rows = written_rows(summaries)
     known = {name: mark for s in summaries for name, mark in s.marks.items()}
     files = {
         name: known[name] if name in known else sync_file(folder / name)
@@ -57,10 +68,16 @@ def write_mark(
         folder / MARK,
         keys=written_keys(plan, summaries),
         columns={
+            **{name: plan.index.column(name)[rows] for name in noted.get("annotated", ())},
             "crc32": np.concatenate([s.checksums for s in summaries]),
             "size_bytes": np.concatenate([s.sizes for s in summaries]),
         },
-        metadata={"packed": _FORMAT, "files": files, **about},
+        metadata={
+            "packed": _FORMAT,
+            "files": files,
+            "field_classes": noted.get("field_classes", {}),
+            **about,
+        },
     )
 
 

@@ -1,9 +1,9 @@
 """Tasks spread over worker processes; one that is killed is replaced, its task done again.
 
-Each worker is a pool of loky's with one process, so that a process's end is that of its own task.
-(Of loky 3.7 and pebble 5.2, loky was chosen: a process starts in 0.09 s and runs no `__main__`
-again, its end is seen in 0.07 s. Pebble forgets a task whose process dies before it has said that
-it began.)
+Each worker of this machine is a pool of loky's with one process, so that a process's end is that of
+its own task. (Of loky 3.7 and pebble 5.2, loky was chosen: a process starts in 0.09 s and runs no
+`__main__` again, its end is seen in 0.07 s. Pebble forgets a task whose process dies before it has
+said that it began.)
 """
 
 from __future__ import annotations
@@ -19,15 +19,86 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from penstock.core.machine_cache import files_sent
 from penstock.core.processes import ending_of, interrupts_held
 from penstock.core.user_errors import in_one_line
 
 _ATTEMPTS = 3
 _LOOK_FOR_PARENT_S = 0.25
+
+
+class Worker(Protocol):
+    """Does one task at a time, in a process of its own."""
+
+    def submit(self, task: Any) -> Future[tuple[Any, Exception | None]]:
+        """Let it do a task: its result, or what went wrong."""
+
+
+class Launcher(Protocol):
+    """Starts workers of one kind.
+
+    Args:
+        needs: What each of them is given.
+    """
+
+    def __init__(self, needs: Needs) -> None: ...
+
+    def start(self) -> Worker:
+        """Start one."""
+
+    def ending(self, error: BaseException) -> str | None:
+        """How a worker ended, if this is what an error of its future says.
+
+        Raises:
+            ValueError: It did not begin, and another would not.
+        """
+
+    def end(self) -> None:
+        """End all of them at once, whatever they are doing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a worker is given, wherever it runs.
+
+    Attributes:
+        work: The pickled work.
+        files: Files of this machine's cache that it maps.
+        lock: A file on which it holds a shared lock while it writes.
+        imports: Modules and files of the user's, loaded before the work is unpickled.
+    """
+
+    work: bytes
+    files: frozenset[str]
+    lock: Path | None
+    imports: tuple[str, ...]
+
+    def locked(self) -> int | None:
+        """Lock the file, until the descriptor that this gives is closed or the process ends.
+
+        Raises:
+            FileNotFoundError: It is not there.
+        """
+        if self.lock is None:
+            return None
+        descriptor = os.open(self.lock, os.O_RDONLY)
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        return descriptor
+
+    def loaded(self) -> Work:
+        """The work."""
+        from penstock.pipeline.config.discovery import load_imports
+
+        load_imports(list(self.imports))
+        loaded: Work = pickle.loads(self.work)
+        return loaded
 
 
 class Work(Protocol):
@@ -41,7 +112,13 @@ class Work(Protocol):
 
 
 def do_tasks(
-    work: Work, tasks: Sequence[Any], *, num_workers: int, lock: Path | None, imports: Sequence[str]
+    work: Work,
+    tasks: Sequence[Any],
+    *,
+    num_workers: int,
+    lock: Path | None,
+    imports: Sequence[str],
+    launcher: str = "local",
 ) -> Generator[tuple[Any, Any], None, None]:
     """Do tasks, in this process or in several others.
 
@@ -51,6 +128,7 @@ def do_tasks(
         num_workers: Processes; 0: this one.
         lock: A file on which every process holds a shared lock while it lives.
         imports: Modules and files of the user's, loaded before `work` is unpickled.
+        launcher: Where the processes run: ``local`` or ``ray``.
 
     Yields:
         Task and result, as they get done.
@@ -65,86 +143,124 @@ def do_tasks(
             yield task, work(task)
         return
     import cloudpickle
-    from loky.process_executor import ProcessPoolExecutor, TerminatedWorkerError
 
     # By value where it is of the program itself, which the workers do not run again.
-    given = cloudpickle.dumps(work), lock, list(imports), os.getpid()
-    pools: list[Any] = []
-    doing: dict[Future[Any], tuple[Any, int]] = {}
+    with files_sent() as files:
+        pickled = cloudpickle.dumps(work)
+    needs = Needs(pickled, frozenset(files), lock, tuple(imports))
+    workers = _launcher_named(launcher)(needs)
+    doing: dict[Future[Any], tuple[Worker, int]] = {}
     waiting, killed = iter(range(len(tasks))), Counter[int]()
 
-    def start(number: int | None, pool: Any = None) -> None:
+    def start(number: int | None, worker: Worker | None = None) -> None:
         if number is None:
             return
-        if pool is None:
-            pool = ProcessPoolExecutor(1, initializer=_begin, initargs=given)
-            pools.append(pool)
         with interrupts_held():
-            doing[pool.submit(_do, tasks[number])] = pool, number
+            worker = worker or workers.start()
+            doing[worker.submit(tasks[number])] = worker, number
 
     try:
         for _ in range(num_workers):
             start(next(waiting, None))
         while doing:
             for future in wait(doing, return_when=FIRST_COMPLETED).done:
-                pool, number = doing.pop(future)
-                if isinstance(error := future.exception(), TerminatedWorkerError):
+                worker, number = doing.pop(future)
+                if (error := future.exception()) and (how := workers.ending(error)):
                     killed[number] += 1
                     if killed[number] == _ATTEMPTS:
-                        raise _killed(work.name(tasks[number]), error)
+                        raise _killed(work.name(tasks[number]), how)
                     start(number)
                     continue
                 result, failure = future.result()
                 if failure is not None:
                     raise failure
-                start(next(waiting, None), pool)
+                start(next(waiting, None), worker)
                 yield tasks[number], result
     finally:  # at once: what they had begun is done again another time
-        for pool in pools:
+        workers.end()
+
+
+def _launcher_named(name: str) -> type[Launcher]:
+    if name == "ray":
+        from penstock.pipeline.packing.ray_workers import RayLauncher
+
+        return RayLauncher
+    return LocalLauncher
+
+
+def _killed(name: str, how: str) -> ValueError:
+    return ValueError(
+        f"pack: {name} ended its worker process {_ATTEMPTS} times ({how}); if memory is short, "
+        f"give fewer pack.num_workers, or look at these records with pack.num_workers=0"
+    )
+
+
+class LocalLauncher:
+    """Processes of this machine, which end with this one.
+
+    Args:
+        needs: What each of them is given.
+    """
+
+    def __init__(self, needs: Needs) -> None:
+        self._needs = needs
+        self._pools: list[Any] = []
+
+    def start(self) -> Worker:
+        """Start a pool of one process."""
+        from loky.process_executor import ProcessPoolExecutor
+
+        given = self._needs, os.getpid()
+        self._pools.append(ProcessPoolExecutor(1, initializer=_begin, initargs=given))
+        return _LocalWorker(self._pools[-1])
+
+    def ending(self, error: BaseException) -> str | None:
+        """How the process ended."""
+        from loky.process_executor import TerminatedWorkerError
+
+        if not isinstance(error, TerminatedWorkerError):
+            return None
+        code = re.search(r"\((-?\d+)\)", str(error))  # of the one process that there was
+        return ending_of(int(code[1]) if code else 1)
+
+    def end(self) -> None:
+        """Kill the processes."""
+        for pool in self._pools:
             pool.shutdown(wait=True, kill_workers=True)
 
 
-def _killed(name: str, error: Exception) -> ValueError:
-    code = re.search(r"\((-?\d+)\)", str(error))  # of the one process that there was
-    return ValueError(
-        f"pack: {name} ended its worker process {_ATTEMPTS} times "
-        f"({ending_of(int(code[1]) if code else 1)}); if memory is short, give fewer "
-        f"pack.num_workers, or look at these records with pack.num_workers=0"
-    )
+class _LocalWorker:
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+
+    def submit(self, task: Any) -> Future[tuple[Any, Exception | None]]:
+        future: Future[tuple[Any, Exception | None]] = self._pool.submit(_do, task)
+        return future
 
 
 _work: Callable[[], Work]
 
 
-def _begin(recipe: bytes, lock: Path | None, imports: list[str], parent: int) -> None:
+def _begin(needs: Needs, parent: int) -> None:
     """Prepare a worker process, which ends with its parent, whatever it is doing."""
     global _work
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, who ends us
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    if lock is not None:
-        descriptor = os.open(lock, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
-        except OSError:  # a file system without locks
-            pass
-
-    @cache  # not before a task: what goes wrong here is told as what goes wrong in one
-    def work() -> Work:
-        from penstock.pipeline.config.discovery import load_imports
-
-        load_imports(imports)
-        loaded: Work = pickle.loads(recipe)
-        return loaded
-
-    _work = work
+    needs.locked()
+    # Not before a task: what goes wrong here is told as what goes wrong in one.
+    _work = cache(needs.loaded)
 
 
 def _do(task: Any) -> tuple[Any, Exception | None]:
+    return done(_work, task)
+
+
+def done(work: Callable[[], Work], task: Any) -> tuple[Any, Exception | None]:
     """Do one task: its result, or what went wrong."""
     try:
-        return _work()(task), None
+        return work()(task), None
     except OSError as error:
-        return None, OSError(error.errno or 0, error.strerror or str(error))
+        return None, OSError(error.errno or 0, error.strerror or str(error), error.filename)
     except Exception as error:
         if (line := in_one_line(error, command="pack")) is not None:
             return None, ValueError(line)

@@ -18,11 +18,7 @@ Int64Array = NDArray[np.int64]
 def stored_classes(values: Int64Array) -> tuple[StoredTable, str]:
     """Store the class of each record, int64 [n], which all processes map; and its hash."""
     digest = digest_of(values)
-    table = StoredTable(
-        f"table-classes-{digest}", np.int64, len(values),
-        lambda table: np.copyto(table, values), what="table of classes",
-    )  # fmt: skip
-    return table, digest
+    return StoredTable.of(f"table-classes-{digest}", values, what="table of classes"), digest
 
 
 def class_column(sampler: str, column: str, index: Index | None, *, remedy: str) -> Int64Array:

@@ -62,13 +62,8 @@ class LengthBucketSampler(StoredOrderSampler):
             window=window,
         )  # fmt: skip
         super().__init__(signature, n)
-        self._table = StoredTable(
-            f"table-lengths-{self._digest}",
-            np.int64,
-            n,
-            lambda table: np.copyto(table, lengths),
-            what="table of lengths",
-        )
+        name = f"table-lengths-{self._digest}"
+        self._table = StoredTable.of(name, lengths, what="table of lengths")
 
     @property
     def capabilities(self) -> SamplerCapabilities:

@@ -66,13 +66,8 @@ class PackedSampler(StoredOrderSampler):
             sampler="packed", seed=seed, n=n, lengths=self._digest, max_tokens=max_tokens
         )
         super().__init__(signature, n, self._num_batches)
-        self._lengths = StoredTable(
-            f"table-lengths-{self._digest}",
-            np.int64,
-            n,
-            lambda table: np.copyto(table, lengths),
-            what="table of lengths",
-        )
+        name = f"table-lengths-{self._digest}"
+        self._lengths = StoredTable.of(name, lengths, what="table of lengths")
 
     @property
     def capabilities(self) -> SamplerCapabilities:

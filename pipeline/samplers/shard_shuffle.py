@@ -52,13 +52,8 @@ class ShardShuffleSampler:
         self._seed = seed
         self._windows = max(1, -(-len(firsts) // window))
         self._digest = digest_of(bounds)
-        self._bounds = StoredTable(
-            f"table-shards-{self._digest}",
-            np.int64,
-            len(bounds),
-            lambda table: np.copyto(table, bounds),
-            what="table of shards",
-        )
+        name = f"table-shards-{self._digest}"
+        self._bounds = StoredTable.of(name, bounds, what="table of shards")
         self._last: _Epoch | None = None
 
     @property

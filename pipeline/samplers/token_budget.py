@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -74,8 +73,12 @@ class TokenBudgetSampler(StoredOrderSampler):
             max_tokens=max_tokens,
         )  # fmt: skip
         super().__init__(signature, n, len(sizes))
-        self._classes = _table(f"table-length-classes-{self._digest}", classes)
-        self._sizes = _table(f"table-batch-sizes-{signature}", sizes)
+        self._classes = StoredTable.of(
+            f"table-length-classes-{self._digest}", classes, what="table of lengths"
+        )
+        self._sizes = StoredTable.of(
+            f"table-batch-sizes-{signature}", sizes, what="table of batch sizes"
+        )
 
     @property
     def capabilities(self) -> SamplerCapabilities:
@@ -99,11 +102,6 @@ class TokenBudgetSampler(StoredOrderSampler):
         moved = firsts - (np.cumsum(sizes) - sizes)  # from where a batch comes to where it lies
         order = lined_up[np.arange(self._n) + np.repeat(moved, sizes)]
         return np.concatenate([[0], np.cumsum(sizes), order])
-
-
-def _table(name: str, values: NDArray[np.int64]) -> StoredTable:
-    fill = partial(np.copyto, src=values)
-    return StoredTable(name, np.int64, len(values), fill, what="table of lengths")
 
 
 def _like_lengths(lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -136,14 +136,17 @@ class Detection:
         return self._metrics(by_class=False)
 
     def metrics_by_class(self) -> Any:
-        """The same, and ``average_precision`` of each class."""
+        """The same, ``average_precision`` of each class, and ``confusion`` of boxes."""
         return self._metrics(by_class=True)
 
     def _metrics(self, *, by_class: bool) -> Any:
+        from penstock.pipeline.learning.confusion import BoxConfusion
         from penstock.pipeline.learning.metrics import BoxMap, collected
 
         names = self.class_names if self.class_metrics else None
-        return collected(boxes=BoxMap(self.num_classes, class_names=names, by_class=by_class))
+        boxes = BoxMap(self.num_classes, class_names=names, by_class=by_class)
+        confusion = {"confusion": BoxConfusion(self.num_classes)} if by_class else {}
+        return collected(boxes=boxes, **confusion)
 
     def update(self, metrics: Any, outputs: Any, batch: Batch) -> None:
         """Add the valid rows of a batch to `metrics`."""

@@ -21,7 +21,10 @@ from penstock.pipeline.tasks.detection import Detection, true_boxes
 if TYPE_CHECKING:
     import torch
 
-_EXPECTED = "boxes with coefficients and prototypes, such as model=instance_net gives"
+_EXPECTED = (
+    "boxes with coefficients and prototypes, such as model=instance_net gives; model=multi_net has "
+    "no masks of boxes: take task=instances alone, or a model of your own for task=multi"
+)
 
 
 @register("task", "instances")
@@ -125,13 +128,16 @@ class Instances:
         return self._metrics(by_class=False)
 
     def metrics_by_class(self) -> Any:
-        """The same, and ``average_precision`` of each class."""
+        """The same, ``average_precision`` of each class, and ``confusion``, by the boxes."""
         return self._metrics(by_class=True)
 
     def _metrics(self, *, by_class: bool) -> Any:
+        from penstock.pipeline.learning.confusion import BoxConfusion
         from penstock.pipeline.learning.metrics import BoxMap, collected
 
-        return collected(masks=BoxMap(self.num_classes, by_class=by_class, masks=True))
+        masks = BoxMap(self.num_classes, by_class=by_class, masks=True)
+        confusion = {"confusion": BoxConfusion(self.num_classes)} if by_class else {}
+        return collected(masks=masks, **confusion)
 
     def update(self, metrics: Any, outputs: Any, batch: Batch) -> None:
         """Add the valid rows of a batch to `metrics`."""
@@ -187,7 +193,7 @@ class Instances:
         if "box_masks" not in batch:
             raise ValueError(
                 f"task instances: the batch has no 'box_masks', only {', '.join(sorted(batch))}; "
-                f"type dataset/annotations=coco dataset.annotations.masks=true"
+                f"type dataset/annotations=coco_masks"
             )
         return true_boxes(batch, self.num_classes)
 

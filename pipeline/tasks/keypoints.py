@@ -74,7 +74,14 @@ class Keypoints:
         by_point = (found - truth).abs().sum(-1) / side
         losses = {"distance": _mean(by_point, counted, batch) * self.distance_weight}
         if (maps := outputs.get("heatmaps")) is not None:
-            height, width = maps.shape[2:]
+            height, width = size_of(batch["image"])
+            if maps.shape[2:] != (height, width):
+                raise ValueError(
+                    f"task keypoints: the model gave heatmaps {list(maps.shape)}, expected "
+                    f"[B, {self.num_keypoints}, {height}, {width}], a value for each pixel of the "
+                    f"image; let it end with torch.nn.functional.interpolate(heatmaps, "
+                    f"image.shape[-2:], mode='bilinear'), or give keypoints alone"
+                )
             x = truth[..., 0].round().clamp(0, width - 1).long()
             y = truth[..., 1].round().clamp(0, height - 1).long()
             by_point = functional.cross_entropy(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from penstock.core.contracts import Index
 from penstock.core.registry import register
 from penstock.core.sample import Batch
 from penstock.pipeline.learning.class_weights import ClassWeights, Weights
-from penstock.pipeline.learning.outputs import logits_of, mean_over_valid, valid_rows
+from penstock.pipeline.learning.outputs import logits_of, mean_over_valid, size_of, valid_rows
 
 if TYPE_CHECKING:
     import torch
@@ -48,8 +48,10 @@ class Segmentation:
     ) -> None:
         if not num_classes:
             raise ValueError(
-                "task segmentation: how many classes the masks have is not known; choose "
-                "dataset/annotations=mask_folder and set dataset.annotations.classes"
+                "task segmentation: how many classes the masks have is not known; name them in "
+                "classes.txt beside the masks, or by dataset.annotations.classes=[sky,road]; of "
+                "masks in the records, dataset/annotations=in_records "
+                "dataset.annotations.classes.mask=[sky,road]"
             )
         self.num_classes = num_classes
         self.weights = ClassWeights(class_weights, num_classes=num_classes, class_names=class_names)
@@ -77,8 +79,8 @@ class Segmentation:
         """
         from torch.nn import functional
 
-        logits = self._logits(outputs)
         mask = self._mask(batch)
+        logits = self._logits(outputs, mask.shape[1:])
         pixels = functional.cross_entropy(
             logits.float(), mask, reduction="none", ignore_index=_IGNORED,
             weight=self.weights.like(logits.float()), label_smoothing=self.label_smoothing,
@@ -87,8 +89,22 @@ class Segmentation:
         by_row = pixels.sum(dim=(1, 2)) / counted.clamp(min=1)
         return {"cross_entropy": mean_over_valid(by_row, batch.get("valid"))}
 
-    def _logits(self, outputs: Any) -> torch.Tensor:
-        return logits_of(outputs, task="segmentation", shape=("B", self.num_classes, "H", "W"))
+    def _logits(self, outputs: Any, size: Sequence[int] | None) -> torch.Tensor:
+        """Take the logits, float [B, num_classes, H, W], of that height and width.
+
+        Raises:
+            ValueError: They are others, or of another height and width.
+        """
+        shape = ("B", self.num_classes, "H", "W")
+        logits = logits_of(outputs, task="segmentation", shape=shape)
+        if size is not None and logits.shape[2:] != tuple(size):
+            raise ValueError(
+                f"task segmentation: the model gave logits {list(logits.shape)}, expected "
+                f"[B, {self.num_classes}, {size[0]}, {size[1]}], a class for each pixel of the "
+                f"batch; let it end with torch.nn.functional.interpolate(logits, "
+                f"image.shape[-2:], mode='bilinear')"
+            )
+        return logits
 
     def metrics(self) -> Any:
         """``miou``, over the classes that occur in truth or prediction, and ``pixel_accuracy``."""
@@ -112,8 +128,9 @@ class Segmentation:
 
     def update(self, metrics: Any, outputs: Any, batch: Batch) -> None:
         """Add the valid rows of a batch to `metrics`."""
-        predicted = self._logits(outputs).argmax(1)
-        predicted, mask = valid_rows(batch, predicted, self._mask(batch))
+        mask = self._mask(batch)
+        predicted = self._logits(outputs, mask.shape[1:]).argmax(1)
+        predicted, mask = valid_rows(batch, predicted, mask)
         if len(mask):
             metrics.update(predicted, mask)
 
@@ -126,7 +143,8 @@ class Segmentation:
         import cv2
 
         kind = np.uint8 if self.num_classes <= 256 else np.uint16
-        masks = self._logits(outputs).argmax(1).cpu().numpy().astype(kind)
+        size = size_of(batch["image"]) if "image" in batch else None
+        masks = self._logits(outputs, size).argmax(1).cpu().numpy().astype(kind)
         return {"mask": [cv2.imencode(".png", mask)[1].tobytes() for mask in masks]}
 
     def _mask(self, batch: Batch) -> torch.Tensor:

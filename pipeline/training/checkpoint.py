@@ -7,7 +7,8 @@ import os
 import random
 import shutil
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,14 @@ from penstock.datasets.files.access import absolute_path, is_url
 from penstock.datasets.files.listings import find_file
 from penstock.datasets.files.local_copies import local_copy
 from penstock.pipeline.config.errors import listing
+from penstock.pipeline.config.saved import INIT_FROM
 from penstock.pipeline.learning.weights import Weights
+from penstock.pipeline.training.distributed import shards
 from penstock.pipeline.training.settings import TrainerSettings
 
 _log = logging.getLogger(__name__)
 
 FORMAT = 1
-INIT_FROM = "trainer.init_from"
 _WRAPS = ("model", "state_dict", "model_state_dict", "weights", "net", "module")
 
 
@@ -69,7 +71,7 @@ class CheckpointFolder:
             if not self._proved:
                 # Better to learn now than at a resume that a user's scheduler, say, keeps objects
                 # in its state that no `weights_only` load accepts.
-                read_checkpoint(temporary)
+                _read_file(temporary, temporary)
                 self._proved = True
             if best:
                 # Before `last`: a `last` whose score counts as the best must find it kept.
@@ -80,12 +82,26 @@ class CheckpointFolder:
                 os.replace(self.last, self.previous)
         self._wrote = True
         sync(self.folder)
+        self._remove_unused_shards()
 
-    def load_newest(self, *, url: str | None = None) -> tuple[Path | str, dict[str, Any]] | None:
+    def _remove_unused_shards(self) -> None:
+        """Remove those that no checkpoint names, as after a kill or when it has gone."""
+        unused = {place.name: place for place in self.folder.glob(shards.PATTERN)}
+        for file in (self.last, self.previous, self.best) if unused else ():
+            with suppress(ValueError):  # damaged, or there is none
+                content = _read_file(file, file)
+                unused.pop(content.get("shards", {}).get("folder"), None)
+        for place in unused.values():
+            shutil.rmtree(place, ignore_errors=True)
+
+    def load_newest(
+        self, *, url: str | None = None, empty: Callable[..., torch.Tensor] = torch.empty
+    ) -> tuple[Path | str, dict[str, Any]] | None:
         """The newest checkpoint that is whole, and its content; None if there was never one.
 
         Args:
             url: Of the folder that is looked into; None: the folder itself.
+            empty: Makes room for a tensor that lies in shards.
 
         Raises:
             ValueError: There are checkpoints, and all are damaged.
@@ -97,7 +113,7 @@ class CheckpointFolder:
             if not is_there(path):
                 continue
             try:
-                content = read_checkpoint(path)
+                content = read_checkpoint(path, empty=empty)
             except ValueError as error:
                 causes.append(str(error))
                 continue
@@ -138,12 +154,18 @@ def find_checkpoint(path: str, key: str) -> Path | str:
     )
 
 
-def read_checkpoint(path: Path | str, *, foreign: bool = False) -> Any:
+def read_checkpoint(
+    path: Path | str,
+    *,
+    foreign: bool = False,
+    empty: Callable[..., torch.Tensor] = torch.empty,
+) -> Any:
     """The content of a checkpoint, a file or behind a URL: tensors and plain values only.
 
     Args:
         path: The file or URL.
         foreign: It may be of another program.
+        empty: Makes room for a tensor that lies in shards, called with its size and ``dtype``.
 
     Raises:
         ValueError: The file is missing, cut short, damaged, or of another program.
@@ -152,13 +174,31 @@ def read_checkpoint(path: Path | str, *, foreign: bool = False) -> Any:
     if not is_there(path):
         raise ValueError(f"checkpoint {path} does not exist")
     file = Path(local_copy(str(path)) if is_url(path) else path)
+    content = _read_file(file, path)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        if foreign:
+            return content
+        found = content.get("format") if isinstance(content, dict) else type(content).__name__
+        raise ValueError(f"checkpoint {path} has format {found!r}, this program reads {FORMAT}")
+    if "shards" not in content:
+        return content
+    if is_url(path):
+        raise ValueError(
+            f"checkpoint {path} lies in shards, in the folder {content['shards']['folder']} beside "
+            f"it; copy the run's folder to this machine and give its path"
+        )
+    return shards.read_shards(content, file, empty)
+
+
+def _read_file(file: Path, path: Path | str) -> Any:
+    """Read what a file of torch's holds, known to the user as `path`."""
     try:
         # torch's own reader does not compare checksums; a flipped bit would go unseen.
         with zipfile.ZipFile(file) as archive:
             damaged = archive.testzip()
         if damaged is not None:
             raise ValueError(f"checkpoint {path} is damaged: checksum of {damaged}")
-        content = torch.load(file, map_location="cpu", weights_only=True)
+        return torch.load(file, map_location="cpu", weights_only=True)
     except zipfile.BadZipFile as error:
         raise ValueError(
             f"checkpoint {path} is cut short or damaged ({file.stat().st_size} bytes)"
@@ -168,12 +208,6 @@ def read_checkpoint(path: Path | str, *, foreign: bool = False) -> Any:
     except Exception as error:  # what a damaged archive can raise here is not documented
         reason = str(error).strip().split("\n", 1)[0]
         raise ValueError(f"checkpoint {path} cannot be read: {reason}") from error
-    if foreign:
-        return content
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        found = content.get("format") if isinstance(content, dict) else type(content).__name__
-        raise ValueError(f"checkpoint {path} has format {found!r}, this program reads {FORMAT}")
-    return content
 
 
 def read_weights(path: str) -> Weights:
@@ -230,7 +264,9 @@ def _read_safetensors(file: Path, place: str) -> Any:
 
 def _is_whole(path: Path) -> bool:
     try:
-        read_checkpoint(path)
+        content = _read_file(path, path)
+        if "shards" in content:
+            shards.check_shards(content["shards"], path)
     except ValueError:
         return False
     return True

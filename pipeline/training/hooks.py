@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from penstock.core.contracts import Callback
-from penstock.pipeline.training.distributed import World
+from penstock.pipeline.training.distributed.world import World
 
 _log = logging.getLogger(__name__)
 

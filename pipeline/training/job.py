@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from penstock.core.contracts import Logger, LoggerCapabilities, capabilities_of
 from penstock.core.sample import Batch
+from penstock.datasets.files.access import is_url
 from penstock.pipeline.build import build_loggers, build_settings
 from penstock.pipeline.config.combinations import task_classes
 from penstock.pipeline.schedulers.units import better
@@ -35,7 +36,8 @@ from penstock.pipeline.training.checkpoint import (
     read_weights,
     seed_random_states,
 )
-from penstock.pipeline.training.distributed import World, joined
+from penstock.pipeline.training.distributed.strategy import Strategy, strategy_named
+from penstock.pipeline.training.distributed.world import World, joined
 from penstock.pipeline.training.loop import fit
 from penstock.pipeline.training.output import Interrupt, logged_to, spoken_lines
 from penstock.pipeline.training.parts import Parts, build_parts, check_monitor, figures_of
@@ -87,11 +89,16 @@ def watched(config: Mapping[str, Any]) -> tuple[str, Literal["max", "min"]]:
 
 def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, Any]:
     with ExitStack() as stack:
-        world = stack.enter_context(joined(settings.device, settings.timeout_s))
+        shares = strategy_named(settings.strategy)
+        check_place(config, settings, shares)
+        world = stack.enter_context(
+            joined(settings.device, settings.timeout_s, grouped=shares.shards)
+        )
         stack.enter_context(spoken_lines(world.rank))
         check_monitor(config, settings)
         check_compiler(settings)
-        folder, run_dir, named, checkpoint = _claim_folder(config, world, stack)
+        strategy = shares(world)
+        folder, run_dir, named, checkpoint = _claim_folder(config, world, strategy, stack)
         begins = checkpoint is None and settings.init_from is not None
         initial = read_weights(str(settings.init_from)) if begins else None
         stack.enter_context(logged_to(run_dir / "log.txt" if world.is_main else None))
@@ -99,7 +106,14 @@ def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, An
         seed_random_states(config["seed"])
         loggers = open_loggers(config, run_dir, world)
         parts = build_parts(
-            config, settings, world, run_dir, stack, begins=checkpoint is None, initial=initial
+            config,
+            settings,
+            world,
+            strategy,
+            run_dir,
+            stack,
+            begins=checkpoint is None,
+            initial=initial,
         )
         seed_random_states(config["seed"], world.rank)
 
@@ -171,7 +185,7 @@ def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, An
 
 
 def _claim_folder(
-    config: Mapping[str, Any], world: World, stack: ExitStack
+    config: Mapping[str, Any], world: World, strategy: Strategy, stack: ExitStack
 ) -> tuple[RunFolder | None, Path, str, dict[str, Any] | None]:
     """The run's folder (owned by rank 0), its path, its name, and the checkpoint to go on from."""
     owned: list[RunFolder] = []
@@ -185,12 +199,13 @@ def _claim_folder(
         checkpoint = folder.checkpoint
         if checkpoint is None:
             url = f"{folder.url}/checkpoints" if folder.url else None
-            newest = CheckpointFolder(folder.path / "checkpoints").load_newest(url=url)
+            checkpoints = CheckpointFolder(folder.path / "checkpoints")
+            newest = checkpoints.load_newest(url=url, empty=strategy.empty)
             checkpoint = newest[0] if newest else None
         return folder.path, str(folder), checkpoint
 
     path, name, checkpoint = world.on_main(claim)
-    content = read_checkpoint(checkpoint) if checkpoint else None
+    content = read_checkpoint(checkpoint, empty=strategy.empty) if checkpoint else None
     return (owned[0] if owned else None), path, name, content
 
 
@@ -218,6 +233,19 @@ def draw_first_batch(config: Mapping[str, Any], parts: Parts, batch: Batch) -> N
 
     classes, points = names_in(config, parts.train.loader.classes_of)
     return draw_batch(batch, parts.train.transforms, classes, points)
+
+
+def check_place(
+    config: Mapping[str, Any], settings: TrainerSettings, shares: type[Strategy]
+) -> None:
+    """Refuse a run at a URL whose ranks would each write a part of a checkpoint."""
+    for key, place in (("outputs", config["outputs"]), ("trainer.resume", settings.resume)):
+        if shares.shards and is_url(str(place)):
+            raise ValueError(
+                f"{key} is {place}, and with trainer.strategy={settings.strategy} each rank writes "
+                f"its part of a checkpoint; give a folder that all ranks see, or type "
+                f"trainer.strategy=ddp"
+            )
 
 
 def check_compiler(settings: TrainerSettings) -> None:

@@ -12,7 +12,6 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
@@ -21,7 +20,7 @@ from penstock.pipeline.device import describe_inputs
 from penstock.pipeline.learning.losses import total_loss
 from penstock.pipeline.schedulers.units import better
 from penstock.pipeline.training.checkpoint import RunState
-from penstock.pipeline.training.distributed import World
+from penstock.pipeline.training.distributed.world import World
 from penstock.pipeline.training.parts import Parts
 from penstock.pipeline.training.recorder import Recorder
 from penstock.pipeline.training.settings import TrainerSettings, monitored, no_such_figure
@@ -58,7 +57,7 @@ def fit(
     """
     train, scaler = parts.train, parts.scaler
     optimizer, scheduler, hooks = parts.optimizer, parts.scheduler, parts.hooks
-    model: Any = world.parallel(parts.model)
+    model, apart = parts.shared, parts.strategy.apart
     if settings.compile:  # in place: the names of the weights stay as they are
         model.compile(mode=None if settings.compile is True else settings.compile)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -94,8 +93,7 @@ def fit(
             loss = torch.zeros((), dtype=torch.float64, device=world.device)
             for number, batch in enumerate(group, start=1):
                 # Gradients stay with each rank until the last is added, and are averaged then.
-                apart = number < len(group) and isinstance(model, DistributedDataParallel)
-                with model.no_sync() if apart else nullcontext():
+                with apart(model) if number < len(group) else nullcontext():
                     with precision():
                         batch_loss = total_loss(parts.task, model(batch), batch)
                     share = batch_loss * (world.size * batch["num_valid"] / max(valid, 1))

@@ -63,7 +63,7 @@ def _handling(handler: logging.Handler) -> Iterator[None]:
 
 
 class StandardOutput(logging.Handler):
-    """Writes lines to what standard output is at that moment, and survives its end."""
+    """Writes lines to what standard output is at that moment."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""
@@ -73,7 +73,11 @@ class StandardOutput(logging.Handler):
 def print_line(text: str) -> None:
     """Print a line, on a terminal broken between words.
 
-    When nobody reads any more (``| head``), training goes on without.
+    When nobody reads any more (``| head``), the program ends as other tools of Unix do, training
+    after its step and with a checkpoint.
+
+    Raises:
+        SystemExit: Nobody reads any more, and nothing is trained at the moment.
     """
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
@@ -87,6 +91,10 @@ def print_line(text: str) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.__stdout__.fileno() if sys.__stdout__ else 1)
         os.close(nowhere)
+        if not _entered:
+            raise SystemExit(128 + signal.SIGPIPE) from None
+        for interrupt in _entered:
+            interrupt.request(128 + signal.SIGPIPE)
 
 
 def check_output(
@@ -155,9 +163,12 @@ _TORCHRUN_REPEATS_S = 1.0
 class Interrupt:
     """While entered, SIGINT and SIGTERM ask for a clean end instead of ending the program.
 
+    So does `print_line`, when nobody reads any more.
+
     Attributes:
-        requested: Whether a signal came.
-        exit_code: What the program should exit with: 130 for SIGINT, 143 for SIGTERM.
+        requested: Whether it was asked for.
+        exit_code: What the program should exit with: 130 for SIGINT, 143 for SIGTERM, 141 where
+            nobody reads.
     """
 
     def __init__(self, *, speaks: bool = True) -> None:
@@ -173,16 +184,22 @@ class Interrupt:
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
                 self._before[number] = signal.signal(number, self._handle)
+        _entered.append(self)
         return self
 
     def __exit__(self, *_: object) -> None:
+        _entered.remove(self)
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
         self._before.clear()
 
+    def request(self, exit_code: int) -> None:
+        """Ask for a clean end."""
+        self.requested, self.exit_code = True, exit_code
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if not self.requested:
-            self.requested, self.exit_code = True, 128 + number
+            self.request(128 + number)
             self._first_s = time.monotonic()
             self._say("stopping after this step; once more to stop at once")
             return
@@ -203,3 +220,7 @@ class Interrupt:
             os.write(2, f"{start}{text}\n".encode())
         except OSError:
             pass
+
+
+_entered: list[Interrupt] = []
+"""Those of the trainings of this process; of jobs in threads there may be several."""

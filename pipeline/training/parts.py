@@ -33,7 +33,8 @@ from penstock.pipeline.learning.parameters import freeze
 from penstock.pipeline.learning.weights import Weights, take_weights
 from penstock.pipeline.schedulers.units import Interval, better, depends_on_length, interval_of
 from penstock.pipeline.schedulers.warmup import Warmup
-from penstock.pipeline.training.distributed import World
+from penstock.pipeline.training.distributed.strategy import Strategy
+from penstock.pipeline.training.distributed.world import World
 from penstock.pipeline.training.given_values import GivenValues, given_values, values_of
 from penstock.pipeline.training.hooks import Hooks
 from penstock.pipeline.training.run_folder import keep_initial, kept_figures, settled
@@ -46,6 +47,8 @@ class Parts:
 
     Attributes:
         model: On its device, not wrapped.
+        shared: What training calls: the model, with gradients averaged over the ranks.
+        strategy: How the ranks share it.
         task: Losses and metrics.
         optimizer: Over the model's parameters.
         scheduler: A learning-rate schedule, or None for a constant rate.
@@ -63,6 +66,8 @@ class Parts:
     """
 
     model: nn.Module
+    shared: nn.Module
+    strategy: Strategy
     task: Task
     optimizer: Optimizer
     scheduler: Any
@@ -88,6 +93,7 @@ def build_parts(
     config: Mapping[str, Any],
     settings: TrainerSettings,
     world: World,
+    strategy: Strategy,
     run_dir: Path,
     stack: ExitStack,
     *,
@@ -100,6 +106,7 @@ def build_parts(
         config: Plain and checked.
         settings: The trainer's settings.
         world: The ranks.
+        strategy: How they share the model.
         run_dir: The run's folder.
         stack: Closes the loaders.
         begins: False: a checkpoint has the weights.
@@ -139,6 +146,7 @@ def build_parts(
         taken.tell()
     still = freeze(model, settings.freeze or ())
     model = model.to(device=world.device, memory_format=memory_format)  # type: ignore[call-overload]
+    shared = strategy.share(model)
     optimizer = build_optimizer(config, model)
     groups = values_of(optimizer)
     num_batches = _num_batches(train, settings)
@@ -171,6 +179,8 @@ def build_parts(
     validates = val is not None and num_batches_of(val) != 0
     return Parts(
         model=model,
+        shared=shared,
+        strategy=strategy,
         task=task,
         optimizer=optimizer,
         scheduler=scheduler,

@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from penstock.core.contracts import Logger, LoggerCapabilities, capabilities_of
 from penstock.core.files import writing
 from penstock.core.sample import Batch
-from penstock.pipeline.learning.outputs import named
+from penstock.pipeline.learning.outputs import confused_names
 from penstock.pipeline.loader.state import united
 from penstock.pipeline.training.checkpoint import (
     CheckpointFolder,
@@ -26,7 +27,8 @@ from penstock.pipeline.training.checkpoint import (
     random_states,
     restore_random_states,
 )
-from penstock.pipeline.training.distributed import World
+from penstock.pipeline.training.distributed.shards import write_shards
+from penstock.pipeline.training.distributed.world import World
 from penstock.pipeline.training.given_values import load_with_given
 from penstock.pipeline.training.parts import Parts, num_batches_of
 from penstock.pipeline.training.report import Meter, Progress, duration, epoch_of
@@ -128,7 +130,8 @@ class Recorder:
             self._loss = values["train/loss"]
         row: dict[str, float] = {"epoch": self._state.epoch, **values}
         if timed:
-            row |= {f"time/{name}": value for name, value in self.meter.lap().items()}
+            lap = {**self.meter.lap(), **self.meter.counts()}
+            row |= {f"time/{name}": value for name, value in lap.items()}
         if validated:
             row |= {f"time/val_{name}": value for name, value in self.val_meter.lap().items()}
         for name, logger in self._loggers.items():
@@ -160,8 +163,7 @@ class Recorder:
 
         for name, matrix in self._confusion.items():
             task = self._classes[name.rpartition("/")[0]]
-            names = [str(each) for each in named(range(task.num_classes), task.class_names)]
-            self._give(f"val/{name}", draw_confusion(matrix, names))
+            self._give(f"val/{name}", draw_confusion(matrix, confused_names(task, matrix)))
 
     def _give(self, name: str, picture: NDArray[np.uint8]) -> None:
         for take in self._pictures:
@@ -173,7 +175,8 @@ class Recorder:
         figures = self.meter.total()
         if self._loss is not None:
             figures["loss"] = self._loss
-        self._progress.step(self._state, self._parts.num_batches, figures)
+        limit = self._parts.train.loader.stats.limit
+        self._progress.step(self._state, self._parts.num_batches, figures, limit)
 
     def validating(self, done: int) -> None:
         """So many batches of a validation are done."""
@@ -217,13 +220,17 @@ class Recorder:
         if not self._settings.save:
             return
         gathered = self._world.gather((random_states(), self._parts.train.state_dict()))
+        safely = partial(writing, self.checkpoints.last, remedy=_REMEDY)
 
         def write() -> None:
-            content = self._content(*zip(*gathered, strict=True))
-            with writing(self.checkpoints.last, remedy=_REMEDY):
+            with safely():
                 self.checkpoints.save(content, best=best)
 
         with self._parts.hooks.evaluating():
+            content = self._content(*zip(*gathered, strict=True))
+            if self._parts.strategy.shards:
+                with safely():
+                    content = write_shards(content, self.checkpoints.folder, self._world)
             self._world.on_main(write)
         if self._parts.held is not None:
             loader = self._parts.train.loader
@@ -260,6 +267,12 @@ class Recorder:
             ValueError: The model, the optimizer or the data are not those of the checkpoint.
         """
         parts = self._parts
+        if parts.strategy.shards and "shards" not in content:
+            raise ValueError(
+                "checkpoint: it was written with trainer.strategy=ddp, this run has fsdp; type "
+                "trainer.strategy=ddp, or begin a run with its weights by trainer.init_from="
+                f"{self.run_dir}"
+            )
         self._state.load_state_dict(content["state"])
         load_weights(
             parts.model,

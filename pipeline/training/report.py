@@ -5,17 +5,18 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Mapping, Sized
+from collections.abc import Iterator, Mapping, Sized
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from penstock.pipeline.config.errors import listing
 from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.learning.parameters import describe_groups
 from penstock.pipeline.loader.stats import LoaderTimes, padding_text, sources_text
 from penstock.pipeline.training.checkpoint import RunState
-from penstock.pipeline.training.distributed import World
+from penstock.pipeline.training.distributed.world import World
 from penstock.pipeline.training.output import print_line
 from penstock.pipeline.training.parts import Parts, num_batches_of
 
@@ -92,7 +93,6 @@ def _batch(size: int, ranks: int) -> str:
 
 
 def _device(world: World) -> str:
-    import torch
 
     if world.device.type == "cuda":
         return f"{world.device} ({torch.cuda.get_device_name(world.device)})"
@@ -168,13 +168,16 @@ def _speeds(times: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
 class Progress:
     """Is told of every step, and shows none of them."""
 
-    def step(self, state: RunState, num_batches: int | None, figures: dict[str, float]) -> None:
+    def step(
+        self, state: RunState, num_batches: int | None, figures: dict[str, float], limit: str
+    ) -> None:
         """Show a step.
 
         Args:
             state: Where the run stands.
             num_batches: Batches of the epoch, None if unknown.
             figures: ``samples_per_s``, ``data_wait`` (a share), and ``loss`` once there is one.
+            limit: What training goes no faster than, or "".
         """
 
     def validating(self, state: RunState, done: int, num_batches: int | None) -> None:
@@ -206,19 +209,22 @@ class Lines(Progress):
         self._max_epochs = max_epochs
         self._next_s = time.monotonic() + _LINE_EVERY_S
 
-    def step(self, state: RunState, num_batches: int | None, figures: dict[str, float]) -> None:
+    def step(
+        self, state: RunState, num_batches: int | None, figures: dict[str, float], limit: str
+    ) -> None:
         """Print a line, if the last one is ten seconds old."""
         if time.monotonic() < self._next_s:
             return
         self._next_s = time.monotonic() + _LINE_EVERY_S
         batch = f"batch {state.batch}" + (f"/{num_batches}" if num_batches else "")
-        print_line(f"{epoch_of(state, self._max_epochs)}  {batch}  {_speed(figures)}")
+        said = f"  limit: {limit}" if limit else ""
+        print_line(f"{epoch_of(state, self._max_epochs)}  {batch}  {_speed(figures)}{said}")
 
 
 class Bar(Progress):
     """A progress bar of the epoch, with loss, speed and waiting, and the time left for the run.
 
-    On a narrow terminal: epoch, batch and loss.
+    Below it stands what limits training now. On a narrow terminal: epoch, batch and loss.
     """
 
     def __init__(self, max_epochs: int | None, max_steps: int | None = None) -> None:
@@ -231,7 +237,16 @@ class Bar(Progress):
         console = Console(highlight=False)
         self._narrow = console.width < _WIDE
         between = (BarColumn(bar_width=8), MofNCompleteColumn())
-        self._bar: Any = RichProgress(
+        bar = self
+
+        class WithHint(RichProgress):
+            def get_renderables(self) -> Iterator[Any]:
+                yield from super().get_renderables()
+                if bar._hint:
+                    yield bar._hint
+
+        self._hint = ""
+        self._bar: Any = WithHint(
             TextColumn("{task.description}"),
             *(between[1:2] if self._narrow else between),
             TextColumn("{task.fields[figures]}"),
@@ -242,7 +257,9 @@ class Bar(Progress):
         self._next_s = 0.0
         self._bar.start()
 
-    def step(self, state: RunState, num_batches: int | None, figures: dict[str, float]) -> None:
+    def step(
+        self, state: RunState, num_batches: int | None, figures: dict[str, float], limit: str
+    ) -> None:
         """Move the bar."""
         changes: dict[str, Any] = {"completed": state.batch, "total": num_batches}
         if time.monotonic() >= self._next_s:
@@ -250,6 +267,8 @@ class Bar(Progress):
             changes["figures"] = _loss(figures)
             if not self._narrow:
                 changes["figures"] = f"{_speed(figures, 'wait')}  {self._left(state, num_batches)}"
+                helps = "; penstock bench tells what helps"
+                self._hint = f"limit: {limit}{helps}" if limit else ""
             changes["description"] = epoch_of(state, self._max_epochs)
         self._bar.update(self._task, **changes)
 
@@ -332,13 +351,36 @@ class Meter:
         self._since = now
 
     def lap(self) -> dict[str, float]:
-        """Speed, waiting and microseconds a sample of each stage since the last lap."""
+        """Speed, waiting, microseconds a sample of each stage and use of workers since the last."""
         figures = _figures(self._lap)
-        times = self.batches.loader.stats.times
-        figures |= _stages(times if self._lap_times is None else times - self._lap_times)
-        samples, _, _, copy_s = self._lap.tolist()
+        stats = self.batches.loader.stats
+        times = stats.times
+        passed = times if self._lap_times is None else times - self._lap_times
+        figures |= _stages(passed)
+        samples, seconds, _, copy_s = self._lap.tolist()
         figures["copy_us"] = copy_s / max(samples, 1) * 1e6
+        if stats.workers is not None and (workers := stats.workers().workers):
+            figures["worker_use"] = min(1.0, passed.busy / max(seconds * workers, 1e-9))
         self._lap, self._lap_times = np.zeros(4), times
+        return figures
+
+    def counts(self) -> dict[str, float]:
+        """How the loader of this rank stands: its faults, its workers, and what came from servers.
+
+        Returns:
+            ``bad_samples`` so far; ``ready``, batches that wait for the consumer, and ``restarts``
+            of workers so far, where the engine tells; ``fetched_mb`` so far, of data behind URLs;
+            ``pinned_mb``, page-locked memory that torch holds for copies to a GPU.
+        """
+        stats = self.batches.loader.stats
+        figures: dict[str, float] = {"bad_samples": stats.bad_samples}
+        if stats.workers is not None:
+            _, figures["ready"], figures["restarts"] = stats.workers()
+        if stats.times.requests:
+            figures["fetched_mb"] = stats.times.fetched_bytes / 1e6
+        if torch.cuda.is_initialized():
+            held = torch.cuda.host_memory_stats()["allocated_bytes.current"]
+            figures["pinned_mb"] = held / 1e6
         return figures
 
     def total(self) -> dict[str, float]:

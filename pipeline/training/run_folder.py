@@ -8,13 +8,14 @@ import itertools
 import json
 import logging
 import math
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import yaml
 
@@ -35,7 +36,14 @@ from penstock.pipeline.config.places import (
 from penstock.pipeline.config.saved import SAVED, fetched_run, newest_first, run_behind
 from penstock.pipeline.learning.building import fitted_tasks
 from penstock.pipeline.loader.state import differing
-from penstock.pipeline.training.run_copy import MARK, SUMMARY, RunCopy, claim_again, claim_new
+from penstock.pipeline.training.run_copy import (
+    MARK,
+    SUMMARY,
+    RunCopy,
+    claim_again,
+    claim_new,
+    is_alive,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -390,7 +398,8 @@ def _newest_equal(config: Mapping[str, Any], outputs: Outputs) -> RunFolder | No
         if not _reaches_as_far(saved, wanted):
             shorter.append(folder)
             continue
-        if (folder / SUMMARY).exists():
+        # torchrun also starts all again where one has died after the end.
+        if (folder / SUMMARY).exists() and not int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)):
             _log.info(
                 "resume=auto: the newest run of this config, %s, is finished; starting a new one",
                 outputs.name(folder),
@@ -461,6 +470,24 @@ def _locked(folder: Path) -> IO[str] | None:
     except OSError:  # a file system without locks
         pass
     return file
+
+
+def state_of_run(folder: Path) -> Literal["running", "stopped", "done"]:
+    """Tell whether a process trains in a run's folder, or in that which it is a copy of.
+
+    The lock is only looked at.
+    """
+    try:
+        with (folder / ".lock").open() as lock:
+            fcntl.lockf(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        locked = False
+    except BlockingIOError:
+        locked = True
+    except OSError:  # there is none, or the file system has no locks
+        locked = False
+    if (folder / SUMMARY).exists():
+        return "done"
+    return "running" if locked or is_alive(folder / MARK) else "stopped"
 
 
 def _dump(config: Mapping[str, Any]) -> str:

@@ -20,6 +20,8 @@ class TrainerSettings:
     Attributes:
         max_epochs: Epochs to train; None for no limit (then `max_steps` must be given).
         max_steps: Optimizer steps to train; whichever limit comes first ends the run.
+        strategy: How ranks share the model: each has all of it (`ddp`), or a part of each weight
+            (`fsdp`), for models that do not fit otherwise.
         device: `auto` takes CUDA where there is one; or `cpu`, `cuda`, `cuda:1`.
         amp: Autocast precision: `off` (false, as YAML reads it), `bf16`, or `fp16` (which scales
             the loss, CUDA only).
@@ -40,14 +42,14 @@ class TrainerSettings:
         save: Whether checkpoints are written at all.
         log_every: Optimizer steps between lines in the metrics.
         resume: None starts anew; `auto` goes on with the newest run of an equal config that is
-            not finished, else of one that was to be shorter; else a run's folder or a checkpoint,
-            or its URL. Values of `optimizer` and `scheduler` that were changed win over the
-            checkpoint's; a schedule that depends on the run's length goes on where that of the
-            longer run stands.
+            not finished, else of one that was to be shorter; else a run's folder, its `run.name`
+            or a checkpoint, or its URL. Values of `optimizer` and `scheduler` that were changed win
+            over the checkpoint's; a schedule that depends on the run's length goes on where that of
+            the longer run stands.
         resume_anyway: Resume although data, sampler or pixels differ from the checkpoint's.
-        init_from: Weights to begin with, where a run begins: a run's folder, a checkpoint, a file
-            of a state dict or ``.safetensors``, or the URL of one. What fits by name and shape is
-            taken, and it is said what does not.
+        init_from: Weights to begin with, where a run begins: a run's folder or its `run.name`, a
+            checkpoint, a file of a state dict or ``.safetensors``, or the URL of one. What fits by
+            name and shape is taken, and it is said what does not.
         freeze: Patterns of parameters that are not trained, such as ``backbone`` for all of a
             module or ``*.bias``; running figures of norms that are frozen stay as they are.
         on_nonfinite: At a loss that is not finite: `stop` the run, or `skip` the step (at most
@@ -65,6 +67,7 @@ class TrainerSettings:
 
     max_epochs: Annotated[int, Ge(1)] | None = 10
     max_steps: Annotated[int, Ge(1)] | None = None
+    strategy: Literal["ddp", "fsdp"] = "ddp"
     device: str = "auto"
     amp: Literal["off", "bf16", "fp16", False] = "off"
     channels_last: bool = False
@@ -95,9 +98,15 @@ class TrainerSettings:
     progress: Literal["auto", "bar", "lines", "off"] = "auto"
 
     def __post_init__(self) -> None:
-        """Raises ValueError where nothing ends the run."""
+        """Raises ValueError where nothing ends the run, or settings do not go together."""
         if self.max_epochs is None and self.max_steps is None:
             raise ValueError("trainer: neither max_epochs nor max_steps is set; give one")
+        if self.strategy == "fsdp" and (self.amp == "fp16" or self.channels_last):
+            other = "amp=bf16" if self.amp == "fp16" else "channels_last=false"
+            what = "amp=fp16" if self.amp == "fp16" else "channels_last=true"
+            raise ValueError(
+                f"trainer: strategy=fsdp does not go with {what}; type trainer.{other}"
+            )
 
     @property
     def train_batches(self) -> int | None:
@@ -113,7 +122,7 @@ class TrainerSettings:
 @register("settings", "run")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """What a run is called, for `penstock runs`; it changes nothing else.
+    """What a run is called, for `penstock runs` and to ask for it; it changes nothing else.
 
     Attributes:
         name: A name.

@@ -31,7 +31,7 @@ from penstock.pipeline.config.saved import SAVED, fetched_run, run_behind
 from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.learning.building import build_model, build_task, fitted_tasks
 from penstock.pipeline.training.checkpoint import find_checkpoint, load_weights, read_checkpoint
-from penstock.pipeline.training.distributed import World, joined
+from penstock.pipeline.training.distributed.world import World, joined
 from penstock.pipeline.training.job import prepare_torch
 from penstock.pipeline.training.loop import precision_of
 from penstock.pipeline.training.output import check_output, spoken_lines

@@ -17,7 +17,7 @@ from penstock.core.sample import Batch
 from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.learning.losses import loss_if_any
 from penstock.pipeline.training.checkpoint import random_states, restore_random_states
-from penstock.pipeline.training.distributed import World
+from penstock.pipeline.training.distributed.world import World
 from penstock.pipeline.training.report import Meter
 
 

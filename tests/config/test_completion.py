@@ -40,7 +40,7 @@ def test_components_of_ones_own_are_offered(tmp_path):
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("penstock ", "bench doctor evaluate export pack predict preview runs train"),
+        ("penstock ", "bench doctor evaluate export pack predict preview runs top train"),
         ("penstock p", "pack predict preview"),
         ("penstock train sampler=we", "sampler=weighted"),
         ("penstock pack sampler=we", "sampler=weighted"),

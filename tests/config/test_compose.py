@@ -93,6 +93,15 @@ def test_null_takes_a_component_out_where_that_is_possible():
     assert compose(["logger=null"])["logger"] == {}
 
 
+@pytest.mark.parametrize(
+    "dataset", ["dataset=stream", "dataset=torch dataset.target=tests.torch_datasets.Squares"]
+)
+def test_a_task_that_chooses_annotations_takes_data_that_brings_its_own(dataset):
+    config = compose(["task=detection", *dataset.split()])
+    assert config["task"]["_target_"] == "task/detection"
+    assert "annotations" not in config["dataset"]
+
+
 def test_loggers_stand_side_by_side():
     assert set(compose(["logger=tensorboard"])["logger"]) == {"csv", "tensorboard"}
     assert set(compose(["logger=[csv,tensorboard]"])["logger"]) == {"csv", "tensorboard"}
@@ -233,3 +242,15 @@ def test_callbacks_are_added_to_one_another_typed_or_in_a_preset(tmp_path):
     assert [*config["callback"]] == ["ema", "profile", "stop"]
     assert config["callback"]["ema"]["decay"] == 0.99
     assert config["callback"]["stop"]["patience"] == 2
+
+
+@pytest.mark.parametrize(
+    "chosen", ["annotation: coco", "annotations: cocoo", "storage: lmdb", "cache: ram"]
+)
+def test_what_an_experiment_chooses_and_the_data_has_no_place_for_is_refused(chosen, tmp_path):
+    (tmp_path / "experiment").mkdir()
+    text = f"# @package _global_\ndefaults: [override /dataset/{chosen}]\n"
+    (tmp_path / "experiment/mine.yaml").write_text(text)
+    given = ["experiment=mine", "dataset=torch", "dataset.target=tests.torch_datasets.Squares"]
+    with pytest.raises(ConfigError, match=f"override {chosen}|has no option|no option"):
+        compose(given, config_dir=tmp_path)

@@ -113,6 +113,7 @@ def tried(tmp_path, monkeypatch):
     load_builtin()
     monkeypatch.chdir(ROOT)  # the plug-ins lie there
     monkeypatch.setattr(registry, "_components", dict(registry._components))
+    monkeypatch.setattr(sys, "path", [*sys.path])
 
     @cache
     def refused(advised: tuple[str, ...]) -> str:

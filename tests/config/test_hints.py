@@ -104,6 +104,17 @@ def test_what_a_hint_says_to_type_composes(given, typed):
     compose([*shlex.split(typed.partition(" or ")[0]), *beside])
 
 
+def test_a_null_of_a_preset_for_another_storage_is_taken_away_as_said():
+    given = ["experiment=bccd", "dataset=lmdb", "dataset/annotations=in_records"]
+    given += ["dataset.storage.path=demo"]
+    with pytest.raises(ConfigError, match=r"type (~dataset\.storage\.labels) to take") as error:
+        compose(given)
+    typed = str(error.value).rpartition("type ")[2].split()[0]
+    assert "labels" not in compose([*given, typed])["dataset"]["storage"]
+    with pytest.raises(ConfigError, match="there is nothing of this name to take away"):
+        compose([*given, typed, "~dataset.storage.nothing"])
+
+
 @pytest.mark.parametrize(
     ("step", "given"),
     [("augment.train.c", "size=16"), ("augment.train.c", "size=[16,16]"),

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import subprocess
+import sys
+
 import pytest
 
 from penstock.core import registry
@@ -77,6 +82,10 @@ def lines(*overrides: str) -> dict[str, str]:
         ("task=null", "task", "type task=<option>"),
         ("sampler=random,weighted", "sampler", "add -m"),
         ("seed", "seed", "no value given"),
+        ("data.batch_size=8", "data.batch_size", "type loader.batch_size=8"),
+        ("data.shuffle=true", "data.shuffle", "type sampler=random or"),
+        ("loaders.num_workers=2", "loaders.num_workers", "type loader.num_workers=2"),
+        ("optimzer.lr=0.1", "optimzer.lr", "type optimizer.lr=0.1"),
         ("dataset=torch", "dataset.target", "missing"),
         ("experiment=imagenet", "dataset.storage.path", "does not exist"),
         ("dataset.storage.path=/no/such", "dataset.storage.path", "does not exist"),
@@ -84,7 +93,7 @@ def lines(*overrides: str) -> dict[str, str]:
         ("imports=nope.py", "imports", "type imports=[nope.py]"),
         ("imports=[nope.py]", "imports", "no file"),
         ("imports=[no_such_module]", "imports", "no module named"),
-        ("trainer.resume=/no/such", "trainer.resume", "there is no such folder"),
+        ("trainer.resume=/no/such", "trainer.resume", "and no run of this name that has a"),
         ("=3", "=3", "no key given"),
         ("augment.train={}", "augment.train", "type augment.train=null"),
         ("dataset.val_fraction=2", "dataset.val_fraction", "<= 1"),
@@ -178,7 +187,7 @@ def test_all_mistakes_come_at_once():
     [
         ("augment.device", ""),
         ("augment.image_size", ""),
-        ("dataset.sources.photos.weight", "dataset=mix"),
+        ("dataset.sources.photos.weight", "dataset=mix dataset.sources.photos.dataset=lmdb"),
         ("loader.batch_size", ""),
         ("loader.bach_size", ""),
         ("loader.prefetch_factor", ""),
@@ -188,7 +197,7 @@ def test_all_mistakes_come_at_once():
         ("sampler._target_", ""),
         ("sampler.identities", "sampler=identity"),
         ("sampler.images_per_identity", "sampler=identity"),
-        ("seed", "dataset=mix"),
+        ("seed", "dataset=mix dataset.sources.a.dataset=lmdb"),
         ("trainer.max_epochs", ""),
         ("trainer.timeout_s", ""),
     ],
@@ -202,7 +211,7 @@ def test_what_cannot_be_resolved_is_one_line_wherever_it_stands(key, others):
 @pytest.mark.parametrize(
     ("group", "options"),
     [
-        ("loader", "auto, inline, processes, threads, torch"),
+        ("loader", "auto, inline, processes, ray, threads, torch"),
         ("trainer", "default"),
         ("optimizer", "adam, adamw, sgd"),
     ],
@@ -237,7 +246,7 @@ def test_references_to_each_other_are_told_so():
 
 
 def test_rules_leave_alone_what_has_been_reported():
-    assert list(lines("dataset=mix", "seed=1,2")) == ["seed"]
+    assert list(lines("dataset=mix", "dataset.sources.a.dataset=lmdb", "seed=1,2")) == ["seed"]
     for key in ("sampler.identities", "sampler.images_per_identity"):
         assert list(lines("sampler=identity", f"{key}=many")) == [key]
 
@@ -347,3 +356,43 @@ def test_emptied_stacks_leave_the_variables_of_their_file_alone():
 def test_braces_for_a_text_are_to_be_quoted():
     found = lines("dataset=lmdb", "dataset.storage.key_format={}")["dataset.storage.key_format"]
     assert """for the text type "dataset.storage.key_format='{}'\"""" in found
+
+
+@pytest.mark.parametrize(
+    ("typed", "advised"),
+    [
+        ("dataset.storage.path=photo", "dataset.storage.path=photos"),
+        ("dataset.storage.path=Photos/ct", "dataset.storage.path=photos/cat"),
+        ("dataset.storage.path=photos/cats/../cat", "dataset.storage.path=photos/cat/../cat"),
+        ("dataset.val_path=my_fotos", "'dataset.val_path=my fotos'"),
+        ("dataset.storage.path=/no/such", "dataset.storage.path=<folder or file>, or demo"),
+        ("dataset=lmdb dataset.storage.path=pakt.lmdb", "dataset.storage.path=packed.lmdb"),
+        ("dataset=stream dataset.source.path=photo", "dataset.source.path=photos"),
+    ],
+)
+def test_a_path_beside_one_of_nearly_its_name_is_answered_with_that(
+    tmp_path, monkeypatch, typed, advised
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos" / "cat").mkdir(parents=True)
+    (tmp_path / "my fotos").mkdir()
+    for name in ("photo.txt", "packed.lmdb"):
+        (tmp_path / name).touch()
+    with pytest.raises(ConfigError) as error:
+        compose(typed.split(" "))
+    [problem] = error.value.problems
+    assert f"; type {advised}" in problem.message
+    if "<" not in advised:
+        compose([*typed.split(" ")[:-1], *shlex.split(advised)])
+
+
+def test_a_base_class_is_refused_alike_whether_its_library_was_looked_at_or_not(tmp_path):
+    ask = "print(signature_of('torch.optim.Optimizer'))"
+    code = f"from penstock.pipeline.config.signatures import signature_of\n{ask}\n{ask}"
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+        )
+        said = "'torch.optim.Optimizer': torch.optim has no optimizer of this name\n"
+        assert done.stdout == 2 * said, done.stderr

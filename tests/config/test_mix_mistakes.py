@@ -9,16 +9,13 @@ from penstock.pipeline.config.composition import compose
 from penstock.pipeline.config.errors import ConfigError
 
 PHOTOS, PACKED = "dataset.sources.photos", "dataset.sources.packed"
+MIX = ("dataset=mix", f"{PHOTOS}.dataset=image_folder", f"{PHOTOS}.weight=3",
+       f"{PACKED}.dataset=lmdb")  # fmt: skip
 
 REFUSED = {
     "another sampler": {
         "sampler=weighted": "sampler: sampler/weighted given, and a mix is its own sampler; type "
         f"sampler=mix, and for one of its sources {PHOTOS}.sampler=weighted",
-    },
-    "its sampler elsewhere": {
-        "dataset=image_folder": "",
-        "sampler=mix": "sampler: sampler/mix draws from several data sets, and this is one; type "
-        "sampler=random",
     },
     "no source": {"dataset.sources=null": "dataset.sources: no source given"},
     "all taken away": {
@@ -96,11 +93,35 @@ REFUSED = {
 def test_one_line_each_says_what_to_type(mistakes):
     given = REFUSED[mistakes]
     with pytest.raises(ConfigError) as caught:
-        compose(["dataset=mix", *given])
+        compose([*MIX, *given])
     messages = [message for message in given.values() if message]
     for message in messages:
         assert message in str(caught.value)
     assert len(caught.value.problems) == len(messages), str(caught.value)
+
+
+def test_its_sampler_is_refused_elsewhere():
+    message = "sampler/mix draws from several data sets, and this is one; type sampler=random"
+    with pytest.raises(ConfigError, match=message):
+        compose(["dataset=image_folder", "sampler=mix"])
+
+
+def test_a_mix_has_no_sources_but_those_that_are_typed():
+    with pytest.raises(ConfigError, match="no source given, accepts data sets by name; type"):
+        compose(["dataset=mix"])
+    config = compose(
+        ["dataset=mix", "dataset.sources.a.dataset=zip", "dataset.sources.b.dataset=csv"]
+    )
+    assert list(config["dataset"]["sources"]) == ["a", "b"]
+
+
+@pytest.mark.parametrize("task", ["detection", "segmentation", "multilabel"])
+def test_a_task_that_chooses_annotations_leaves_them_to_the_sources(task):
+    config = compose([f"task={task}", *MIX, f"{PACKED}.dataset.annotations=in_records"])
+    sources = config["dataset"]["sources"]
+    assert sources["photos"]["dataset"]["annotations"] is None
+    assert sources["packed"]["dataset"]["annotations"]["_target_"] == "annotations/in_records"
+    assert "annotations" not in config["dataset"]
 
 
 def test_null_for_a_misspelt_step_is_refused_and_for_one_of_another_stack_is_not():
@@ -126,13 +147,13 @@ def test_keys_in_a_message_become_those_of_the_source():
 
 def test_a_mix_in_a_mix_is_refused():
     with pytest.raises(ConfigError, match="a mix given, accepts one data set; give its sources"):
-        compose(["dataset=mix", f"{PHOTOS}.dataset=mix"])
+        compose([*MIX, f"{PHOTOS}.dataset=mix"])
 
 
 def test_sources_are_chosen_added_and_taken_away_by_what_is_typed():
     config = compose(
         [
-            "dataset=mix",
+            *MIX,
             "dataset.sources.more.dataset.decode=raw",
             "dataset.sources.more.dataset=memmap",
             "dataset.sources.more.weight=0.5",

@@ -172,3 +172,27 @@ def test_a_run_goes_on_under_what_only_watches_it_and_not_with_another_average(r
             compose([resume, *typed, "callback=ema"])
     (run_dir / "config.yaml").write_text(yaml.safe_dump(saved))  # of before there were any
     assert [*compose([resume, "callback=profile"])["callback"]] == ["profile"]
+
+
+def test_a_run_is_asked_for_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    times = ("10-00-00", "11-00-00", "12-00-00", "13-00-00")
+    for time, name in zip(times, ("a b", "a b", "a b", "c"), strict=True):
+        run = tmp_path / "outputs" / "2026-01-05" / time
+        (run / "checkpoints").mkdir(parents=True)
+        (run / "config.yaml").write_text(yaml.safe_dump(compose([f"run.name={name!r}"])))
+        if time != "12-00-00":  # which has not come as far as a checkpoint
+            (run / "checkpoints" / "last.pt").touch()
+    newest = "outputs/2026-01-05/11-00-00"
+    for key in ("checkpoint", "predict.checkpoint"):
+        config = configure([f"{key}=a b"], command="predict")
+        assert config["predict"]["checkpoint"] == newest
+        assert config["run"]["name"] == "a b"
+    for key in ("resume", "init_from"):
+        assert compose([f"trainer.{key}=a b"])["trainer"][key] == newest
+    assert compose(["trainer.init_from=c", "outputs=others"])["trainer"]["init_from"] == "c"
+    with pytest.raises(ConfigError, match=r"its run\.name, or a checkpoint; type checkpoint=outp"):
+        configure(["checkpoint=a"], command="predict")
+    (tmp_path / "c").mkdir()  # what there is at a path comes first
+    with pytest.raises(ConfigError, match=r"'c' given, but there is no config\.yaml in it"):
+        configure(["checkpoint=c"], command="predict")

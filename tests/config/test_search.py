@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 
@@ -23,7 +24,8 @@ def train(config):
         raise KeyboardInterrupt
     loss = abs(lr - 0.03) + (config["sampler"]["_target_"] != "sampler/random")
     mode = "max" if config["seed"] == 98 else "min"
-    return {"monitor": "loss", "monitor_mode": mode, "best/loss": loss, "best_epoch": 1}
+    return {"monitor": "loss", "monitor_mode": mode, "best/loss": loss, "best_epoch": 1,
+            "run_dir": str(lr)}
 """
 SEARCH = ["-m", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=6",
           "optimizer.lr=interval(0.01,0.1)", "sampler=random,sequential"]  # fmt: skip
@@ -73,10 +75,14 @@ class TestOptuna:
         assert "6 jobs, the best first" in out and "best loss" in out
         rows = [line.split() for line in out.splitlines() if line[:3].strip().isdigit()]
         assert rows[0][1] == str(best[0])
+        [typed] = [line for line in out.splitlines() if line.startswith("best: ")]
+        assert main("search_job.train", shlex.split(typed)[3:]) == 0
+        assert seen(folder).pop() == best and len(seen(folder)) == 7
+        (folder / "seen.jsonl").write_text("")
         assert len([*folder.glob("outputs/*/sweep-*.csv")]) == 1
         assert not [*folder.rglob("optimization_results.yaml")]
         assert main("search_job.train", [*SEARCH, "seed=3"]) == 0
-        assert seen(folder)[6:] == tried  # the seed of the config is the search's
+        assert seen(folder) == tried  # the seed of the config is the search's
 
     def test_mistakes_are_told_before_the_first_job(self, folder, capsys):
         said = refused(capsys, "seed=x", "hydra.sweeper.direction=maximize")

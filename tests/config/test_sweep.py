@@ -6,9 +6,12 @@ import csv
 import json
 import re
 import shlex
+import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
+import yaml
 
 from penstock.pipeline.config.command_line import main
 
@@ -88,7 +91,7 @@ def test_the_table_fits_80_columns_with_the_best_first_and_a_file_has_all(
         "    return {'monitor': 'accuracy', 'best/accuracy': best, 'best_epoch': 4,\n"
         "            'val/accuracy': 0.25, 'run_dir': 'x' * 90}\n"
     )
-    monkeypatch.setattr("sys.modules", {k: v for k, v in sys.modules.items() if k != "sweep_job"})
+    monkeypatch.delitem(sys.modules, "sweep_job", raising=False)
     assert main("sweep_job.train", ["-m", "seed=1,2,3", "trainer.max_epochs=7"]) == 1
     out = capsys.readouterr().out
     for seed in (1, 2, 3):  # each job says what it is
@@ -120,6 +123,53 @@ def test_a_job_without_memory_is_a_line_of_what_to_lower(folder, capsys):
     [line] = [line for line in captured.out.splitlines() if "7 PiB" in line]
     assert line.startswith("job 0 failed: MemoryError: memory ran out at")
     assert "; lower loader.batch_size" in line
+
+
+def test_the_best_job_is_a_command_that_trains_it_again(tmp_path, data_dir, monkeypatch, capsys):
+    """A real sweep; what it prints is given to a shell as it stands."""
+    monkeypatch.chdir(tmp_path)
+
+    def typed(line: str) -> str:
+        """Run what a shell makes of a line behind `penstock train`; give what is printed."""
+        shell = subprocess.run(
+            ["bash", "-c", f"printf '%s\\0' {line}"], text=True, capture_output=True, check=True
+        )
+        arguments = shell.stdout.split("\0")[:-1]
+        assert main("penstock.pipeline.training.job.train", arguments) == 0
+        return capsys.readouterr().out
+
+    def config_of(run: str) -> dict:
+        saved = yaml.safe_load((tmp_path / run / "config.yaml").read_text())
+        return {key: value for key, value in saved.items() if key != "trainer"}
+
+    out = typed(
+        f"-m optimizer.lr=10,0.001 'run.name=\"a $b\"' 'run.tags=[x, y]' "
+        f"debug=one_batch trainer.max_steps=3 trainer.monitor=loss trainer.progress=off "
+        f"trainer.num_threads=1 augment=none loader=inline data_dir={shlex.quote(str(data_dir))}"
+    )
+    rows = [line.split() for line in out.splitlines() if line[:4].strip() in ("0", "1")]
+    [line] = [line for line in out.splitlines() if line.startswith("best: ")]
+    [run] = [line.split()[-1] for line in out.splitlines() if line.startswith("its run: ")]
+    assert f"optimizer.lr={rows[0][1]}" in line and rows[0][1] == "0.001"
+    assert config_of(run)["optimizer"]["lr"] == 0.001
+    again = typed(line.removeprefix("best: penstock train"))
+    [other] = [line.split()[-1] for line in again.splitlines() if line.startswith("outputs ")]
+    assert other != run and config_of(other) == config_of(run)
+    assert config_of(run)["run"]["name"] == "a $b"
+
+
+@pytest.mark.parametrize("worst", ["float('nan')", "None"])
+def test_without_a_figure_no_job_is_the_best(folder, capsys, monkeypatch, worst):
+    (folder / "sweep_job.py").write_text(
+        f"def train(config):\n"
+        f"    return {{'monitor': 'loss', 'monitor_mode': 'min', 'run_dir': str(config['seed']),\n"
+        f"            'best/loss': {worst} if config['seed'] else 0.5}}\n"
+    )
+    monkeypatch.delitem(sys.modules, "sweep_job", raising=False)
+    assert main("sweep_job.train", ["-m", "seed=1,2"]) == 0
+    assert "best: " not in capsys.readouterr().out
+    assert main("sweep_job.train", ["-m", "seed=1,0"]) == 0
+    assert "best: penstock train seed=0\nits run: 0\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("seed", "status"), [(99, 130), (98, 143)])
@@ -164,6 +214,14 @@ def test_hydras_own_config_can_name_launchers_alone(folder, capsys, arguments, s
     assert main("sweep_job.train", ["-m", "seed=1,2", *arguments]) == 2
     assert said in capsys.readouterr().err
     assert seen(folder) == []
+
+
+def test_a_launcher_that_is_not_installed_names_its_extra(folder, capsys):
+    if find_spec("hydra_plugins.hydra_submitit_launcher"):
+        pytest.skip("it is installed")
+    arguments = ["-m", "seed=1,2", "hydra/launcher=submitit_slurm", "hydra.launcher.partition=gpu"]
+    assert main("sweep_job.train", arguments) == 2
+    assert "is missing (the extra submitit); run: pip install 'hydra-sub" in capsys.readouterr().err
 
 
 def test_the_joblib_launcher_runs_the_same_jobs(folder):

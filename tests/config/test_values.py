@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Number
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional, Union
 
@@ -25,6 +26,7 @@ class Colour(enum.Enum):
         (int, "an integer"),
         (float | None, "a number or null"),
         (float | np.ndarray, "a number"),
+        (Number | Sequence, "a number or a list"),  # as torchvision annotates
         (Optional[Literal["a", "b"]], "a or b or null"),  # noqa: UP045
         (Annotated[int, annotated_types.Ge(1)], "an integer >= 1"),
         (Annotated[float, annotated_types.Ge(0), annotated_types.Le(1)], "a number >= 0 and <= 1"),

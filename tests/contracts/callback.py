@@ -34,6 +34,7 @@ def check_callback(name: str, arguments: Mapping[str, Any], tmp_path: Path) -> P
 
     class Stops(job.Interrupt):
         def __enter__(self) -> Stops:
+            super().__enter__()
             self.requested = True
             return self
 

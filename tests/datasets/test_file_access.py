@@ -75,3 +75,24 @@ def test_no_more_files_are_open_than_a_process_may(tmp_path, monkeypatch):
         assert files[str(i)].read(0, 1) == b"%d" % i
     assert files["9"] is files["9"]
     assert len(os.listdir("/proc/self/fd")) <= before + 3
+
+
+@pytest.mark.parametrize(
+    ("path", "there"),
+    [
+        ("", True),
+        ("/a.h5", True),
+        ("/a.h5/group/train", True),
+        ("/part-{0..9}.[ab]", True),
+        ("/[1]/x.tar", True),
+        ("/none", False),
+        ("/none/part-*.tar", False),
+        ("/a.h", False),
+    ],
+)
+def test_what_a_machine_sees(tmp_path, path, there):
+    (tmp_path / "a.h5").touch()
+    (tmp_path / "[1]").mkdir()
+    (tmp_path / "[1]" / "x.tar").touch()
+    assert file_access.is_there(f"{tmp_path}{path}") == there
+    assert file_access.is_there("relative") and file_access.is_there("s3://bucket/none")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import pickle
 import textwrap
 from typing import Any
 
@@ -54,6 +55,13 @@ def test_the_example_of_the_base_is_a_storage(tmp_path):
         (f"{n:08d}", None if text is None else {"text": text}) for n, text in enumerate(texts)
     ]
     check_storage(lambda: LineStorage(str(path)), expected)
+
+
+def test_a_path_may_be_an_object(tmp_path):
+    (tmp_path / "t.txt").write_text("one\n")
+    storage = LineStorage(str(tmp_path / "t.txt"))
+    storage.path = tmp_path / "t.txt"
+    assert pickle.loads(pickle.dumps(storage)).read(np.array([0]))[0].fields == {"text": "one"}
 
 
 def test_what_is_written_anew_is_scanned_anew(tmp_path):

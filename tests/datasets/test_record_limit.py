@@ -32,6 +32,7 @@ from penstock.datasets.storages.parquet import ParquetStorage
 from penstock.datasets.storages.webdataset import WebDatasetSource, WebDatasetStorage
 from penstock.datasets.storages.zip import ZipStorage
 from penstock.transforms.decode.raw import RawDecoder
+from tests.shares import in_turn
 
 MB, GB = 1 << 20, 1 << 30
 
@@ -281,8 +282,9 @@ def test_the_limit_that_the_line_says_is_enough(tmp_path, make):
 FILTERS = ["lzf", "szip", "BZip2", "Bitshuffle", "Blosc", "Blosc2", "LZ4", "Zstd"]
 
 
-@pytest.mark.parametrize("name", FILTERS)
-@pytest.mark.parametrize("beside", [{}, {"fletcher32": True, "shuffle": True}])
+@pytest.mark.parametrize(
+    ("name", "beside"), in_turn(FILTERS, [{}, {"fletcher32": True, "shuffle": True}])
+)
 def test_a_stream_of_hdf5_that_holds_more_than_its_chunk_is_not_read(tmp_path, name, beside):
     if name == "szip" and not h5py.h5z.get_filter_info(h5py.h5z.FILTER_SZIP) & 1:
         pytest.skip("this h5py does not write szip")

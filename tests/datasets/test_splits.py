@@ -190,6 +190,19 @@ def test_hash_split_is_a_partition_and_reads_as_the_whole(tmp_path):
         assert part.index.class_names == ("a", "b")
 
 
+def test_what_a_split_has_left_is_split_again_by_a_larger_share_which_is_said(tmp_path, caplog):
+    put(tmp_path / "whole", [f"a/{i}.jpg" for i in range(1000)])
+    left, _ = both(recipe(tmp_path / "whole"), 0.2)
+    put(tmp_path / "left", keys(left))
+    assert len(both(recipe(tmp_path / "left"), 0.2)[1]) == 0
+    [said] = [record.getMessage() for record in caplog.records]
+    typed = float(said.rpartition("type dataset.val_fraction=")[2])
+    assert 0.17 < len(both(recipe(tmp_path / "left"), typed)[1]) / len(left) < 0.23
+    put(tmp_path / "few", keys(left)[:5])
+    both(recipe(tmp_path / "few"), 0.2)
+    assert len(caplog.records) == 1
+
+
 def test_adding_a_record_moves_no_other(tmp_path):
     put(tmp_path, [f"a/{i}.jpg" for i in range(100)])
     before = [set(keys(part)) for part in both(recipe(tmp_path), 0.3)]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,10 +14,11 @@ from penstock import build_loader, compose
 from penstock.pipeline.build import build_device_transforms
 from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.loader.digest import batch_digest
+from tests.examples.ranks_of_loops import watched
 from tests.laws.conftest import make_photos
 
 pytestmark = [pytest.mark.ecosystem, pytest.mark.filterwarnings("ignore")]
-EPOCHS, ROOT = 3, Path(__file__).resolve().parents[2]
+EPOCHS, STEPS, ROOT = 3, 5, Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -32,62 +36,104 @@ def typed(tmp_path, monkeypatch):
     torch.set_num_threads(threads)
 
 
-@pytest.fixture
-def expected(typed):
-    """Digests of the batches of every epoch, as `train.py` gets them on the CPU."""
+def expected(typed, **rank):
+    """Digests of the batches of all epochs, as `train.py` gets them on the CPU."""
     config = compose(typed)
-    loader = build_loader(config, "train", device="cpu")
+    loader = build_loader(config, "train", device="cpu", **rank)
     batches = DevicePrefetcher(loader, "cpu", build_device_transforms(config, "train", "cpu"))
-    found = [[batch_digest(batch) for batch in batches] for _ in range(EPOCHS)]
-    assert len(found[0]) == 5 and found[0] != found[1]
+    found = [batch_digest(batch) for _ in range(EPOCHS) for batch in batches]
+    assert len({*found}) == STEPS * EPOCHS
     return found
 
 
-def flat(expected, start=0, stop=None):
-    return [digest for epoch in expected for digest in epoch][start:stop]
-
-
-def test_accelerate(imported, typed, expected, tmp_path):
+def test_accelerate(imported, typed, tmp_path):
     pytest.importorskip("accelerate")
-    main, seen = imported("loops/accelerate_loop.py").main, []
-
-    def watch(epoch, batch):
-        seen.append(batch_digest(batch))
-
-    for steps in (2, len(expected[0]), len(expected[0]) + 2):
+    module = imported("loops/accelerate_loop.py")
+    seen = watched(module)
+    for steps in (2, STEPS, STEPS + 2):
         seen.clear()
         checkpoint = tmp_path / str(steps)
-        main(typed, steps=steps, seen=watch, checkpoint=checkpoint)
-        main(typed, seen=watch, checkpoint=checkpoint)
-        assert seen == flat(expected), f"broken off after {steps}"
+        module.main(typed, steps=steps, checkpoint=checkpoint)
+        assert len(seen) == steps
+        module.main(typed, checkpoint=checkpoint)
+        assert seen == expected(typed), f"broken off after {steps}"
 
 
-def test_hugging_face_trainer(imported, typed, expected, monkeypatch):
+def test_hugging_face_trainer(imported, typed, monkeypatch):
     # The folder `datasets` of the checkout would be taken for their package.
     monkeypatch.setattr(sys, "path", [p for p in sys.path if Path(p or ".").resolve() != ROOT])
     transformers = pytest.importorskip("transformers")
-    monkeypatch.setattr("transformers.utils.import_utils._datasets_available", False)
-    module, seen = imported("loops/hugging_face_trainer.py"), []
-    compute = module.PenstockTrainer.compute_loss
-
-    def watch(self, model, inputs, *args, **options):
-        if model.training:
-            seen.append(batch_digest(inputs))
-        return compute(self, model, inputs, *args, **options)
+    module = imported("loops/hugging_face_trainer.py")
+    seen = watched(module)
 
     class Stop(transformers.TrainerCallback):
         def on_step_end(self, args, state, control, **_):
             control.should_save = control.should_training_stop = state.global_step == steps
 
-    monkeypatch.setattr(module.PenstockTrainer, "compute_loss", watch)
     quiet = {"use_cpu": True, "report_to": [], "disable_tqdm": True, "save_strategy": "epoch"}
-    for steps in (2, len(expected[0]), len(expected[0]) + 2):
+    for steps in (2, STEPS, STEPS + 2):
         seen.clear()
         arguments = {**quiet, "output_dir": str(steps)}
         config = compose(typed)
         training = transformers.TrainingArguments(num_train_epochs=EPOCHS, **arguments)
         module.PenstockTrainer(config, training, callbacks=[Stop()]).train()
-        assert seen == flat(expected, 0, steps)
+        assert len(seen) == steps
         trainer = module.main(typed, resume=True, **arguments)
-        assert seen == flat(expected), f"resumed after {steps}"
+        assert seen == expected(typed), f"resumed after {steps}"
     assert trainer.evaluate()["eval_loss"] > 0
+
+
+@pytest.mark.parametrize(
+    ("saving", "kills"),
+    [
+        ({"every_n_train_steps": 1}, (2, STEPS, STEPS + 2)),  # one run, killed three times
+        ({"save_on_train_epoch_end": True}, (STEPS, 2 * STEPS)),
+        ({"save_on_train_epoch_end": False}, (STEPS, 2 * STEPS)),  # behind validation
+    ],
+)
+def test_lightning(imported, typed, saving, kills):
+    lightning = pytest.importorskip("lightning")
+    module = imported("loops/lightning_loop.py")
+    seen = watched(module)
+
+    class Killed(Exception): ...
+
+    class Kill(lightning.Callback):
+        def on_train_batch_start(self, trainer, *_):
+            if trainer.global_step == kill:
+                raise Killed
+            assert len(seen) // STEPS == trainer.current_epoch
+
+    def run():
+        keep = lightning.pytorch.callbacks.ModelCheckpoint("checkpoints", save_last=True, **saving)
+        last = "checkpoints/last.ckpt" if Path("checkpoints").exists() else None
+        quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+        module.main(typed, checkpoint=last, accelerator="cpu", callbacks=[keep, Kill()], **quiet)
+
+    for kill in kills:
+        with pytest.raises(Killed):
+            run()
+        assert len(seen) == kill
+    kill = None
+    run()
+    assert seen == expected(typed)
+
+
+# On the CPU its launcher starts one process, however many are asked for, but where there is MPI.
+LAUNCHED = {
+    "accelerate": ["accelerate.commands.launch", "--multi_gpu", "--num_processes=2"],
+    "lightning": ["torch.distributed.run", "--nproc-per-node=2"],
+}
+
+
+@pytest.mark.parametrize("library", LAUNCHED)
+def test_each_of_two_ranks_gets_its_slices(library, typed):
+    pytest.importorskip(library)
+    script = Path(__file__).with_name("ranks_of_loops.py")
+    command = [sys.executable, "-m", *LAUNCHED[library], str(script), library, *typed]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for rank in range(2):
+        seen = json.loads(Path(f"{rank}.json").read_text())
+        assert seen == expected(typed, rank=rank, world_size=2)

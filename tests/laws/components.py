@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,13 @@ class Counting:
     def __call__(self, sample: dict[str, Any], rng: Any) -> dict[str, Any]:
         self.count += 1
         return {**sample, "image": sample["image"] // 2 + np.uint8(self.count % 128)}
+
+
+@register("transform", "laws_slow")
+def slow(sample: dict[str, Any], rng: Any, *, seconds: float) -> dict[str, Any]:
+    """Take some time."""
+    time.sleep(seconds)
+    return sample
 
 
 @register("transform", "laws_deadly")

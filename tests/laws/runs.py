@@ -82,7 +82,9 @@ def _mixed(photos: Path, packed: Path | None) -> list[str]:
     return [
         "dataset=mix",
         "dataset.length=47",
+        "dataset.sources.photos.dataset=image_folder",
         f"dataset.sources.photos.dataset.storage.path={photos}",
+        "dataset.sources.photos.weight=3",
         f"dataset.sources.packed.dataset={second}",
         f"dataset.sources.packed.dataset.storage.path={path}",
     ]

@@ -17,6 +17,7 @@ PHOTOS, PACKED = "dataset.sources.photos", "dataset.sources.packed"
 def mix(photos, packed, *overrides: str):
     data = [
         "dataset=mix", "dataset.length=44",
+        f"{PHOTOS}.dataset=image_folder", f"{PHOTOS}.weight=3", f"{PACKED}.dataset=lmdb",
         f"{PHOTOS}.dataset.storage.path={photos}", f"{PACKED}.dataset.storage.path={packed}/lmdb",
     ]  # fmt: skip
     return compose([IMPORTS, *data, *AUGMENTS["light"], *LOADER, *overrides])

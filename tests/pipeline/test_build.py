@@ -162,3 +162,18 @@ def test_every_step_changes_with_its_name_and_none_with_its_neighbours(arrays):
     added = [*alone, "+augment.device.none._target_=batch_transform/random_flip",
              "+augment.device.none.p=0"]  # fmt: skip
     assert torch.equal(first[0]["image"], batches(added, "train")[0]["image"])
+
+
+def test_keypoints_change_places_as_the_data_names_them(data_dir):
+    found = []
+    for typed in ([], ["[[2,4]]"], ["[[right,left]]"], ["[]"]):
+        swaps = [f"augment.keypoints.swaps={pairs}" for pairs in typed]
+        config = compose(["task=keypoints", f"data_dir={data_dir}", "loader=inline", *swaps])
+        with build_loader(config) as loader:
+            points = next(iter(loader))["keypoints"].tolist()
+            found.append((points, loader.state_dict()["pixels"]))
+    assert found[0] == found[1] == found[2]
+    assert found[3][0] != found[0][0] and found[3][1] != found[0][1]
+    with pytest.raises(ValueError, match=r"no keypoint is called 'rihgt', the data has centre, "):
+        build_loader({**config, "augment": {**config["augment"], "keypoints": {
+            "_target_": "settings/keypoints", "swaps": [["rihgt", "left"]]}}})  # fmt: skip

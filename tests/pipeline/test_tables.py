@@ -109,9 +109,9 @@ def test_bad_rows_follow_the_policy(tmp_path):
         batches(config_of(tmp_path, *overrides, "dataset.decode.numeric=[z]"))
 
 
-def test_a_stream_needs_the_figures_of_a_run(tmp_path):
+def test_a_stream_needs_the_figures_of_a_run(data_dir):
     config = compose(
-        [f"data_dir={tmp_path}", "dataset=stream", "dataset/decode=table", "augment=as_is"]
+        [f"data_dir={data_dir}", "dataset=stream", "dataset/decode=table", "augment=as_is"]
     )
     with pytest.raises(ValueError, match="a stream is read once"):
         build_loader(config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -50,9 +51,11 @@ def test_a_sweep_ends_with_a_table_of_its_jobs(tmp_path, data_dir):
     done = _run(command, cwd=tmp_path, data_dir=data_dir)
     assert done.returncode == 0, done.stderr
     assert len(list(tmp_path.glob("outputs/*/*/config.yaml"))) == 4
-    table = done.stdout[done.stdout.rindex("sampler") :]
+    said, _, best = done.stdout.rpartition("best: ")
+    table = said[said.rindex("sampler") :]
     assert table.count("weighted") == 2
     assert table.count("random") == 2
+    assert re.match(r"python \S*train\.py .*sampler=(random|weighted) loader.batch_size=\d\d", best)
 
 
 @pytest.mark.slow
@@ -113,6 +116,61 @@ def test_a_reader_that_leaves_gets_no_traceback(tmp_path):
         )  # fmt: skip
         assert done.stdout.count("\n") == 1
         assert done.stderr == ""
+
+
+def _left(arguments: list[str], *, cwd: Path, lines: int) -> int:
+    """Read some lines of a command and close the pipe; its status, with nothing said of it."""
+    with (cwd / "stderr").open("w+") as errors:
+        process = subprocess.Popen(
+            arguments, cwd=cwd, stdout=subprocess.PIPE, stderr=errors, env=_environment()
+        )
+        assert process.stdout is not None
+        for _ in range(lines):
+            assert process.stdout.readline()
+        process.stdout.close()
+        status = process.wait(timeout=120)
+        errors.seek(0)
+        assert errors.read() == ""
+    return status
+
+
+@pytest.mark.parametrize("lines", [0, 9], ids=["before it trains", "while it trains"])
+def test_training_ends_when_nobody_reads_and_goes_on_from_its_checkpoint(tmp_path, data_dir, lines):
+    small = ["trainer.limit_train_batches=4", "trainer.limit_val_batches=1", "augment=none",
+             "loader=inline", "trainer.num_threads=1", f"data_dir={data_dir}"]  # fmt: skip
+    run = [sys.executable, str(ROOT / "train.py"), *small, "trainer.max_epochs=100000"]
+    assert _left(run, cwd=tmp_path, lines=lines) == 128 + signal.SIGPIPE
+    found = list(tmp_path.glob("outputs/*/*/checkpoints/last.pt"))
+    assert len(found) == (lines > 0)
+    if found:
+        folder = found[0].parents[1]
+        more = [f"trainer.resume={folder}", "trainer.max_epochs=1"]
+        done = _run([*run[:2], *more], cwd=tmp_path, data_dir=data_dir)
+        assert done.returncode == 0, done.stderr
+        assert "damaged" not in done.stdout + done.stderr
+        command = [sys.executable, "-m", "penstock.pipeline"]
+        trained = [f"checkpoint={folder}", "overwrite=true"]
+        for name in ("evaluate", "predict"):
+            assert _left([*command, name, *trained], cwd=tmp_path, lines=0) == 141
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "-m", "seed=1,2", "trainer.max_steps=1", "trainer.limit_val_batches=1"],
+        ["preview", "preview.samples=2"],
+        ["doctor"],
+        ["bench", "bench.seconds=0.2", "loader=inline"],
+        ["runs"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_commands_end_when_nobody_reads(tmp_path, data_dir, arguments):
+    command = [sys.executable, "-m", "penstock.pipeline", *arguments]
+    command += [] if arguments == ["runs"] else [f"data_dir={data_dir}"]
+    assert _left(command, cwd=tmp_path, lines=0) == 128 + signal.SIGPIPE
+    runs = list(tmp_path.glob("outputs/*/*/config.yaml"))
+    assert len(runs) == (arguments[0] == "train")  # no other job of the sweep has begun
 
 
 def test_a_missing_path_is_an_error_and_generates_nothing(tmp_path):

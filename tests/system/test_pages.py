@@ -31,13 +31,16 @@ PAGES = [
 FILE = re.compile(r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROGRAM = re.compile(
-    r"python (?P<train>train)\.py|torchrun (?:--\S+ )+(?:train\.py|penstock train)"
+    r"(?:[A-Z_]+=\S+ |srun (?:--\S+ )+)?torchrun (?:--\S+ )+(?:train\.py|penstock train)"
+    r"|python (?P<train>train)\.py"
     r"|(?:penstock|python -m pipeline) (?P<command>[a-z]+)(?= |$)"
 )
 # What else a page may say to type; CI runs some.
 OTHERS = re.compile(r"pip install |python -m pytest|mkdocs |eval |cat ")
-# All that may be wrong: a library that this environment does not have.
-MISSING = re.compile(r"1 error .*\n  .*: the package \S+ is missing \(the extra \w+\); run: .*\n")
+# All that may be wrong: libraries that this environment does not have.
+MISSING = re.compile(
+    r"\d+ errors? .*\n(  .*: the package \S+ is missing( \(the extra \w+\))?; run: .*\n)+"
+)
 SMALL = [
     "debug=one_batch", "trainer.progress=off", "trainer.num_threads=1", "augment=none",
 ]  # fmt: skip
@@ -72,6 +75,18 @@ def inline(page: str) -> list[str]:
     return [line for line in lines if (match := PROGRAM.match(line)) and match[0] != line]
 
 
+def cells(page: str) -> list[str]:
+    """Commands of the tables whose last column, "you type", stands behind `penstock train`."""
+    found = []
+    for table in re.findall(r"(?:^\|.*\|\n)+", read(page), re.MULTILINE):
+        heading, _, *rows = table.splitlines()
+        if heading.endswith("| you type |"):
+            spans = [re.findall(r"`([^`]+)`", row.split(" | ")[-1]) for row in rows]
+            assert all(len(each) == 1 for each in spans), table
+            found += [text if PROGRAM.match(text) else f"penstock train {text}" for [text] in spans]
+    return found
+
+
 def typed(line: str) -> list[Typed]:
     """Take a line apart into commands of ours; nothing of a line that is no command.
 
@@ -83,7 +98,7 @@ def typed(line: str) -> list[Typed]:
         if match := PROGRAM.match(part):
             program = match["command"] or "train"
             found.append(Typed(program, shlex.split(part[match.end() :])))
-        elif part.split(" ")[0] in ("python", "penstock", "torchrun", "bash", "git", "pip"):
+        elif part.split(" ")[0] in ("python", "penstock", "torchrun", "srun", "bash", "git", "pip"):
             assert OTHERS.match(part), f"{line}: what runs this?"
     return found
 
@@ -160,7 +175,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_is_read_without_a_mistake(page, folder, capsys):
     folder(page)
-    for line in dict.fromkeys([*fenced(page), *inline(page)]):
+    for line in dict.fromkeys([*fenced(page), *inline(page), *cells(page)]):
         for command in typed(line):
             status = show(command)
             said = capsys.readouterr()
@@ -169,11 +184,15 @@ def test_every_command_is_read_without_a_mistake(page, folder, capsys):
 
 def test_commands_are_found_where_they_stand():
     assert len(fenced("README.md")) > 7 and len(inline("docs/training.md")) > 10
+    assert len(cells("docs/moving.md")) > 50 and cells("docs/recipes.md") == []
     [bench] = [command for line in fenced("docs/storages.md") for command in typed(line)][1:2]
     assert bench.program == "bench" and bench.arguments[-1] == "bench.records=20000"
     assert typed("cat a | torchrun --nnodes=2 --no-python penstock train seed=1  # two")
-    with pytest.raises(AssertionError, match="what runs this"):
-        typed("python evil.py")
+    assert typed("srun --nodes=2 torchrun --nnodes=2 train.py a=1") == [Typed("train", ["a=1"])]
+    assert typed("NAME=1 torchrun --nnodes=2 train.py a=1") == [Typed("train", ["a=1"])]
+    for line in ("python evil.py", "srun --nodes=2 evil"):
+        with pytest.raises(AssertionError, match="what runs this"):
+            typed(line)
 
 
 @pytest.mark.parametrize("page", PAGES)

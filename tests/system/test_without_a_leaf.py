@@ -18,6 +18,7 @@ PLACE = (
 REQUIRED = {
     "torch": ["dataset.target=torch.utils.data.TensorDataset"],
     "stream": ["dataset.source.path=-", "trainer.max_epochs=1"],
+    "mix": ["dataset.sources.photos.dataset=image_folder"],
 }
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

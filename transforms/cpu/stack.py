@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
@@ -205,6 +206,13 @@ class Stack:
         """Count the other samples that each step that needs some asks for, in order."""
         stages = [stage for stage in self._stages() if isinstance(stage, _OwnStage)]
         return tuple(stage.partners(rng) for stage in stages if stage.needs_partners)
+
+    def name_keypoints(self, names: Sequence[str] | None) -> None:
+        """Say how the data names the keypoints of an object, see `KeypointSettings.settled`."""
+        if self._targets.keypoints is not None:
+            settled = self._targets.keypoints.settled(names)
+            self._targets = replace(self._targets, keypoints=settled)
+            self._local = threading.local()
 
     @property
     def steps(self) -> tuple[str, ...]:

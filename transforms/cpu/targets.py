@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
@@ -41,31 +42,72 @@ class KeypointSettings:
     """Say what a mirrored image means for its keypoints.
 
     Attributes:
-        swaps: Pairs of keypoints that change places when the image is mirrored, by their
-            numbers, such as ``[[1, 2], [3, 4]]`` for left and right eye, left and right ear.
+        swaps: Pairs of keypoints that change places when the image is mirrored, by their names
+            or numbers, such as ``[[left_eye, right_eye]]`` or ``[[1, 2], [3, 4]]``; null: those
+            whose names differ by left and right, or L and R.
         per_object: How many keypoints an object has, where an image has those of several one
-            after the other; null: all are of one object.
+            after the other; null: as many as the data names, or all.
     """
 
-    swaps: list[list[int]] | None = None
+    swaps: list[list[int | str]] | None = None
     per_object: Annotated[int, Ge(1)] | None = None
 
     def __post_init__(self) -> None:
         """Refuse pairs that are none."""
-        numbers = [number for pair in self.swaps or () for number in pair]
+        points = [point for pair in self.swaps or () for point in pair]
+        numbers = [point for point in points if isinstance(point, int)]
         for pair in self.swaps or ():
-            if len(pair) != 2 or pair[0] == pair[1] or min(pair) < 0:
+            if len(pair) != 2 or pair[0] == pair[1] or any(n in pair for n in numbers if n < 0):
                 raise ValueError(
-                    f"augment.keypoints.swaps: {pair} is no pair of two keypoints' numbers, from "
-                    f"0 on; give pairs such as [1, 2]"
+                    f"augment.keypoints.swaps: {pair} is no pair of two keypoints' names or "
+                    f"numbers, from 0 on; give pairs such as [1, 2]"
                 )
-        if len(set(numbers)) < len(numbers):
+        if len(set(points)) < len(points):
             raise ValueError("augment.keypoints.swaps: a keypoint is in two pairs; keep one")
         if self.per_object is not None and numbers and max(numbers) >= self.per_object:
             raise ValueError(
                 f"augment.keypoints.swaps: keypoint {max(numbers)} of objects with "
                 f"{self.per_object}; numbers begin at 0"
             )
+
+    def settled(self, names: Sequence[str] | None) -> KeypointSettings:
+        """Say pairs by number, and how many keypoints an object has, as the data names them.
+
+        Args:
+            names: Those of the keypoints of an object; None: the data has none.
+
+        Raises:
+            ValueError: A pair names a keypoint that the data does not have.
+        """
+        known = {name: number for number, name in enumerate(names or ())}
+        pairs = [list(pair) for pair in self.swaps or ()]
+        for name in (point for pair in pairs for point in pair if isinstance(point, str)):
+            if name not in known:
+                there = f"has {', '.join(known)}" if known else "names none, give their numbers"
+                raise ValueError(
+                    f"augment.keypoints.swaps: no keypoint is called {name!r}, the data {there}"
+                )
+        if self.swaps is None:
+            mirrored = ((name, _SIDE.sub(_other_side, name)) for name in known)
+            pairs = [[a, b] for a, b in mirrored if known[a] < known.get(b, -1)]
+        numbers: list[list[int | str]] = [
+            [known[p] if isinstance(p, str) else p for p in pair] for pair in pairs
+        ]
+        return KeypointSettings(
+            swaps=numbers if pairs or self.swaps is not None else None,
+            per_object=self.per_object or len(known) or None,
+        )
+
+
+_SIDE = re.compile(r"left|right|(?<![a-z])[lr](?![a-z])", re.IGNORECASE)
+_OTHER_SIDE = {"left": "right", "right": "left", "l": "r", "r": "l"}
+
+
+def _other_side(found: re.Match[str]) -> str:
+    side = _OTHER_SIDE[found[0].lower()]
+    if found[0].isupper():
+        return side.upper()
+    return side.capitalize() if found[0][0].isupper() else side
 
 
 # Three corners that turn left; where they turn right afterwards, the image is mirrored.
@@ -94,7 +136,7 @@ class Targets:
     def points(self, sample: Sample) -> NDArray[np.float32]:
         """Points to be moved with the image, float32 [K, 2] or [K + 3, 2]."""
         points: NDArray[np.float32] = sample["keypoints"][:, :2]
-        if self.keypoints is not None and self.keypoints.swaps:
+        if self.keypoints is not None and self.keypoints.swaps != []:
             points = np.concatenate([points, np.array(_CORNERS, np.float32)])
         return points
 
@@ -149,10 +191,19 @@ class Targets:
                 f"augment.keypoints.per_object={per_object}"
             )
         by_object = keypoints.reshape(-1, per_object, 3).copy()
-        for a, b in self.keypoints.swaps or ():
+        if self.keypoints.swaps is None and per_object > 1:
+            raise ValueError(
+                "the image is mirrored, and no names of its keypoints differ by left and right; "
+                "set augment.keypoints.swaps=[[0,1]] with the pairs that a mirror exchanges, by "
+                "name or number, or to [] if there are none"
+            )
+        swaps: Any = self.keypoints.swaps or ()  # by number: they are settled
+        for a, b in swaps:
             if max(a, b) >= per_object:
                 raise ValueError(
-                    f"augment.keypoints.swaps names keypoint {max(a, b)}, {key!r} has {per_object}"
+                    f"augment.keypoints.swaps names keypoint {max(a, b)}, {key!r} has "
+                    f"0 to {per_object - 1}; set augment.keypoints.swaps=[[left,right],...] to the "
+                    f"pairs that a mirror exchanges, or to [] if there are none"
                 )
             by_object[:, [a, b]] = by_object[:, [b, a]]
         return by_object.reshape(-1, 3)

@@ -158,6 +158,10 @@ class CsvStorage(IndexedStorage):
         rows = self.index.rows(indices)
         return {name: self._taken(name, rows) for name in self._names() if name in fields}
 
+    def read_paths(self) -> list[str]:
+        """The folder of the images: the rows are in the index."""
+        return [] if self._image is None else [self.root]
+
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_known": {}}
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.core.contracts import WriterCapabilities
 from penstock.core.files import write_lines, write_whole
 from penstock.core.parts import PackPlan, Part, PartSummary, Written, written_keys
 from penstock.core.registry import register
@@ -147,6 +148,7 @@ class MemmapWriter:
     part_bytes = 1 << 26
     cannot_hold = frozenset("files pixels shapes bytes values missing".split())
     storage_arguments: dict[str, Any] = {}  # noqa: RUF012
+    capabilities = WriterCapabilities(in_place=True)
 
     def begin(self, folder: Path, plan: PackPlan) -> None:
         """Make the arrays at their full length."""

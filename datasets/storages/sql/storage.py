@@ -147,6 +147,10 @@ class SqlStorage(IndexedStorage):
         what = self.table or ("" if self.query is None else "by a query")
         return f"sql {self.url} {what}".rstrip()
 
+    def read_paths(self) -> list[str]:
+        """The file of an SQLite database."""
+        return [] if self._file is None else [self._file]
+
     def mark(self) -> Any:
         """Tell by number of rows, first and last key, columns, and when or where it was made.
 

@@ -36,6 +36,7 @@ _HELPS = 1.03
 _GIVEN_UP = 0.95
 """A first round below this ratio is the last one, later ones below 1: time for what may help."""
 _SHOWN = 3
+_NO_ROOM = "the cluster has no room for so many; `ray start --address=HOST:6379` adds a machine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +50,14 @@ class Candidate:
             packed, and compared with the same records as they lie; ``eager``: decoded samples
             are held in memory; ``cached``: the overrides are composed, for some records.
         changes: What it changes beside the speed, or "".
+        lacks: What there has to be before it can be tried, or "".
     """
 
     typed: str
     overrides: tuple[str, ...] = ()
     how: Literal["typed", "lmdb", "tiled", "eager", "cached"] = "typed"
     changes: str = ""
+    lacks: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +72,8 @@ class Facts:
         holds: Whether all decoded samples fit into memory and take no time to speak of.
         cuda: Whether the device is CUDA.
         reading: Share of a sample's time in the loader that is reading, 0 to 1.
+        actors: Actors that a cluster of Ray has room for, of as many threads as there are in each.
+        no_cluster: What to do to have a cluster, or "".
     """
 
     limit: Literal["loader", "model"]
@@ -78,6 +83,8 @@ class Facts:
     holds: bool
     cuda: bool
     reading: float = 0.0
+    actors: int = 0
+    no_cluster: str = ""
 
 
 def candidates(config: dict[str, Any], facts: Facts) -> Iterator[Candidate]:
@@ -96,8 +103,8 @@ def candidates(config: dict[str, Any], facts: Facts) -> Iterator[Candidate]:
         yield _typed("loader.pin_memory=true")
 
 
-def _typed(*overrides: str, changes: str = "") -> Candidate:
-    return Candidate(" ".join(overrides), overrides, changes=changes)
+def _typed(*overrides: str, changes: str = "", lacks: str = "") -> Candidate:
+    return Candidate(" ".join(overrides), overrides, changes=changes, lacks=lacks)
 
 
 def _of_model(config: dict[str, Any]) -> Iterator[Candidate]:
@@ -132,10 +139,20 @@ def _of_workers(config: dict[str, Any], facts: Facts) -> Iterator[Candidate]:
     if engine == "inline":
         yield _typed("loader=threads", f"loader.num_workers={cores}")
         return
-    for other in facts.engines:
-        if other not in (engine, "inline", "auto") and workers:
-            spread = ["loader.processes=null"] if loader.get("processes") is not None else []
-            yield _typed(f"loader.engine={other}", *spread)
+    of_one_kind = ("processes", "resources")
+    unset = [f"loader.{name}=null" for name in of_one_kind if loader.get(name) is not None]
+    if engine == "ray":
+        yield from _of_actors(loader, facts)
+    if workers and (engine != "ray" or workers <= cores):  # a cluster's number may not fit here
+        for other in facts.engines:
+            if other not in (engine, "inline", "auto", "ray"):
+                yield _typed(f"loader.engine={other}", *unset)
+    if engine == "ray":
+        return
+    if facts.limit == "loader" and workers >= cores and facts.reading < _MUCH_READING:
+        number = max(workers, facts.actors)
+        lacks = facts.no_cluster
+        yield _typed("loader.engine=ray", f"loader.num_workers={number}", *unset, lacks=lacks)
     if engine == "processes" and workers > 1:
         for processes in {1, workers} - {loader.get("processes") or workers}:
             yield _typed(f"loader.processes={processes}")
@@ -145,6 +162,18 @@ def _of_workers(config: dict[str, Any], facts: Facts) -> Iterator[Candidate]:
     for number in sorted(counts - {workers}, reverse=True):
         if number <= 2 * cores:
             yield _typed(f"loader.num_workers={number}")
+
+
+def _of_actors(loader: dict[str, Any], facts: Facts) -> Iterator[Candidate]:
+    """More and fewer actors of as many threads, up to those that the cluster has room for."""
+    actors = loader.get("processes") or facts.workers
+    threads = facts.workers // actors if actors else 1
+    for number in sorted({facts.actors, 2 * actors, actors // 2} - {0, actors}, reverse=True):
+        typed = f"loader.processes={number}", f"loader.num_workers={number * threads}"
+        if number <= facts.actors:
+            yield _typed(*typed)
+        elif number > actors:
+            yield _typed(*typed, lacks=_NO_ROOM)
 
 
 def packed_config(
@@ -294,6 +323,8 @@ class Bench:
 
     def attempt(self, candidate: Candidate) -> Trial:
         """Open it, measure both in turn, close it; a temporary folder is removed again."""
+        if candidate.lacks:
+            return Trial(candidate, failed=candidate.lacks)
         with ExitStack() as stack:
             stack.enter_context(_quiet())
             try:
@@ -366,7 +397,7 @@ def advise(bench: Bench, tried: Sequence[Candidate], counted: str, budget_s: flo
     deadline = time.monotonic() + budget_s
     try:
         for number, candidate in enumerate(tried, start=1):
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline and not candidate.lacks:
                 trials.append(Trial(candidate, failed="no time left; raise bench.try_seconds"))
                 continue
             doing(f"trying {number} of {len(tried)}: {candidate.typed}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.core.contracts import StreamDataset
 from penstock.core.processes import usable_cores
+from penstock.core.ray_cluster import room_for
 from penstock.core.registry import components
 from penstock.datasets.map_dataset import MapDataset
 from penstock.pipeline.build import build, build_settings, build_transform
@@ -21,9 +23,11 @@ from penstock.pipeline.commands.bench.decoding import (
     some_records,
 )
 from penstock.pipeline.commands.bench.report import (
+    FAILURES,
     clear,
     doing,
     heading,
+    last_line,
     megabytes,
     rate_of,
     say,
@@ -37,6 +41,7 @@ from penstock.pipeline.loader.stats import sources_text
 if TYPE_CHECKING:
     from penstock.pipeline.commands.bench import BenchSettings
     from penstock.pipeline.config.sweeps.sweep import Points
+    from penstock.pipeline.loader.settings import LoaderSettings
 
 _HELD_S = 3.0
 """Decoding everything may take so long where holding it in memory is tried."""
@@ -44,6 +49,10 @@ _TRIED = 8
 _RECORDS = 256
 _START_S = 2.0
 _SHARED = 0.85
+_NO_CLUSTER = (
+    "Ray adds the cores of other machines: pip install 'penstock[ray]' on all, `ray start --head` "
+    "here, `ray start --address=HOST:6379` there, export RAY_ADDRESS=auto (docs/recipes.md)"
+)
 
 
 @dataclass(slots=True)
@@ -89,6 +98,7 @@ def measure_one(points: Points) -> int:
         if settings.trace is not None:
             say("trace", write_trace(subject, settings.trace))
         if settings.try_seconds:
+            actors, no_cluster = cluster_of(subject.loader.settings)
             facts = Facts(
                 limit=limit,
                 workers=subject.workers,
@@ -97,6 +107,8 @@ def measure_one(points: Points) -> int:
                 holds=_holds(subject, figures),
                 cuda=subject.device.type == "cuda",
                 reading=_reading(figures),
+                actors=actors,
+                no_cluster=no_cluster,
             )
             measure, counted = Subject.training_round, "training with them"
             if limit == "loader":
@@ -152,6 +164,19 @@ def _reading(figures: Figures) -> float:
     """Share of a sample's time in the loader's threads that is reading."""
     stages = times_of(figures.rounds["loader"]).stages_us if figures.rounds.get("loader") else {}
     return stages["read"] / max(sum(stages.values()), 1e-9) if stages else 0.0
+
+
+def cluster_of(settings: LoaderSettings) -> tuple[int, str]:
+    """Actors that there is room for, of the threads that one has; or why there is no cluster."""
+    on_ray = settings.engine == "ray"
+    if not (on_ray or os.environ.get("RAY_ADDRESS")):
+        return 0, _NO_CLUSTER
+    threads = settings.workers // (settings.processes or settings.workers or 1) if on_ray else 1
+    takes = {name: amount for name, amount in (settings.resources or {}).items() if amount}
+    try:
+        return room_for(takes or {"CPU": threads or 1}, "loader=ray"), ""
+    except FAILURES as error:
+        return 0, last_line(error)
 
 
 def _holds(subject: Subject, figures: Figures) -> bool:
@@ -213,7 +238,8 @@ def print_figures(subject: Subject, figures: Figures) -> None:
         if shares := subject.loader.stats.shares:
             write(f"  drawn: {sources_text(shares)}")
     if figures.rounds.get("model") and figures.rounds.get("training"):
-        heading(_verdict_text(figures))
+        is_here = subject.loader.settings.engine != "ray"
+        heading(_verdict_text(figures, f": they share the {usable_cores()} cores" * is_here))
 
 
 def verdict(figures: Figures) -> Literal["loader", "model"]:
@@ -222,7 +248,7 @@ def verdict(figures: Figures) -> Literal["loader", "model"]:
     return "loader" if loader is not None and model is not None and loader < model else "model"
 
 
-def _verdict_text(figures: Figures) -> str:
+def _verdict_text(figures: Figures, why: str) -> str:
     loader, model = figures.rate("loader"), figures.rate("model")
     training = figures.rate("training")
     assert loader is not None and model is not None and training is not None
@@ -234,6 +260,5 @@ def _verdict_text(figures: Figures) -> str:
         text = (f"The model is the limit: the loader could give {loader / model:.1f} times as "
                 f"much; training waits {share:.0%} of its time for data.")  # fmt: skip
     if training < _SHARED * min(loader, model):
-        text += (f" Together they are slower than either alone: they share the "
-                 f"{usable_cores()} cores.")  # fmt: skip
+        text += f" Together they are slower than either alone{why}."
     return text

@@ -20,7 +20,7 @@ from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.learning.building import build_model, build_optimizer, build_task
 from penstock.pipeline.learning.losses import total_loss
 from penstock.pipeline.loader.stats import LoaderTimes
-from penstock.pipeline.training.distributed import local_device
+from penstock.pipeline.training.distributed.world import local_device
 from penstock.pipeline.training.job import prepare_torch
 from penstock.pipeline.training.loop import precision_of
 

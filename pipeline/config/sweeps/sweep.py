@@ -44,6 +44,8 @@ from penstock.pipeline.schedulers.units import rank
 
 _KEYS = ("hydra.", "hydra/")
 _PLUGINS = ("hydra_plugins.", "hydra._internal.core_plugins.")
+_EXTRAS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit"}
+"""The extras that bring launchers, by the launchers' names."""
 
 
 def sweep(
@@ -105,6 +107,8 @@ def sweep(
         file = _write_csv(swept, results, jobs[0].config["outputs"])
         print_table(swept, results)
         print(f"all figures of the jobs: {file}")
+        for line in _how_to_have_the_best(swept, results):
+            print(line)
         if status is not None:
             print("\n".join(_how_to_go_on(swept, len(finished), master)))
     if status is None:
@@ -123,8 +127,28 @@ def _how_to_go_on(
     yield f"stopped in job {finished} of {len(swept)}; it goes on, and the others begin, with"
     for number, overrides in enumerate(swept[finished:]):
         resume = ["trainer.resume=auto"] if number == 0 else []
-        yield masked(f"  {program_of('train')} {shlex.join([*overrides, *resume])}")
-    if MASK in masked(" ".join(text for overrides in swept for text in overrides)):
+        yield f"  {_typed([*overrides, *resume])}"
+    yield from _left_out([text for overrides in swept for text in overrides])
+
+
+def _how_to_have_the_best(swept: Sequence[Sequence[str]], results: Sequence[Any]) -> Iterator[str]:
+    """Say what to type for the best job alone, and where its run lies, if a figure tells which."""
+    figures, name, order = _ranked(results)
+    without_figure, _ = rank(figures[order[0]].get(f"best/{name}"), "max") if order else (True, 0.0)
+    if not without_figure:
+        best = order[0]
+        yield f"best: {_typed(swept[best])}"
+        yield from _left_out(swept[best])
+        yield f"its run: {figures[best]['run_dir']}"
+
+
+def _typed(overrides: Sequence[str]) -> str:
+    """The command line of a job, as a shell takes it."""
+    return masked(f"{program_of('train')} {shlex.join(overrides)}")
+
+
+def _left_out(overrides: Sequence[str]) -> Iterator[str]:
+    if MASK in masked(" ".join(overrides)):
         yield f"  ({MASK} stands for a password, which is to be typed again)"
 
 
@@ -195,6 +219,12 @@ def _master(settings: list[str], composer: Composer) -> DictConfig:
             )
     except HydraException as error:
         text = " ".join(str(error).split("\nConfig search path:")[0].split())
+        for launcher, extra in _EXTRAS.items():
+            if f"hydra/launcher={launcher}" in settings and f"'hydra/launcher/{launcher}'" in text:
+                text = (
+                    f"the package hydra-{extra}-launcher is missing (the extra {extra}); run: "
+                    f"pip install 'hydra-{extra}-launcher>=1.2'"
+                )
         raise ConfigError([Problem("hydra/launcher", text)]) from error
     problems = [
         Problem(f"hydra.{key}._target_", f"{target!r} is no launcher or sweeper of Hydra's")
@@ -297,7 +327,7 @@ def run_job(config: DictConfig, *, job: str, search: tuple[str, ...] = ()) -> An
     if is_first_rank():
         hydra = HydraConfig.get()
         typed = " ".join(text.lstrip("+") for text in hydra.overrides.task)
-        with suppress(BrokenPipeError):  # nobody reads any more, and the job goes on
+        with suppress(BrokenPipeError):  # nobody reads any more: the job's own lines will end it
             print(f"job {hydra.job.num}: {masked(typed)}", flush=True)
     load_all(list(config.get("imports") or ()))
     return pkgutil.resolve_name(job)(check_config(config))
@@ -317,18 +347,15 @@ def print_table(
     from rich.console import Console
     from rich.table import Table
 
-    figures = [result if isinstance(result, Mapping) else {} for result in results]
-    told = next((each for each in figures if "monitor" in each), {})
-    name, mode = told.get("monitor"), told.get("monitor_mode", "max")
+    figures, name, order = _ranked(results)
     names = {f"best {name}": f"best/{name}", "of epoch": "best_epoch", "last": f"val/{name}"}
-    if not told:
+    if name is None:
         names = {k: k for each in figures for k, v in each.items() if isinstance(v, int | float)}
     keys = varied_keys(swept)
     last = [key.rpartition(".")[2] for key in keys]
     short = [end if last.count(end) == 1 else key for end, key in zip(last, keys, strict=True)]
-    order = sorted(range(len(swept)), key=lambda job: rank(figures[job].get(f"best/{name}"), mode))
     count = "1 job" if len(results) == 1 else f"{len(results)} jobs"
-    table = Table(title=f"{count}, the best first" if told else count, box=SIMPLE)
+    table = Table(title=f"{count}, the best first" if name else count, box=SIMPLE)
     for heading in ["job", *short]:
         table.add_column(heading, overflow="fold")
     for heading in names:
@@ -343,6 +370,15 @@ def print_table(
     for number, result in enumerate(results):
         if isinstance(result, BaseException):
             print(f"job {number} failed: {_error(result)}")
+
+
+def _ranked(results: Sequence[Any]) -> tuple[list[Mapping[str, Any]], str | None, list[int]]:
+    """The figures of each job, the name of the one that decides, and the jobs, the best first."""
+    figures = [result if isinstance(result, Mapping) else {} for result in results]
+    told = next((each for each in figures if "monitor" in each), {})
+    name, mode = told.get("monitor"), told.get("monitor_mode", "max")
+    places = [rank(each.get(f"best/{name}"), mode) for each in figures]
+    return figures, name, sorted(range(len(figures)), key=places.__getitem__)
 
 
 def _error(error: BaseException) -> str:

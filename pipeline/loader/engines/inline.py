@@ -54,6 +54,7 @@ class ConsumerPool:
     is_own = True
     is_ready = True
     usage = Usage()
+    restarts = 0
 
     def __init__(self, compute: BatchComputer, settings: LoaderSettings) -> None:
         self._compute = compute

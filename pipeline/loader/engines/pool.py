@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from penstock.core.processes import usable_cores
+from penstock.core.processes import local_ranks, usable_cores
+from penstock.datasets.caches.limits import available_bytes
 from penstock.pipeline.loader.bundles import MOST_BATCHES, can_join
-from penstock.pipeline.loader.contract import BatchTask, Delivery
+from penstock.pipeline.loader.contract import BatchTask, Delivery, mapped
 
 if TYPE_CHECKING:
+    from penstock.core.sample import Batch
     from penstock.pipeline.loader.compute import BatchComputer
     from penstock.pipeline.loader.settings import LoaderSettings
 
@@ -68,6 +70,11 @@ class WorkerLayout:
         shares = (workers // processes + (n < workers % processes) for n in range(processes))
         return cls(processes=tuple(shares))
 
+    @property
+    def workers(self) -> int:
+        """Threads that compute; 0: the consumer's own."""
+        return self.threads or sum(self.processes)
+
     def __str__(self) -> str:
         if not self.processes:
             many = _counted(self.threads, "thread")
@@ -94,6 +101,11 @@ class Pending:
         self.task = task
         self._outcomes: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
+    @property
+    def is_done(self) -> bool:
+        """Whether what came of it waits to be taken."""
+        return not self._outcomes.empty()
+
     def put(self, outcome: Any) -> None:
         """Hand over what came of the task; nobody may be there any more who takes it."""
         self._outcomes.put(outcome)
@@ -118,6 +130,10 @@ class WorkerPool(Protocol):
         """Rows of small batches that it is best given at once; 0: a batch at a time."""
 
     @property
+    def restarts(self) -> int:
+        """Workers that were replaced."""
+
+    @property
     def is_own(self) -> bool:
         """Whether its workers are of this process, and not of one that this is a copy of."""
 
@@ -140,6 +156,10 @@ class WorkerPool(Protocol):
 
     def close(self) -> None:
         """End the workers."""
+
+
+Ahead = deque[tuple[WorkerPool, list[Pending]]]
+"""Bundles of tasks, and the pools that they were given to."""
 
 
 def demanded_layout(compute: BatchComputer, settings: LoaderSettings) -> WorkerLayout | None:
@@ -174,8 +194,39 @@ def warn_about_cores(settings: LoaderSettings) -> None:
         )  # fmt: skip
 
 
+def warn_about_memory(batch: Batch | None, depth: int, settings: LoaderSettings) -> None:
+    """Say once that the batches that are computed ahead will not fit into memory.
+
+    Args:
+        batch: The first of a run, when the others have no memory yet.
+        depth: Batches ahead.
+        settings: What they come from.
+    """
+    size_bytes = bytes_of(batch) * local_ranks()
+    left_bytes = available_bytes()
+    if left_bytes is None or depth * size_bytes <= left_bytes or "memory" in _said:
+        return
+    _said.add("memory")
+    fitting = left_bytes // (size_bytes * settings.prefetch_factor)
+    remedy = f"loader.num_workers={fitting}" if fitting else "a smaller loader.batch_size"
+    _logger.warning(
+        "loader: %d batches ahead of %.3g GB take %.3g GB, and this machine or container has %.3g "
+        "GB left; type %s, or it may be killed",
+        depth, size_bytes / 1e9, depth * size_bytes / 1e9, left_bytes / 1e9, remedy,
+    )  # fmt: skip
+
+
+def bytes_of(batch: Any) -> int:
+    """Bytes of all tensors of a batch."""
+    import torch
+
+    sizes: list[int] = []
+    mapped(batch, lambda v: sizes.append(v.nbytes if isinstance(v, torch.Tensor) else 0))
+    return sum(sizes)
+
+
 def deliver(
-    tasks: Iterator[BatchTask], pool_of_next: Callable[[], WorkerPool]
+    tasks: Iterator[BatchTask], pool_of_next: Callable[[], WorkerPool], ahead: Ahead
 ) -> Iterator[tuple[WorkerPool, Delivery]]:
     """Let worker pools compute tasks, and hand their deliveries over in order.
 
@@ -183,6 +234,7 @@ def deliver(
         tasks: What to compute; what they raise is raised after all that came before.
         pool_of_next: Who computes the next task. Pools may change at any task: what was given
             to the one before is taken from it when its turn comes.
+        ahead: Empty; holds what was given to pools and not yet taken.
 
     Yields:
         Each delivery, and the pool that computed it.
@@ -191,7 +243,6 @@ def deliver(
         Exception: What the pools or the tasks raise.
     """
     source = _UntilError(tasks)
-    ahead: deque[tuple[WorkerPool, list[Pending]]] = deque()
     _submit(source, ahead, pool_of_next)
     while ahead:
         pool, bundle = ahead.popleft()
@@ -206,7 +257,7 @@ def deliver(
 
 def _submit(
     source: _UntilError,
-    ahead: deque[tuple[WorkerPool, list[Pending]]],
+    ahead: Ahead,
     pool_of_next: Callable[[], WorkerPool],
 ) -> None:
     """Give tasks out until as many are ahead as the pool of the next one computes.

@@ -7,17 +7,26 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from penstock.core.processes import end_unused_server, interrupts_held, start_server
-from penstock.pipeline.loader.contract import BatchTask, Delivery
+from penstock.core.processes import end_unused_server, interrupts_held
+from penstock.pipeline.loader.contract import (
+    BatchTask,
+    Delivery,
+    EngineCapabilities,
+    WorkerFigures,
+)
 from penstock.pipeline.loader.engines.batch_memory import pins
 from penstock.pipeline.loader.engines.calibration import Calibration
 from penstock.pipeline.loader.engines.pool import (
+    Ahead,
     WorkerLayout,
     WorkerPool,
     deliver,
     warn_about_cores,
+    warn_about_memory,
 )
-from penstock.pipeline.loader.engines.worker import PRELOADED
+from penstock.pipeline.loader.engines.watched_pool import Starter, WatchedPool
+from penstock.pipeline.loader.engines.worker_process import ProcessStarter
+from penstock.pipeline.loader.placement import placement_of
 from penstock.pipeline.loader.read_ahead import ReadAhead, reads_ahead
 from penstock.pipeline.loader.worker_errors import LoaderClosedError
 
@@ -35,6 +44,7 @@ class PoolEngine:
         compute: A task to a delivery.
         settings: How far workers compute ahead, and whether they stay from one run to the next.
         calibration: Says which layout of workers is to compute.
+        starter: Starts the workers that are no threads of this process.
 
     Attributes:
         calibration: The same.
@@ -43,24 +53,41 @@ class PoolEngine:
     """
 
     def __init__(
-        self, compute: BatchComputer, settings: LoaderSettings, calibration: Calibration
+        self,
+        compute: BatchComputer,
+        settings: LoaderSettings,
+        calibration: Calibration,
+        starter: type[Starter] = ProcessStarter,
     ) -> None:
         self.calibration = calibration
         self._compute = compute
         self._settings = settings
+        self._starter = starter
         self._first = calibration.layout
         self.pools: dict[WorkerLayout, WorkerPool] = {}
         self._finalizers: dict[WorkerLayout, weakref.finalize[..., PoolEngine]] = {}
+        self._ahead: Ahead = Ahead()
+        self._restarts = 0  # in pools that are closed
         self._is_closed = True
         self.is_settled = self._said = calibration.is_over
         if self._first.processes:
-            start_server(settings.multiprocessing_context, PRELOADED)
+            starter.prepare(settings)
 
     @property
     def choice(self) -> str:
         """Say who computes, and why."""
         layout, reason = self.calibration.layout, self.calibration.reason
         return f"{layout} ({reason})" if reason else str(layout)
+
+    @property
+    def capabilities(self) -> EngineCapabilities:
+        """It tells how its workers do."""
+        return EngineCapabilities(workers=self._figures)
+
+    def _figures(self) -> WorkerFigures:
+        ready = sum(pending.is_done for _, bundle in list(self._ahead) for pending in bundle)
+        restarts = sum(pool.restarts for pool in self.pools.values())
+        return WorkerFigures(self.calibration.layout.workers, ready, self._restarts + restarts)
 
     def run(self, tasks: Iterator[BatchTask]) -> Iterator[Delivery]:
         """Deliver every task, in order.
@@ -76,12 +103,15 @@ class PoolEngine:
         if not all(pool.is_own for pool in self.pools.values()):
             # After a fork there are no workers here, whatever was copied.
             self.pools, self._finalizers = {}, {}
-        intact = False
+        intact, is_first = False, True
         try:
-            for pool, delivery in deliver(tasks, self._pool_of_next):
+            for pool, delivery in deliver(tasks, self._pool_of_next, self._ahead):
                 looks = not self.is_settled
                 if looks:
                     self._note(pool, delivery)
+                if is_first and self._settings.workers:
+                    warn_about_memory(delivery.batch, pool.depth, self._settings)
+                    is_first = False
                 handed = [delivery]
                 del delivery  # kept nowhere here, however long the consumer takes
                 yield handed.pop()
@@ -92,6 +122,7 @@ class PoolEngine:
             intact = True
             raise
         finally:
+            self._ahead.clear()
             for pool in self.pools.values():
                 pool.drop()
             if intact and not self.is_settled:
@@ -152,7 +183,7 @@ class PoolEngine:
 
     def _start(self, layout: WorkerLayout) -> WorkerPool:
         with interrupts_held():
-            pool = self.pools[layout] = start_pool(layout, self._compute, self._settings)
+            pool = self.pools[layout] = self._pool_of(layout)
             # For an engine that is forgotten; at exit the pool sees to it by itself.
             finalizer = self._finalizers[layout] = weakref.finalize(self, pool.close)
             finalizer.atexit = False
@@ -160,31 +191,33 @@ class PoolEngine:
 
     def _close(self, layout: WorkerLayout) -> None:
         self._finalizers.pop(layout).detach()
-        self.pools.pop(layout).close()
+        pool = self.pools.pop(layout)
+        self._restarts += pool.restarts
+        pool.close()
 
+    def _pool_of(self, layout: WorkerLayout) -> WorkerPool:
+        """Start the workers of a layout."""
+        from penstock.pipeline.loader.engines.inline import ConsumerPool
+        from penstock.pipeline.loader.engines.threads import ThreadPool
 
-def start_pool(
-    layout: WorkerLayout, compute: BatchComputer, settings: LoaderSettings
-) -> WorkerPool:
-    """Start the workers of a layout."""
-    from penstock.pipeline.loader.engines.inline import ConsumerPool
-    from penstock.pipeline.loader.engines.processes import ProcessPool
-    from penstock.pipeline.loader.engines.threads import ThreadPool
-
-    if layout == WorkerLayout():
-        return ConsumerPool(compute, settings)
-    warn_about_cores(settings)
-    ahead = settings.read_ahead if reads_ahead(compute, settings.read_ahead) else 0
-    depth = settings.workers * settings.prefetch_factor + ahead
-    if layout.processes:
-        return ProcessPool(
-            compute, settings, threads=layout.processes, depth=depth, read_ahead=ahead
+        compute, settings = self._compute, self._settings
+        if layout == WorkerLayout():
+            return ConsumerPool(compute, settings)
+        ahead = settings.read_ahead if reads_ahead(compute, settings.read_ahead) else 0
+        depth = settings.workers * settings.prefetch_factor + ahead
+        if layout.processes:
+            starter = self._starter(compute, settings, len(layout.processes))
+            return WatchedPool(
+                starter, settings, threads=layout.processes, depth=depth, read_ahead=ahead
+            )
+        warn_about_cores(settings)
+        placement = placement_of(settings)
+        return ThreadPool(
+            compute,
+            layout.threads,
+            depth=depth,
+            timeout_s=settings.timeout_s,
+            pinned=pins(settings),
+            placement=placement,
+            reader=ReadAhead(compute.read, ahead, placement) if ahead else None,
         )
-    return ThreadPool(
-        compute,
-        layout.threads,
-        depth=depth,
-        timeout_s=settings.timeout_s,
-        pinned=pins(settings),
-        reader=ReadAhead(compute.read, ahead) if ahead else None,
-    )

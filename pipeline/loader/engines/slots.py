@@ -90,9 +90,11 @@ class SlotPool:
         try:
             return self._free.pop()
         except IndexError:
-            number = next(self._numbers)
-            fd = os.memfd_create(f"penstock-{number}", os.MFD_CLOEXEC)
-            return Slot(number, fd=fd)
+            return self._new(next(self._numbers))
+
+    def _new(self, number: int) -> Slot:
+        fd = os.memfd_create(f"penstock-{number}", os.MFD_CLOEXEC)
+        return Slot(number, fd=fd)
 
     def lease(self, slot: Slot, size_bytes: int) -> NDArray[np.uint8]:
         """The slot's bytes for one batch; the slot comes back when the view is gone.

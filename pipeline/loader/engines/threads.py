@@ -23,6 +23,7 @@ from penstock.pipeline.loader.engines.calibration import settled
 from penstock.pipeline.loader.engines.pool import Pending, Usage, WorkerLayout, demanded_layout
 from penstock.pipeline.loader.engines.pool_engine import PoolEngine
 from penstock.pipeline.loader.engines.worker import quiet_opencv
+from penstock.pipeline.loader.placement import AS_THE_TRAINER, Placement
 from penstock.pipeline.loader.read_ahead import ReadAhead
 from penstock.pipeline.loader.worker_errors import LoaderClosedError, LoaderTimeoutError
 
@@ -78,8 +79,11 @@ class ThreadPool:
         depth: Batches, or bundles of small ones, to be computed ahead of the consumer.
         timeout_s: Seconds to wait for one batch.
         pinned: Batches are to lie in page-locked memory.
+        placement: Where its threads run.
         reader: Reads the records of tasks that wait; ended with the threads. None: workers read.
     """
+
+    restarts = 0
 
     def __init__(
         self,
@@ -89,6 +93,7 @@ class ThreadPool:
         depth: int,
         timeout_s: float,
         pinned: bool = False,
+        placement: Placement = AS_THE_TRAINER,
         reader: ReadAhead | None = None,
     ) -> None:
         self.depth = depth
@@ -98,6 +103,7 @@ class ThreadPool:
         self._compute = compute
         self._timeout_s = timeout_s
         self._pinned = pinned
+        self._placement = placement
         self._memory = BatchMemory()
         self._reader = reader
         self._bundles: queue.SimpleQueue[tuple[int, list[Pending]] | None] = queue.SimpleQueue()
@@ -196,6 +202,7 @@ class ThreadPool:
             self._reader.close(max(0.0, deadline - time.monotonic()))
 
     def _work(self, usage: Usage) -> None:
+        self._placement.enter()
         while (item := self._bundles.get()) is not None:
             start, cpu_start = time.perf_counter(), time.thread_time()
             for done in self._outcomes(*item):

@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing.process import BaseProcess, active_children
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ from penstock.pipeline.loader.engines.inline import InlineEngine
 from penstock.pipeline.loader.engines.pool import warn_about_cores
 from penstock.pipeline.loader.engines.slots import is_plain, tensor_of
 from penstock.pipeline.loader.engines.worker import PRELOADED, Payload, use_one_thread
+from penstock.pipeline.loader.placement import Placement, placement_of
 from penstock.pipeline.loader.worker_errors import (
     Failure,
     LoaderClosedError,
@@ -165,7 +167,7 @@ class TorchEngine:
                 multiprocessing_context=worker_context(settings.multiprocessing_context, PRELOADED),
                 persistent_workers=settings.persistent_workers,
                 prefetch_factor=settings.prefetch_factor,
-                worker_init_fn=_start_worker,
+                worker_init_fn=partial(_start_worker, placement_of(settings)),
             )
 
 
@@ -195,10 +197,11 @@ def _as_it_is(item: Any) -> Any:
     return item
 
 
-def _start_worker(worker_id: int) -> None:
+def _start_worker(placement: Placement, worker_id: int) -> None:
     """Set a new worker process up."""
     import torch
 
+    placement.enter_process()
     leave_signals_to_parent()
     # A spawned process is torn down in full, and now and then a native thread that is still
     # there aborts it, which the main process takes for the death of a worker at work.

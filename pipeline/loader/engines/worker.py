@@ -29,12 +29,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock.pipeline.loader.compute import BatchComputer
+    from penstock.pipeline.loader.placement import Placement
 
 T = TypeVar("T")
 
 PRELOADED = (
     "penstock.pipeline.loader.engines.worker",
-    "penstock.pipeline.config.discovery",
+    "penstock.pipeline.loader.leaves",
     "numpy",
     "torch",
     "torch.utils.data",
@@ -134,6 +135,7 @@ def run_worker(
     num_processes: int,
     num_threads: int,
     read_ahead: int,
+    placement: Placement,
 ) -> None:
     """Compute until the connection ends, which it does with the consumer's process.
 
@@ -144,14 +146,16 @@ def run_worker(
         num_processes: Their number.
         num_threads: Threads that compute here.
         read_ahead: Orders that come before a thread is free for them.
+        placement: Where its threads run.
     """
+    placement.enter_process()  # before there are more threads, which inherit it
     leave_signals_to_parent()
     end_with_parent(starter_stays=True)
     # The descriptor and not sys.stderr, which a notebook replaces by what has none.
     faulthandler.register(TELL_STACKS, file=2)
     use_one_thread()
-    _tell_torch_datasets(payload, number, num_processes)
-    worker = _Worker(payload.value, connection, read_ahead)
+    tell_torch_datasets(payload, number, num_processes)
+    worker = _Worker(OrderRunner(payload.value, read_ahead), connection)
     for thread in range(num_threads):
         threading.Thread(target=worker.work, name=f"worker-{thread}", daemon=True).start()
     try:
@@ -166,9 +170,8 @@ def run_worker(
 class _Worker:
     """The threads of a worker process: what they share."""
 
-    def __init__(self, compute: BatchComputer, connection: Connection, read_ahead: int) -> None:
-        self._compute = compute
-        self._reader = ReadAhead(compute.read, read_ahead) if read_ahead else None
+    def __init__(self, runner: OrderRunner, connection: Connection) -> None:
+        self._runner = runner
         self._connection = connection
         self._sending = threading.Lock()
         self._orders: queue.SimpleQueue[tuple[int, Order, Slot | None]] = queue.SimpleQueue()
@@ -182,20 +185,14 @@ class _Worker:
                 fd = receive_descriptor(self._connection)
                 self._slots[order.slot] = Slot(order.slot, fd=fd)
             slot = self._slots[order.slot]
-            if self._reader is not None:
-                self._reader.begin(ticket, order.task)
+            self._runner.begin(ticket, order)
         self._orders.put((ticket, order, slot))
 
     def work(self) -> None:
         """Carry orders out, for ever."""
         while True:
             ticket, order, slot = self._orders.get()
-            try:
-                given = {} if self._reader is None else self._reader.take(ticket)
-                answer = self._carry_out(order, slot, given)
-            except MemoryError:
-                _die_out_of_memory()
-            del given  # records are large
+            answer = self._runner.run(ticket, order, slot)
             try:
                 self.answer(ticket, answer)
             except OSError:
@@ -206,6 +203,35 @@ class _Worker:
         data = pickle.dumps((ticket, answer))
         with self._sending:
             self._connection.send_bytes(data)
+
+
+class OrderRunner:
+    """Carries orders out, in any thread, wherever it is.
+
+    Args:
+        compute: What computes.
+        read_ahead: Orders whose records are read before a thread is free for them.
+    """
+
+    def __init__(self, compute: BatchComputer, read_ahead: int) -> None:
+        self._compute = compute
+        self._reader = ReadAhead(compute.read, read_ahead) if read_ahead else None
+
+    def begin(self, ticket: int, order: Order) -> None:
+        """Begin to read what an order needs, which `run` will be called for."""
+        if self._reader is not None:
+            self._reader.begin(ticket, order.task)
+
+    def run(self, ticket: int, order: Order, slot: Slot | None) -> Answer:
+        """Carry an order out, its batches into a slot; None where only surviving matters.
+
+        The process ends where memory cannot be had.
+        """
+        try:
+            given = {} if self._reader is None else self._reader.take(ticket)
+            return self._carry_out(order, slot, given)
+        except MemoryError:
+            _die_out_of_memory()
 
     def _carry_out(self, order: Order, slot: Slot | None, given: Given) -> Answer:
         try:
@@ -262,7 +288,7 @@ def _die_out_of_memory() -> NoReturn:
     os._exit(OUT_OF_MEMORY)
 
 
-def _tell_torch_datasets(payload: Payload[BatchComputer], number: int, num_processes: int) -> None:
+def tell_torch_datasets(payload: Payload[BatchComputer], number: int, num_processes: int) -> None:
     """Let ``torch.utils.data.get_worker_info`` answer as in torch's own workers."""
     from torch.utils.data._utils import worker
 

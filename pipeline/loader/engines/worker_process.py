@@ -1,66 +1,47 @@
-"""A worker process as the consumer's process sees it: what it was given, and until when."""
+"""A worker process as the consumer's process sees it, and how it starts."""
 
 from __future__ import annotations
 
 import os
 import pickle
-import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.processes import ChildProcess, send_descriptor, start_patience
+from penstock.core.processes import (
+    ChildProcess,
+    end_unused_server,
+    ensure_server,
+    has_server_ended,
+    send_descriptor,
+    start_deadline,
+    start_server,
+    worker_context,
+)
 from penstock.pipeline.loader.contract import BatchTask
-from penstock.pipeline.loader.engines.pool import Pending
-from penstock.pipeline.loader.engines.slots import Slot
+from penstock.pipeline.loader.engines.pool import warn_about_cores
+from penstock.pipeline.loader.engines.slots import SlotPool
+from penstock.pipeline.loader.engines.watched_worker import Job, WatchedWorker
 from penstock.pipeline.loader.engines.worker import (
     OUT_OF_MEMORY,
+    PRELOADED,
     TELL_STACKS,
     Answer,
     Order,
     Payload,
     run_worker,
 )
-from penstock.pipeline.loader.worker_errors import describe_death
+from penstock.pipeline.loader.placement import Placement, placement_of
+from penstock.pipeline.loader.worker_errors import WorkerError, describe_death
 
 if TYPE_CHECKING:
     from penstock.pipeline.loader.compute import BatchComputer
+    from penstock.pipeline.loader.settings import LoaderSettings
 
 _TELL_S = 0.2
 
 
-@dataclass(slots=True)
-class Job:
-    """Tasks that were submitted to be computed together, and the slot that their batches go to.
-
-    Attributes:
-        bundle: What their deliveries are waited for by.
-        drops: How often all that was submitted had been dropped before.
-        slot: Where the batches go; None as long as no process has it.
-        quarantined: Positions of a single task that were found to kill.
-    """
-
-    bundle: list[Pending]
-    drops: int
-    slot: Slot | None = None
-    quarantined: tuple[int, ...] = ()
-
-    @property
-    def tasks(self) -> tuple[BatchTask, ...]:
-        """What is to be computed."""
-        return tuple(
-            replace(each.task, quarantined=(*each.task.quarantined, *self.quarantined))
-            for each in self.bundle
-        )
-
-    def apart(self) -> list[Job]:
-        """A job for each of its tasks."""
-        return [Job([pending], self.drops) for pending in self.bundle]
-
-
-class WorkerProcess:
-    """One process, the jobs that it is at, and their deadlines.
+class WorkerProcess(WatchedWorker):
+    """One process of this machine.
 
     Args:
         context: The multiprocessing context that says how it starts.
@@ -69,6 +50,7 @@ class WorkerProcess:
         num_processes: Their number.
         num_threads: Tasks that it computes at a time.
         read_ahead: Tasks that it is given beyond those, to read their records.
+        placement: Where its threads run.
         timeout_s: Seconds after which a task, or a message cut off in the middle, counts as
             hanging.
 
@@ -86,25 +68,19 @@ class WorkerProcess:
         num_processes: int,
         num_threads: int,
         read_ahead: int = 0,
+        placement: Placement,
         timeout_s: float,
     ) -> None:
-        self.number = number
-        self.num_threads = num_threads
-        self.is_ready = False
-        self.timed_out = False
-        self.jobs: dict[int, Job] = {}
-        self._tickets = count()
-        self._read_ahead = read_ahead
-        self._timeout_s = timeout_s
-        # Of the start, and of the tasks that its threads are at.
-        self._deadlines: dict[int, float] = {-1: time.monotonic() + start_patience(timeout_s)}
+        super().__init__(
+            number=number, num_threads=num_threads, read_ahead=read_ahead, timeout_s=timeout_s
+        )
         self._slots: set[int] = set()
         try:
             self._child = ChildProcess(
                 context,
                 run_worker,
                 Payload(compute, compute.imports),
-                *(number, num_processes, num_threads, read_ahead),
+                *(number, num_processes, num_threads, read_ahead, placement),
                 message_timeout_s=timeout_s,
             )
         except (TypeError, AttributeError, pickle.PicklingError) as error:
@@ -115,22 +91,12 @@ class WorkerProcess:
                 f"loader.multiprocessing_context=fork or loader.engine=threads"
             ) from error
         self.connection = self._child.connection
-        self.sentinel: int = self._child.process.sentinel
+        self.sentinels = (self._child.process.sentinel,)
 
     @property
     def pid(self) -> int | None:
         """Its process id."""
         return self._child.pid
-
-    @property
-    def room(self) -> int:
-        """Tasks that it can be given; none before the process is ready."""
-        return self.num_threads + self._read_ahead - len(self.jobs) if self.is_ready else 0
-
-    @property
-    def deadline(self) -> float:
-        """When something it is at will count as hanging, in time.monotonic."""
-        return min(self._deadlines.values(), default=float("inf"))
 
     def send(self, job: Job) -> None:
         """Let it compute a job.
@@ -152,10 +118,7 @@ class WorkerProcess:
         self._order(Job([], 0), Order(task))
 
     def _order(self, job: Job, order: Order) -> None:
-        ticket = next(self._tickets)
-        self.jobs[ticket] = job
-        self._expect()
-        self.connection.send_bytes(pickle.dumps((ticket, order)))
+        self.connection.send_bytes(pickle.dumps((self._begun(job), order)))
 
     def receive(self) -> tuple[Job, Answer] | None:
         """The next answer and what it answers; None if it only says that it is ready.
@@ -165,18 +128,7 @@ class WorkerProcess:
             OSError: It is dead, or stopped in the middle of a message.
         """
         ticket, answer = pickle.loads(self.connection.recv_bytes())
-        del self._deadlines[ticket]
-        if ticket < 0:
-            self.is_ready = True
-            return None
-        job = self.jobs.pop(ticket)
-        self._expect()
-        return job, answer
-
-    def _expect(self) -> None:
-        """Give the tasks that its threads are at a deadline: the oldest ones, in order."""
-        for ticket in islice(self.jobs, self.num_threads):
-            self._deadlines.setdefault(ticket, time.monotonic() + self._timeout_s)
+        return self._answered(ticket, answer)
 
     def end(self) -> None:
         """Kill it, if it still runs, and wait until it is gone and writes nowhere.
@@ -204,3 +156,67 @@ class WorkerProcess:
             )
         death = describe_death([self._child.process])
         return death or f"loader: worker process {self.pid} does not answer"
+
+
+class ProcessStarter:
+    """Starts worker processes of this machine.
+
+    Args:
+        compute: A task to a delivery; sent to the processes.
+        settings: Deadline, start method, and where processes run.
+        num_processes: How many there will be.
+    """
+
+    lives = 1
+
+    def __init__(
+        self, compute: BatchComputer, settings: LoaderSettings, num_processes: int
+    ) -> None:
+        self._compute = compute
+        self._settings = settings
+        self._num_processes = num_processes
+        self._placement = placement_of(settings)
+        self._context = worker_context(settings.multiprocessing_context, PRELOADED)
+        self.forks = settings.multiprocessing_context == "fork"
+        warn_about_cores(settings)
+
+    @staticmethod
+    def prepare(settings: LoaderSettings) -> None:
+        """Start the server that processes are forked from."""
+        start_server(settings.multiprocessing_context, PRELOADED)
+
+    def slots(self, held: int) -> SlotPool:
+        """Memory that both sides map."""
+        return SlotPool(held)
+
+    def start(
+        self, number: int, *, num_threads: int, read_ahead: int, probes: bool
+    ) -> WorkerProcess:
+        """Start a process.
+
+        Raises:
+            WorkerError: The server that it is forked from ended meanwhile.
+            ValueError: The data set cannot be sent to processes.
+        """
+        server = ensure_server(self._settings.multiprocessing_context)
+        try:
+            with start_deadline(self._settings.timeout_s):
+                return WorkerProcess(
+                    self._context,
+                    self._compute,
+                    number=number,
+                    num_processes=self._num_processes,
+                    num_threads=num_threads,
+                    read_ahead=read_ahead,
+                    placement=self._placement,
+                    timeout_s=self._settings.timeout_s,
+                )
+        except (EOFError, ConnectionError) as error:
+            if server is None or not has_server_ended(server):
+                raise
+            how = f"loader: process {server}, which forks the worker processes, ended"
+            raise WorkerError(how) from error
+
+    def hurry(self) -> None:
+        """End the server that a start waits for."""
+        end_unused_server()

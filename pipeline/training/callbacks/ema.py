@@ -64,10 +64,12 @@ class WeightAverage(Callback):
             self._swap()
 
     def _swap(self) -> None:
-        """Exchange memory, so that optimizer and data-parallel wrap keep their tensors."""
+        """Exchange values: whoever holds a weight, such as the optimizer, keeps it."""
         if self._others:
             for weight, other in zip(self._tensors(), self._others, strict=True):
-                weight.data, other.data = other.data, weight.data
+                held = weight.detach().clone()
+                weight.data.copy_(other)
+                other.copy_(held)
 
     def state_dict(self) -> dict[str, Any]:
         """The weights that are trained; the average is the model's at that moment."""

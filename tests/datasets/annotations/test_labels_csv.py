@@ -54,6 +54,7 @@ ROWS = [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
     [
         ("file;tags\na;ape, cow\nb;\nc;bee\n", {"delimiter": ";"}),
         ("image_name,tags\na,ape cow\nb,\nc,bee\n", {"separator": "space"}),
+        ("key,labels\na,ape|cow\nb,\nc,bee\n", {}),
         ("path,label\na.jpg,ape\nb.jpg,\nc.jpg,bee\na.jpg,cow\n", {}),
         ("name\tape\tbee\tcow\na\t1\t0\t1.0\nb\tFalse\t0\t0\nc\t0\tyes\t0\n",
          {"delimiter": "\t", "image_column": "name"}),

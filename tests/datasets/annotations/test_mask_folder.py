@@ -51,3 +51,13 @@ def test_what_is_missing(root):
         open_annotated(root, MaskFolder("{part}annot"))
     with pytest.raises(ValueError, match="no such folder"):
         open_annotated(root, MaskFolder("{part}masks"))
+
+
+def test_classes_that_a_file_beside_the_masks_names(root):
+    assert open_annotated(root, MaskFolder("{part}annot")).index.field_classes == {}
+    (root / "trainannot/classes.txt").write_text("sky\nroad\n")
+    for split in ("train", "val"):  # the training part settles them
+        storage = open_annotated(root, MaskFolder("{part}annot"), split=split)
+        assert storage.index.field_classes == {"mask": ("sky", "road")}
+    given = MaskFolder("{part}annot", classes=["a", "b"])
+    assert open_annotated(root, given).index.field_classes == {"mask": ("a", "b")}

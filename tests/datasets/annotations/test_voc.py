@@ -146,8 +146,11 @@ def test_what_is_missing(root):
         ValueError, match=r"nowhere: no such folder; set dataset\.annotations\.path"
     ):
         open_annotated(root, VocAnnotations("nowhere"))
-    with pytest.raises(ValueError, match="names the part, but the data"):
+    with pytest.raises(ValueError, match=r"names the part, but .* name the folder .*path=labels$"):
         open_annotated(root, VocAnnotations("{part}/annotations"))
+    with pytest.raises(ValueError, match=r"such as dataset\.annotations\.path=annotations$"):
+        open_annotated(root, VocAnnotations("annotations/{part}"))
+    open_annotated(root, VocAnnotations("annotations", missing="empty"))
 
 
 def test_nothing_that_can_be_used(root):

@@ -81,7 +81,7 @@ def test_of_a_mix_it_keeps_the_source_that_is_drawn_most_for_its_size(many_first
         }
         write_storage(WebDatasetWriter(), tmp_path / name, ListedRecords(content, ("a",)))
     config = compose([
-        "dataset=mix", "dataset.sources.photos=null", "dataset.sources.packed=null",
+        "dataset=mix",
         "loader=inline", "loader.batch_size=8", "loader.across_epochs=false",
         "collate=list", "augment=as_is", "dataset.length=400",
         *(

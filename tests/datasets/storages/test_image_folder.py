@@ -202,8 +202,14 @@ def test_wrong_folders(tmp_path):
     put(tmp_path, {"f.txt": b""})
     with pytest.raises(ValueError, match=r"got a file"):
         len(ImageFolder(str(tmp_path / "f.txt")))
-    with pytest.raises(ValueError, match=r"no image found, among f.txt; expected names that end"):
+    with pytest.raises(ValueError, match=r"no image found, among 1 .txt; expected names that end"):
         len(ImageFolder(str(tmp_path)))
+    put(tmp_path, {"a/1.Raw": b"1", "a/2.raw": b"2", "b/3": b"3"})
+    with pytest.raises(ValueError, match=r"among 2 .raw, 1 .txt, 1 without .* type dataset.stora.*"
+                                         r"endings=\[raw\]; else"):  # fmt: skip
+        len(ImageFolder(str(tmp_path)))
+    os.unlink(tmp_path / "f.txt")
+    assert len(ImageFolder(str(tmp_path), endings=("raw",))) == 2
     put(tmp_path, {"f.jpg": b"", "x/g.jpg": b""})
     with pytest.raises(ValueError, match=r"1 of 2 files lie in no class folder, such as 'f.jpg'"):
         len(ImageFolder(str(tmp_path)))

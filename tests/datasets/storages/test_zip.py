@@ -217,7 +217,7 @@ def test_wrong_paths(tmp_path):
                           ("", r"no file found; expected a file, a folder of .zip")):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             len(ZipStorage(str(tmp_path / path)))
-    with pytest.raises(ValueError, match=r"no image found, among a.txt; expected names that end"):
+    with pytest.raises(ValueError, match=r"no image found, among 1 .txt; expected names that end"):
         len(ZipStorage(put(tmp_path / "a.zip", {"a.txt": b""})))
     with pytest.raises(ValueError, match="no image found, among no files at all"):
         len(ZipStorage(put(tmp_path / "a.zip", {})))

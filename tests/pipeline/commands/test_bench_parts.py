@@ -9,11 +9,19 @@ import pytest
 
 from penstock.core.sample import Record
 from penstock.datasets.records.memory_index import MemoryIndex
-from penstock.pipeline.build import build_transform
+from penstock.pipeline.build import build_settings, build_transform
 from penstock.pipeline.commands.bench import advice as candidates
 from penstock.pipeline.commands.bench import decoding
 from penstock.pipeline.commands.bench import report as screen
-from penstock.pipeline.commands.bench.advice import Among, Candidate, Facts, Trial, print_advice
+from penstock.pipeline.commands.bench.advice import (
+    Among,
+    Bench,
+    Candidate,
+    Facts,
+    Trial,
+    advise,
+    print_advice,
+)
 from penstock.pipeline.commands.bench.decoding import Decoding
 from penstock.pipeline.commands.bench.subject import Round, alternate
 from penstock.pipeline.commands.bench.sweep import Row, print_rows
@@ -89,6 +97,56 @@ def test_no_worker_is_tried_with_some():
     ]
 
 
+def test_cores_of_a_cluster_are_named_where_those_of_this_machine_are_at_work():
+    def on_ray(**known) -> dict[str, Candidate]:
+        found = candidates.candidates(config_of(**known.pop("loader", {})), facts(**known))
+        return {c.typed: c for c in found if "=ray" in c.typed}
+
+    four = {"workers": 4, "no_cluster": "start one"}
+    assert on_ray(**four)["loader.engine=ray loader.num_workers=4"].lacks == "start one"
+    both = {"loader": {"processes": 2}, "workers": 4, "actors": 32}
+    [(typed, found)] = on_ray(**both).items()
+    assert typed == "loader.engine=ray loader.num_workers=32 loader.processes=null"
+    assert not found.lacks
+    for other in ({"workers": 2}, {"limit": "model"}, {"reading": 0.3}):
+        assert not on_ray(**{**four, **other}), "local cores first, and what cores can help"
+
+
+def test_actors_are_tried_up_to_those_that_there_is_room_for():
+    def on_ray(workers, actors, **loader) -> list[str]:
+        known = facts(workers=workers, actors=actors, decoding=None)
+        found = typed(config_of(engine="ray", **loader), known)
+        return [text for text in found if "prefetch" not in text]
+
+    def spread(actors, workers):
+        return f"loader.processes={actors} loader.num_workers={workers}"
+
+    assert on_ray(8, 64) == [spread(64, 64), spread(16, 16), spread(4, 4)]
+    assert on_ray(64, 32, processes=16) == [spread(32, 128), spread(8, 32)]
+    assert on_ray(8, 8) == [spread(16, 16), spread(4, 4)]
+    assert on_ray(0, 6) == [spread(6, 6)]
+    engines = ["loader.engine=threads loader.resources=null",
+               "loader.engine=torch loader.resources=null"]  # fmt: skip
+    assert on_ray(4, 4, resources={"CPU": 1})[2:] == engines, "as many as fit here"
+    known = facts(workers=8, actors=8, decoding=None)
+    lacking = [c for c in candidates.candidates(config_of(engine="ray"), known) if c.lacks]
+    assert [c.typed for c in lacking] == [spread(16, 16)]
+    assert "ray start --address=" in lacking[0].lacks
+
+
+@pytest.mark.parametrize("engine", ["inline", "threads", "processes", "torch", "auto", "ray"])
+@pytest.mark.parametrize("limit", ["loader", "model"])
+def test_what_is_advised_can_be_typed(engine, limit):
+    given = [f"loader={engine}", "loader.num_workers=4"]
+    given += ["loader.processes=2"] if engine in ("processes", "auto", "ray") else []
+    given += ["loader.resources={CPU: 1}"] if engine == "ray" else []
+    engines = ("inline", "threads", "processes", "torch", "auto", "ray")
+    known = facts(limit=limit, workers=4, engines=engines, actors=8, reading=0.1, cuda=True)
+    for candidate in candidates.candidates(compose(given), known):
+        if candidate.how in ("typed", "cached"):
+            build_settings(compose([*given, *candidate.overrides])["loader"])
+
+
 def test_a_slow_model_is_given_other_arithmetic_and_says_so():
     found = list(candidates.candidates(config_of(), facts(limit="model")))
     assert [c.typed for c in found[:2]] == ["trainer.channels_last=true", "trainer.amp=bf16"]
@@ -117,6 +175,15 @@ def test_only_what_was_faster_every_time_is_recommended(capsys):
     assert "uncertain 1.80x (0.90 to 1.90) b=2" in lines
     assert "no gain c=3 (1.01x), d=4 (0.50x)" in lines
     assert "not tried e=5: does not fit" in lines
+
+
+def test_what_lacks_something_is_told_though_there_is_no_time(capsys):
+    none = Bench(None, None, None, None, None)
+    tried = [Candidate("a=1"), Candidate("b=2", lacks="start a cluster")]
+    advise(none, tried, "the loader alone", budget_s=-1)
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "not tried a=1: no time left; raise bench.try_seconds" in lines
+    assert "not tried b=2: start a cluster" in lines
 
 
 def test_three_are_recommended_the_best_first(capsys):

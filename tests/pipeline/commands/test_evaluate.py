@@ -108,6 +108,10 @@ def test_figures_of_a_class_follow_from_the_matrix():
     assert rows["b"] == {"iou": 0, "precision": 0, "recall": 0, "f1": 0, "count": 2}
     nothing = {"iou": None, "precision": None, "recall": None, "f1": None, "count": 0}
     assert rows["c"] == nothing
+    missed = torch.tensor([[3, 1, 2], [0, 0, 0], [3, 1, 0]])  # the background is last
+    rows_of_boxes = rows_by_class({"confusion": missed}, ["a", "b"])
+    assert [*rows_of_boxes] == ["a", "b"]
+    assert rows_of_boxes["a"] == {"precision": 0.5, "recall": 0.5, "f1": 0.5, "count": 6}
     precision = {"average_precision": torch.tensor([0.0, 1.0, float("nan")])}
     lines = table_of(rows_by_class(precision, ["a", "b", "c"]), Path("x.json"))
     assert [line.split() for line in lines[2:]] == [["a", "0.000"], ["b", "1.000"]]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 
 import cv2
 import numpy as np
 import pytest
 
 from penstock import build_loader, compose
+from penstock.datasets.demo.shapes import CLASSES
 from penstock.pipeline.commands import main
 from penstock.pipeline.config.command_line import main as train
 from tests.pipeline.commands.test_pack import batches, same
@@ -113,8 +115,55 @@ def test_sequences(tmp_path, capsys, form, data_dir):
     assert trains(printed(capsys, *given, f"to={form}", f"path={tmp_path / 'a'}"), tmp_path)
 
 
-def test_what_files_beside_the_data_gave_is_not_promised(tmp_path, capsys, data_dir):
-    words = ["pack", "task=detection", f"data_dir={data_dir}", f"path={tmp_path / 'a'}"]
-    assert main(words) == 0
+TASKS = (
+    "detection", "segmentation", "keypoints", "instances", "multi", "image_regression", "multilabel"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("form", "task"), in_turn([f for f in FORMS if f != "npy_shards"], TASKS, every=7)
+)
+def test_what_files_beside_the_data_gave(tmp_path, capsys, data_dir, form, task):
+    given = [f"task={task}", f"data_dir={data_dir}"]
+    if (form, task) == ("pt_shards", "multilabel"):
+        pytest.skip("reads `labels` as the `label` of other programs, and refuses to write it")
+    if task == "multilabel":
+        labels = [f"{kind}/{i:05d}.jpg,{i % 2},1\n" for i in range(3600) for kind in CLASSES]
+        (tmp_path / "labels.csv").write_text("image,small,drawn\n" + "".join(labels))
+        given.append(f"dataset.annotations.path={tmp_path / 'labels.csv'}")
+    words = printed(capsys, *given, f"to={form}", f"path={tmp_path / 'a'}")
+    assert trains([*words, *["sampler=weighted"] * (task == "detection")], tmp_path)
+    with build_loader(compose([*words, *QUICK[:3]])) as packed:
+        with build_loader(compose([*given, *QUICK[:3]])) as plain:
+            for field in ("box_labels", "mask", "keypoints", "values", "labels"):
+                assert packed.classes_of(field) == plain.classes_of(field)
+
+
+def test_names_that_nobody_gave_or_that_stay_behind(tmp_path, capsys, data_dir):
+    given = ["pack", "task=segmentation", f"data_dir={data_dir}", "to=zip"]
+    assert main([*given, f"path={tmp_path / 'a'}"]) == 0
+    again = ["pack", "dataset=zip", f"dataset.storage.path={tmp_path / 'a'}", "to=sqlite"]
+    capsys.readouterr()
+    assert main([*again, f"path={tmp_path / 'b'}"]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.endswith("stay behind; to keep them, add dataset/annotations=in_records")
+    words = printed(capsys, *again[1:], "dataset/annotations=in_records", f"path={tmp_path / 'c'}")
+    with build_loader(compose([*words, "task=segmentation"])) as loader:
+        assert loader.classes_of("mask") == ("background", *CLASSES)
+    nameless = tmp_path / "nameless"
+    shutil.copytree(data_dir / "demo/masks", nameless, ignore=lambda *_: ["classes.txt"])
+    named = [f"dataset.annotations.path={nameless}/{{part}}", f"path={tmp_path / 'e'}"]
+    assert main([*given, *named]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last == f"read it with: dataset=lmdb dataset.storage.path={tmp_path / 'a'}"
+    assert last == f"read it with: dataset=zip dataset.storage.path={tmp_path / 'e'}"
+
+
+def test_a_task_that_an_experiment_chose(tmp_path, capsys, data_dir):
+    (tmp_path / "conf/experiment").mkdir(parents=True)
+    text = "# @package _global_\ndefaults: [override /task: segmentation]\n"
+    (tmp_path / "conf/experiment/mine.yaml").write_text(text)
+    words = printed(
+        capsys, "--config-dir", str(tmp_path / "conf"), "experiment=mine", f"data_dir={data_dir}",
+        f"path={tmp_path / 'a'}",
+    )  # fmt: skip
+    assert words[:3] == ["dataset=lmdb", "task=segmentation", "dataset/annotations=in_records"]

@@ -98,7 +98,7 @@ def _until_chosen(loader, layout):
     while not (loader._engine.is_settled and list(loader._engine.pools) == [layout]):
         assert time.monotonic() < end
         list(loader)
-        time.sleep(0.02)
+        time.sleep(0.1)  # processes are being started, on the same cores
     loader.set_epoch(0)
 
 

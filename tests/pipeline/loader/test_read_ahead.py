@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from penstock.pipeline.loader import read_ahead
-from penstock.pipeline.loader.engines.worker_process import Job, WorkerProcess
+from penstock.pipeline.loader.engines.watched_worker import Job
+from penstock.pipeline.loader.engines.worker_process import WorkerProcess
 from penstock.pipeline.loader.read_ahead import ReadAhead
 from penstock.pipeline.loader.worker_errors import LoaderTimeoutError
 from tests.pipeline.loader.engines.deadly import RECORD, N, expected, sampler

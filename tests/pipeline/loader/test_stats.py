@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 import torch
@@ -112,3 +113,19 @@ def test_the_valid_rows_of_each_source_are_counted():
     assert stats.as_dict()["drawn_web"] == 2
     assert str(stats).endswith("sources: 66.7% web, 33.3% own, 0.0% none")
     assert "sources" not in str(LoaderStats())
+
+
+@pytest.mark.parametrize("engine", ["threads", "processes"])
+def test_batches_that_wait_for_the_consumer_are_counted(engine):
+    settings = {"num_workers": 2, "prefetch_factor": 2, "across_epochs": False}
+    with make_loader(FakeDataset(80), engine=engine, **settings) as loader:
+        batches = iter(loader)
+        next(batches)
+        deadline = time.monotonic() + 60
+        while loader.stats.as_dict()["ready"] < 4 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert loader.stats.workers() == (2, 4, 0), "all that workers compute ahead"
+        for _ in batches:
+            pass
+        assert loader.stats.as_dict()["ready"] == 0
+    assert "ready" not in make_loader(FakeDataset(8)).stats.as_dict(), "nobody computes ahead"

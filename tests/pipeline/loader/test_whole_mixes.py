@@ -256,7 +256,7 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_every_engine_makes_the_batches_of_single_samples(folders, way):
-    data = ["dataset=mix", "dataset.sources.photos=null", "dataset.sources.packed=null"]
+    data = ["dataset=mix"]
     for folder in folders:
         source = f"dataset.sources.{folder.name}"
         data += [f"{source}.dataset=memmap", f"{source}.dataset.storage.path={folder}"]

@@ -42,6 +42,9 @@ TASKS = {
         ("classification", lambda: SmallCnn(num_classes=2, width=8, dropout=0), r"\[2, 2\], exp"),
         ("segmentation", lambda: SmallCnn(num_classes=3, width=8, dropout=0),
          r"expected logits \[B, 3, H, W\]"),
+        ("segmentation", lambda: torch.nn.Sequential(Segmenter(num_classes=3, width=8),
+                                                     torch.nn.AvgPool2d(4)),
+         r"gave logits \[2, 3, 8, 8\], expected \[B, 3, 32, 32\], .*interpolate\(logits"),
         ("detection", lambda: Embedder(num_classes=3, width=8, features=4), "box_detector"),
         ("classification", lambda: FedModule(torch.nn.Linear(5, 3), "image"),
          r"Linear cannot take 'image' \[2, 3, 32, 32\]: mat1 and mat2"),
@@ -52,6 +55,15 @@ def test_the_line_says_what_was_given_and_what_is_expected(task, model, said):
     with pytest.raises(ValueError, match=said) as error:
         TASKS[task].losses(model()(IMAGES), IMAGES)
     assert is_explained(error.value) and "\n" not in str(error.value)
+
+
+def test_masks_of_another_size_than_the_image_are_not_told():
+    task, coarse = TASKS["segmentation"], torch.zeros(2, 3, 8, 8)
+    said = r"\[2, 3, 8, 8\], expected \[B, 3, 32, 32\]"
+    with pytest.raises(ValueError, match=said):
+        task.update(task.metrics(), coarse, IMAGES)
+    with pytest.raises(ValueError, match=said):
+        task.predictions(coarse, IMAGES)
 
 
 def test_a_model_of_images_names_what_the_batch_has():

@@ -150,7 +150,7 @@ def test_a_program_without_a_guard_packs_what_it_defines_itself(tmp_path):
         capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120,
     )  # fmt: skip
     assert ended.returncode == 0 and "Traceback" not in ended.stderr, ended.stderr
-    assert ended.stdout.count("90 records") == 1, "the workers did not run it again"
+    assert ended.stdout.count("train: 90 records") == 1, "the workers did not run it again"
     assert (tmp_path / "packed").exists()
 
 

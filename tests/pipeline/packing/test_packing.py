@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import shutil
 import subprocess
+import tempfile
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from penstock.datasets.storages.lmdb import LmdbStorage
+from penstock.datasets.writing import make_plan
 from penstock.pipeline.config.discovery import load_builtin
 from penstock.pipeline.packing import run as split
 from penstock.pipeline.packing.report import summary_lines
-from penstock.pipeline.packing.run import pack
+from penstock.pipeline.packing.run import SendPart, WritePart, pack
 from penstock.pipeline.packing.verify import check
 from tests.contracts.killing import packing_of
 from tests.contracts.writer import ListedRecords, assert_equal_records, contents, records_of
@@ -246,3 +250,36 @@ def test_how_classes_are_balanced_is_said(tmp_path):
     lines = summary_lines(write_storage(small_writer(50), tmp_path / "a", source), tuple(names))
     said = "classes: 15, from 1 to 27 records, 15 without any record (not balanced, 27.0 : 1)"
     assert lines[0] == said
+
+
+class _Unread(ListedRecords):
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.parent = os.getpid()
+
+    def read(self, indices):
+        if os.getpid() != self.parent:
+            raise OSError(errno.ESTALE, "Stale file handle", "/data/a.jpg")
+        return super().read(indices)
+
+
+def test_a_file_that_a_worker_cannot_read_is_named(tmp_path):
+    records = _Unread({f"{n:02d}": {"image": b"."} for n in range(40)})
+    with pytest.raises(ValueError, match=r"Stale file handle \(/data/a.jpg\)"):
+        pack(packing(tmp_path / "p", {"train": records}, num_workers=2))
+
+
+def test_what_is_sent_leaves_nothing_and_takes_away_what_a_kill_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name, age_s in (("old", 90_000), ("new", 60)):
+        (tmp_path / f"penstock-pack-{name}").mkdir()
+        then = time.time() - age_s
+        os.utime(tmp_path / f"penstock-pack-{name}", (then, then))
+    given, source = packing(tmp_path / "a"), records_of(KINDS)
+    plan = make_plan(given.writer, source)
+    send = SendPart(WritePart(given.writer, tmp_path / "none", plan, source, None, False))
+    summary, contents = send(plan.parts[1])
+    assert len(summary) == 5 and [len(each) for each in contents] == [
+        size for size, _ in summary.marks.values()
+    ]
+    assert os.listdir(tmp_path) == ["penstock-pack-new"]

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import json
 
+import cv2
 import numpy as np
 import pytest
 import torch
 from pycocotools import mask as coco
 
+from penstock.core import registry
 from penstock.core.sample import Record
 from penstock.datasets.annotations.coco import CocoAnnotations
 from penstock.datasets.demo.shapes import CLASSES, draw_scene, run_lengths
+from penstock.datasets.writing import write_storage
 from penstock.pipeline.build import build
-from penstock.pipeline.config.discovery import load_all
+from penstock.pipeline.config.discovery import load_all, load_builtin
 from penstock.pipeline.learning import networks
 from penstock.pipeline.learning.losses import total_loss
 from penstock.pipeline.pictures.picture import class_colour, draw_box_masks
 from penstock.pipeline.tasks.instances import Instances
+from penstock.pipeline.tasks.multi import Multi
 from penstock.transforms.cpu.stack import build_stack
 from penstock.transforms.decode.image import ImageDecoder
 from tests.contracts.task import check_task
+from tests.contracts.writer import ListedRecords, open_written
 from tests.datasets.annotations.annotated import fields_of, open_annotated, write_images
 
+load_builtin()
+WRITERS = {each.name: each.target for each in registry.components("writer")}
 SQUARE = [[2, 1, 6, 1, 6, 4, 2, 4]]
 
 
@@ -64,13 +71,30 @@ def test_polygons_and_runs_become_masks_once_the_image_is_decoded(tmp_path):
                                       "image": np.zeros((16, 20, 3), np.uint8)}))  # fmt: skip
 
 
+@pytest.mark.parametrize("form", [name for name in WRITERS if "values" not in
+                                  WRITERS[name]().cannot_hold])  # fmt: skip
+def test_packed_masks_are_the_same_to_the_bit(tmp_path, form):
+    pixels = np.random.default_rng(0).random((8, 10)) < 0.4
+    (tmp_path / "data").mkdir()
+    source = opened(tmp_path / "data", SQUARE, {"size": [8, 10], "counts": run_lengths(pixels)})
+    image = cv2.imencode(".png", np.zeros((8, 10, 3), np.uint8))[1].tobytes()
+    wanted = [Record(r.index, r.key, {**r.fields, "image": image})
+              for r in source.read(np.arange(2))]  # fmt: skip
+    records = ListedRecords({r.key: r.fields for r in wanted})
+    write_storage(WRITERS[form](), tmp_path / "packed", records)
+    found = open_written(WRITERS[form](), tmp_path / "packed").read(np.arange(2))
+    for one, other in zip(found, wanted, strict=True):
+        masks, whole = (ImageDecoder()(record)["box_masks"] for record in (one, other))
+        assert masks.dtype == np.uint8 and np.array_equal(masks, whole)
+
+
 def test_masks_of_any_shape_survive_their_run_lengths():
     rng = np.random.default_rng(1)
     for share in (0, 0.02, 0.5, 1):
         mask = rng.random((37, 53)) < share
         for counts in (run_lengths(mask),):
             runs = coco.frPyObjects({"size": [37, 53], "counts": counts}, 37, 53)
-            encoded = b"37,53," + runs["counts"]
+            encoded = "37,53," + runs["counts"].decode()
             sample = {"image": np.zeros((37, 53, 3), np.uint8), "box_masks": [encoded]}
             assert (ImageDecoder()(Record(0, "", sample))["box_masks"][0] == mask).all()
 
@@ -94,8 +118,8 @@ def test_a_broken_mask_makes_its_record_bad(tmp_path, segmentation, cause):
 
 def test_runs_that_are_damaged_make_the_sample_bad():
     image = np.zeros((8, 10, 3), np.uint8)
-    for counts in (b"", b"1", b"\xff\xff", b"ooooooooooooo"):
-        sample = {"image": image, "box_masks": [b"8,10," + counts]}
+    for counts in ("", "1", "\xff\xff", "ooooooooooooo"):
+        sample = {"image": image, "box_masks": ["8,10," + counts]}
         with pytest.raises(ValueError, match="mask of a box is damaged"):
             ImageDecoder()(Record(0, "", sample))
 
@@ -225,8 +249,24 @@ def test_what_lacks_masks_is_said():
     with pytest.raises(ValueError, match=r"task instances: the model gave .*model=instance_net"):
         task.losses(model(batch), batch)
     del batch["box_masks"]
-    with pytest.raises(ValueError, match=r"no 'box_masks'.*dataset\.annotations\.masks=true"):
+    with pytest.raises(ValueError, match=r"no 'box_masks'.*type dataset/annotations=coco_masks"):
         task.losses(model(batch), batch)
+
+
+def test_beside_other_tasks_a_model_of_ones_own_gives_the_masks():
+    torch.manual_seed(0)
+    one, batch = Instances(num_classes=6), batch_of(2)
+    several = Multi(tasks={"objects": one})
+    model, heads = (networks.InstanceNet(num_classes=6, width=8),
+                    networks.MultiNet({"objects": ("box_labels", 6)}, width=8))  # fmt: skip
+    outputs = {"objects": model(batch)}
+    alone = one.losses(outputs["objects"], batch)
+    assert {f"objects_{name}": loss for name, loss in alone.items()} == several.losses(
+        outputs, batch
+    )
+    assert several.predictions(outputs, batch)["objects_masks"] is not None
+    with pytest.raises(ValueError, match="model=multi_net has no masks of boxes: take"):
+        several.losses(heads(batch), batch)
 
 
 def test_a_preview_tints_the_masks():

@@ -81,6 +81,13 @@ def test_a_heatmap_s_peak_is_its_keypoint(model):
     )
 
 
+def test_heatmaps_of_another_size_than_the_image_are_refused():
+    batch = {"image": torch.zeros(1, 3, 30, 40), "keypoints": torch.ones(1, 3, 3)}
+    outputs = {"keypoints": torch.zeros(1, 3, 2), "heatmaps": torch.zeros(1, 3, 15, 20)}
+    with pytest.raises(ValueError, match=r"\[1, 3, 15, 20\], expected \[B, 3, 30, 40\].*interpol"):
+        Keypoints(num_classes=3).losses(outputs, batch)
+
+
 def test_figures():
     batch = batch_of(2)
     batch["valid"] = torch.tensor([True, False])

@@ -131,11 +131,14 @@ def test_all_of_it_trains_and_is_told_by_class(data_dir, tmp_path, capsys):
     assert {"label_accuracy", "boxes_map"} <= set(found["metrics"])
     assert list(found["classes"]) == ["label", "boxes"]
     assert set(found["classes"]["label"]["circle"]) == {"precision", "recall", "f1", "count"}
-    assert set(found["classes"]["boxes"]["circle"]) == {"average_precision"}
+    of_boxes = {"average_precision", "precision", "recall", "f1", "count"}
+    assert set(found["classes"]["boxes"]["circle"]) == of_boxes
     lines = capsys.readouterr().out.splitlines()
     assert sum(line.split()[:1] in (["label"], ["boxes"]) for line in lines) == 2
     with open(tmp_path / "figures_label_confusion.csv", newline="") as file:
         assert next(csv.reader(file))[1:] == list(found["classes"]["label"])
+    with open(tmp_path / "figures_boxes_confusion.csv", newline="") as file:
+        assert next(csv.reader(file))[1:] == [*found["classes"]["boxes"], "background"]
     assert not (tmp_path / "figures_confusion.csv").exists()
     Path(tmp_path / "figures.json").unlink()
     assert main(["evaluate", *given]) == 1

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.pipeline.training.distributed import World, gather_in_order
+from penstock.pipeline.training.distributed.world import World, gather_in_order
 from tests.pipeline.loader.fakes import FakeDataset, make_loader
 
 CPU = torch.device("cpu")

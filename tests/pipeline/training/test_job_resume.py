@@ -24,10 +24,18 @@ from tests.pipeline.training.tiny_runs import (
 
 pytestmark = pytest.mark.usefixtures("tiny_parts")
 
+KILLS = [(20, "ddp"), (10, "fsdp")]
+
 
 @pytest.mark.parametrize(
     "trainer",
-    [{}, {"accumulate": 2, "clip_norm": 0.5}, {"amp": "bf16"}, {"scheduler_interval": "epoch"}],
+    [
+        {},
+        {"accumulate": 2, "clip_norm": 0.5},
+        {"amp": "bf16"},
+        {"scheduler_interval": "epoch"},
+        {"strategy": "fsdp"},
+    ],
     ids=lambda trainer: ",".join(trainer),
 )
 def test_stopped_after_every_step_it_goes_on_exactly(tmp_path, trainer, monkeypatch):
@@ -37,6 +45,7 @@ def test_stopped_after_every_step_it_goes_on_exactly(tmp_path, trainer, monkeypa
 
     class Stops(job.Interrupt):
         def __enter__(self):
+            super().__enter__()
             self.requested = True
             return self
 
@@ -58,9 +67,13 @@ def test_stopped_after_every_step_it_goes_on_exactly(tmp_path, trainer, monkeypa
     assert (straight / "metrics.csv").read_bytes() == (folder / "metrics.csv").read_bytes()
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.slow)])
-def test_killed_runs_end_bit_identical(tmp_path, kills):
+@pytest.mark.parametrize(
+    ("kills", "strategy"),
+    [(1, "ddp"), *(pytest.param(kills, way, marks=pytest.mark.slow) for kills, way in KILLS)],
+)
+def test_killed_runs_end_bit_identical(tmp_path, kills, strategy):
     trainer = {"resume": "auto", "max_epochs": 2 + kills, "checkpoint_every": 1}
+    trainer |= {"strategy": strategy}
     outputs = tmp_path / "straight"
     straight = Path(job.train(config_of(outputs, trainer, lr=0.01))["run_dir"])
     config = config_of(tmp_path / "killed", trainer, sleep_s=0.02, lr=0.01)
@@ -141,6 +154,15 @@ def test_auto_takes_the_newest_equal_run_and_leaves_finished_ones(tmp_path, caps
     (Path(second) / "summary.json").unlink()
     config["loader"]["batch_size"] = 4
     assert job.train(config)["run_dir"] not in (first, second)
+
+
+def test_a_restart_of_torchrun_finds_a_run_that_is_done_and_begins_no_other(tmp_path, monkeypatch):
+    config = config_of(tmp_path, {"resume": "auto"})
+    first = job.train(config)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    again = job.train(config)
+    assert again["run_dir"] == first["run_dir"] and again["step"] == first["step"]
+    assert (Path(first["run_dir"]) / "summary.json").exists()
 
 
 def test_a_checkpoint_file_goes_on_in_its_run_or_in_a_new_one(tmp_path):

@@ -8,6 +8,7 @@ import logging
 import struct
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -232,10 +233,12 @@ class TestWandb:
 
     def test_offline_runs_go_on_under_their_id(self, tmp_path, monkeypatch):
         monkeypatch.setenv("WANDB_MODE", "offline")
-        check_logger(
-            lambda: WandbLogger(run_dir=tmp_path, config=CONFIG),
-            lambda: self.figures(tmp_path),
-        )
+
+        def logger():
+            time.sleep(1.01)  # wandb names the folder by the second, and would write over it
+            return WandbLogger(run_dir=tmp_path, config=CONFIG)
+
+        check_logger(logger, lambda: self.figures(tmp_path))
         assert len([*tmp_path.glob("wandb/*/files/media/images/first_batch*.png")]) == 1
         folders = [each.name.rpartition("-")[2] for each in tmp_path.glob("wandb/offline-run-*")]
         assert len(folders) == 3 and len(set(folders)) == 2

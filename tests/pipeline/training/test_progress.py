@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.core.stage_times import StageTimes
+from penstock.pipeline.loader.contract import Delivery
+from penstock.pipeline.loader.stats import LoaderStats, limit_text
 from penstock.pipeline.training.checkpoint import RunState
 from penstock.pipeline.training.output import print_line
 from penstock.pipeline.training.report import Bar, duration
@@ -23,9 +26,9 @@ def test_the_bar_goes_on_during_validation_and_tells_the_time_left_for_the_run(
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     bar = Bar(max_epochs=10)
     figures = {"loss": 1.7567, "samples_per_s": 1106.0, "data_wait": 0.12}
-    bar.step(RunState(epoch=0, batch=500), 1000, figures)
+    bar.step(RunState(epoch=0, batch=500), 1000, figures, "")
     now[0] = 400.0
-    bar.step(RunState(epoch=1, batch=500), 1000, figures)
+    bar.step(RunState(epoch=1, batch=500), 1000, figures, "")
     bar.close()
     assert "42:30 min left" in capsys.readouterr().out  # 8.5 epochs of 300 s
     bar = Bar(max_epochs=10)
@@ -64,9 +67,45 @@ def test_the_bar_shows_whole_figures_at_any_width(monkeypatch, capsys, columns, 
     monkeypatch.setenv("TERM", "xterm")
     bar = Bar(max_epochs=10)
     figures = {"loss": 1.7567, "samples_per_s": 1106.0, "data_wait": 0.12}
-    bar.step(RunState(epoch=2, batch=145, step=2145), 1000, figures)
+    bar.step(RunState(epoch=2, batch=145, step=2145), 1000, figures, "")
     bar.close()
     text = capsys.readouterr().out
     for part in shown:
         assert part in text
     assert "…" not in text.rpartition("epoch 3")[2]
+
+
+@pytest.mark.parametrize(
+    ("wait_share", "stages", "limit"),
+    [
+        (0.05, {"read": 90.0, "decode": 10.0}, "the model"),
+        (0.5, {}, "the loader"),
+        (0.5, {"read": 75.0, "decode": 25.0}, "reading, 75% of the loader's work"),
+        (0.1, {"read": 1.0, "transform": 3.0}, "augmenting, 75% of the loader's work"),
+    ],
+)
+def test_the_one_limit_is_named(terminal, capsys, wait_share, stages, limit):
+    assert limit_text(wait_share, stages) == limit
+    bar = Bar(max_epochs=10)
+    figures = {"loss": 1.7567, "samples_per_s": 1106.0, "data_wait": wait_share}
+    bar.step(RunState(epoch=2, batch=145, step=2145), 1000, figures, limit)
+    bar.close()
+    shown = capsys.readouterr().out
+    assert shown.index("epoch 3/10") < shown.index(f"limit: {limit}; penstock bench tells")
+
+
+@pytest.mark.parametrize(("slow", "limit"), [("loader", "augmenting"), ("model", "the model")])
+def test_a_slow_part_is_found_when_the_first_batches_are_past(monkeypatch, slow, limit):
+    now = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    stats, took = LoaderStats(), StageTimes()
+    took.transform = 0.02
+    stats.begin()
+    for number in range(103):
+        if number:
+            stats.asked()
+        now[0] += 0.01 if slow == "loader" and number else 60.0 * (not number)
+        stats.add(Delivery(number, {}, samples=8, times=took))
+        assert not stats.limit or number >= 100
+        now[0] += 0.01
+    assert stats.limit.startswith(limit)

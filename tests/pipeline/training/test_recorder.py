@@ -13,7 +13,8 @@ from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.schedulers.warmup import Warmup
 from penstock.pipeline.training import recorder as recorder_module
 from penstock.pipeline.training.checkpoint import RunState, random_states, restore_random_states
-from penstock.pipeline.training.distributed import World
+from penstock.pipeline.training.distributed.ddp import DataParallel
+from penstock.pipeline.training.distributed.world import World
 from penstock.pipeline.training.given_values import given_values, values_of
 from penstock.pipeline.training.hooks import Hooks
 from penstock.pipeline.training.parts import Parts
@@ -27,6 +28,8 @@ def recorder_of(folder, trainer=(), *, rank=0, scheduler=None):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     parts = Parts(
         model=model,
+        shared=model,
+        strategy=DataParallel(World(rank, 1, torch.device("cpu"))),
         task=None,
         optimizer=optimizer,
         scheduler=scheduler,

@@ -81,6 +81,7 @@ def test_a_run_is_whole_at_its_url_and_nothing_of_it_is_left_here(store, cache, 
 
 class Stops(job.Interrupt):
     def __enter__(self):
+        super().__enter__()
         self.requested = True
         return self
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from penstock.pipeline.tasks.classification import Classification
-from penstock.pipeline.training.distributed import World
+from penstock.pipeline.training.distributed.world import World
 from penstock.pipeline.training.validation import SourceMetrics
 
 WORLD = World(rank=0, size=1, device=torch.device("cpu"))

@@ -13,7 +13,7 @@ from penstock.pipeline.training.job import train
 
 STAGES = ("read", "decode", "transform", "collate")
 LAPS = {f"time/{name}_us" for name in (*STAGES, "copy")} | {
-    "time/samples_per_s", "time/data_wait", "time/cache_hits",
+    "time/samples_per_s", "time/data_wait", "time/cache_hits", "time/bad_samples",
 }  # fmt: skip
 
 

@@ -10,16 +10,18 @@ from pathlib import Path
 import pytest
 import torch
 
+from penstock.pipeline.training.checkpoint import read_checkpoint
 from tests.pipeline.training.tiny_job import ROOT
 
 SCRIPT = str(Path(__file__).with_name("tiny_job.py"))
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
-def start(config, *, ranks=1, environment=(), **options):
+def start(config, *, ranks=1, restarts=0, environment=(), **options):
     launcher = [sys.executable]
     if ranks > 1:
         launcher += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        launcher += [f"--max-restarts={restarts}"]
     return subprocess.Popen(
         [*launcher, SCRIPT, json.dumps(config)],
         stdout=subprocess.PIPE,
@@ -36,11 +38,11 @@ def the_folder(outputs: Path) -> Path:
 
 
 def checkpoint(folder: Path, name: str = "last.pt"):
-    return torch.load(folder / "checkpoints" / name, weights_only=True)
+    return read_checkpoint(folder / "checkpoints" / name)
 
 
-def weights(folder: Path):
-    return checkpoint(folder)["model"]
+def weights(folder: Path, name: str = "last.pt"):
+    return checkpoint(folder, name)["model"]
 
 
 def assert_equal_weights(one, other):

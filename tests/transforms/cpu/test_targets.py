@@ -99,6 +99,48 @@ def test_several_objects_swap_each_their_own():
     assert empty["keypoints"].shape == (0, 3)
 
 
+FACE = ("nose", "left_eye", "right_eye", "L_Ear", "R_Ear", "upright")
+
+
+@pytest.mark.parametrize(
+    ("swaps", "names", "settled"),
+    [
+        (None, FACE, [[1, 2], [3, 4]]),
+        (None, ("centre", "top", "right", "bottom", "left"), [[2, 4]]),
+        (None, ("LeftHip", "RightHip", "kneeL", "knee-r", "knee-l"), [[0, 1], [3, 4]]),
+        (None, ("00", "01"), None),
+        (None, None, None),
+        ([["R_Ear", "nose"], [1, "right_eye"]], FACE, [[4, 0], [1, 2]]),
+        ([[0, 5]], FACE, [[0, 5]]),
+        ([], FACE, []),
+    ],
+)
+def test_pairs_are_those_that_names_say(swaps, names, settled):
+    found = KeypointSettings(swaps=swaps).settled(names)
+    assert found.swaps == settled and found.per_object == (len(names) if names else None)
+    assert found.settled(names) == found
+
+
+def test_a_pair_names_what_there_is():
+    with pytest.raises(ValueError, match="called 'left_ey', the data has nose, left_eye, "):
+        KeypointSettings(swaps=[["left_ey", "right_eye"]]).settled(FACE)
+    with pytest.raises(ValueError, match="'left_eye', the data names none, give their numbers"):
+        KeypointSettings(swaps=[["left_eye", "right_eye"]]).settled(None)
+
+
+def test_a_mirror_of_points_that_nothing_is_known_of_is_refused():
+    given = sample(keypoints=POINTS)
+    flip = {"flip": {**FLIP, "p": 1.0}}
+    stack = build_stack(flip, build_step=build, keypoints=KeypointSettings())
+    with pytest.raises(ValueError, match=r"mirrored, .* set augment\.keypoints\.swaps=\[\[0,1\]\]"):
+        stack(given, rng(0))
+    stack.name_keypoints(("nose", "left", "right"))
+    plain = build_stack(flip, build_step=build)(given, rng(0))["keypoints"]
+    assert (stack(given, rng(0))["keypoints"] == plain[[0, 2, 1]]).all()
+    none = build_stack(flip, build_step=build, keypoints=KeypointSettings(swaps=[]))
+    assert (none(given, rng(0))["keypoints"] == plain).all()
+
+
 @pytest.mark.parametrize("swaps", [[[1]], [[1, 1]], [[0, -1]], [[0, 1], [1, 2]], [[0, 7]]])
 def test_pairs_that_are_none(swaps):
     with pytest.raises(ValueError, match=r"augment\.keypoints\.swaps"):

@@ -98,8 +98,8 @@ def decode_box_masks(encoded: Any, shape: Sequence[int]) -> NDArray[np.uint8]:
     """Decode the masks of an image's boxes.
 
     Args:
-        encoded: For each box ``height,width,counts``, run lengths as COCO compresses them; or
-            what is decoded.
+        encoded: For each box a text ``height,width,counts``, run lengths as COCO compresses
+            them; or what is decoded.
         shape: Height and width of the image.
 
     Returns:
@@ -113,13 +113,13 @@ def decode_box_masks(encoded: Any, shape: Sequence[int]) -> NDArray[np.uint8]:
     height, width = shape[:2]
     masks = np.zeros((len(encoded), height, width), np.uint8)
     for row, one in enumerate(encoded):
-        size = one.split(b",", 2)
+        size = one.split(",", 2)
         if (int(size[0]), int(size[1])) != (height, width):
             raise ValueError(
                 f"the mask of a box has {int(size[1])}x{int(size[0])} pixels, the image "
                 f"{width}x{height}"
             )
-        _fill_runs(masks[row], size[2])
+        _fill_runs(masks[row], size[2].encode())
     return masks
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.pipeline.loader.contract import BatchTask
-from penstock.pipeline.loader.engines.processes import find_killers
+from penstock.pipeline.loader.engines.watched_pool import find_killers
 
 
 def examined(deaths, positions=(5, 6, 7, 8), known=()):

@@ -5,14 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from penstock.pipeline.loader.digest import batch_digest
-from penstock.pipeline.loader.engines import processes
+from penstock.pipeline.loader.engines import watched_pool
 from penstock.pipeline.loader.engines.worker_process import WorkerProcess
 from tests.pipeline.loader.bundled import ALONE, PROCESS, Arrays, N, dataset
 from tests.pipeline.loader.fakes import make_loader, the_pool
@@ -40,9 +39,9 @@ def test_a_position_that_kills_is_found_in_its_bundle_and_no_other_is_held(
     arrays_folder, monkeypatch, hangs
 ):
     examined = []
-    find = processes.find_killers
+    find = watched_pool.find_killers
     monkeypatch.setattr(
-        processes, "find_killers", lambda task, by: examined.append(task) or find(task, by)
+        watched_pool, "find_killers", lambda task, by: examined.append(task) or find(task, by)
     )
     with make_loader(dataset(Arrays(arrays_folder)), batch_size=5, **ALONE) as loader:
         loader.load_state_dict({**loader.state_dict(), "quarantined": [[0, 152]]})
@@ -60,6 +59,7 @@ def test_a_position_that_kills_is_found_in_its_bundle_and_no_other_is_held(
 
 def test_a_process_that_dies_amid_bundles_changes_nothing(arrays_folder):
     expected = [batch_digest(b) for b in make_loader(dataset(Arrays(arrays_folder)), **ALONE)]
+    before = _slots()  # what other tests of this process have not let go
     ways = {**PROCESS, "processes": 2, "batch_size": 8}
     with make_loader(dataset(Arrays(arrays_folder)), **ways) as loader:
         found = []
@@ -71,16 +71,17 @@ def test_a_process_that_dies_amid_bundles_changes_nothing(arrays_folder):
         assert not loader.state_dict()["quarantined"]
         del batch
     gc.collect()
-    deadline = time.monotonic() + 120  # what another test of this process leaves may take a while
-    while held := [link for link in _open_files() if "memfd:penstock" in link]:
-        assert time.monotonic() < deadline, f"slots are lost: {held}"
-        time.sleep(0.05)
+    assert not _slots() - before, "slots are lost"
 
 
-def _open_files():
+def _slots() -> set[int]:
+    """The memory of batches that this process holds, by inode."""
+    found = set()
     for entry in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):
-            yield os.readlink(entry)
+            if "memfd:penstock" in os.readlink(entry):
+                found.add(entry.stat().st_ino)
+    return found
 
 
 def test_what_is_left_of_a_bundle_is_let_go(arrays_folder):

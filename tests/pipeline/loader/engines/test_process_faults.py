@@ -50,6 +50,8 @@ def test_a_record_that_ends_its_process_is_quarantined(how, timeout_s, tmp_path,
         position = position_of(RECORD)
         assert loader.state_dict()["quarantined"] == [[0, position]]
         assert loader.stats.bad_samples == 1, "its neighbours are good"
+        assert loader.stats.as_dict()["restarts"] == 1, "the processes that examine are not counted"
+        assert str(loader.stats).endswith("workers: 1 replaced, which died or hung")
     assert time.monotonic() - start < 90
     assert "quarantined: it killed the worker" in caplog.text
     assert f"'img/{RECORD:07d}.jpg' at position {position}" in caplog.text

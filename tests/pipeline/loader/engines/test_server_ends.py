@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
-import signal
-from contextlib import suppress
 from multiprocessing import forkserver
 
 import psutil
@@ -13,20 +10,7 @@ import pytest
 
 from penstock.core.processes import end_unused_server, start_server
 
-
-@pytest.fixture(autouse=True)
-def no_server():
-    """No server runs before, none after."""
-    _end()
-    yield
-    _end()
-
-
-def _end() -> None:
-    if _server() is not None:
-        with suppress(ProcessLookupError):
-            os.kill(_server(), signal.SIGKILL)
-        forkserver._forkserver._stop()
+pytestmark = pytest.mark.usefixtures("no_server")
 
 
 def _server() -> int | None:

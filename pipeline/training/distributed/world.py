@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # now: its defaults keep the group there is when it is imported
 from torch import nn
 
 from penstock.core.user_errors import ExplainedError
@@ -18,6 +23,20 @@ from penstock.pipeline.config.errors import leave_it_to_another
 
 T = TypeVar("T")
 _OTHERS_SPEAK_S = 3.0
+_LOOKS_EACH_S = 0.02
+
+_ended: list[Any] = []
+
+
+@atexit.register
+def _free_ended() -> None:
+    """Free the groups, whose threads may still wait for the GIL to free their last tensors.
+
+    Not earlier: DDP's reducer, if it is what held a group last, waits for the threads with the GIL
+    held. Nor later: a thread that asks for the GIL of a Python that is gone aborts the process.
+    """
+    gc.collect()
+    _ended.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,21 +108,15 @@ class World:
             for buffer in model.buffers():
                 dist.broadcast(buffer, src=0)
 
-    def parallel(self, model: nn.Module) -> nn.Module:
-        """The model with gradients averaged over the ranks."""
-        if self.size == 1 or not any(p.requires_grad for p in model.parameters()):
-            return model
-        devices = [self.device] if self.device.type == "cuda" else None
-        return nn.parallel.DistributedDataParallel(model, device_ids=devices)
-
 
 @contextmanager
-def joined(device: str, timeout_s: float) -> Iterator[World]:
+def joined(device: str, timeout_s: float, *, grouped: bool = False) -> Iterator[World]:
     """Join the processes that torchrun started; without torchrun, a world of one.
 
     Args:
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:<n>``.
         timeout_s: Seconds after which a rank that waits for the others gives up.
+        grouped: A single process is a group of torch's, too.
 
     Raises:
         ValueError: The device is not there, or another rank stopped or went silent.
@@ -117,17 +130,23 @@ def joined(device: str, timeout_s: float) -> Iterator[World]:
             leave_it_to_another()
             raise SystemExit(1) from None
         raise
-    if size == 1:
-        yield World(0, 1, where)
-        return
-    timeout = timedelta(seconds=timeout_s)
     # Gloo beside NCCL: what the host decides (who stops, how many rows are valid) must not
     # wait for the device.
     backend = "cpu:gloo,cuda:nccl" if where.type == "cuda" else "gloo"
-    store = next(dist.rendezvous("env://", timeout=timeout))[0]
+    if size == 1:
+        if grouped:
+            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        try:
+            yield World(0, 1, where)
+        finally:
+            if grouped:
+                dist.destroy_process_group()
+        return
+    timeout = timedelta(seconds=timeout_s)
+    store = _met(next(dist.rendezvous("env://", timeout=timeout))[0], rank, size, timeout_s)
     dist.init_process_group(
         backend,
-        store=dist.PrefixStore("penstock", store),
+        store=dist.PrefixStore("ranks", store),
         rank=rank,
         world_size=size,
         timeout=timeout,
@@ -141,7 +160,50 @@ def joined(device: str, timeout_s: float) -> Iterator[World]:
             raise
         raise told from error
     # Only after success: with a rank gone, taking the group down could wait for it.
+    _leave()
+
+
+def _leave() -> None:
+    _ended.append(dist.group.WORLD)
     dist.destroy_process_group()
+
+
+def _met(store: Any, rank: int, size: int, timeout_s: float) -> Any:
+    """The part of the store that these processes share, and none that ran before them.
+
+    What torchrun starts again finds the same store, with all that was written before: where ranks
+    listened that are gone, who stopped first. Each rank gives its own word, and rank 0 answers
+    until all that it has are of now.
+
+    Raises:
+        ValueError: A rank did not come.
+    """
+    store.set_timeout(timedelta(seconds=timeout_s))
+    word, missing = uuid4().hex, set(range(1, size))
+    if rank:
+        store.set(f"penstock/{rank}", word)
+        try:
+            place = store.get(f"penstock/{word}").decode()
+        except dist.DistError as error:
+            raise ValueError(_nobody_came("rank 0", timeout_s)) from error
+        store.set(f"{place}/{rank}", word)
+        return dist.PrefixStore(place, store)
+    place, deadline_s = f"penstock/{word}", time.monotonic() + timeout_s
+    while missing := {other for other in missing if not store.check([f"{place}/{other}"])}:
+        if time.monotonic() > deadline_s:
+            raise ValueError(_nobody_came(f"rank {min(missing)}", timeout_s))
+        for other in missing:
+            if store.check([f"penstock/{other}"]):
+                store.set(f"penstock/{store.get(f'penstock/{other}').decode()}", place)
+        time.sleep(_LOOKS_EACH_S)
+    return dist.PrefixStore(place, store)
+
+
+def _nobody_came(who: str, timeout_s: float) -> str:
+    return (
+        f"{who} did not come within trainer.timeout_s={timeout_s:g}; look why it did not start, "
+        f"or give it longer"
+    )
 
 
 def local_device(name: str, local_rank: int = 0) -> torch.device:
@@ -186,7 +248,7 @@ def _told_once(world: World, error: Exception) -> BaseException:
                 world.store.wait(["stopped"], timedelta(seconds=_OTHERS_SPEAK_S))
         first = world.store.compare_set("stopped", "", str(world.rank)).decode()
         if world.device.type == "cpu":  # with NCCL this could wait for the device
-            dist.destroy_process_group()  # ends the waiting of the others
+            _leave()  # ends the waiting of the others
         if first != str(world.rank):
             leave_it_to_another()
             return SystemExit(1)

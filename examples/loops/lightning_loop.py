@@ -1,0 +1,127 @@
+"""PyTorch Lightning: ``python lightning_loop.py dataset=... seed=1``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import lightning
+import torch
+
+from penstock import build_loader, compose
+from penstock.pipeline.build import build_device_transforms
+from penstock.pipeline.device import DevicePrefetcher
+from penstock.pipeline.learning.building import build_model, build_optimizer, build_task
+from penstock.pipeline.learning.losses import total_loss
+
+
+class PenstockData(lightning.LightningDataModule):
+    """Batches of a config, on the device of each rank: of each, its slice.
+
+    Its state is the loader's. Lightning saves that of a loader too, but gives it back only where
+    it takes the epoch for unfinished: not when it has gone on before from an epoch's last step.
+
+    Args:
+        config: What `penstock.compose` gives.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.config = config
+
+    def setup(self, stage: str) -> None:
+        """Open what a stage reads; before the model is made, which asks for the classes."""
+        self.train = self._open("train")
+
+    def _open(self, split: Any) -> DevicePrefetcher:
+        assert self.trainer is not None
+        device, rank = self.trainer.strategy.root_device, self.trainer.global_rank
+        size = self.trainer.world_size
+        loader = build_loader(self.config, split, rank=rank, world_size=size, device=device)
+        return DevicePrefetcher(loader, device, build_device_transforms(self.config, split, device))
+
+    def train_dataloader(self) -> Any:
+        """Batches to train on."""
+        return self.train
+
+    def val_dataloader(self) -> Any:
+        """Batches to validate on: each record once over all ranks."""
+        return self._open("val")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tell where training stands."""
+        return self.train.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.train.load_state_dict(state)
+
+
+class PenstockModule(lightning.LightningModule):
+    """The model, losses and optimizer of a config.
+
+    Args:
+        config: What `penstock.compose` gives.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.config = config
+        self.model: Any = None
+
+    def configure_model(self) -> None:
+        """Make the model, once."""
+        if self.model is None:
+            num_classes = len(self.trainer.datamodule.train.loader.class_names or ())
+            self.model = build_model(self.config, num_classes)
+            self.task = build_task(self.config, num_classes, None)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Make the optimizer."""
+        return build_optimizer(self.config, self.model)
+
+    def on_train_start(self) -> None:
+        """Let the loader begin in Lightning's epoch: the one of its state, or the one behind it.
+
+        Going on from an epoch's last step, Lightning begins the next one without a call of
+        `on_train_epoch_start`.
+        """
+        self._set_epoch()
+
+    def on_train_epoch_start(self) -> None:
+        """Let the loader begin Lightning's next epoch."""
+        self._set_epoch()
+
+    def _set_epoch(self) -> None:
+        self.trainer.datamodule.train.set_epoch(self.current_epoch)
+
+    def training_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor:
+        """Compute the loss of a batch."""
+        return total_loss(self.task, self.model(batch), batch)
+
+    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        """Log the loss of a batch of validation."""
+        loss = total_loss(self.task, self.model(batch), batch)
+        self.log("val/loss", loss, batch_size=batch["num_valid"], sync_dist=True)
+
+
+def main(
+    overrides: list[str], *, checkpoint: str | None = None, **arguments: Any
+) -> lightning.Trainer:
+    """Train what a config says, from the checkpoint if there is one.
+
+    Args:
+        overrides: As they are typed.
+        checkpoint: A file of Lightning's, or ``last``.
+        arguments: Those of `lightning.Trainer`.
+    """
+    config = compose(overrides)
+    arguments.setdefault("max_epochs", config["trainer"]["max_epochs"])
+    trainer = lightning.Trainer(**arguments)
+    trainer.fit(PenstockModule(config), datamodule=PenstockData(config), ckpt_path=checkpoint)
+    return trainer
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,150 @@
+"""A worker as its watch sees it: what it was given, and until when."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from itertools import count, islice
+from typing import TYPE_CHECKING, Any
+
+from penstock.core.processes import start_patience
+from penstock.pipeline.loader.contract import BatchTask
+from penstock.pipeline.loader.engines.pool import Pending
+from penstock.pipeline.loader.engines.slots import Slot
+from penstock.pipeline.loader.engines.worker import READY, Answer
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+
+@dataclass(slots=True)
+class Job:
+    """Tasks that were submitted to be computed together, and the slot that their batches go to.
+
+    Attributes:
+        bundle: What their deliveries are waited for by.
+        drops: How often all that was submitted had been dropped before.
+        slot: Where the batches go; None as long as no worker has it.
+        quarantined: Positions of a single task that were found to kill.
+        deaths: Workers that died while they were at it.
+    """
+
+    bundle: list[Pending]
+    drops: int
+    slot: Slot | None = None
+    quarantined: tuple[int, ...] = ()
+    deaths: int = 0
+
+    @property
+    def tasks(self) -> tuple[BatchTask, ...]:
+        """What is to be computed."""
+        return tuple(
+            replace(each.task, quarantined=(*each.task.quarantined, *self.quarantined))
+            for each in self.bundle
+        )
+
+    def apart(self) -> list[Job]:
+        """A job for each of its tasks."""
+        return [Job([pending], self.drops, deaths=self.deaths) for pending in self.bundle]
+
+
+class WatchedWorker(ABC):
+    """A process somewhere, the jobs that its threads are at, and their deadlines.
+
+    Args:
+        number: Its number among the workers.
+        num_threads: Tasks that it computes at a time.
+        read_ahead: Tasks that it is given beyond those, to read their records.
+        timeout_s: Seconds after which a task counts as hanging.
+
+    Attributes:
+        number: Its number among the workers.
+        num_threads: Tasks that it computes at a time.
+        is_ready: It has started.
+        timed_out: It hangs.
+        jobs: What it is at, by ticket.
+        connection: Can be read when there is something to be received.
+        sentinels: What can be read when it is dead.
+    """
+
+    connection: Connection
+    sentinels: tuple[Any, ...] = ()
+
+    def __init__(self, *, number: int, num_threads: int, read_ahead: int, timeout_s: float) -> None:
+        self.number = number
+        self.num_threads = num_threads
+        self.is_ready = False
+        self.timed_out = False
+        self.jobs: dict[int, Job] = {}
+        self._tickets = count()
+        self._read_ahead = read_ahead
+        self._timeout_s = timeout_s
+        # Of the start, and of the tasks that its threads are at.
+        self._deadlines = {READY: time.monotonic() + start_patience(timeout_s)}
+
+    @property
+    @abstractmethod
+    def pid(self) -> int | None:
+        """Its process id, where it runs."""
+
+    @property
+    def room(self) -> int:
+        """Tasks that it can be given; none before it is ready."""
+        return self.num_threads + self._read_ahead - len(self.jobs) if self.is_ready else 0
+
+    @property
+    def deadline(self) -> float:
+        """When something it is at will count as hanging, in time.monotonic."""
+        return min(self._deadlines.values(), default=float("inf"))
+
+    @abstractmethod
+    def send(self, job: Job) -> None:
+        """Let it compute a job into the job's slot.
+
+        Raises:
+            OSError: It is dead, or does not read.
+        """
+
+    @abstractmethod
+    def probe(self, task: BatchTask) -> None:
+        """Let it compute a task only to find out whether it survives; raises as `send` does."""
+
+    @abstractmethod
+    def receive(self) -> tuple[Job, Answer] | None:
+        """The next answer and what it answers; None if it only says that it is ready.
+
+        Raises:
+            EOFError: It is dead.
+            OSError: It is dead; BlockingIOError: it stopped in the middle of a message.
+        """
+
+    @abstractmethod
+    def end(self) -> None:
+        """Kill it, if it still runs, and wait until it writes nowhere. Twice does no harm."""
+
+    @abstractmethod
+    def describe_end(self) -> str:
+        """One line about how it ended."""
+
+    def _begun(self, job: Job) -> int:
+        """Note that it is given a job; the ticket that the answer will have."""
+        ticket = next(self._tickets)
+        self.jobs[ticket] = job
+        self._expect()
+        return ticket
+
+    def _answered(self, ticket: int, answer: Answer) -> tuple[Job, Answer] | None:
+        """Note that it answered; what `receive` gives."""
+        self._deadlines.pop(ticket, None)  # none, if it overtook an older one
+        if ticket == READY:
+            self.is_ready = True
+            return None
+        job = self.jobs.pop(ticket)
+        self._expect()
+        return job, answer
+
+    def _expect(self) -> None:
+        """Give the tasks that its threads are at a deadline: the oldest ones, in order."""
+        for ticket in islice(self.jobs, self.num_threads):
+            self._deadlines.setdefault(ticket, time.monotonic() + self._timeout_s)
