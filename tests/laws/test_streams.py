@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import io
-import os
 import random
 import signal
 import subprocess
 import sys
 import tarfile
+from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from penstock import compose
@@ -30,7 +31,8 @@ from tests.laws.runs import (
 )
 from tests.laws.runs import rows as whole_rows
 from tests.laws.test_torchrun import TRAINER, check_same, trained
-from tests.pipeline.loader.fakes import the_pool
+from tests.pipeline.loader.fakes import kill_worker
+from tests.pipeline.loader.programs import assert_gone
 from tests.shares import in_turn
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -207,13 +209,12 @@ def test_a_worker_that_dies_takes_nothing_with_it(expected, caplog):
         "multiprocessing_context": "fork",
     }
     with loader_of(config, **way) as loader:
-        given = []
+        given, killed = [], []
         for epoch in range(2):
             for number, hashed in enumerate(_digested(loader)):
                 given.append(hashed)
                 if number in (1, 4):
-                    pool = the_pool(loader)
-                    os.kill(pool.pids[epoch], signal.SIGKILL)
+                    killed.append(kill_worker(loader, epoch, spared=killed))
     assert given == [*hashes[0], *hashes[1]]
     assert "it is replaced" in caplog.text
 
@@ -286,7 +287,8 @@ def test_waiting_can_be_interrupted(tars, photos):
     waiting.send_signal(signal.SIGINT)
     _, said = waiting.communicate(timeout=250)
     assert "KeyboardInterrupt" in said
-    assert not Path(f"/proc/{command}").exists() or "Z" in Path(f"/proc/{command}/stat").read_text()
+    with suppress(psutil.NoSuchProcess):
+        assert_gone([psutil.Process(command)])
 
 
 def test_what_cannot_work_is_said_before_anything_is_built(tars, photos):

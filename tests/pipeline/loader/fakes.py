@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from penstock.core.sample import BadSample, Batch, Keys, Sample
 from penstock.pipeline.loader.contract import Delivery
 from penstock.pipeline.loader.loader import Loader
 from penstock.pipeline.loader.settings import LoaderSettings
+from tests.waiting import wait_until
 
 
 class FakeIndex:
@@ -155,6 +157,20 @@ def the_pool(loader: Loader) -> Any:
     """The worker pool of a loader whose engine has one; None before it is started."""
     pools: Any = loader._engine.pools  # type: ignore[attr-defined]
     return next(iter(pools.values()), None)
+
+
+def kill_worker(loader: Loader, number: int, *, spared: Sequence[int] = ()) -> int:
+    """Kill a worker process; its process id.
+
+    Args:
+        loader: Its loader, at work.
+        number: Its number.
+        spared: Those killed before, one of which may be amid being replaced.
+    """
+    wait_until(lambda: the_pool(loader).pids[number] not in spared, "it is not replaced")
+    pid: int = the_pool(loader).pids[number]
+    os.kill(pid, signal.SIGKILL)
+    return pid
 
 
 def digest(batch: Batch) -> str:

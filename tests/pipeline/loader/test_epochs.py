@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 import weakref
 from itertools import islice
@@ -12,6 +11,7 @@ import pytest
 
 from penstock.pipeline.samplers.random import RandomSampler
 from tests.pipeline.loader.fakes import FakeDataset, digest, digests, make_loader
+from tests.waiting import wait_until_let_go
 
 N, BATCHES = 40, 5
 AHEAD = 4  # batches that two workers compute ahead
@@ -176,9 +176,7 @@ def test_an_error_is_raised_in_its_own_epoch():
 
 def test_no_batch_of_the_epoch_that_ended_is_kept():
     with loader_of(FakeDataset(N), **THREADS) as loader:
-        images = [weakref.ref(batch["image"]) for batch in loader]
-        gc.collect()
-        assert not any(image() is not None for image in images)
+        wait_until_let_go([weakref.ref(batch["image"]) for batch in loader])
 
 
 def test_closing_forgets_what_was_computed():

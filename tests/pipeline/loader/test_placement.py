@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -19,6 +20,7 @@ from penstock.pipeline.loader.placement import (
 )
 from penstock.pipeline.loader.settings import LoaderSettings
 from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader
+from tests.waiting import wait_until
 
 LAST = max(os.sched_getaffinity(0))
 
@@ -120,10 +122,23 @@ def where(task):
     return os.sched_getaffinity(task), os.getpriority(os.PRIO_PROCESS, task)
 
 
-def _nicer(nice):
-    """The processes below this one of such a priority."""
-    found = psutil.Process().children(recursive=True)
-    return {each for each in found if each.nice() == nice}
+def _processes_at(place):
+    """The processes below this one that run there with all their threads."""
+    found = []
+    for each in psutil.Process().children(recursive=True):
+        with suppress(OSError):  # it ended meanwhile
+            tasks = map(int, os.listdir(f"/proc/{each.pid}/task"))
+            found += [each.pid] * all(where(task) == place for task in tasks)
+    return found
+
+
+def _threads_at(place):
+    """The names of the threads that run there."""
+    found = []
+    for thread in threading.enumerate():
+        with suppress(OSError, TypeError):  # it ended meanwhile, or begins
+            found += [thread.name] * (where(thread.native_id) == place)
+    return sorted(found)
 
 
 @pytest.fixture
@@ -150,14 +165,9 @@ def test_worker_processes_run_where_they_are_told(engine, start):
     before, settings = where(0), {"multiprocessing_context": start, "num_workers": 2}
     with make_loader(FakeDataset(64), engine=engine, affinity=[LAST], nice=5, **settings) as loader:
         got = digests(loader)
-        deadline = time.monotonic() + 60  # the second may start when all is done
-        while len(placed := _nicer(before[1] + 5)) < 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        assert all(each.cpu_affinity() == [LAST] for each in placed)
-        for each in placed:
-            tasks = [int(task) for task in os.listdir(f"/proc/{each.pid}/task")]
-            assert {where(task)[1] for task in tasks} == {before[1] + 5}, "with their threads"
+        place = {LAST}, before[1] + 5
+        # The second may start when all is done, and move its threads one by one.
+        wait_until(lambda: len(_processes_at(place)) == 2)
     assert where(0) == before, "the trainer is left alone"
     assert got == digests(make_loader(FakeDataset(64)))
 
@@ -168,9 +178,8 @@ def test_threads_run_where_they_are_told_and_nothing_else_does():
         FakeDataset(64), engine="threads", num_workers=2, affinity=[LAST], nice=5
     ) as loader:
         digests(loader)
-        names = {thread.native_id: thread.name for thread in threading.enumerate()}
-        placed = [name for task, name in names.items() if where(task) == ({LAST}, before[1] + 5)]
-        assert sorted(placed) == ["penstock-0", "penstock-1"]
+        place = {LAST}, before[1] + 5  # where one of them may come when all is done
+        wait_until(lambda: _threads_at(place) == ["penstock-0", "penstock-1"])
     assert where(0) == before
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +14,7 @@ from penstock.pipeline.loader.digest import batch_digest
 from penstock.pipeline.loader.engines import watched_pool
 from penstock.pipeline.loader.engines.worker_process import WorkerProcess
 from tests.pipeline.loader.bundled import ALONE, PROCESS, Arrays, N, dataset
-from tests.pipeline.loader.fakes import make_loader, the_pool
+from tests.pipeline.loader.fakes import kill_worker, make_loader, the_pool
 
 
 def test_processes_are_given_bundles(arrays_folder, monkeypatch):
@@ -47,7 +46,8 @@ def test_a_position_that_kills_is_found_in_its_bundle_and_no_other_is_held(
     with make_loader(dataset(Arrays(arrays_folder)), batch_size=5, **ALONE) as loader:
         loader.load_state_dict({**loader.state_dict(), "quarantined": [[0, 152]]})
         expected = [batch_digest(batch) for batch in loader]
-    ways = {**PROCESS, "across_epochs": False, "max_error_rate": 1.0, "timeout_s": 1}
+    ways = {**PROCESS, "across_epochs": False, "max_error_rate": 1.0}
+    ways["timeout_s"] = 1 if hangs else 90
     storage = Arrays(arrays_folder, deadly=152, hangs=hangs)
     with make_loader(dataset(storage), batch_size=5, **ways) as loader:
         assert [batch_digest(batch) for batch in loader] == expected
@@ -63,11 +63,11 @@ def test_a_process_that_dies_amid_bundles_changes_nothing(arrays_folder):
     before = _slots()  # what other tests of this process have not let go
     ways = {**PROCESS, "processes": 2, "batch_size": 8}
     with make_loader(dataset(Arrays(arrays_folder)), **ways) as loader:
-        found = []
+        found, killed = [], []
         for batch in loader:
             found.append(batch_digest(batch))
             if len(found) in (5, 20):
-                os.kill(the_pool(loader).pids[0], signal.SIGKILL)
+                killed.append(kill_worker(loader, 0, spared=killed))
         assert found == expected
         assert not loader.state_dict()["quarantined"]
         del batch

@@ -30,6 +30,7 @@ from tests.pipeline.loader.fakes import (
     the_pool,
 )
 from tests.pipeline.loader.test_compute import task
+from tests.waiting import wait_until_let_go
 
 THREADS = {"engine": "threads", "num_workers": 2}
 FORK = {"multiprocessing_context": "fork"}
@@ -136,8 +137,7 @@ def test_what_is_dropped_is_neither_begun_nor_kept(waits_at):
         (pending,) = pool.submit([replace(task(0), number=3)])
         assert pool.take(pending).number == 3
         assert compute.begun == [*range(waits_at + 1), 3]
-        gc.collect()
-        assert all(batch() is None for batch in compute.batches)
+        wait_until_let_go(compute.batches)
     finally:
         pool.close()
 
