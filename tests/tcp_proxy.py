@@ -22,6 +22,7 @@ class TcpProxy:
         cut_after: Bytes of an answer after which a connection is cut; 0: none is.
         delay_s: Seconds that each piece of an answer is held up.
         refuses: Whether new connections are closed at once.
+        refuses_next: How many of the next ones are.
         cuts: Connections that were cut.
         passed: Bytes that were passed on.
     """
@@ -32,7 +33,8 @@ class TcpProxy:
         self._target, self._rewritten = target, rewritten
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
-        self.cut_after, self.delay_s, self.refuses, self.cuts, self.passed = 0, 0.0, False, 0, 0
+        self.cut_after, self.delay_s, self.cuts, self.passed = 0, 0.0, 0, 0
+        self.refuses, self.refuses_next = False, 0
         self._open: set[socket.socket] = set()
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -52,7 +54,8 @@ class TcpProxy:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listening.accept()
-                if self.refuses:
+                if self.refuses or self.refuses_next:
+                    self.refuses_next -= not self.refuses
                     client.close()
                     continue
                 threading.Thread(target=self._pass, args=(client,), daemon=True).start()

@@ -120,10 +120,13 @@ def test_lightning(imported, typed, saving, kills):
 
 
 # On the CPU its launcher starts one process, however many are asked for, but where there is MPI.
+# Each on a port of its own, as several tests may run at a time.
 LAUNCHED = {
-    "accelerate": ["accelerate.commands.launch", "--multi_gpu", "--num_processes=2"],
-    "lightning": ["torch.distributed.run", "--nproc-per-node=2"],
-}
+    "accelerate": [
+        "accelerate.commands.launch", "--multi_gpu", "--num_processes=2", "--main_process_port=0",
+    ],
+    "lightning": ["torch.distributed.run", "--standalone", "--nproc-per-node=2"],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("library", LAUNCHED)

@@ -73,8 +73,15 @@ def test_old_orders_go_and_damaged_ones_are_made_again(monkeypatch, tmp_path):
 
 def test_a_long_computation_is_announced(monkeypatch, caplog):
     monkeypatch.setattr("penstock.core.machine_cache._SAY_AFTER_S", 0.05)
+
+    def compute():
+        until = time.monotonic() + 60
+        while not caplog.messages and time.monotonic() < until:
+            time.sleep(0.01)
+        return np.arange(10)
+
     with caplog.at_level(logging.INFO):
-        orders.epoch_order("slow", 0, 10, lambda: time.sleep(0.2) or np.arange(10))
+        orders.epoch_order("slow", 0, 10, compute)
     assert [line.split(" ")[0] for line in caplog.messages] == ["computing", "computed"]
 
 

@@ -56,7 +56,8 @@ def test_the_tutorial_works_as_it_is_typed(tmp_path, monkeypatch):
                 for text in given
             ]
             if line.startswith("torchrun"):
-                ranks = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+                ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+                ranks += ["--nproc-per-node=2"]
                 place = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
                 done = subprocess.run(
                     [*ranks, "--no-python", "penstock", "train", *given],

@@ -85,9 +85,10 @@ def test_zeros_in_the_heap_do_not_keep_the_library_busy(tmp_path):
 
 
 def test_a_library_that_is_lost_is_ended(monkeypatch):
-    monkeypatch.setattr(guard, "DEADLINE_S", 1)
-    with pytest.raises(ValueError, match="the library was lost in it for 1 s; copy"):
-        guard.run_guarded(partial(time.sleep, 30), where="hdf5 a.h5")
+    with monkeypatch.context() as patch:
+        patch.setattr(guard, "DEADLINE_S", 1)
+        with pytest.raises(ValueError, match="the library was lost in it for 1 s; copy"):
+            guard.run_guarded(partial(time.sleep, 30), where="hdf5 a.h5")
     with pytest.raises(ValueError, match=r"did not survive it \(SIGSEGV\)"):
         guard.run_guarded(partial(signal.raise_signal, signal.SIGSEGV), where="hdf5 a.h5")
     with pytest.raises(RuntimeError, match="looks into it failed: TypeError"):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import decimal
 import math
-import threading
 import time
 import uuid
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -310,8 +310,8 @@ def test_a_server_that_is_away_is_waited_for_then_raised(server, proxy, short_pa
     with pytest.raises(OSError, match="after several attempts; the database has trouble") as error:
         read_all(storage)
     assert "geheim" not in str(error.value) and f":{proxy.port}/" in str(error.value)
-    threading.Timer(0.03, setattr, (proxy, "refuses", False)).start()
-    assert summary(read_all(storage)) == expected
+    proxy.refuses, proxy.refuses_next = False, 2
+    assert summary(read_all(storage)) == expected and not proxy.refuses_next
 
 
 def test_a_lock_of_another_is_waited_for_then_raised(server, short_pauses):
@@ -334,12 +334,11 @@ ENDLESS = {
 }
 
 
-def test_a_query_that_never_ends_is_stopped(server):
+def test_a_query_that_never_ends_is_stopped(server, monkeypatch):
+    monkeypatch.setattr(sql_server, "time", SimpleNamespace(sleep=pytest.fail))  # tried once
     put_samples(server, images(2))
-    start = time.perf_counter()
     with pytest.raises(ValueError, match=r"computes for longer than 0\.3 s; .*raise dataset\.st"):
         len(SqlStorage(server.url, query=ENDLESS[server.name], key_column="k", timeout_s=0.3))
-    assert time.perf_counter() - start < 30
 
 
 def test_nothing_is_written(server):
@@ -399,18 +398,17 @@ def test_what_cannot_be_is_one_line(server, case):
     assert str(error.value).startswith(f"sql {server.name}+")
 
 
-def test_addresses_that_are_wrong(server):
+def test_addresses_that_are_wrong(server, monkeypatch):
     import sqlalchemy as sql
 
+    monkeypatch.setattr(sql_server, "time", SimpleNamespace(sleep=pytest.fail))  # tried once
     url = sql.make_url(server.url)
     wrong = [url.set(port=1), url.set(host="host.invalid"), url.set(database="nowhere"),
              url.set(username="nobody_here", password="geheim")]  # fmt: skip
     for each in wrong:
-        start = time.perf_counter()
         with pytest.raises(ValueError, match=f"^sql {server.name}") as error:
             len(SqlStorage(each.render_as_string(hide_password=False), table="samples"))
         assert "\n" not in str(error.value) and "geheim" not in str(error.value)
-        assert time.perf_counter() - start < 10
 
 
 def test_a_table_that_is_dropped_meanwhile_stops_the_run(server):

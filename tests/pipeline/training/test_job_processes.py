@@ -62,7 +62,7 @@ def test_an_error_of_all_ranks_is_told_once(tmp_path):
 
 @pytest.mark.parametrize("ranks", [1, SLOW_2])
 def test_ctrl_c_saves_and_exits_with_130(tmp_path, ranks):
-    trainer = {"resume": "auto", "checkpoint_every": None, "max_epochs": 2}
+    trainer = {"resume": "auto", "checkpoint_every": None, "max_epochs": 9}
     quick, slow = (config_of(tmp_path, trainer, sleep_s=s) for s in (0.0, 0.1))
     process = start(slow, ranks=ranks, start_new_session=True)
     while not list(tmp_path.glob("*/*/metrics.csv")):
@@ -78,7 +78,7 @@ def test_ctrl_c_saves_and_exits_with_130(tmp_path, ranks):
         assert process.returncode == 130
     folder = the_folder(tmp_path)
     assert f"go on with trainer.resume={folder}" in output
-    assert 0 < checkpoint(folder)["state"]["step"] < 12
+    assert 0 < checkpoint(folder)["state"]["step"] < 54
     if ranks == 1:
         slow["tiny"]["sleep_s"] = quick["tiny"]["sleep_s"]
         expected = job.train(config_of(tmp_path / "straight", trainer))["run_dir"]

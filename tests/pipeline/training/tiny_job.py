@@ -37,7 +37,7 @@ DEFAULTS: dict[str, Any] = {
         "log_every": 3,
         "num_threads": 1,
         "progress": "lines",
-        "timeout_s": 20,
+        "timeout_s": 120,
         "resume": None,
     },
     "loader": {"batch_size": 8, "num_workers": 0},
