@@ -54,7 +54,7 @@ def test_torch_without_persistent_workers(prefetch_factor):
     )
 
 
-def test_spawnedworkers():
+def test_spawned_workers():
     settings = {**QUICK, "multiprocessing_context": "spawn", "num_workers": 1}
     with make_loader(FakeDataset(40), **settings) as loader:
         assert digests(loader, epochs=2) == digests(make_loader(FakeDataset(40)), epochs=2)
