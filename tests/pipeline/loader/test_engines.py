@@ -17,11 +17,11 @@ from tests.contracts.engine import check_engine
 from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader
 
 
-def _workers():
-    """The children that a loader of these tests started; other tests leave pools of their own."""
-    return [
-        child for child in multiprocessing.active_children() if "Loky" not in type(child).__name__
-    ]
+@pytest.fixture
+def workers():
+    """Tells the children that a test has started; others may have left some of theirs."""
+    before = multiprocessing.active_children()
+    return lambda: [each for each in multiprocessing.active_children() if each not in before]
 
 
 QUICK = {"multiprocessing_context": "fork", "engine": "torch", "num_workers": 2}
@@ -60,26 +60,26 @@ def test_spawned_workers():
         assert digests(loader, epochs=2) == digests(make_loader(FakeDataset(40)), epochs=2)
 
 
-def test_no_worker_outlives_its_loader():
+def test_no_worker_outlives_its_loader(workers):
     with make_loader(FakeDataset(40), **QUICK) as loader:
         next(iter(loader))
-        assert len(_workers()) == 2
-    assert not _workers()
+        assert len(workers()) == 2
+    assert not workers()
     loader = make_loader(FakeDataset(40), persistent_workers=False, **QUICK)
     iterator = iter(loader)
     next(iterator)
-    assert _workers()
+    assert workers()
     del iterator
     loader._stop()
-    assert not _workers()
+    assert not workers()
 
 
-def test_persistent_workers_stay():
+def test_persistent_workers_stay(workers):
     with make_loader(FakeDataset(40), **QUICK) as loader:
         digests(loader)
-        before = {child.pid for child in _workers()}
+        before = {child.pid for child in workers()}
         digests(loader)
-        assert {child.pid for child in _workers()} == before
+        assert {child.pid for child in workers()} == before
 
 
 @pytest.mark.parametrize("start_method", ["fork", "forkserver"])
@@ -95,17 +95,17 @@ def test_a_killed_worker_is_named_at_once(start_method):
         assert len(digests(loader)) == 5, "it starts again after a death"
 
 
-def test_a_worker_killed_from_outside():
+def test_a_worker_killed_from_outside(workers):
     with make_loader(FakeDataset(400, slow_s=0.02), **QUICK) as loader:
         iterator = iter(loader)
         next(iterator)
-        psutil.Process(_workers()[0].pid).kill()
+        psutil.Process(workers()[0].pid).kill()
         with pytest.raises((WorkerError, RuntimeError), match="killed"):
             for _ in iterator:
                 pass
 
 
-def test_a_hanging_worker_is_given_up():
+def test_a_hanging_worker_is_given_up(workers):
     start = time.monotonic()
     with (
         make_loader(FakeDataset(40, slow_s=60), timeout_s=1, **QUICK) as loader,
@@ -113,7 +113,7 @@ def test_a_hanging_worker_is_given_up():
     ):
         digests(loader)
     assert time.monotonic() - start < 50
-    assert not _workers()
+    assert not workers()
 
 
 def test_a_worker_error_carries_its_traceback():
@@ -165,7 +165,7 @@ def test_more_workers_than_cores_warn_once(caplog, recwarn):
         for _ in range(2):
             with make_loader(FakeDataset(20), **{**QUICK, "num_workers": many}) as loader:
                 assert digests(loader) == expected
-    assert [record for record in caplog.messages if "CPU cores" in record] == [caplog.messages[0]]
+    assert sum("CPU cores" in message for message in caplog.messages) == 1
     assert not [warning for warning in recwarn if "DataLoader" in str(warning.message)]
 
 

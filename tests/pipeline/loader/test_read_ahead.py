@@ -124,7 +124,7 @@ def test_reading_that_hangs_ends_the_run_at_the_deadline():
         if 27 in records:
             ended.wait(120)
 
-    changes = {**THREADS, "timeout_s": 0.5, "read_ahead": 2}
+    changes = {**THREADS, "timeout_s": 2.5, "read_ahead": 2}
     with (
         make_loader(StagedFake(80, on_read=hang), **changes) as loader,
         pytest.raises(LoaderTimeoutError) as caught,

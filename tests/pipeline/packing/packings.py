@@ -50,11 +50,17 @@ class Deadly(ListedRecords):
         return super().read(indices)
 
 
-class Slow(ListedRecords):
-    """Every read takes a while."""
+class Held(ListedRecords):
+    """Another process waits before it reads the later records, as long as there is a file."""
+
+    def __init__(self, records: Any, class_names: Any, file: Path) -> None:
+        super().__init__(records, class_names)
+        self._file, self._parent = file, os.getpid()
 
     def read(self, indices: Any) -> list[Record | BadRecord]:
-        time.sleep(0.05)
+        if max(indices) >= len(self) // 2 and os.getpid() != self._parent:
+            while self._file.exists():
+                time.sleep(0.02)
         return super().read(indices)
 
 

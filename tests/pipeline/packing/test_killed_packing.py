@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from penstock.pipeline.packing.run import pack
 from tests.contracts.killing import check_killed, pack_killed
 from tests.contracts.writer import contents, records_of
 from tests.pipeline.packing.packings import KINDS, Deadly, packing, small_writer
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -114,36 +116,44 @@ def test_a_record_that_kills_every_worker_is_named(tmp_path, number, name):
         rf"records 10 to 14 of listed records ended its worker process 3 times "
         rf"\(signal {re.escape(name)}\)"
     )
-    before = set(psutil.Process().children())
+    before = _children()
     with pytest.raises(ValueError, match=cause):
         pack(packing(tmp_path / "packed", {"train": source}, num_workers=2))
-    children = set(psutil.Process().children()) - before
-    left = [" ".join(child.cmdline()) for child in children]
-    assert not [line for line in left if "resource_tracker" not in line], "no process is left"
+    wait_until(lambda: not _children() - before, "a process is left")
     assert not (tmp_path / "packed").exists()
 
 
-SLOW_SIGNALS = (signal.SIGTERM, signal.SIGKILL)
-SLOWLY = """
+def _children():
+    """What this process has started and runs, but for what removes leaked names at its end."""
+    found = set()
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            if "resource_tracker" not in " ".join(child.cmdline()):
+                found.add(child)
+    return found
+
+
+HARD_SIGNALS = (signal.SIGTERM, signal.SIGKILL)
+HELD = """
 import sys
 from dataclasses import replace
 from pathlib import Path
 from penstock.pipeline.config.discovery import load_builtin
 from penstock.pipeline.packing.run import pack
 from tests.contracts.writer import records_of
-from tests.pipeline.packing.packings import KINDS, Slow, packing
+from tests.pipeline.packing.packings import KINDS, Held, packing
 
 if __name__ == "__main__":
     load_builtin()
     listed = records_of(KINDS, 90)
-    source = Slow(listed.records, listed.index.class_names)
+    source = Held(listed.records, listed.index.class_names, Path(sys.argv[1] + ".held"))
     sys.exit(pack(packing(Path(sys.argv[1]), {"train": source}, num_workers=2)))
 """
 
 
 def test_a_program_without_a_guard_packs_what_it_defines_itself(tmp_path):
-    own = "class Own(Slow): pass\n\n"
-    unguarded = SLOWLY.replace('__name__ == "__main__"', "True").replace("Slow(", "Own(")
+    own = "class Own(Held): pass\n\n"
+    unguarded = HELD.replace('__name__ == "__main__"', "True").replace("Held(", "Own(")
     (tmp_path / "unguarded.py").write_text(unguarded.replace("if True", own + "if True"))
     ended = subprocess.run(
         [sys.executable, str(tmp_path / "unguarded.py"), str(tmp_path / "packed")],
@@ -154,10 +164,13 @@ def test_a_program_without_a_guard_packs_what_it_defines_itself(tmp_path):
     assert (tmp_path / "packed").exists()
 
 
-def start_slowly(tmp_path):
-    (tmp_path / "slowly.py").write_text(SLOWLY)
+def start_and_hold(tmp_path):
+    """A program amid its packing, which goes on when the second path is removed."""
+    held = tmp_path / "packed.held"
+    held.touch()
+    (tmp_path / "held.py").write_text(HELD)
     process = subprocess.Popen(
-        [sys.executable, str(tmp_path / "slowly.py"), str(tmp_path / "packed")],
+        [sys.executable, str(tmp_path / "held.py"), str(tmp_path / "packed")],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)}, start_new_session=True,
     )  # fmt: skip
@@ -166,15 +179,15 @@ def start_slowly(tmp_path):
     while not list(journal.glob("0*")):
         assert time.monotonic() < deadline and process.poll() is None, process.stdout.read()
         time.sleep(0.02)
-    return process, journal
+    return process, held
 
 
 @pytest.mark.parametrize(
     "number",
-    [signal.SIGINT, *(pytest.param(n, marks=pytest.mark.slow) for n in SLOW_SIGNALS)],
+    [signal.SIGINT, *(pytest.param(n, marks=pytest.mark.slow) for n in HARD_SIGNALS)],
 )
 def test_a_signal_stops_it_at_once_and_it_goes_on(tmp_path, number):
-    process, journal = start_slowly(tmp_path)
+    process, held = start_and_hold(tmp_path)
     others = psutil.Process(process.pid).children(recursive=True)
     # Ctrl-C reaches every process of the terminal.
     os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
@@ -187,10 +200,11 @@ def test_a_signal_stops_it_at_once_and_it_goes_on(tmp_path, number):
     _, left = psutil.wait_procs(others, timeout=120)
     assert not left
     assert not (tmp_path / "packed").exists()
-    done = len(list(journal.glob("0*")))
+    done = len(list((tmp_path / ".packed.packing/journal/train").glob("0*")))
     assert 0 < done < 18
+    held.unlink()
     again = subprocess.run(
-        [sys.executable, str(tmp_path / "slowly.py"), str(tmp_path / "packed")],
+        [sys.executable, str(tmp_path / "held.py"), str(tmp_path / "packed")],
         capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120,
     )  # fmt: skip
     assert again.returncode == 0, again.stderr
@@ -201,7 +215,8 @@ def test_a_signal_stops_it_at_once_and_it_goes_on(tmp_path, number):
 
 
 def test_two_packers_at_one_target(tmp_path):
-    process, _ = start_slowly(tmp_path)
+    process, held = start_and_hold(tmp_path)
     with pytest.raises(ValueError, match=r"another process is packing .*packed; wait for it"):
         pack(packing(tmp_path / "packed"))
+    held.unlink()
     assert process.wait(120) == 0

@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import suppress
-from multiprocessing import forkserver
+from multiprocessing import forkserver, process
 
 import pytest
 
+from penstock.core import processes
+
 
 @pytest.fixture
-def no_server():
-    """No server runs before, none after."""
+def no_server(monkeypatch):
+    """No server runs before, none after; and what other tests have started counts for nothing."""
     _end()
+    monkeypatch.setattr(processes, "_own_server", None)
+    monkeypatch.setattr(process, "_children", set())
     yield
     _end()
 

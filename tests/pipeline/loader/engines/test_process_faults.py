@@ -36,7 +36,7 @@ PROCESSES = {
 
 @pytest.mark.parametrize(
     ("how", "timeout_s"),
-    [("kill", 90), ("segfault", 90), ("memory", 90), ("hang", 0.7), ("stop", 0.7)],
+    [("kill", 90), ("segfault", 90), ("memory", 90), ("hang", 2.5), ("stop", 2.5)],
 )
 def test_a_record_that_ends_its_process_is_quarantined(how, timeout_s, tmp_path, caplog, capfd):
     witness = tmp_path / "witness"
