@@ -270,6 +270,19 @@ def test_a_long_listing_is_that_of_all_folders(most_folders, store, monkeypatch)
     assert any("prefix=long%2Fb%2F" in what for _, what in store.requests) == (most_folders == 3)
 
 
+def now_and_then(*faults):
+    """Faults of reading that come in turn for each file, whoever reads another one meanwhile."""
+    place = {}
+
+    def fault(method, key):
+        if method != "GET":
+            return None
+        place[key] = place.get(key, len(place) - 1) + 1
+        return faults[place[key] % len(faults)]
+
+    return fault
+
+
 @pytest.mark.parametrize("engine", ["inline", "threads", "processes"])
 def test_batches_are_those_of_files_while_the_server_fails_now_and_then(engine, store, photos):
     url = store.put(photos, "photos")
@@ -277,8 +290,7 @@ def test_batches_are_those_of_files_while_the_server_fails_now_and_then(engine, 
     given = [*SMALL, f"loader={engine}", "loader.timeout_s=100"]
     given += ["loader.multiprocessing_context=spawn"] if engine == "processes" else []
     expected, _ = digests([*SMALL, "loader=inline", f"dataset.storage.path={photos}"])
-    faults = iter([503, None, "cut", None, 429, None, "short", None, 500] * 1000)
-    store.fault = lambda method, key: next(faults) if method == "GET" else None
+    store.fault = now_and_then(503, None, "cut", None, 429, None, "short", None, 500)
     found, times = digests([*given, f"dataset.storage.path={url}"])
     assert found == expected
     assert times.requests >= 16 and times.fetched_bytes >= 16 * 500
@@ -404,8 +416,7 @@ def test_a_stream_of_shards_is_that_of_the_files(store, photos, tmp_path, fault)
     given = [*SMALL, "dataset=stream", "sampler=sequential", "dataset.source.classes=3"]
     expected, _ = digests([*given, f"dataset.source.path={tmp_path / 'w'}"])
     url = store.put(tmp_path / "w", "w")
-    faults = iter([None, fault] * 1000)
-    store.fault = lambda method, key: next(faults) if method == "GET" else None
+    store.fault = now_and_then(None, fault)
     found, _ = digests([*given, f"dataset.source.path={url}"])
     assert found == expected and len(found) == 4
     assert not list((tmp_path / "cache").rglob("copy-*")), "it is read as it comes"
@@ -464,8 +475,7 @@ def test_compressed_shards_are_copied_unpacked_and_kept_nowhere_else(
         Path(f"{path}.gz").write_bytes(gzip.compress(path.read_bytes()))
         path.unlink()
     url = store.put(plain, "w")
-    faults = iter([None, fault] * 1000)
-    store.fault = lambda method, key: next(faults) if method == "GET" else None
+    store.fault = now_and_then(None, fault)
     assert summary(read_all(opened(WebDatasetStorage, url))) == here
     before = len(store.requests)
     assert summary(read_all(opened(WebDatasetStorage, url))) == here

@@ -196,7 +196,8 @@ def test_a_disk_without_room_ends_a_run_in_a_line(tmp_path, data_dir):
 
 @pytest.mark.slow
 def test_ctrl_c_saves_and_the_run_goes_on_where_it_stopped(tmp_path, data_dir):
-    whole = [sys.executable, str(ROOT / "train.py"), "trainer.max_steps=60", "loader.batch_size=16"]
+    whole = [sys.executable, str(ROOT / "train.py"), "trainer.max_steps=300"]
+    whole += ["loader.batch_size=16"]
     whole += ["trainer.limit_val_batches=1", "trainer.resume=auto"]
     process = subprocess.Popen(
         [*whole, f"data_dir={data_dir}"], cwd=tmp_path, text=True,
@@ -205,7 +206,7 @@ def test_ctrl_c_saves_and_the_run_goes_on_where_it_stopped(tmp_path, data_dir):
     )  # fmt: skip
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not _steps(tmp_path):
-        time.sleep(0.1)
+        time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)
     output, _ = process.communicate(timeout=250)
     assert process.returncode == 130, output
@@ -217,7 +218,7 @@ def test_ctrl_c_saves_and_the_run_goes_on_where_it_stopped(tmp_path, data_dir):
     assert len(list(tmp_path.glob("outputs/*/*"))) == 1
     assert after[: len(before)] == before
     assert after == sorted(after)
-    assert after[-1] == 60
+    assert after[-1] == 300
 
 
 def _steps(folder: Path) -> list[int]:

@@ -216,7 +216,7 @@ def test_the_extra_is_named_where_ray_is_missing():
         "from tests.pipeline.loader.fakes import FakeDataset, make_loader\n"
         "make_loader(FakeDataset(8), engine='ray', num_workers=1)\n"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=99)
     assert "run: pip install 'penstock[ray]'" in ended.stderr.splitlines()[-1]
 
 
