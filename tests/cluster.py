@@ -74,10 +74,10 @@ def another_machine(cluster: Any, hidden: Path, *, name: str = "far") -> Iterato
         yield {name: 0.5}
     finally:
         os.killpg(node.pid, signal.SIGTERM)
-        node.wait(60)
+        node.wait(150)
 
 
-def wait_for(done: Callable[[], object], *, what: str, at_most_s: float = 90) -> None:
+def wait_for(done: Callable[[], object], *, what: str, at_most_s: float = 150) -> None:
     """Wait until `done` is."""
     until = time.monotonic() + at_most_s
     while not done():

@@ -9,7 +9,7 @@ from typing import Any
 from weakref import ref
 
 
-def wait_until(done: Callable[[], object], failing: str = "", *, at_most_s: float = 60) -> None:
+def wait_until(done: Callable[[], object], failing: str = "", *, at_most_s: float = 120) -> None:
     """Wait until `done` is; `failing` says what is wrong if it never is."""
     until = time.monotonic() + at_most_s
     while not done():
@@ -17,7 +17,7 @@ def wait_until(done: Callable[[], object], failing: str = "", *, at_most_s: floa
         time.sleep(0.005)
 
 
-def wait_until_let_go(references: Iterable[ref[Any]], *, at_most_s: float = 60) -> None:
+def wait_until_let_go(references: Iterable[ref[Any]], *, at_most_s: float = 120) -> None:
     """Wait until nobody holds what is referred to: a thread may be about to let it go."""
     held = list(references)
 

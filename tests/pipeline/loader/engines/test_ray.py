@@ -204,7 +204,7 @@ def test_actors_end_with_their_loader():
 
 
 def _wait(until):
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 150
     while not until():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -216,7 +216,7 @@ def test_the_extra_is_named_where_ray_is_missing():
         "from tests.pipeline.loader.fakes import FakeDataset, make_loader\n"
         "make_loader(FakeDataset(8), engine='ray', num_workers=1)\n"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=90)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=99)
     assert "run: pip install 'penstock[ray]'" in ended.stderr.splitlines()[-1]
 
 
@@ -239,7 +239,7 @@ def test_a_cluster_that_does_not_answer_is_told_at_once(address, tmp_path):
         "make_loader(FakeDataset(8), engine='ray', num_workers=1)\n"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=90,
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=200,
         env={**os.environ, "RAY_ADDRESS": address, "RAY_TMPDIR": str(tmp_path)},
     )  # fmt: skip
     last = ended.stderr.splitlines()[-1]
