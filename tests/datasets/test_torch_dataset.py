@@ -474,7 +474,9 @@ def test_what_a_reader_raises_comes_where_its_item_would():
 def test_a_reader_that_gives_nothing_is_given_up(monkeypatch):
     monkeypatch.setattr("penstock.core.processes.START_S", 1.0)
     stream, others = _all(target=Sharded, readers=3, args={"stalls": 3}), {*active_children()}
-    with make_loader(stream, engine="threads", num_workers=2, timeout_s=2) as loader:
+    # Forked: the first process of a server that has not imported torch yet takes longer.
+    way = {"engine": "threads", "num_workers": 2, "multiprocessing_context": "fork"}
+    with make_loader(stream, timeout_s=2, **way) as loader:
         with pytest.raises(LoaderTimeoutError, match=r"no item within 2 s.*loader\.timeout_s"):
             list(loader)
     deadline = time.monotonic() + 120
