@@ -56,7 +56,7 @@ def test_a_lock_that_an_interrupt_left_held_is_taken_again(interrupts, kind):
             assert passed_since < 100, "it waits for ever, from one interrupt to the next"
 
 
-GATE = ForkGate(most_s=20)
+GATE = ForkGate(most_s=120)
 HASTY = ForkGate(most_s=0.05)
 
 
@@ -120,4 +120,4 @@ def test_threads_that_are_inside_by_turns_keep_no_fork_waiting():
     stop.set()
     for thread in threads:
         thread.join(120)
-    assert took_s < 15
+    assert took_s < 100, "one was kept waiting as long as may be"
