@@ -83,10 +83,12 @@ def test_a_rank_that_is_killed_costs_a_restart_and_no_step(tmp_path):
     while len(saved) < 3 and process.poll() is None and time.monotonic() < deadline:
         saved |= {file.stat().st_mtime_ns for file in tmp_path.glob("killed/*/*/*/last.pt")}
         time.sleep(0.01)
+    assert process.poll() is None, process.communicate()
     psutil.Process(process.pid).children()[-1].kill()
     _, errors = process.communicate(timeout=280)
     assert process.returncode == 0, errors
-    assert "exitcode: -9" in errors, errors
+    # Its neighbour fails of that, and may be what torchrun names.
+    assert "failed (exitcode: " in errors, errors
     run = the_folder(tmp_path / "killed")
     assert_equal_weights(weights(straight), weights(run))
     assert (straight / "metrics.csv").read_bytes() == (run / "metrics.csv").read_bytes()
