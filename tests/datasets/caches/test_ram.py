@@ -83,7 +83,8 @@ def test_no_more_memory_is_taken_than_allowed():
     taken = os.fstat(cache.store._area.descriptor).st_blocks * 512
     assert 1_000_000 < taken <= 2_000_000
     shm = os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else []
-    assert not [name for name in shm if "penstock" in name]
+    # Other processes of this machine may have semaphores there.
+    assert not [name for name in shm if "penstock" in name and not name.startswith("sem.")]
 
 
 def test_threads_share_it():
