@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ import pytest
 from penstock import compose
 from penstock.pipeline.loader.digest import batch_digest
 from tests.laws.runs import INLINE, digests, loader_of, overrides
-from tests.pipeline.loader.fakes import the_pool
+from tests.pipeline.loader.fakes import kill_worker
 
 RAM = "dataset/cache=ram"
 CACHES = {
@@ -97,13 +95,13 @@ def test_a_run_resumes_with_another_cache_or_none(photos, tmp_path):
 def test_a_worker_that_is_killed_harms_no_batch_of_the_others(photos, tmp_path, expected):
     config = _config(photos, tmp_path, "keep decoded", augment="imagenet")
     with loader_of(config, engine="processes", num_workers=2, processes=2) as loader:
-        given = []
+        given, killed = [], []
         for epoch in range(3):
             given.append([])
             for number, batch in enumerate(loader):
                 given[-1].append(batch_digest(batch))
                 if number == 1 and epoch < 2:
-                    os.kill(the_pool(loader).pids[0], signal.SIGKILL)
+                    killed.append(kill_worker(loader, 0, spared=killed))
         assert given == expected
 
 
