@@ -131,13 +131,15 @@ def _of_run(
 
 
 def _take_watching_as_values(parsed: Parsed, composer: Composer) -> None:
-    """Let a run be gone on with under callbacks that change nothing of it: `callback=profile`."""
-    for choice in [each for each in parsed.choices if each.group == "callback"]:
-        nodes = {name: {"_target_": f"callback/{name}"} for name in choice.options}
-        if nodes and watching({"callback": nodes}) == nodes:
+    """Let a run be gone on with under loggers, and callbacks that change nothing of it."""
+    for choice in [each for each in parsed.choices if each.group in ("callback", "logger")]:
+        group = choice.group
+        nodes = {name: {"_target_": f"{group}/{name}"} for name in choice.options}
+        known = all(registry.find(f"{group}/{name}") for name in nodes)
+        if nodes and known and (group == "logger" or watching({group: nodes}) == nodes):
             parsed.choices.remove(choice)
             parsed.changes[:0] = [
-                Change(composer.parse(f"++callback.{name}._target_=callback/{name}"), choice.text)
+                Change(composer.parse(f"++{group}.{name}._target_={group}/{name}"), choice.text)
                 for name in nodes
             ]
 

@@ -127,7 +127,7 @@ CHOSEN_BY: dict[str, dict[str, str]] = {"pack": {"to": "writer"}}
 REFUSED_IN_MIX = ("mix", "stream")
 """Options of ``dataset`` that are no source of a mix."""
 
-AROUND = ("outputs", "run")
+AROUND = ("outputs", "run", "logger")
 EXECUTION = {
     "dataset": ["cache"],
     "loader": (
@@ -139,7 +139,8 @@ EXECUTION = {
     ).split(),
 }
 """What may differ between a run and what goes on with it, at the top and by group: how and how fast
-it is computed, what stops it, where it lies and what it is called, not what is computed."""
+it is computed, what stops it, where it lies, what it is called and who is told, not what is
+computed."""
 
 LENGTH = ("max_epochs", "max_steps")
 """Of the trainer, how long a run is: one that is to be longer goes on with a shorter one."""

@@ -20,7 +20,6 @@ from penstock.pipeline.config.composition import Composer
 from penstock.pipeline.config.errors import ConfigError, Problem
 from penstock.pipeline.config.overrides import Choice, Parsed, apply_changes, compose_choices
 from penstock.pipeline.config.places import (
-    AROUND,
     AUGMENT,
     EXECUTION,
     LENGTH,
@@ -253,13 +252,17 @@ def as_typed(
                 typed.append(full)
             elif not any(f"{each}.".startswith(f"{full}.") for each in typed) and key in own[group]:
                 config[group][key] = own[group][key]
-    config |= {key: own[key] for key in AROUND if key not in typed and key in own}
-    for name, node in watching(own).items():
-        if node and f"callback.{name}" not in typed:
-            now = (config["callback"].get(name) or {}).items()
-            now = {key: value for key, value in now if f"callback.{name}.{key}" in typed}
-            config["callback"][name] = {**node, **now}
-    typed += [f"callback.{name}" for name in watching(config)]
+    if "outputs" in own and "outputs" not in typed:
+        config["outputs"] = own["outputs"]
+    if own.get("run"):
+        config["run"] = _own_but_typed(own["run"], config.get("run"), "run", typed)
+    loggers = {} if "logger" in paths.values() else own.get("logger") or {}
+    for group, nodes in {"callback": watching(own), "logger": loggers}.items():
+        for name, node in nodes.items():
+            if node and (key := f"{group}.{name}") not in typed:
+                config[group] = now = config.get(group) or {}
+                now[name] = _own_but_typed(node, now.get(name), key, typed)
+    typed += ["logger", *(f"callback.{name}" for name in watching(config))]
     config["trainer"]["resume"] = None
     then, now = _leaves(own), _leaves(config)
     differ = [key for key in sorted(then.keys() | now.keys()) if then.get(key) != now.get(key)]
@@ -271,6 +274,14 @@ def as_typed(
     [value] = {change.override.value() for change in parsed.changes if change.key == RESUME}
     config["trainer"]["resume"] = value
     return config
+
+
+def _own_but_typed(
+    own: Mapping[str, Any], now: Mapping[str, Any] | None, key: str, typed: Sequence[str]
+) -> dict[str, Any]:
+    """A node of a run, at `key`, with what is typed of it now."""
+    changed = {name: value for name, value in (now or {}).items() if f"{key}.{name}" in typed}
+    return {**own, **changed}
 
 
 def _of_another_run(

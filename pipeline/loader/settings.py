@@ -77,7 +77,8 @@ class LoaderSettings:
             ``pad`` fills the batch with rows marked invalid. Samplers that cut batches have none.
         on_error: A bad sample in training: ``raise``, ``replace`` it by another, ``skip`` it.
         eval_on_error: A bad sample in evaluation: ``raise`` or ``skip``.
-        max_error_rate: Share of bad samples above which the run stops.
+        max_error_rate: Share of bad samples above which the run stops; fewer than 10 stop it at
+            0 alone.
     """
 
     engine: str = "auto"

@@ -109,10 +109,17 @@ class RunFolder:
                 self.path.parent.rmdir()
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        """Begin: write ``config.yaml``, the resolved config, less what only asked for a resume."""
+        """Begin: write ``config.yaml``, the resolved config, less what only asked for a resume.
+
+        A run that is gone on with keeps its name and tags where none are given.
+        """
         kept = copy.deepcopy(dict(config))
+        path = self.path / SAVED
+        if path.exists() and (own := yaml.safe_load(path.read_text(encoding="utf-8")).get("run")):
+            given = {key: value for key, value in (kept.get("run") or {}).items() if value}
+            kept["run"] = {**own, **given}
         kept["trainer"] = {**kept["trainer"], "resume": None, "resume_anyway": False}
-        write_whole(self.path / SAVED, _dump(kept))
+        write_whole(path, _dump(kept))
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,13 +391,18 @@ def _going_on(folder: RunFolder | None, name: str, checkpoint: Path | str | None
 
 
 def _newest_equal(config: Mapping[str, Any], outputs: Outputs) -> RunFolder | None:
-    """The newest run of an equal config, else of one that is shorter, if it can be gone on with."""
+    """The newest run of an equal config, else of one that is shorter, if it can be gone on with.
+
+    None that has a name, where another one is asked for.
+    """
     wanted = yaml.safe_load(_dump(config))
+    name = _name_of(wanted)
     shorter: list[Path] = []
     for folder in newest_first(outputs.folder):
         try:
             saved = yaml.safe_load((folder / SAVED).read_text(encoding="utf-8"))
             equal = comparable(saved) == comparable(wanted) and _reaches_as_far(wanted, saved)
+            equal = equal and (name is None or _name_of(saved) in (None, name))
         except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError):
             continue  # no config, or one that is damaged
         if not equal:
@@ -408,8 +420,13 @@ def _newest_equal(config: Mapping[str, Any], outputs: Outputs) -> RunFolder | No
         return _taken(outputs, folder, "the newest run of this config")
     if shorter:
         return _taken(outputs, shorter[0], "the newest run of this config, which was to be shorter")
-    _log.info("resume=auto: no run of this config in %s; starting a new one", outputs)
+    called = "" if name is None else f" and the name {name}"
+    _log.info("resume=auto: no run of this config%s in %s; starting a new one", called, outputs)
     return None
+
+
+def _name_of(config: Mapping[str, Any]) -> str | None:
+    return (config.get("run") or {}).get("name")
 
 
 def _taken(outputs: Outputs, run: Path, what: str) -> RunFolder | None:

@@ -174,6 +174,25 @@ def test_a_run_goes_on_under_what_only_watches_it_and_not_with_another_average(r
     assert [*compose([resume, "callback=profile"])["callback"]] == ["profile"]
 
 
+def test_a_run_goes_on_under_other_loggers_and_names(run_dir):
+    saved = yaml.safe_load((run_dir / "config.yaml").read_text())
+    mlflow = {"_target_": "logger/mlflow", "experiment": "owls", "tracking_uri": None}
+    called = {"_target_": "settings/run", "name": "a", "tags": ["b"]}
+    saved |= {"logger": {"mlflow": mlflow}, "run": called}
+    (run_dir / "config.yaml").write_text(yaml.safe_dump(saved))
+    resume = f"trainer.resume={run_dir}"
+    own = ["sampler=weighted", "augment=light", "augment.image_size=48"]
+    for typed in ([], own):
+        config = compose([resume, *typed])
+        assert config["logger"]["mlflow"] == mlflow and config["run"] == called
+        config = compose([resume, *typed, "logger=prometheus", "logger.prometheus.port=9500"])
+        assert config["logger"]["prometheus"]["port"] == 9500
+        assert config["logger"]["mlflow"] == mlflow
+        config = compose([resume, *typed, "logger=[prometheus,tensorboard]", "run.name=c"])
+        assert {"prometheus", "tensorboard", "mlflow"} <= {*config["logger"]}
+        assert config["run"] == {**called, "name": "c"}
+
+
 def test_a_run_is_asked_for_by_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     times = ("10-00-00", "11-00-00", "12-00-00", "13-00-00")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from penstock.pipeline.config.discovery import load_builtin
 from penstock.pipeline.training import job, parts
@@ -155,6 +156,22 @@ def test_auto_takes_the_newest_equal_run_and_leaves_finished_ones(tmp_path, caps
     (Path(second) / "summary.json").unlink()
     config["loader"]["batch_size"] = 4
     assert job.train(config)["run_dir"] not in (first, second)
+
+
+def test_auto_goes_on_with_no_run_that_has_another_name(tmp_path, capsys):
+    def named(name, **trainer):
+        config = config_of(tmp_path, {"resume": "auto", **trainer})
+        return {**config, "run": {"name": name}}
+
+    first = job.train(named("first", max_epochs=1))["run_dir"]
+    before = (Path(first) / "config.yaml").read_bytes()
+    capsys.readouterr()
+    other = job.train(named("longer", max_epochs=2))["run_dir"]
+    assert other != first and (Path(first) / "config.yaml").read_bytes() == before
+    assert "no run of this config and the name longer in " in capsys.readouterr().out
+    assert job.train(named("first", max_epochs=3))["run_dir"] == first
+    assert job.train(named(None, max_epochs=4))["run_dir"] == other, "the newest, of any name"
+    assert yaml.safe_load((Path(other) / "config.yaml").read_text())["run"] == {"name": "longer"}
 
 
 def test_a_restart_of_torchrun_finds_a_run_that_is_done_and_begins_no_other(tmp_path, monkeypatch):

@@ -24,6 +24,12 @@ def test_runs_that_differ_in_a_setting_of_the_loader_are_equal_unless_it_decides
     assert (comparable(first) != comparable(second)) == (name in DECIDING)
 
 
+def test_runs_are_equal_whatever_they_are_called_and_whoever_is_told():
+    first = {"dataset": {}, "loader": {}, "trainer": {}, "seed": 1}
+    second = {**first, "run": {"name": "a"}, "outputs": "there", "logger": {"csv": {}}}
+    assert comparable(first) == comparable(second) != comparable({**second, "seed": 2})
+
+
 def test_runs_are_equal_whatever_only_watches_them_and_not_with_another_average():
     def run(**callbacks):
         nodes = {name: {"_target_": f"callback/{name}", **each} for name, each in callbacks.items()}
