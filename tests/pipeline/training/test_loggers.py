@@ -162,6 +162,24 @@ def test_training_goes_on_without_a_service_and_never_begins_without_its_run(
     assert not list((tmp_path / "b").glob("*"))
 
 
+@pytest.mark.usefixtures("tiny_parts")
+def test_a_run_goes_on_under_other_loggers(tmp_path, monkeypatch):
+    made = {"csv": CsvLogger, "tensorboard": TensorBoardLogger}
+
+    def build(config, run_dir):
+        return [made[name](run_dir=run_dir) for name in config["logger"]]
+
+    monkeypatch.setattr(job, "build_loggers", build)
+    folders = []
+    for epochs, names in enumerate([["csv"], ["csv", "tensorboard"], ["csv"]], 1):
+        config = config_of(tmp_path, {"resume": "auto", "max_epochs": epochs})
+        config["logger"] = {name: {"_target_": f"logger/{name}"} for name in names}
+        folders.append(job.train(config)["run_dir"])
+    assert folders == 3 * folders[:1]
+    assert len(list(Path(folders[0]).rglob("events.out.tfevents.*"))) == 1
+    assert rows(Path(folders[0]))[-1]["step"] == "18", "three epochs in one table"
+
+
 class Album(CsvLogger):
     """Takes pictures too."""
 
