@@ -7,29 +7,9 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 
-
-def check_package() -> None:
-    """Take this folder's `penstock` and no other, and let nobody else find `datasets` in it."""
-    sys.path[:1] = [path for path in sys.path[:1] if Path(path).resolve() != HERE]
-    try:
-        import penstock
-    except ModuleNotFoundError as error:
-        if error.name != "penstock":
-            raise
-        sys.exit(
-            f"error: penstock is not installed in {sys.executable}; type, in {HERE}: "
-            f"pip install -c constraints.txt -e ."
-        )
-    found = Path(penstock.__file__ or "").resolve().parent
-    if found != HERE:
-        sys.exit(
-            f"error: Python finds another penstock, in {found}, and not this one in {HERE}; type "
-            f"`pip install -e {HERE}` to use this one, or `penstock train` to use the other"
-        )
-
-
 if __name__ == "__main__":
-    check_package()
+    # Python puts this folder first, where its `datasets` would hide Hugging Face's.
+    sys.path[:1] = [str(HERE / "src") if Path(p).resolve() == HERE else p for p in sys.path[:1]]
     from penstock.pipeline.program import train
 
     train()

@@ -5,7 +5,7 @@
 Two sets: small JPEG (64 x 64) in folders by class, and the photographs. Each is packed by every
 writer that can hold it, and small images also as decoded pixels. Every measurement has a process
 of its own; forms alternate over the rounds, forth and back, and ratios are of the same round. All
-of it lies in the page cache. `python -m pipeline bench storages` does the same with data of yours.
+of it lies in the page cache. `penstock bench storages` does the same with data of yours.
 """
 
 from __future__ import annotations

@@ -770,7 +770,7 @@ class Task(Protocol):
     """Turns outputs and batch into losses and metrics.
 
     Losses are means over the rows that are valid; metrics leave invalid rows out. One whose
-    outputs are to be written by ``python -m pipeline predict`` is a `PredictingTask` too.
+    outputs are to be written by ``penstock predict`` is a `PredictingTask` too.
     """
 
     def losses(self, outputs: Any, batch: Batch) -> dict[str, Any]:

@@ -114,19 +114,11 @@ def _wants_memory(error: BaseException) -> bool:
 
 
 def program_of(command: str) -> str:
-    """Name the program to type for a command, the way in which the user has started this one.
-
-    ``penstock <command>`` works wherever the package is installed; who has started a ``train.py``
-    or, in the checkout, ``python -m pipeline`` is told to type that again.
+    """Return the program to type for a command, as the user started this one.
 
     Args:
         command: ``train`` or one of `pipeline.commands.COMMANDS`.
     """
-    started = Path(sys.argv[0])
-    if command == "train" and started.name == "train.py":
+    if command == "train" and Path(sys.argv[0]).name == "train.py":
         return f"python {shlex.quote(sys.argv[0])}"
-    checkout = _ROOT.resolve()
-    ours = (checkout / "train.py", checkout / "pipeline" / "__main__.py")
-    if Path.cwd() == checkout and started.resolve() in ours:
-        return "python train.py" if command == "train" else f"python -m pipeline {command}"
     return f"penstock {command}"

@@ -67,10 +67,9 @@ def _commands(composer: Composer) -> str:
     lines = [
         "# Commands",
         "",
-        "Installed, they are typed `penstock COMMAND`; in a checkout `python -m pipeline COMMAND`",
-        "does the same, and `python train.py` is `penstock train`. All take the",
-        "[options](index.md) that training takes, and look at what would be trained. In what is",
-        "theirs the command's name may be left away: `penstock pack path=packed`.",
+        "In the checkout, `python train.py` is `penstock train`. Every command takes the",
+        "[options](index.md) of training. A command's own settings may drop its name:",
+        "`penstock pack path=packed`.",
         "",
         "| command | what |",
         "|---|---|",

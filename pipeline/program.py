@@ -1,4 +1,4 @@
-"""The programs: ``penstock COMMAND``, ``python train.py`` and ``python -m pipeline COMMAND``."""
+"""The programs ``penstock COMMAND`` and ``python train.py``."""
 
 from __future__ import annotations
 

@@ -134,12 +134,14 @@ def test_what_components_register_in_imports_nothing_heavy(heavy):
     assert found == []
 
 
-def test_every_folder_is_packed_into_a_wheel():
-    import tomllib
-
-    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    folders = {file.parent.relative_to(ROOT) for file in SOURCES}
-    assert listed == ["penstock", *(f"penstock.{'.'.join(f.parts)}" for f in sorted(folders))]
+def test_every_folder_is_a_package_that_src_links_to():
+    """`packages.find` takes folders with an `__init__.py`, below the links in `src/penstock`."""
+    folders = {file.parent for file in SOURCES}
+    assert [f for f in sorted(folders) if not (f / "__init__.py").exists()] == []
+    links = {link.name: link.resolve() for link in (ROOT / "src/penstock").glob("[!_]*")}
+    assert links.pop("py.typed").is_file()
+    assert links == {name: ROOT / name for name in (*FLOORS, "conf")}
+    assert (ROOT / "src/penstock/__init__.py").resolve() == ROOT / "__init__.py"
 
 
 def test_no_folder_is_a_drawer():

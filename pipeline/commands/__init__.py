@@ -1,4 +1,4 @@
-"""Run the commands of ``python -m pipeline``; each takes the overrides that ``train.py`` takes.
+"""Run the commands of ``penstock``; each takes the overrides that ``train.py`` takes.
 
 A command is a module here, with a settings dataclass registered as ``settings/<command>`` and
 ``run(config) -> int``, which returns the exit status, and a line in `COMMANDS`.

@@ -1,4 +1,4 @@
-"""``python -m pipeline doctor``: what this machine and this configuration can promise."""
+"""``penstock doctor``: what this machine and this configuration can promise."""
 
 from __future__ import annotations
 

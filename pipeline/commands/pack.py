@@ -1,4 +1,4 @@
-"""``python -m pipeline pack``: copy a data set into another form, or check such a copy."""
+"""``penstock pack``: copy a data set into another form, or check such a copy."""
 
 from __future__ import annotations
 

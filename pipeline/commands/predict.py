@@ -1,4 +1,4 @@
-"""``python -m pipeline predict``: what a trained model says of every sample, as a table."""
+"""``penstock predict``: what a trained model says of every sample, as a table."""
 
 from __future__ import annotations
 

@@ -16,9 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
     ("started", "folder", "train", "pack"),
     [
         ("/env/bin/penstock", ROOT, "penstock train", "penstock pack"),
-        ("train.py", ROOT, "python train.py", "python -m pipeline pack"),
-        (f"{ROOT}/pipeline/__main__.py", ROOT, "python train.py", "python -m pipeline pack"),
-        (f"{ROOT}/pipeline/__main__.py", ROOT / "docs", "penstock train", "penstock pack"),
+        ("train.py", ROOT, "python train.py", "penstock pack"),
         ("../train.py", ROOT / "docs", "python ../train.py", "penstock pack"),
         ("my own/train.py", ROOT, "python 'my own/train.py'", "penstock pack"),
         ("/env/pytest/__main__.py", ROOT, "penstock train", "penstock pack"),

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import PENSTOCK
+
 ROOT = Path(__file__).resolve().parents[2]
 slow = partial(pytest.param, marks=pytest.mark.slow)
 QUICK = ["trainer.max_steps=4", "trainer.limit_val_batches=2", "loader.batch_size=16"]
@@ -108,10 +110,10 @@ def test_a_typo_is_told_in_one_line_and_makes_nothing(tmp_path, typo, hint):
 
 
 def test_a_reader_that_leaves_gets_no_traceback(tmp_path):
-    for command in ("train.py --help", "train.py --cfg job", "-m pipeline --help"):
-        line = command.replace("train.py", str(ROOT / "train.py"))
+    train = f"{sys.executable} {ROOT / 'train.py'}"
+    for command in (f"{train} --help", f"{train} --cfg job", f"{PENSTOCK} --help"):
         done = subprocess.run(
-            ["bash", "-c", f"{sys.executable} {line} | head -1"],
+            ["bash", "-c", f"{command} | head -1"],
             cwd=tmp_path, capture_output=True, text=True, env=_environment(),
         )  # fmt: skip
         assert done.stdout.count("\n") == 1
@@ -148,7 +150,7 @@ def test_training_ends_when_nobody_reads_and_goes_on_from_its_checkpoint(tmp_pat
         done = _run([*run[:2], *more], cwd=tmp_path, data_dir=data_dir)
         assert done.returncode == 0, done.stderr
         assert "damaged" not in done.stdout + done.stderr
-        command = [sys.executable, "-m", "penstock.pipeline"]
+        command = [PENSTOCK]
         trained = [f"checkpoint={folder}", "overwrite=true"]
         for name in ("evaluate", "predict"):
             assert _left([*command, name, *trained], cwd=tmp_path, lines=0) == 141
@@ -166,7 +168,7 @@ def test_training_ends_when_nobody_reads_and_goes_on_from_its_checkpoint(tmp_pat
     ids=lambda arguments: arguments[0],
 )
 def test_commands_end_when_nobody_reads(tmp_path, data_dir, arguments):
-    command = [sys.executable, "-m", "penstock.pipeline", *arguments]
+    command = [PENSTOCK, *arguments]
     command += [] if arguments == ["runs"] else [f"data_dir={data_dir}"]
     assert _left(command, cwd=tmp_path, lines=0) == 128 + signal.SIGPIPE
     runs = list(tmp_path.glob("outputs/*/*/config.yaml"))
@@ -231,7 +233,7 @@ def _steps(folder: Path) -> list[int]:
     return [int(row.split(",")[column]) for row in rows[1:]]
 
 
-COMMAND = [sys.executable, "-m", "pipeline"]
+COMMAND = [PENSTOCK]
 BENCH = ["bench.seconds=0.2", "bench.records=16", "bench.try_seconds=0", "loader.batch_size=16"]
 
 

@@ -12,6 +12,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = ["trainer.max_steps=3", "trainer.limit_val_batches=2", "loader.batch_size=16"]
+TYPED = """from penstock import build_loader, compose
+
+loader = build_loader(compose(["dataset=lmdb"]), split="train")
+reveal_type(loader)
+build_loader(compose([]), split=1)
+"""
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
@@ -22,7 +28,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = made / "source"
     # What was built before, or by another, must not get into the wheel.
     others = (".*", "build", "data", "outputs", "*.egg-info", "__pycache__")
-    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(*others))
+    shutil.copytree(ROOT, source, symlinks=True, ignore=shutil.ignore_patterns(*others))
     pip = [sys.executable, "-m", "pip", "--quiet"]
     subprocess.run([*pip, "wheel", "--no-deps", "-w", made, source], check=True)
     site = made / "site"
@@ -51,6 +57,20 @@ def test_the_wheel_is_what_is_imported_and_leaves_other_names_alone(installed, t
     assert done.stdout.split() == ["theirs", str(installed / "penstock" / "__init__.py")]
     found = {path.name for path in installed.iterdir() if path.suffix != ".dist-info"}
     assert found - {"__pycache__"} == {"bin", "datasets.py", "penstock"}
+
+
+def test_a_type_checker_knows_what_a_user_calls(installed, tmp_path):
+    """Against the wheel, and against the checkout, which an editable install puts on the path."""
+    (tmp_path / "user.py").write_text(TYPED)
+    for path in (installed, ROOT / "src"):
+        done = subprocess.run(
+            [sys.executable, "-m", "mypy", "--cache-dir", tmp_path / "cache", "user.py"],
+            cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+            env={**os.environ, "MYPYPATH": str(path)},
+        )  # fmt: skip
+        said = [line for line in done.stdout.splitlines() if line.startswith("user.py")]
+        assert ["Loader" in said[0], "[arg-type]" in said[1]] == [True, True], done.stdout
+        assert len(said) == 2
 
 
 def test_a_project_of_ones_own_trains_by_the_command_and_by_its_program(installed, project):

@@ -33,7 +33,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROGRAM = re.compile(
     r"(?:[A-Z_]+=\S+ |srun (?:--\S+ )+)?torchrun (?:--\S+ )+(?:train\.py|penstock train)"
     r"|python (?P<train>train)\.py"
-    r"|(?:penstock|python -m pipeline) (?P<command>[a-z]+)(?= |$)"
+    r"|penstock (?P<command>[a-z]+)(?= |$)"
 )
 # What else a page may say to type; CI runs some.
 OTHERS = re.compile(r"pip install |python -m pytest|mkdocs |eval |cat ")

@@ -27,8 +27,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the checkout without the format."""
     others = (".*", "build", "data", "outputs", "*.egg-info", "__pycache__")
-    copy = tmp_path_factory.mktemp("without") / "penstock"
-    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*others))
+    copy = tmp_path_factory.mktemp("without") / "checkout"
+    shutil.copytree(ROOT, copy, symlinks=True, ignore=shutil.ignore_patterns(*others))
     for name in PLACE:
         path = copy / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -38,7 +38,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(checkout: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=600,
-        env={**os.environ, "PYTHONPATH": str(checkout.parent), "COLUMNS": "120"},
+        env={**os.environ, "PYTHONPATH": str(checkout / "src"), "COLUMNS": "120"},
     )  # fmt: skip
 
 
@@ -60,7 +60,7 @@ def test_every_other_option_composes(checkout, tmp_path):
     )
     done = run(checkout, tmp_path, "-c", code)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count(str(checkout / "__init__.py")) == len(options) > 10
+    assert done.stdout.count(str(checkout / "src/penstock/__init__.py")) == len(options) > 10
 
 
 def test_it_trains_on_another_format(checkout, tmp_path, data_dir):

@@ -1,4 +1,4 @@
-"""``python -m pipeline bench``: what limits training, and which settings or storage would help."""
+"""``penstock bench``: what limits training, and which settings or storage would help."""
 
 from __future__ import annotations
 

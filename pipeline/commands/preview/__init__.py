@@ -1,4 +1,4 @@
-"""``python -m pipeline preview``: pictures of what the model gets, beside the originals."""
+"""``penstock preview``: pictures of what the model gets, beside the originals."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 from penstock.core import files
 from penstock.pipeline.commands import main
 from penstock.pipeline.commands.bench import BenchSettings
+from tests.programs import PENSTOCK
 
 ROOT = Path(__file__).resolve().parents[3]
 QUICK = [
@@ -161,7 +161,7 @@ def test_a_trace_holds_waiting_and_steps(data_dir, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_ctrl_c_prints_what_is_known_and_leaves_nothing(data_dir, tmp_path):
-    command = [sys.executable, "-m", "pipeline", "bench", f"data_dir={data_dir}",
+    command = [PENSTOCK, "bench", f"data_dir={data_dir}",
                "bench.try_seconds=5", "bench.seconds=0.1"]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     process = subprocess.Popen(

@@ -28,6 +28,7 @@ from penstock.pipeline.commands.bench.storage_process import (
 from penstock.pipeline.commands.bench.storages import pack_form, sampled_rows
 from penstock.pipeline.packing.report import folder_bytes
 from tests.pipeline.commands.numbers_storage import Numbers, Refusing
+from tests.programs import PENSTOCK
 
 ROOT = Path(__file__).resolve().parents[3]
 QUICK = ["bench.seconds=0.02", "bench.rounds=1", "bench.records=100"]
@@ -148,7 +149,7 @@ def test_a_full_disk_is_a_line_and_nothing_is_left(
 def test_an_interrupt_leaves_nothing_behind(number, data_dir, tmp_path):
     (scratch := tmp_path / "scratch").mkdir()
     with subprocess.Popen(
-        [sys.executable, "-m", "pipeline", "bench", "storages", f"data_dir={data_dir}",
+        [PENSTOCK, "bench", "storages", f"data_dir={data_dir}",
          "bench.seconds=600", "bench.rounds=1", "bench.storages=[lmdb]", "bench.records=50"],
         cwd=ROOT, env={**os.environ, "TMPDIR": str(scratch)}, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

@@ -24,6 +24,7 @@ from penstock.pipeline.training.job import train
 from tests.datasets.storages.lmdb_files import Listed
 from tests.packed import write_lmdb
 from tests.photographs import scene
+from tests.programs import PENSTOCK
 
 ROOT = Path(__file__).resolve().parents[3]
 CLASSES = ("cat", "dög", "owl")
@@ -279,8 +280,8 @@ def test_a_mistake_is_one_line_and_writes_nothing(
 def test_two_ranks_give_the_same_figures(run_dir, tmp_path):
     one = evaluate(run_dir, tmp_path / "one.json", "split=train")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2",
-               "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "-m", "pipeline", "evaluate",
-               f"checkpoint={run_dir}", f"output={tmp_path / 'two.json'}",
+               "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--no-python",
+               PENSTOCK, "evaluate", f"checkpoint={run_dir}", f"output={tmp_path / 'two.json'}",
                "split=train"]  # fmt: skip
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=240,

@@ -27,6 +27,7 @@ from penstock.pipeline.training.job import train
 from penstock.pipeline.training.run_folder import read_classes
 from penstock.pipeline.training.trained import reading_config
 from tests.photographs import scene
+from tests.programs import PENSTOCK
 
 ROOT = Path(__file__).resolve().parents[3]
 COUNT, ROWS = 23, 5
@@ -141,8 +142,8 @@ def test_ranks_get_the_very_batches_of_one_process(run_dir, split, world_size):
 def test_two_ranks_write_the_same_file(run_dir, tmp_path):
     assert predict(run_dir, tmp_path / "one.parquet", "predict.split=train") == 0
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2",
-               "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "-m", "pipeline", "predict",
-               f"checkpoint={run_dir}", f"output={tmp_path / 'two.parquet'}",
+               "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--no-python",
+               PENSTOCK, "predict", f"checkpoint={run_dir}", f"output={tmp_path / 'two.parquet'}",
                "split=train"]  # fmt: skip
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=240,

@@ -9,7 +9,6 @@ import pty
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from penstock import compose
 from penstock.pipeline.commands import main
 from penstock.pipeline.commands.top import newest_figures
 from penstock.pipeline.training.job import train
+from tests.programs import PENSTOCK
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ class Terminal:
 
     def __init__(self, folder):
         self._fd, theirs = pty.openpty()
-        command = [sys.executable, "-m", "penstock.pipeline", "top", str(folder)]
+        command = [PENSTOCK, "top", str(folder)]
         self.process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs)
         os.close(theirs)
         os.set_blocking(self._fd, False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import cv2
@@ -23,6 +22,7 @@ from tests.contracts.writer import contents, records_of
 from tests.laws.conftest import make_photos
 from tests.object_store import BUCKET
 from tests.pipeline.packing.packings import KINDS, Deadly, packing
+from tests.programs import PENSTOCK
 
 pytestmark = pytest.mark.slow
 
@@ -128,7 +128,7 @@ def test_as_it_is_typed(tmp_path, cluster):
             cv2.imwrite(str(photos / name / f"{number:02d}.jpg"), image)
 
     def packed(target, *more):
-        command = [sys.executable, "-m", "pipeline", "pack", f"dataset.storage.path={photos}",
+        command = [PENSTOCK, "pack", f"dataset.storage.path={photos}",
                    f"pack.path={target}", "pack.quality=80", *more]  # fmt: skip
         environment = {**os.environ, "RAY_ADDRESS": cluster.address}
         done = subprocess.run(
