@@ -97,6 +97,12 @@ class Counting:
         return {**sample, "image": sample["image"] // 2 + np.uint8(self.count % 128)}
 
 
+@register("transform", "laws_draw")
+def draw(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """Replace the image with drawn pixels."""
+    return {**sample, "image": rng.integers(0, 256, sample["image"].shape, np.uint8)}
+
+
 @register("transform", "laws_slow")
 def slow(sample: dict[str, Any], rng: Any, *, seconds: float) -> dict[str, Any]:
     """Take some time."""
