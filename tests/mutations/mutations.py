@@ -1,0 +1,311 @@
+"""The mutations: a line of the product that is wrong, and the tests that should notice."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+LAWS = "tests/laws/test_"
+PLAN = "pipeline/loader/plan.py"
+COMPUTE = "pipeline/loader/compute.py"
+RNG = "core/rng.py"
+
+
+class Mutation(NamedTuple):
+    """A replacement of `old`, which stands once in `file`, and what to run after it."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+def _laws(*names: str) -> tuple[str, ...]:
+    return tuple(f"{LAWS}{name}.py" for name in names)
+
+
+MUTATIONS = (
+    Mutation(
+        "positions off by one", PLAN,
+        "np.arange(first + start, first + stop, dtype=np.int64)",
+        "np.arange(first + start + 1, first + stop + 1, dtype=np.int64)",
+        _laws("ranks"),
+    ),
+    Mutation(
+        "a rank's cut moved", PLAN,
+        "start = rank * groups // world_size * group",
+        "start = -(-rank * groups // world_size) * group",
+        _laws("ranks"),
+    ),
+    Mutation(
+        "the tail dropped", PLAN,
+        "num_batches = -(-self.num_positions // self.batch_size)",
+        "num_batches = self.num_positions // self.batch_size",
+        _laws("ranks"),
+    ),
+    Mutation(
+        "padding counted as valid", PLAN,
+        "valid = positions < self.num_positions",
+        "valid = np.ones(positions.size, np.bool_)",
+        _laws("ranks"),
+    ),
+    Mutation(
+        "padding repeats the wrong positions", PLAN,
+        "return positions % self.num_positions, valid",
+        "return np.minimum(positions, self.num_positions - 1), valid",
+        _laws("ranks"),
+    ),
+    Mutation(
+        "a rank without samples counts its row", PLAN,
+        "np.array([first % self.num_positions], np.int64), np.zeros(1, np.bool_)",
+        "np.array([first % self.num_positions], np.int64), np.ones(1, np.bool_)",
+        _laws("ranks"),
+    ),
+    Mutation(
+        "a group cut apart", PLAN,
+        "return rank_slice(length, self.world_size, self.rank, group=self.group)",
+        "return rank_slice(length, self.world_size, self.rank)",
+        _laws("ranks", "device_steps"),
+    ),
+    Mutation(
+        "records of several batches handed out in another order", PLAN,
+        "return np.split(records, np.cumsum([each.size for each in batches])[:-1])",
+        "return np.split(records[::-1], np.cumsum([each.size for each in batches])[:-1])",
+        _laws("ranks"),
+    ),
+    Mutation(
+        "draws without the seed", RNG,
+        "self._key[0] = seed & _MASK64",
+        "self._key[0] = 0",
+        _laws("draws"),
+    ),
+    Mutation(
+        "draws without the epoch", RNG,
+        "self._key[1] = epoch",
+        "self._key[1] = 0",
+        _laws("draws"),
+    ),
+    Mutation(
+        "draws without the position", RNG,
+        "self._counter[1] = position",
+        "self._counter[1] = 0",
+        _laws("draws"),
+    ),
+    Mutation(
+        "a small order without the epoch", RNG,
+        "keys = philox_words(seed, epoch, 0, length, Stream.SAMPLER)[:, 0]",
+        "keys = philox_words(seed, 0, 0, length, Stream.SAMPLER)[:, 0]",
+        _laws("draws"),
+    ),
+    Mutation(
+        "a large order without the seed", RNG,
+        "return philox_words(seed, epoch, 0, _ROUNDS, Stream.SAMPLER)",
+        "return philox_words(0, epoch, 0, _ROUNDS, Stream.SAMPLER)",
+        _laws("draws"),
+    ),
+    Mutation(
+        "a permutation that does not walk to its end", RNG,
+        "while outside.size:",
+        "while False:",
+        _laws("draws", "scale"),
+    ),
+    Mutation(
+        "draws on the device without the epoch", RNG,
+        "starts = _mixed(key + epochs * _GOLDEN)",
+        "starts = _mixed(key + epochs * 0)",
+        _laws("draws"),
+    ),
+    Mutation(
+        "draws on the device by row in the batch", "transforms/device/rows/draws.py",
+        "return words_at(key, epochs, positions.numpy())",
+        "return words_at(key, epochs, np.arange(len(positions)))",
+        _laws("device_steps", "draws"),
+    ),
+    Mutation(
+        "the weight of a neighbour", "pipeline/samplers/weighted.py",
+        'found = np.searchsorted(cumulative, targets, side="right")',
+        'found = np.searchsorted(cumulative, targets, side="right") - 1',
+        _laws("draws"),
+    ),
+    Mutation(
+        "an order of weights upside down", "pipeline/samplers/weighted.py",
+        "np.negative(keys, out=keys)",
+        "pass",
+        _laws("draws"),
+    ),
+    Mutation(
+        "windows of shards all shuffled alike", "pipeline/samplers/shard_shuffle.py",
+        "order = permute(\n                np.arange(count), length=count, seed=self._seed, "
+        "epoch=epoch * (self._windows + 1)\n            )",
+        "order = np.arange(count)",
+        ("tests/pipeline/samplers/test_shard_shuffle.py", *_laws("equality")),
+    ),
+    Mutation(
+        "batches computed together that share their first rows", "pipeline/loader/bundles.py",
+        "return [{field: value[start:stop] for field, value in batch.items()}",
+        "return [{field: value[: stop - start] for field, value in batch.items()}",
+        _laws("small_batches"),
+    ),
+    Mutation(
+        "deliveries out of order", "pipeline/loader/engines/pool.py",
+        "pool, bundle = ahead.popleft()",
+        "pool, bundle = ahead.pop()",
+        _laws("equality"),
+    ),
+    Mutation(
+        "a global state seeded", COMPUTE,
+        "times = times or StageTimes()\n        if task.asked",
+        "np.random.seed(0)\n        times = times or StageTimes()\n        if task.asked",
+        _laws("global_states"),
+    ),
+    Mutation(
+        "a replaced row counted where it only fills", COMPUTE,
+        "rows.add(other, valid)",
+        "rows.add(other, True)",
+        _laws("ranks", "equality"),
+    ),
+    Mutation(
+        "a state one batch ahead", "pipeline/loader/loader.py",
+        "self._next_batch = delivery.number + 1",
+        "self._next_batch = delivery.number + 2",
+        _laws("resume"),
+    ),
+    Mutation(
+        "a state that forgets what was quarantined", "pipeline/loader/state.py",
+        '"quarantined": sorted(list(pair) for pair in quarantined),',
+        '"quarantined": [],',
+        _laws("mosaics", "resume"),
+    ),
+    Mutation(
+        "a quarantined row kept", "pipeline/loader/by_sample.py",
+        "if not task.quarantined:",
+        "if True:",
+        _laws("mosaics", "resume"),
+    ),
+    Mutation(
+        "a state of other data taken", "pipeline/loader/state.py",
+        '_IDENTITY = ("seed", "plan", "pixels", "data")',
+        '_IDENTITY = ("seed", "plan", "pixels")',
+        _laws("resume"),
+    ),
+    Mutation(
+        "a state of other augmentations taken", "pipeline/loader/state.py",
+        '_IDENTITY = ("seed", "plan", "pixels", "data")',
+        '_IDENTITY = ("seed", "plan", "data")',
+        _laws("resume"),
+    ),
+    Mutation(
+        "evaluation that moves from epoch to epoch", "pipeline/loader/loader.py",
+        "self._epoch += not self._evaluates",
+        "self._epoch += 1",
+        _laws("equality"),
+    ),
+    Mutation(
+        "a sample that is its own partner", "datasets/partners.py",
+        "return numbers, others + (others >= position)",
+        "return numbers, others * 0 + position",
+        _laws("mosaics"),
+    ),
+    Mutation(
+        "partners without the epoch", "datasets/partners.py",
+        "draws = rng.at(self._seed, epoch, position, stream, index * ATTEMPTS)",
+        "draws = rng.at(self._seed, 0, 0, stream, 0)",
+        _laws("mosaics"),
+    ),
+    Mutation(
+        "a cache that gives the next record", "datasets/caches/cached_storage.py",
+        "found: list[Any] = list(store.get_all(numbers))",
+        "found: list[Any] = list(store.get_all([(n + 1) % len(self) for n in numbers]))",
+        _laws("caches"),
+    ),
+    Mutation(
+        "a stale index taken", "datasets/records/indexed_storage.py",
+        'return bool(index.metadata.get("mark") == mark)',
+        "return True",
+        ("tests/datasets/storages/test_memmap.py", "tests/answers"),
+    ),
+    Mutation(
+        "checksums not compared", "datasets/storages/lmdb/storage.py",
+        'if "crc32" in row and not self._is_right(i, value, row["crc32"]):',
+        "if False:",
+        ("tests/datasets/storages/test_lmdb.py", *_laws("mutations")),
+    ),
+    Mutation(
+        "rows of a table in their own order", "datasets/storages/memmap/storage.py",
+        "rows = self.index.rows(indices)\n        arrays = {name: array for",
+        "rows = np.sort(self.index.rows(indices))\n        arrays = {name: array for",
+        ("tests/datasets/storages/test_memmap.py", *_laws("draws")),
+    ),
+    Mutation(
+        "a crop decoded two pixels too narrow", "transforms/decode/image/jpeg.py",
+        "return max(0, start - _CONTEXT) // size, min(count - 1, (stop + _CONTEXT - 1) // size)",
+        "return start // size, min(count - 1, (stop - 1) // size)",
+        ("tests/transforms/decode",),
+    ),
+    Mutation(
+        "a mask not flipped", "transforms/cpu/albumentations_stage.py",
+        'given: Sample = {key: sample[key] for key in ("image", "mask") if key in sample}',
+        'given: Sample = {"image": sample["image"]}',
+        _laws("together"),
+    ),
+    Mutation(
+        "boxes left where they were", "transforms/cpu/targets.py",
+        'sample["boxes"], kept = cut[there], np.asarray(rows, np.int64)[there]',
+        "kept = np.asarray(rows, np.int64)[there]",
+        _laws("together"),
+    ),
+    Mutation(
+        "left and right not exchanged", "transforms/cpu/targets.py",
+        "if len(moved) > count and _turn_right(moved[count:]):",
+        "if False:",
+        _laws("together"),
+    ),
+    Mutation(
+        "a mask not flipped on the device", "transforms/device/rows/changes.py",
+        'fields = [field for field in ("image", "mask") if field in batch]',
+        'fields = [field for field in ("image",) if field in batch]',
+        _laws("together"),
+    ),
+    Mutation(
+        "a mixed row keeps its own label alone", "transforms/device/mixing.py",
+        'mixed["label_other"] = label[pairs.partner].where(pairs.mixed, other)',
+        'mixed["label_other"] = label',
+        ("tests/transforms/device/test_mixing.py", *_laws("device_steps")),
+    ),
+    Mutation(
+        "a loss that does not weigh by valid rows", "pipeline/training/loop.py",
+        'share = batch_loss * (world.size * batch["num_valid"] / max(valid, 1))',
+        "share = batch_loss / len(group)",
+        _laws("torchrun"),
+    ),
+    Mutation(
+        "a validation loss that does not weigh by valid rows", "pipeline/training/validation.py",
+        'loss_sum += loss.double() * batch["num_valid"]',
+        "loss_sum += loss.double() * len(batch['valid'])",
+        _laws("torchrun"),
+    ),
+    Mutation(
+        "a record validates by its place", "datasets/records/splits.py",
+        "keys: Iterable[bytes] = index.iter_raw_keys()",
+        "keys: Iterable[bytes] = (str(n).encode() for n in range(len(index)))",
+        ("tests/answers",),
+    ),
+    Mutation(
+        "a stream that resumes at its beginning", "pipeline/loader/stream_plan.py",
+        "starts = {number: start * (stop - begin) for number, (begin, stop) in sizes.items()}",
+        "starts = {number: 0 for number, (begin, stop) in sizes.items()}",
+        _laws("streams"),
+    ),
+    Mutation(
+        "every rank takes all of a stream", "pipeline/loader/stream_plan.py",
+        "rows = rows.share(self.world_size, self.rank)",
+        "pass",
+        _laws("streams"),
+    ),
+    Mutation(
+        "a checkpoint not checked", "pipeline/training/checkpoint.py",
+        "damaged = archive.testzip()",
+        "damaged = None",
+        _laws("training"),
+    ),
+)  # fmt: skip
