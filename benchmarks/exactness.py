@@ -1,19 +1,23 @@
 """Which loaders give the same batches with any number of workers, and after a resume.
 
-``python benchmarks/exactness.py [TOOL ...]`` runs every tool that is installed, on 96 records
+``python benchmarks/exactness.py [TOOL ...]`` runs every tool that is installed, on 384 records
 with a random draw for each, as its own documentation uses it. It compares the records of every
-batch, and the draws, with 1, 2 and 4 worker processes; then it stops after three batches of two
-workers, and resumes from the loader's state with two workers, and with one.
+batch, and the draws, with 1, 2 and 4 worker processes; it stops after three batches of two
+workers, and resumes from the loader's state with two workers, and with one; it kills one of two
+workers, and looks whether the rest of the epoch comes, and whether it is right.
 """
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from itertools import islice
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +26,9 @@ import numpy as np
 Batches = list[tuple[list[int], list[int]]]
 """Record numbers and draws of each batch."""
 
-RECORDS, BATCH, SEED, STOP = 96, 8, 3, 3
+RECORDS, BATCH, SEED, STOP = 384, 8, 3, 3
 EPOCH = RECORDS // BATCH
+HANGS_S = 60
 TOOLS = {
     "penstock": "penstock",
     "DataLoader": "torch",
@@ -206,6 +211,28 @@ def resumed(tool: str, folder: Path, workers: int) -> Batches | None:
     return read(loader, EPOCH - STOP)
 
 
+def after_a_kill(tool: str, folder: Path) -> str:
+    """What becomes of an epoch when one of its two workers is killed."""
+    seeded()
+    loader = OPEN[tool](folder, 2)
+    batches = iter(loader)
+    found = read(batches, 1)
+    os.kill(next(each.pid for each in active_children() if each.pid), signal.SIGKILL)
+    signal.signal(signal.SIGALRM, _hangs)
+    signal.alarm(HANGS_S)
+    try:
+        found += read(batches, EPOCH - 1)
+    except Exception as error:
+        return f"stops ({type(error).__name__})"
+    finally:
+        signal.alarm(0)
+    return "goes on" if found == epoch(tool, folder, 2) else "loses records"
+
+
+def _hangs(*_: object) -> None:
+    raise TimeoutError
+
+
 def said(tool: str, folder: Path) -> list[str]:
     """The cells of a tool's row."""
     runs = [epoch(tool, folder, workers) for workers in (1, 2, 4)]
@@ -225,13 +252,13 @@ def said(tool: str, folder: Path) -> list[str]:
         cells.append(
             "no state" if rest is None else "yes" if same else "records" if same_records else "no"
         )
-    return cells
+    return [*cells, after_a_kill(tool, folder)]
 
 
 def main(names: list[str]) -> None:
     """Print the table of the tools that are installed."""
-    print("| tool | same records | and draws | resumes, 2 workers | and with 1 |")
-    print("|---|---|---|---|---|")
+    print("| tool | same records | and draws | resumes, 2 workers | and with 1 | a worker killed |")
+    print("|---|---|---|---|---|---|")
     for tool, module in TOOLS.items():
         if names and tool not in names:
             continue
