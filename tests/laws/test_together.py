@@ -101,3 +101,27 @@ def test_boxes_and_keypoints_are_cropped_and_flipped_with_their_image(scenes):
             assert points[0, 0] < points[1, 0]
             mirrored += colours[0] == list(RIGHT)
     assert COUNT / 2 < mirrored < COUNT * 1.5
+
+
+def test_a_mixed_row_knows_the_labels_of_both_images(tmp_path):
+    """Each image has the brightness of its label, so a blend tells whose labels it needs."""
+    labels = np.arange(64) % 5
+    images = np.broadcast_to(labels[:, None, None, None] * 50, (64, 8, 8, 3)).astype(np.uint8)
+    np.save(tmp_path / "images.npy", images)
+    np.save(tmp_path / "labels.npy", labels)
+    config = compose(
+        ["dataset=memmap", f"dataset.storage.path={tmp_path}", "dataset.val_fraction=0",
+         "augment=as_is", "loader=inline", "loader.batch_size=16",
+         "augment.device.float={_target_: batch_transform/to_float}",
+         "augment.device.mixup={_target_: batch_transform/mixup, alpha: 1.0}"]
+    )  # fmt: skip
+    mixed = 0
+    with build_loader(config, "train") as loader:
+        fed = DevicePrefetcher(loader, "cpu", build_device_transforms(config, "train"))
+        for batch in fed:
+            weight = batch["label_weight"].numpy()
+            expected = weight * batch["label"].numpy() + (1 - weight) * batch["label_other"].numpy()
+            brightness = batch["image"].numpy().mean((1, 2, 3)) * 255 / 50
+            assert brightness == pytest.approx(expected, abs=1e-3)
+            mixed += int((batch["label"] != batch["label_other"]).sum())
+    assert mixed > 32
