@@ -191,7 +191,7 @@ def numbers_of(values: Any) -> NDArray[np.float64]:
             raise ValueError("texts are no numbers")
         return np.full(len(values), np.nan)
     _refuse_others(values)
-    numbers: NDArray[np.float64] = np.ma.filled(values.astype(np.float64), np.nan)
+    numbers: NDArray[np.float64] = values.astype(np.float64)
     if np.isinf(numbers).any():
         raise ValueError("a number is not finite")
     return numbers
@@ -237,9 +237,9 @@ class CategoryIds:
                 self._looked_up = values.texts, ids
             return np.asarray(ids[values.places])
         _refuse_others(values)
-        different, places = np.unique(np.ma.getdata(values), return_inverse=True)
+        different, places = np.unique(values, return_inverse=True)
         ids = np.array([self.of(value) for value in different.tolist()], np.int64)
-        return np.where(np.ma.getmaskarray(values), 0, ids[places])
+        return np.asarray(ids[places])
 
 
 def _refuse_others(values: NDArray[Any]) -> None:
@@ -447,7 +447,7 @@ class _Numbers:
 def _floats(values: Column) -> tuple[NDArray[np.float64], str]:
     """Read a column of numbers, NaN for what is none, and what is wrong with a text among them."""
     if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "biuf":
-        return np.ma.filled(values.astype(np.float64), np.nan), ""
+        return values.astype(np.float64), ""
     listed = values if isinstance(values, list) else values.tolist()
     if {*map(type, listed)} <= {float, int, type(None)}:
         return np.array(listed, np.float64), ""  # the same at once

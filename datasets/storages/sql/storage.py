@@ -106,6 +106,7 @@ class SqlStorage(IndexedStorage):
 
     name = "sql"
     reading_arguments = ("root", "follow_symlinks", "timeout_s")
+    index_version = 2
 
     def __init__(
         self,
