@@ -148,6 +148,11 @@ class SqlStorage(IndexedStorage):
         what = self.table or ("" if self.query is None else "by a query")
         return f"sql {self.url} {what}".rstrip()
 
+    @property
+    def marks_fields(self) -> bool:  # type: ignore[override]
+        """Whether it is an SQLite file, or `version_column` tells that a row has changed."""
+        return self._file is not None or self.version_column is not None
+
     def read_paths(self) -> list[str]:
         """The file of an SQLite database."""
         return [] if self._file is None else [self._file]
