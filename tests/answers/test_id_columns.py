@@ -45,7 +45,9 @@ def test_the_log_names_them(people, tmp_path, monkeypatch, capfd, caplog):
     monkeypatch.chdir(tmp_path)
     caplog.set_level("INFO")
     short = ["trainer.max_steps=1", "loader.batch_size=8", "loader.num_workers=0"]
-    train(["task=table", *people, *short, "trainer.device=cpu"])
+    with pytest.raises(SystemExit) as end:
+        train(["task=table", *people, *short, "trainer.device=cpu"])
+    assert end.value.code == 0
     lines = "".join((*capfd.readouterr(), caplog.text)).splitlines()
     said = [line for line in lines if "'name'" in line]
     assert said and "'ticket'" in said[0] and "'city'" not in said[0]
