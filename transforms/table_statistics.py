@@ -269,7 +269,7 @@ def fit_table(
         numeric: Columns of numbers, whatever their type.
         categorical: Columns of categories, whatever their type.
         target: The column to predict, which is not a feature.
-        min_count: Rarer categories have no id.
+        min_count: Rarer categories get the id 0.
         max_categories: Number of categories with an id, the most frequent ones.
         where: The data, for messages.
 
@@ -301,7 +301,7 @@ def fit_table(
                 why = f"more than {_MOST_DISTINCT:,} different values"
                 if name in declared:
                     raise ValueError(
-                        f"{where}: column {name!r} has {why}, which is no category; take it out "
+                        f"{where}: column {name!r} has {why}, too many for categories; take it out "
                         f"of dataset.decode.categorical"
                     )
                 found[name] = _Other(count=1, missing=column.missing, why=why)
@@ -324,7 +324,7 @@ def fit_table(
             )
         if not found[name].count and name == target:
             raise ValueError(
-                f"{where}: target {name!r} has no number in {start:,} rows of the training part; "
+                f"{where}: target {name!r} lacks a number in all {start:,} rows of the training part; "
                 f"name another column"
             )
         if not found[name].count:
@@ -450,7 +450,7 @@ class _Numbers:
 
 
 def _floats(values: Column) -> tuple[NDArray[np.float64], str]:
-    """Read a column of numbers, NaN for what is none, and what is wrong with a text among them."""
+    """Return a column as floats, NaN for other values, and the error of a text in it."""
     if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "biuf":
         return values.astype(np.float64), ""
     listed = values if isinstance(values, list) else values.tolist()

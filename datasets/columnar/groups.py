@@ -18,7 +18,7 @@ from penstock.core.sample import TextColumn
 from penstock.datasets.columnar.roles import Roles, is_text
 from penstock.datasets.files.group_cache import GroupCache
 
-_MOST_TEXTS = 1 << 18  # of a column: what has more is no category, and takes memory as a list
+_MOST_TEXTS = 1 << 18  # of a column; one with more takes its memory as a list
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,7 +210,7 @@ def find_lengths(schema: Any, roles: Roles, asked: str | None, *, where: str) ->
         where: The storage, for messages.
 
     Raises:
-        ValueError: The column asked for is not there, or cannot say so.
+        ValueError: The requested column is missing, or holds neither lists nor integers.
     """
     if asked is None:
         named = (column for column, field in roles.fields.items() if field == "tokens")

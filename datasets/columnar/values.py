@@ -28,18 +28,17 @@ def read_rows(
     *,
     max_bytes: int,
 ) -> list[Row]:
-    """The fields of some rows.
+    """Return the fields of some rows.
 
     Args:
-        batch: A ``pyarrow.RecordBatch`` whose arrays have been validated.
+        batch: A ``pyarrow.RecordBatch`` with validated arrays.
         rows: Row numbers, [n].
-        roles: What the columns become.
-        wanted: Names of the fields that are given, of those without a column; None: all.
-        max_bytes: What a record may take.
+        roles: The roles of the columns.
+        wanted: Names of the wanted fields without a column of their own; None for all.
+        max_bytes: The largest size of a record.
 
     Returns:
-        The fields of each row, copied out of the batch; or the cause, where it has no image or is
-        too large.
+        The fields of each row, copied out of the batch; or the cause, if the row is bad.
     """
     found: list[Row] = [{} for _ in rows]
     if batch.get_total_buffer_size() > max_bytes:  # which takes no time; `nbytes` 20 us and more

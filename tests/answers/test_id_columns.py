@@ -1,4 +1,4 @@
-"""Columns of text that differ from row to row are no features unless the config names them."""
+"""Text columns that differ from row to row become features only where the config names them."""
 
 import csv
 

@@ -35,7 +35,10 @@ ARROW_ONLY = {
     "code": (pa.dictionary(pa.int8(), pa.int64()), _column(lambda row: row % 4)),
     "vector": (pa.list_(pa.float32(), 2), _column(lambda row: [row, row + 1])),
     "pair": (pa.list_(pa.int16(), 2), _column(lambda row: [row, row + 1])),
-    "holes": (pa.list_(pa.float32()), [[1.0, None if row in NULLS else 2.0] for row in range(ROWS)]),
+    "holes": (
+        pa.list_(pa.float32()),
+        [[1.0, None if row in NULLS else 2.0] for row in range(ROWS)],
+    ),
     "gaps": (pa.list_(pa.int64()), [[1, None if row in NULLS else 2] for row in range(ROWS)]),
 }
 
@@ -167,3 +170,15 @@ def test_a_sqlite_column_of_numbers_and_texts_is_text(tmp_path, rank):
     found = [value for batch in _batches(place, "inline", rank, 2) for value in batch["mixed"]]
     expected = [*map(str, range(11)), "x"]
     assert found == [expected[row] for row in range(12) if row // 3 % 2 == rank]
+
+
+def test_a_null_that_comes_during_a_run_is_a_bad_record(tmp_path):
+    place = _write_sql(tmp_path)
+    batches = _batches(place, "inline", 0, 1)
+    next(batches)
+    with sqlite3.connect(tmp_path / "t.db") as database:
+        database.execute("UPDATE t SET full = NULL WHERE full = 40")
+    rest = list(batches)
+    assert {_type_of(batch["full"]) for batch in rest} == {("torch.int64", ())}
+    found = [row for batch in rest for row in batch["index"].tolist()]
+    assert len(found) == ROWS - 3 and 40 not in found[36:]

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.core.sample import Record
 from penstock.transforms.decode.table import TableDecoder
-from penstock.transforms.table_statistics import TableStatistics, fit_table
+from penstock.transforms.table_statistics import TableStatistics
 
 NAN = math.nan
 ROWS = [
