@@ -35,11 +35,8 @@ ARROW_ONLY = {
     "code": (pa.dictionary(pa.int8(), pa.int64()), _column(lambda row: row % 4)),
     "vector": (pa.list_(pa.float32(), 2), _column(lambda row: [row, row + 1])),
     "pair": (pa.list_(pa.int16(), 2), _column(lambda row: [row, row + 1])),
-    "holes": (
-        pa.list_(pa.float32()),
-        [[1.0, None if row in NULLS else 2.0] for row in range(ROWS)],
-    ),
-    "gaps": (pa.list_(pa.int64()), [[1, None if row in NULLS else 2] for row in range(ROWS)]),
+    "holes": (pa.list_(pa.float32()), [[1, value and 2] for value in _column(lambda row: 1)]),
+    "gaps": (pa.list_(pa.int64()), [[1, value and 2] for value in _column(lambda row: 1)]),
 }
 
 
@@ -59,8 +56,8 @@ def _write_parquet_without_counts(folder):
     return ["dataset=parquet", f"dataset.storage.path={folder / 't.parquet'}"]
 
 
-def _write_arrow(folder, columns={**SCALARS, **ARROW_ONLY}):
-    table = _arrow_table(columns)
+def _write_arrow(folder, more=ARROW_ONLY):
+    table = _arrow_table({**SCALARS, **more})
     with pa.OSFile(str(folder / "t.arrow"), "wb") as file:
         with pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table, max_chunksize=10)
@@ -68,7 +65,7 @@ def _write_arrow(folder, columns={**SCALARS, **ARROW_ONLY}):
 
 
 def _write_arrow_numbers(folder):
-    return _write_arrow(folder, {**SCALARS, **FLAG})
+    return _write_arrow(folder, FLAG)
 
 
 def _write_csv(folder):
