@@ -324,8 +324,8 @@ def fit_table(
             )
         if not found[name].count and name == target:
             raise ValueError(
-                f"{where}: target {name!r} lacks a number in all {start:,} rows of the training "
-                f"part; name another column"
+                f"{where}: target {name!r} has no number in {start:,} rows of the training part; "
+                f"name another column"
             )
         if not found[name].count:
             raise ValueError(
