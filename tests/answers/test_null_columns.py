@@ -10,6 +10,14 @@ import pytest
 from penstock import build_loader, compose
 
 ROWS, NULL = 40, 23
+IN_ORDER = ["sampler=sequential"]
+FIXED = [
+    "dataset/decode=raw",
+    "dataset.val_fraction=0",
+    "augment=as_is",
+    "loader.batch_size=4",
+    "loader.num_workers=0",
+]
 
 
 def _write_parquet(folder, columns):
@@ -46,19 +54,9 @@ WRITERS = {"parquet": _write_parquet, "arrow": _write_arrow, "csv": _write_csv, 
 
 
 def _message(storage, *more):
-    config = compose(
-        [
-            *storage,
-            "dataset/decode=raw",
-            "dataset.val_fraction=0",
-            "augment=as_is",
-            "loader.batch_size=4",
-            "loader.num_workers=0",
-            *more,
-        ]
-    )
+    config = compose([*storage, *FIXED, *more])
     with pytest.raises(ValueError) as error, build_loader(config, "train") as loader:
-        next(iter(loader))
+        list(loader)
     return str(error.value)
 
 
@@ -97,3 +95,20 @@ def test_a_null_label(tmp_path, storage):
     message = _message(place)
     line = f"line {NULL + 2}"  # behind the header, counted from 1
     assert "label" in message and (line if storage == "csv" else f"record {NULL}") in message
+
+
+@pytest.mark.parametrize("storage", ["parquet", "arrow"])
+def test_a_null_list_is_a_bad_record(tmp_path, storage):
+    lists = _with_null(lambda row: [float(row)] * (row % 3 + 1))
+    place = WRITERS[storage](tmp_path, {"x": list(range(ROWS)), "items": lists})
+    message = _message(place, "collate=pad", "loader.on_error=raise", *IN_ORDER)
+    assert f"position {NULL}" in message and "'items'" in message
+    assert "dataset.storage.columns" in message
+
+
+def test_the_remedy_for_a_null_list(tmp_path):
+    lists = _with_null(lambda row: [float(row)] * (row % 3 + 1))
+    place = _write_parquet(tmp_path, {"x": list(range(ROWS)), "items": lists})
+    config = compose([*place, *FIXED, *IN_ORDER, "dataset.storage.columns=[x]"])
+    with build_loader(config, "train") as loader:
+        assert [row for batch in loader for row in batch["x"].tolist()] == list(range(ROWS))
