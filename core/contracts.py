@@ -139,11 +139,11 @@ class ColumnStorage(Storage, Protocol):
     ) -> dict[str, Any] | None:
         """Read the given fields of the records at `indices`, int64 [n], as new arrays [n, ...].
 
-        None where one of the records is bad: ``read`` says which, and why. None too, also where
-        `indices` are none, if these fields have no columns.
-        Row i holds what ``read`` gives for ``indices[i]``; numbers are bool, integers or floats,
-        in a masked array where some are None. Texts are a `core.sample.TextColumn`.
-        `allocate` is for the largest of the arrays.
+        Return None if a record is bad: ``read`` reports which one, and why. Return None, for empty
+        `indices` too, if these fields have no columns.
+        Row i holds what ``read`` returns for ``indices[i]``: bools, integers, or floats with NaN
+        for nulls. Texts are a `core.sample.TextColumn`.
+        `allocate` returns memory for the largest of the arrays.
         """
 
 

@@ -1,15 +1,14 @@
 """Decoders that learn from the data: always from its training part, once for a machine.
 
-What scaling and vocabularies are made of belongs to the training part whatever split is opened.
-So the validation data set opens the training part too (its index is in the cache) and takes what
-was learned there; it is kept under the fingerprint of that part and the decoder's own recipe. The
-config stays plain, no split waits for another, and every rank and worker has the same figures.
+Scaling and vocabularies come from the training part, whatever split is opened. The validation data
+set opens the training part too (its index is in the cache) and takes the statistics from there. The
+cache keeps them by the state of that part's files, its rows and the decoder's recipe. The config
+stays plain, no split waits for another, and every rank and worker has the same statistics.
 """
 
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -27,11 +26,11 @@ from penstock.core.contracts import (
 )
 from penstock.core.sample import Record
 from penstock.datasets.records.index import cached_json
+from penstock.datasets.records.indexed_storage import content_mark
 from penstock.datasets.records.splits import Split, StorageRecipe, open_split
 from penstock.datasets.sample_stages import DecodeStage
 
 _CHUNK_ROWS = 4096
-_PROBES = 256
 
 
 def fitted(
@@ -67,22 +66,14 @@ def fitted(
             storage, split="train", val_fraction=val_fraction, annotations=annotations
         )
     stage = DecodeStage(decode, keys=keys, storage=str(train))
-    name = [_content(train), learner.recipe, sorted(stage.keys.items())]
-    learned = cached_json(
-        json.dumps(name), lambda: learner.fit(_chunks(train, stage), where=str(train))
-    )
+
+    def learned() -> dict[str, Any]:
+        return learner.fit(_chunks(train, stage), where=str(train))
+
+    name = [mark := content_mark(train), learner.recipe, sorted(stage.keys.items())]
     known = copy.copy(learner)
-    known.learn(learned)
+    known.learn(learned() if mark is None else cached_json(json.dumps(name), learned))
     return known
-
-
-def _content(storage: Storage) -> str:
-    """The fingerprint; and a look at some rows, since it may know of values only their sizes."""
-    rows = np.unique(np.linspace(0, max(len(storage) - 1, 0), _PROBES).astype(np.int64))
-    digest = hashlib.blake2b(storage.fingerprint().encode(), digest_size=16)
-    for record in storage.read(rows[: len(storage)]):
-        digest.update(repr(record).encode("utf-8", "surrogateescape"))
-    return digest.hexdigest()
 
 
 def _chunks(storage: Storage, stage: DecodeStage) -> Iterator[Mapping[str, Any]]:

@@ -300,8 +300,8 @@ class ColumnStage:
 
 
 def _listed(values: Any) -> Any:
-    """Values as they are; with None for each that is missing, as records have them."""
-    return values.tolist() if isinstance(values, np.ma.MaskedArray | TextColumn) else values
+    """Return texts as a list, with None for a missing one, and numbers as they are."""
+    return values.tolist() if isinstance(values, TextColumn) else values
 
 
 def _is_far(storage: Storage) -> bool:

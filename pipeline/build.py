@@ -527,15 +527,17 @@ def _tell_caches_of_mix(dataset: MixDataset, uses: Any) -> None:
 
 
 def _column_of(dataset: Any, name: str) -> Any:
-    """Read a field of all records that is no column of their index, [n]; None: no number.
+    """Read a field that is no column of the index, [n]; None if its values are not numbers.
 
-    It is read once by this machine: whole records where a storage cannot read fields alone.
+    A machine reads it once for each state of the data. A storage without columns reads whole
+    records.
     """
     import numpy as np
 
     from penstock.core.sample import Record
     from penstock.datasets.map_dataset import MapDataset
     from penstock.datasets.records.index import cached_selection
+    from penstock.datasets.records.indexed_storage import content_mark
 
     if not isinstance(dataset, MapDataset):
         return None
@@ -561,7 +563,8 @@ def _column_of(dataset: Any, name: str) -> Any:
     told = [value for value in first if value is not np.nan]  # of a bad record, nothing is known
     if not told or not all(map(is_number, told)):
         return None
-    return cached_selection(f"{storage.fingerprint()} {name}", read)
+    mark = content_mark(storage)
+    return read() if mark is None else cached_selection(f"{mark} {name}", read)
 
 
 def _mixture(config: Config, dataset: Any) -> Mixture | None:

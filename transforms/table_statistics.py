@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import re
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.rng import words_at
 from penstock.core.sample import TextColumn
 
 _VERSION = 1
-_KEPT_VALUES = 1 << 18
+_SPOOL_BYTES = 1 << 24
 _MOST_DISTINCT = 1 << 20
+_MOST_SHARE, _FEWEST_VALUES = 0.5, 20
 _INDEX = re.compile(r"__index_level_\d+__")  # pandas' own, in Parquet
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?|\d\d?[./]\d\d?[./]\d{4}")
 _IMAGE_FILE = re.compile(r".+\.(jpe?g|png|webp|bmp|gif|tiff?)", re.IGNORECASE)
@@ -191,7 +192,7 @@ def numbers_of(values: Any) -> NDArray[np.float64]:
             raise ValueError("texts are no numbers")
         return np.full(len(values), np.nan)
     _refuse_others(values)
-    numbers: NDArray[np.float64] = np.ma.filled(values.astype(np.float64), np.nan)
+    numbers: NDArray[np.float64] = values.astype(np.float64)
     if np.isinf(numbers).any():
         raise ValueError("a number is not finite")
     return numbers
@@ -237,9 +238,9 @@ class CategoryIds:
                 self._looked_up = values.texts, ids
             return np.asarray(ids[values.places])
         _refuse_others(values)
-        different, places = np.unique(np.ma.getdata(values), return_inverse=True)
+        different, places = np.unique(values, return_inverse=True)
         ids = np.array([self.of(value) for value in different.tolist()], np.int64)
-        return np.where(np.ma.getmaskarray(values), 0, ids[places])
+        return np.asarray(ids[places])
 
 
 def _refuse_others(values: NDArray[Any]) -> None:
@@ -257,24 +258,23 @@ def fit_table(
     max_categories: int,
     where: str,
 ) -> TableStatistics:
-    """Compute the statistics of a table, in one pass and little memory.
+    """Compute the exact statistics of a table in one pass.
 
-    Means and deviations are exact: chunks are joined as in Chan, Golub and LeVeque, "Algorithms
-    for Computing the Sample Variance", 1983. Quartiles are exact up to 262,144 values of a column,
-    and above that those of a random sample of about so many, which the rows' numbers decide.
+    Means and deviations of chunks are joined as in Chan, Golub and LeVeque, "Algorithms for
+    Computing the Sample Variance", 1983. For the quartiles each column of numbers takes 8 bytes a
+    value, in a temporary file beyond 16 MB. Memory holds one column at a time.
 
     Args:
         chunks: Columns of the same rows, some rows at a time.
         numeric: Columns of numbers, whatever their type.
         categorical: Columns of categories, whatever their type.
-        target: The column that is to be predicted, which is no feature.
-        min_count: Categories that are rarer are left out.
-        max_categories: So many categories are kept, the most frequent.
+        target: The column to predict, which is not a feature.
+        min_count: Rarer categories get the id 0.
+        max_categories: Number of categories with an id, the most frequent ones.
         where: The data, for messages.
 
     Raises:
-        ValueError: A column is not there, holds nothing, or holds text and numbers; or there is
-            none.
+        ValueError: A column is missing or empty, or mixes text and numbers, or no column is left.
     """
     numbers = [*numeric, *([] if target is None else [target])]
     found: dict[str, _Numbers | _Categories | _Other] = {name: _Numbers() for name in numbers}
@@ -296,13 +296,15 @@ def fit_table(
                 column = found[name] = _kind_of(values)
                 column.missing = missing
             assert column is not None
-            trouble = column.add(values, start)
+            trouble = column.add(values)
             if isinstance(column, _Categories) and column.count > _MOST_DISTINCT:
-                raise ValueError(
-                    f"{where}: column {name!r} has more than {_MOST_DISTINCT:,} different "
-                    f"values, which is no category; leave it out with "
-                    f"dataset.keys={{{name}:null}}"
-                )
+                why = f"more than {_MOST_DISTINCT:,} different values"
+                if name in declared:
+                    raise ValueError(
+                        f"{where}: column {name!r} has {why}, too many for categories; take it out "
+                        f"of dataset.decode.categorical"
+                    )
+                found[name] = _Other(count=1, missing=column.missing, why=why)
             if trouble and name not in declared:
                 raise ValueError(
                     f"{where}: column {name!r} holds text and numbers ({trouble}); say what "
@@ -352,21 +354,29 @@ def fit_table(
         if isinstance(column, _Categories)
     ]
     if not figures and not categories:
-        raise ValueError(f"{where}: no column of numbers or text beside the label; nothing to use")
+        about = "; ".join(f"{name!r} was left out: {why}" for name, why in left_out.items())
+        raise ValueError(
+            f"{where}: no column of numbers or text beside the label{about and f' ({about})'}; add "
+            f"one, or name what to use with dataset.decode.categorical=[COLUMN]"
+        )
     return TableStatistics(
         start, tuple(figures.values()), tuple(categories), goal, tuple(left_out.items())
     )
 
 
 def _tells_rows(name: str, column: _Numbers | _Categories | _Other) -> str:
-    """Tell why a column is no feature unless somebody says so; empty: it may be one."""
+    """Return why a column is not a feature unless the config names it; empty if it is one."""
     if not name or name.startswith("Unnamed: ") or _INDEX.fullmatch(name):
         return "has no name of its own"
     if isinstance(column, _Numbers) and column.counts_rows:
         return "row numbers"
     if isinstance(column, _Categories) and all(map(_DATE.fullmatch, column.counts)):
         return "dates"
-    return ""
+    if isinstance(column, _Categories):
+        total = column.counts.total()
+        if total >= _FEWEST_VALUES and column.count > _MOST_SHARE * total:
+            return f"{column.count:,} different values in {total:,} rows"
+    return column.why if isinstance(column, _Other) else ""
 
 
 def _kind_of(values: Column) -> _Numbers | _Categories | _Other:
@@ -395,17 +405,15 @@ class _Numbers:
     high: float = -math.inf
     last: float = -math.inf
     rises: bool = True
-    kept: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    ranks: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
-    limit: int = 1 << 64
+    spool: Any = field(default_factory=lambda: tempfile.SpooledTemporaryFile(_SPOOL_BYTES))
 
-    def add(self, values: Column, start: int) -> str:
-        """Take some values, those of rows from `start` on; what is wrong with one, if any is."""
+    def add(self, values: Column) -> str:
+        """Add values; return what is wrong with one of them, or an empty text."""
         numbers, trouble = _floats(values)
-        there = np.flatnonzero(np.isfinite(numbers))
+        there = numbers[np.isfinite(numbers)]
         self.missing += len(numbers) - len(there)
         if len(there):
-            self._join(numbers[there], there + start)
+            self._join(there)
         return trouble
 
     @property
@@ -414,7 +422,7 @@ class _Numbers:
         few = self.high - self.low < 4 * self.count + 20
         return self.rises and few and 0 <= self.low < 20 and self.count > 1 and not self.missing
 
-    def _join(self, numbers: NDArray[np.float64], rows: NDArray[np.int64]) -> None:
+    def _join(self, numbers: NDArray[np.float64]) -> None:
         if self.rises:
             steps = np.diff(numbers, prepend=self.last)
             self.rises = bool((steps > 0).all() and not (numbers % 1).any())
@@ -427,16 +435,13 @@ class _Numbers:
         self.count = total
         self.low = min(self.low, float(numbers.min()))
         self.high = max(self.high, float(numbers.max()))
-        self.kept = np.concatenate([self.kept, numbers])
-        ranks = words_at(0, np.zeros(1, np.int64), rows).view(np.uint64)
-        self.ranks = np.concatenate([self.ranks, ranks])
-        while len(self.kept) > _KEPT_VALUES:
-            self.limit //= 2
-            inside = self.ranks < np.uint64(self.limit)
-            self.kept, self.ranks = self.kept[inside], self.ranks[inside]
+        self.spool.write(numbers.tobytes())
 
     def done(self, name: str) -> NumericColumn:
-        first, middle, third = (float(q) for q in np.quantile(self.kept, [0.25, 0.5, 0.75]))
+        with self.spool as spool:
+            spool.seek(0)
+            values = np.frombuffer(spool.read())
+        first, middle, third = (float(q) for q in np.quantile(values, [0.25, 0.5, 0.75]))
         std = 0.0 if self.low == self.high else math.sqrt(max(self.squares, 0.0) / self.count)
         return NumericColumn(
             name, self.count, self.missing, self.mean, std, self.low, self.high,
@@ -445,9 +450,9 @@ class _Numbers:
 
 
 def _floats(values: Column) -> tuple[NDArray[np.float64], str]:
-    """Read a column of numbers, NaN for what is none, and what is wrong with a text among them."""
+    """Return a column as floats, NaN for other values, and the error of a text in it."""
     if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "biuf":
-        return np.ma.filled(values.astype(np.float64), np.nan), ""
+        return values.astype(np.float64), ""
     listed = values if isinstance(values, list) else values.tolist()
     if {*map(type, listed)} <= {float, int, type(None)}:
         return np.array(listed, np.float64), ""  # the same at once
@@ -470,8 +475,8 @@ class _Categories:
     def count(self) -> int:
         return len(self.counts)
 
-    def add(self, values: Column, start: int) -> str:
-        """Take some values as `_Numbers.add` does."""
+    def add(self, values: Column) -> str:
+        """Add values as `_Numbers.add` does."""
         trouble = ""
         for value, count in _counted(values):
             try:
@@ -508,12 +513,13 @@ def _counted(values: Column) -> Iterable[tuple[Any, int]]:
 
 @dataclass(slots=True)
 class _Other:
-    """A field without values so far; with a count, one that is no column, such as an array."""
+    """A field without values so far; with a count, one that is not a column, such as an array."""
 
     count: int = 0
     missing: int = 0
+    why: str = ""
 
-    def add(self, values: Column, start: int) -> str:
-        """Count what is missing."""
+    def add(self, values: Column) -> str:
+        """Count missing values."""
         self.missing += len(values)
         return ""

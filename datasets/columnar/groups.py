@@ -18,7 +18,7 @@ from penstock.core.sample import TextColumn
 from penstock.datasets.columnar.roles import Roles, is_text
 from penstock.datasets.files.group_cache import GroupCache
 
-_MOST_TEXTS = 1 << 18  # of a column: what has more is no category, and takes memory as a list
+_MOST_TEXTS = 1 << 18  # of a column; one with more takes its memory as a list
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,6 @@ class ArrowColumns:
         """
         names = [name for name in self._roles.fields.values() if name in fields]
         values: dict[str, NDArray[Any]] = {}
-        gone: dict[str, NDArray[np.bool_]] = {}
         texts: set[str] = set()
         for group in groups:
             columns = self._groups.get(group.number, partial(self._columns, group))
@@ -130,22 +129,12 @@ class ArrowColumns:
                 values[name][group.places] = column.values[group.rows]
                 if column.is_text:
                     texts.add(name)
-                if column.gone is not None:
-                    if name not in gone:
-                        gone[name] = np.zeros(size, np.bool_)
-                    gone[name][group.places] = column.gone[group.rows]
         if any(self._texts[name].too_many for name in names):
             return None
-        joined: dict[str, Any] = {}
-        for name, its_values in values.items():
-            its_gone = gone.get(name)
-            if name in texts:
-                joined[name] = TextColumn(self._texts[name].array(), its_values)
-            elif its_gone is not None and its_gone.any():
-                joined[name] = np.ma.MaskedArray(its_values, its_gone)
-            else:
-                joined[name] = its_values
-        return joined
+        return {
+            name: TextColumn(self._texts[name].array(), found) if name in texts else found
+            for name, found in values.items()
+        }
 
     def _columns(self, group: Group) -> tuple[dict[str, _Column], int]:
         """The columns of a group and what they cost."""
@@ -153,7 +142,7 @@ class ArrowColumns:
 
         table = pa.Table.from_batches(self._load(group)[0])
         columns = {
-            name: _column(table.column(old), self._texts[name])
+            name: _column(table.column(old), self._texts[name], as_float=old in self._roles.floats)
             for old, name in self._roles.fields.items()
         }
         return columns, sum(column.values.nbytes for column in columns.values())
@@ -161,11 +150,10 @@ class ArrowColumns:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """Values [n], of texts their places; and which of them are None, if any number is."""
+    """Values [n]: numbers with NaN for nulls, or the places of texts."""
 
     values: NDArray[Any]
     is_text: bool
-    gone: NDArray[np.bool_] | None = None
 
 
 class _Texts:
@@ -192,7 +180,7 @@ class _Texts:
             return self._array
 
 
-def _column(column: Any, texts: _Texts) -> _Column:
+def _column(column: Any, texts: _Texts, *, as_float: bool) -> _Column:
     import pyarrow as pa
 
     if is_text(column.type):
@@ -200,11 +188,9 @@ def _column(column: Any, texts: _Texts) -> _Column:
         places = texts.places(encoded.dictionary.to_pylist())
         own = encoded.indices.fill_null(-1).to_numpy()
         return _Column(np.append(places, np.int32(-1))[own], is_text=True)
-    gone = None
-    if column.null_count:
-        gone = column.is_null().to_numpy()
-        column = column.fill_null(False if pa.types.is_boolean(column.type) else 0)
-    return _Column(np.array(column.to_numpy()), is_text=False, gone=gone)
+    if as_float:
+        column = column.cast(pa.float64(), safe=False)
+    return _Column(np.array(column.to_numpy()), is_text=False)
 
 
 def _types(schema: Any, roles: Roles) -> list[Any]:

@@ -35,6 +35,7 @@ class Roles:
         key: The column of keys, or None.
         kinds: What the columns of a packed table hold, by name; empty for a table of others.
         paths: The column of the field ``image`` where it holds the paths of files, or None.
+        floats: Columns of whole numbers, or lists of them, that have nulls: they become floats.
     """
 
     fields: dict[str, str]
@@ -44,6 +45,7 @@ class Roles:
     key: str | None
     kinds: dict[str, str] = field(default_factory=dict)
     paths: str | None = None
+    floats: frozenset[str] = frozenset()
 
     @property
     def leaves(self) -> list[str]:
@@ -208,7 +210,7 @@ def find_lengths(schema: Any, roles: Roles, asked: str | None, *, where: str) ->
         where: The storage, for messages.
 
     Raises:
-        ValueError: The column asked for is not there, or cannot say so.
+        ValueError: The requested column is missing, or holds neither lists nor integers.
     """
     if asked is None:
         named = (column for column, field in roles.fields.items() if field == "tokens")
@@ -228,8 +230,39 @@ def find_lengths(schema: Any, roles: Roles, asked: str | None, *, where: str) ->
     return asked
 
 
+def holds_whole_numbers(kind: Any) -> bool:
+    """Return whether an Arrow type is one of integers, bools or times, or of lists of them."""
+    import pyarrow as pa
+
+    kind = element_type(kind)
+    types = pa.types
+    return bool(types.is_integer(kind) or types.is_boolean(kind) or types.is_temporal(kind))
+
+
+def element_type(kind: Any) -> Any:
+    """Return the type of the values inside extension types, dictionaries and lists."""
+    kind = getattr(kind, "storage_type", kind)
+    while hasattr(kind, "value_type"):
+        kind = kind.value_type
+    return kind
+
+
+def has_nulls(column: Any) -> bool:
+    """Return whether a validated Arrow array, or a list in it at any depth, has a null.
+
+    A null list of variable length does not count: its record is damaged.
+    """
+    import pyarrow as pa
+
+    column = getattr(column, "storage", column)
+    if not is_list(column.type):
+        return bool(column.null_count)
+    fixed = pa.types.is_fixed_size_list(column.type)
+    return bool(fixed and column.null_count) or has_nulls(column.flatten())
+
+
 def row_lengths(column: Any) -> NDArray[np.int64]:
-    """Length of each row of a validated column, int64 [n]; 0 where there is none."""
+    """Return the length of each row of a validated column, int64 [n]; 0 for a null."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -13,7 +13,13 @@ from numpy.typing import NDArray
 from penstock.core.contracts import StorageCapabilities
 from penstock.core.sample import BadRecord, Record
 from penstock.datasets.columnar.groups import ArrowColumns, Group, RowGroups, has_columns
-from penstock.datasets.columnar.roles import Roles, find_lengths, find_roles, row_lengths
+from penstock.datasets.columnar.roles import (
+    Roles,
+    find_lengths,
+    find_roles,
+    holds_whole_numbers,
+    row_lengths,
+)
 from penstock.datasets.columnar.rows import image_bytes
 from penstock.datasets.columnar.values import DamagedFile, Row, key_texts, label_ids, read_rows
 from penstock.datasets.files.access import (
@@ -52,6 +58,9 @@ class TableFile(Protocol):
     def column(self, name: str) -> Iterator[Any]:
         """Read a column, an array or ``pyarrow.ChunkedArray`` for each group, validated."""
 
+    def has_nulls(self, name: str) -> bool:
+        """Return whether a column has a null (`roles.has_nulls`) in a group that can be read."""
+
     def read_group(self, part: int, roles: Roles) -> tuple[Sequence[Any], int]:
         """The record batches of one group, validated, and what it costs to keep them."""
 
@@ -67,7 +76,7 @@ class TableStorage(IndexedStorage):
     endings: ClassVar[tuple[str, ...]]
     group_name: ClassVar[str]
     reading_arguments = ("cache_bytes", "root", "follow_symlinks")
-    index_version = 2
+    index_version = 3
     _files: DataFiles
     _groups: RowGroups
     _roles: Roles
@@ -189,9 +198,11 @@ class TableStorage(IndexedStorage):
 
     def learn(self, metadata: dict[str, Any]) -> None:
         """Keep where the rows lie in the files, and what the columns become."""
-        names = ("fields", "images", "kinds", "paths")
-        fields, images, kinds, paths = (metadata[name] for name in names)
-        self._roles = Roles(fields, frozenset(images), None, None, None, kinds, paths)
+        names = ("fields", "images", "kinds", "paths", "floats")
+        fields, images, kinds, paths, floats = (metadata[name] for name in names)
+        self._roles = Roles(
+            fields, frozenset(images), None, None, None, kinds, paths, frozenset(floats)
+        )
         self._groups = RowGroups(metadata["groups"])
 
     def open(self) -> _OpenTable:
@@ -205,6 +216,7 @@ class TableStorage(IndexedStorage):
         files, opened = self._files, OpenFiles(self._files)
         schemas, groups, sizes = [], [], []
         labels, keys, lengths = [], [], list[NDArray[np.int64]]()
+        floats: set[str] = set()
         for name, (size, _) in zip(files.names, files.marks, strict=True):
             where = f"{self}: {name}" if len(files.names) > 1 else str(self)
             try:
@@ -219,6 +231,12 @@ class TableStorage(IndexedStorage):
                     where=str(self),
                 )
                 _refuse_other_columns(file.schema, schemas[0], roles, where=where)
+                floats |= {
+                    name
+                    for name in roles.fields
+                    if not roles.kinds and name not in floats
+                    if holds_whole_numbers(file.schema.field(name).type) and file.has_nulls(name)
+                }
                 length = find_lengths(file.schema, roles, self.length_column, where=where)
                 its_groups, its_sizes = file.groups()
                 labels += [] if roles.label is None else list(file.column(roles.label))
@@ -227,7 +245,15 @@ class TableStorage(IndexedStorage):
                 if roles.paths is not None:
                     paths = its_keys if roles.paths == roles.key else file.column(roles.paths)
                     _refuse_escapes(paths, self._image_root, where=where)
-                lengths += [] if length is None else map(row_lengths, file.column(length))
+                for chunk in () if length is None else file.column(length):
+                    if self.length_column is not None and chunk.null_count:
+                        row = sum(map(len, lengths)) + chunk.is_null().index(True).as_py()
+                        raise ValueError(
+                            f"{where}: length_column {length!r} is null in record {row}, expected "
+                            f"a length in every row; fill it in, or set "
+                            f"dataset.storage.length_column to another column"
+                        )
+                    lengths.append(row_lengths(chunk))
             except (DamagedFile, EndOfFile, MissingFile) as error:
                 raise ValueError(
                     f"{where}: damaged or no {self.name.title()} file: {error}; copy it again, or "
@@ -254,13 +280,14 @@ class TableStorage(IndexedStorage):
             **named,
             "columns": columns,
             "class_names": class_names,
-            "content": repr([groups, sizes, sorted(roles.fields.items())]),
+            "content": repr([groups, sizes, sorted(roles.fields.items()), sorted(floats)]),
             "metadata": {
                 "groups": groups,
                 "fields": roles.fields,
                 "images": sorted(roles.images),
                 "kinds": roles.kinds,
                 "paths": roles.paths,
+                "floats": sorted(floats),
             },
         }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from penstock.core.sample import too_large
 from penstock.datasets.columnar.record_columns import restore, restore_rest
-from penstock.datasets.columnar.roles import Roles, is_bytes, is_list, is_text
+from penstock.datasets.columnar.roles import Roles, element_type, is_bytes, is_list, is_text
 from penstock.datasets.records.labels import column_ids, refuse_twice
 
 Row = dict[str, Any] | str
@@ -27,18 +28,17 @@ def read_rows(
     *,
     max_bytes: int,
 ) -> list[Row]:
-    """The fields of some rows.
+    """Return the fields of some rows.
 
     Args:
-        batch: A ``pyarrow.RecordBatch`` whose arrays have been validated.
+        batch: A ``pyarrow.RecordBatch`` with validated arrays.
         rows: Row numbers, [n].
-        roles: What the columns become.
-        wanted: Names of the fields that are given, of those without a column; None: all.
-        max_bytes: What a record may take.
+        roles: The roles of the columns.
+        wanted: Names of the wanted fields without a column of their own; None for all.
+        max_bytes: The largest size of a record.
 
     Returns:
-        The fields of each row, copied out of the batch; or the cause, where it has no image or is
-        too large.
+        The fields of each row, copied out of the batch; or the cause, if the row is bad.
     """
     found: list[Row] = [{} for _ in rows]
     if batch.get_total_buffer_size() > max_bytes:  # which takes no time; `nbytes` 20 us and more
@@ -46,7 +46,8 @@ def read_rows(
         found = [too_large(size, max_bytes) if size > max_bytes else {} for size in sizes]
     for column, name in roles.fields.items():
         array = batch.column(batch.schema.get_field_index(column))
-        value_of = _reader(array, is_image=column in roles.images)
+        as_float = column in roles.floats
+        value_of = _reader(array, is_image=column in roles.images, as_float=as_float)
         kind: Any = roles.kinds.get(column)
         for n, row in enumerate(rows):
             fields = found[n]
@@ -63,13 +64,19 @@ def read_rows(
     return found
 
 
-def _reader(array: Any, *, is_image: bool) -> Callable[[int], Any]:
-    """Choose a reader of the values of `array`; it raises ValueError where one cannot be had."""
+def _reader(array: Any, *, is_image: bool, as_float: bool) -> Callable[[int], Any]:
+    """Choose the function that reads a row of `array`; it raises ValueError for a bad value.
+
+    Args:
+        array: A column of a record batch.
+        is_image: Whether it holds image structs.
+        as_float: Whether whole numbers become floats, because the column has nulls.
+    """
     import pyarrow as pa
 
     if isinstance(array.type, pa.FixedShapeTensorType):
         shape, storage = array.type.shape, array.storage
-        return lambda row: _list_value(storage[row]).reshape(shape)
+        return lambda row: _list_value(storage[row], as_float).reshape(shape)
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if is_image:
@@ -81,8 +88,14 @@ def _reader(array: Any, *, is_image: bool) -> Callable[[int], Any]:
     elif pa.types.is_decimal(array.type):
         array = array.cast(pa.float64())
     if is_list(array.type):
-        return lambda row: _list_value(array[row])
+        return lambda row: _list_value(array[row], as_float)
+    if as_float or pa.types.is_floating(element_type(array.type)):
+        return lambda row: _float_value(array[row].as_py())
     return lambda row: array[row].as_py()
+
+
+def _float_value(value: float | None) -> float:
+    return math.nan if value is None else float(value)
 
 
 def _image_bytes(array: Any, row: int) -> bytes:
@@ -95,38 +108,77 @@ def _image_bytes(array: Any, row: int) -> bytes:
     )
 
 
-def _list_value(scalar: Any) -> Any:
-    """A list as an array of as many axes as its lists are nested, where it is one of numbers."""
+def _list_value(scalar: Any, as_float: bool) -> Any:
+    """Return a list of numbers as an array with an axis for each level; another list as it is.
+
+    Raises:
+        ValueError: A list of numbers of variable length is null.
+    """
     import pyarrow as pa
 
+    if not _is_number(element_type(scalar.type)):
+        return scalar.as_py()
     values = scalar.values
     if values is None:
-        return None
+        if pa.types.is_fixed_size_list(scalar.type):
+            return _all_missing(scalar.type, as_float)
+        raise ValueError(
+            "is null, expected a list of numbers; fill it in, or list the other columns in "
+            "dataset.storage.columns"
+        )
     kind, shape = values.type, [len(values)]
     while pa.types.is_fixed_size_list(kind):
-        if values.null_count:
-            return scalar.as_py()
         shape.append(kind.list_size)
+        values = _without_null_lists(values)
         values, kind = values.flatten(), kind.value_type
     if is_list(kind):
-        parts = [_list_value(value) for value in values]
-        if not all(isinstance(part, np.ndarray) for part in parts):
-            return scalar.as_py()
+        parts = [_list_value(value, as_float) for value in values]
         if len({part.shape for part in parts}) > 1:
             return parts if len(shape) == 1 else scalar.as_py()
         if parts:
             return np.stack(parts).reshape(*shape, *parts[0].shape)
-        return np.zeros((*shape, 0), _number_type(kind))
-    numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-    if not numbers or values.null_count:
-        return scalar.as_py()
+        return np.zeros((*shape, 0), _number_type(kind, as_float))
+    if pa.types.is_dictionary(kind):
+        values = values.dictionary_decode()
+    if as_float:
+        values = values.cast(pa.float64(), safe=False)
     return np.array(values.to_numpy(zero_copy_only=False)).reshape(shape)
 
 
-def _number_type(kind: Any) -> np.dtype[Any]:
-    while hasattr(kind, "value_type"):
+def _without_null_lists(values: Any) -> Any:
+    """Replace the null lists of a fixed-size list array by lists of nulls."""
+    import pyarrow as pa
+
+    if not values.null_count:
+        return values
+    nulls = pa.array([[None] * values.type.list_size], values.type)
+    places = np.where(values.is_null().to_numpy(zero_copy_only=False), len(values),
+                      np.arange(len(values)))  # fmt: skip
+    return pa.concat_arrays([values, nulls]).take(pa.array(places))
+
+
+def _all_missing(kind: Any, as_float: bool) -> NDArray[Any]:
+    """Return the array of a null list of fixed size: NaN everywhere."""
+    import pyarrow as pa
+
+    shape = []
+    while pa.types.is_fixed_size_list(kind):
+        shape.append(kind.list_size)
         kind = kind.value_type
-    return np.dtype(kind.to_pandas_dtype())
+    if is_list(kind):
+        raise ValueError("is null, expected a list of numbers; fill it in")
+    return np.full(shape, np.nan, _number_type(kind, as_float))
+
+
+def _is_number(kind: Any) -> bool:
+    import pyarrow as pa
+
+    types = pa.types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
+
+
+def _number_type(kind: Any, as_float: bool) -> np.dtype[Any]:
+    return np.dtype(np.float64 if as_float else element_type(kind).to_pandas_dtype())
 
 
 def label_ids(

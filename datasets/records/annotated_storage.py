@@ -88,8 +88,10 @@ class AnnotatedStorage:
                 content=content,
             )
 
-        recipe = {"storage": "annotated", "version": 2, "content": content}
-        recipe["classes"] = self.field_classes
+        for name in index.columns:  # the fingerprint does not cover all that is copied
+            digest.update(name.encode() + np.ascontiguousarray(index.column(name)).tobytes())
+        recipe: dict[str, Any] = {"storage": "annotated", "version": 3}
+        recipe |= {"content": digest.hexdigest(), "classes": self.field_classes}
         return cached_index(recipe, build=build, is_current=lambda _: True)
 
 

@@ -10,17 +10,21 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.contracts import StorageCapabilities, capabilities_of
 from penstock.core.machine_cache import is_received
 from penstock.core.sample import MAX_RECORD_BYTES, BadRecord, Record, too_large
 from penstock.core.stage_times import CountedRecords, counted
 from penstock.datasets.files.access import is_there
 from penstock.datasets.files.local_copies import copy_again, url_of_copy
 from penstock.datasets.records.index import Index, IndexContent, cached_index, write_index
+
+if TYPE_CHECKING:
+    from penstock.core.contracts import Storage
 
 _may_scan: ContextVar[bool] = ContextVar("_may_scan", default=True)
 
@@ -83,6 +87,7 @@ class IndexedStorage(ABC):
             the files are copied to this machine first. Its `read` asks for all that it needs at
             once, by `datasets.files.access.read_each`: each answer takes a while to come.
         marks_records: Its `mark` changes with the content of any record.
+        marks_fields: Its `mark` changes with every field that no file of its own holds.
         max_record_bytes: A record that takes more is bad, and `read` is not asked for it.
     """
 
@@ -92,6 +97,7 @@ class IndexedStorage(ABC):
     index_version: ClassVar[int] = 1
     reads_urls: ClassVar[bool] = False
     marks_records: bool = True
+    marks_fields: bool = True
     max_record_bytes: int = MAX_RECORD_BYTES
     _index: Index | None = None
     _handles: tuple[int, Any] | None = None
@@ -227,6 +233,10 @@ class IndexedStorage(ABC):
         several = given.values() if isinstance(given, Mapping) else given
         return [os.fspath(path) for path in several or ()]
 
+    def content_mark(self) -> Any:
+        """Return plain values that change with any field, or None if the storage has none."""
+        return [self._recipe(), self.index.metadata["mark"]] if self.marks_fields else None
+
     def image_place(self) -> list[Any]:
         """Tell where images that records name by paths are read from; no index depends on it."""
         return [vars(self).get(name) for name in ("root", "follow_symlinks")]
@@ -273,6 +283,21 @@ def _within_limit(read: _Read) -> _Read:
         return CountedRecords.of(records, [taken])
 
     return limited
+
+
+def content_mark(storage: Storage) -> str | None:
+    """Return a key for values derived from the fields of a storage's records.
+
+    It holds the place, the state of the files and the rows. It is None where fields may change
+    unnoticed: derive such values anew each time.
+    """
+    inner = storage
+    while (wrapped := capabilities_of(inner, StorageCapabilities).wraps) is not None:
+        inner = wrapped
+    mark = inner.content_mark() if isinstance(inner, IndexedStorage) else None
+    if mark is None:
+        return None
+    return json.dumps([storage.fingerprint(), mark], sort_keys=True, default=os.fspath)
 
 
 def file_mark(path: str | Path) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,7 +13,7 @@ from annotated_types import Ge
 
 from penstock.core.json_text import parse_json
 from penstock.core.registry import register
-from penstock.datasets.columnar.roles import Roles
+from penstock.datasets.columnar.roles import Roles, has_nulls
 from penstock.datasets.columnar.storage import TableFile, TableStorage
 from penstock.datasets.columnar.values import DamagedFile, damage
 from penstock.datasets.columnar.writer import TableWriter
@@ -217,6 +217,14 @@ class _MappedFile:
         """Read a column of all batches."""
         for part in range(self.num_groups):
             yield self._file.batch(part, [name])[0].column(name)
+
+    def has_nulls(self, name: str) -> bool:
+        """Return whether a record batch that can be read has a null in a column."""
+        for part in range(self.num_groups):
+            with suppress(DamagedFile):  # its rows are bad records
+                if has_nulls(self._file.batch(part, [name])[0].column(name)):
+                    return True
+        return False
 
     def read_group(self, part: int, roles: Roles) -> tuple[Sequence[Any], int]:
         """A record batch, mapped."""

@@ -12,7 +12,7 @@ from annotated_types import Ge
 from penstock.core.registry import register
 from penstock.core.sample import inflated_too_large, too_large
 from penstock.core.stage_times import counted, traffic
-from penstock.datasets.columnar.roles import Roles
+from penstock.datasets.columnar.roles import Roles, has_nulls
 from penstock.datasets.columnar.storage import TableFile, TableStorage
 from penstock.datasets.columnar.values import DamagedFile, damage
 from penstock.datasets.columnar.writer import TableWriter
@@ -175,6 +175,25 @@ class _FooterFile:
             if len(table) != rows:
                 raise DamagedFile(f"column {name!r} has {len(table):,} of {rows:,} rows")
             yield from table.column(name).chunks
+
+    def has_nulls(self, name: str) -> bool:
+        """Return whether a row group that can be read has a null in a column."""
+        return any(self._group_has_nulls(part, name) for part in range(self.num_groups))
+
+    def _group_has_nulls(self, part: int, name: str) -> bool:
+        """Look at the footer's count of nulls; without one, and for lists, at the values."""
+        with suppress(DamagedFile):  # its rows are bad records
+            self._refuse_large(part, [name])
+            group, schema = self._footer.row_group(part), self._footer.schema
+            leaves = [
+                n for n in range(len(schema)) if f"{schema.column(n).path}.".startswith(f"{name}.")
+            ]
+            counts = [group.column(n).statistics for n in leaves]
+            if all(c is not None and c.has_null_count and not c.null_count for c in counts):
+                return False
+            table = read_group(self._view(), self._footer, part, [name])
+            return any(map(has_nulls, table.column(name).chunks))
+        return False
 
     def read_group(self, part: int, roles: Roles) -> tuple[Sequence[Any], int]:
         """The columns of a row group that records are made of."""

@@ -58,7 +58,8 @@ class ZarrStorage(IndexedStorage):
 
     name = "zarr"
     reading_arguments = ("cache_bytes",)
-    marks_records = False  # of a chunk that is written anew nothing is seen but in the labels
+    # Its mark sees a chunk that is written anew only where that holds labels.
+    marks_records = marks_fields = False
     _arrays: dict[str, _Array]
 
     def __init__(

@@ -99,11 +99,13 @@ def summary(records: Sequence[Record | BadRecord]) -> list[tuple[int, str, Any]]
 
 
 def plain(fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields with arrays as (dtype, values)."""
-    return {
-        name: (value.dtype.str, value.tolist()) if isinstance(value, np.ndarray) else value
-        for name, value in fields.items()
-    }
+    """Return fields with arrays as (dtype, values) and NaN as text, so that they compare."""
+    shown = {}
+    for name, value in fields.items():
+        if isinstance(value, np.ndarray):
+            value = value.dtype.str, value.tolist()
+        shown[name] = "nan" if isinstance(value, float) and value != value else value
+    return shown
 
 
 def _wanted(expected: Sequence[Expected], indices: Sequence[int]) -> list[tuple[int, str, Any]]:

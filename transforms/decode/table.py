@@ -49,7 +49,7 @@ class TableDecoder:
         min_count: Categories that are rarer in the training part have the id 0, as those have
             that it has not, and missing ones.
         max_categories: So many categories of a column have ids of their own.
-        statistics: The ``table.json`` of a run, in place of figures of this data.
+        statistics: The ``table.json`` of a run, in place of statistics of this data.
     """
 
     def __init__(

@@ -106,6 +106,7 @@ class SqlStorage(IndexedStorage):
 
     name = "sql"
     reading_arguments = ("root", "follow_symlinks", "timeout_s")
+    index_version = 2
 
     def __init__(
         self,
@@ -146,6 +147,11 @@ class SqlStorage(IndexedStorage):
     def __str__(self) -> str:
         what = self.table or ("" if self.query is None else "by a query")
         return f"sql {self.url} {what}".rstrip()
+
+    @property
+    def marks_fields(self) -> bool:  # type: ignore[override]
+        """Whether it is an SQLite file, or `version_column` tells that a row has changed."""
+        return self._file is not None or self.version_column is not None
 
     def read_paths(self) -> list[str]:
         """The file of an SQLite database."""

@@ -22,8 +22,11 @@ from penstock.datasets.storages.sql.server import BadStatement, Server
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Select
 
-Kind = Literal["float", "value", "array", "json"]
-"""Types that a column's values become; ``value``: as `plain` makes them."""
+Kind = Literal["float", "whole", "text", "value", "array", "json"]
+"""Types that a column's values become.
+
+``whole`` is an integer or bool column without nulls, ``value`` any other as `plain` returns it.
+"""
 
 _ROW_NUMBER = "rowid"
 # By what SQLite's typeof() says, of a column the last in this alphabet: text, real, integer, blob.
@@ -69,18 +72,22 @@ def plain(value: Any) -> Any:
 
 
 def convert(value: Any, kind: Kind) -> Any:
-    """Convert a field's value: a missing one is NaN among numbers, else None.
+    """Convert a field's value: a null is NaN among numbers, else None.
 
     Raises:
-        ValueError: It cannot be one of its kind.
+        ValueError: The value does not fit the kind.
     """
     if kind == "json" and not isinstance(value, str):  # as some drivers give it
         return value
     value = plain(value)
+    if kind == "whole" and not isinstance(value, int):
+        raise ValueError(f"is {value!r:.50} now, and held whole numbers alone when it was listed")
     if value is None:
         return float("nan") if kind == "float" else None
     if kind == "float":
         return float(value)
+    if kind == "text" and isinstance(value, int | float):
+        return str(value)
     if kind == "array":
         if not isinstance(value, bytes):
             raise ValueError(f"is {value!r:.50}, expected the bytes of a .npy file")
@@ -284,9 +291,15 @@ def find_kinds(
         if name == roles.image:
             in_row = isinstance(shown, bytes)
         else:
-            missing = isinstance(shown, int) and found < count
-            kinds[name] = "float" if missing or isinstance(shown, float) else "value"
+            kinds[name] = _kind_of(shown, nulls=found < count)
     return kinds, in_row
+
+
+def _kind_of(value: Any, *, nulls: bool) -> Kind:
+    """Choose the kind of a column, by a value of its widest type, and whether it has nulls."""
+    if isinstance(value, int | float):
+        return "float" if nulls or isinstance(value, float) else "whole"
+    return "text" if isinstance(value, str) else "value"
 
 
 def _one_of(server: Server, rows: Rows, name: str) -> Any:

@@ -276,8 +276,10 @@ class _Place:
         self.filled: NDArray[np.uint8] | None = None
 
     def allocate(self, size_bytes: int) -> NDArray[np.uint8]:
-        """The slot's memory."""
-        assert self.filled is None, "one buffer for a batch"
+        """Return the slot's memory; a second call takes it back from the first.
+
+        A batch whose columns turn out to be damaged is made again, sample by sample.
+        """
         self.filled = self._slot.memory(size_bytes)
         return self.filled
 

@@ -59,7 +59,7 @@ def odd_columns():
         {
             "image": [b"one", b"two", b"three"][i],
             "label": [1, 0, 1][i],
-            "score": [0.5, None, 2.0][i],
+            "score": [0.5, float("nan"), 2.0][i],
             "count": i + 1,
             "flag": i != 1,
             "boxes": np.array([[[1, 2, 3, 4]], [], [[0, 0, 1, 1]] * 2][i], "f4").reshape(-1, 4),
