@@ -68,9 +68,9 @@ def open_torch(
             ``classes``, or as many as its ``targets`` say.
         val_fraction: Share of the items that validates where `val_args` is null, 0 to 1. Items
             with an index are split by it, items of an IterableDataset by their key.
-        readers: Of an IterableDataset: the parts that it is read in side by side. It is told its
-            part by ``get_worker_info()`` (and `worker_init_fn`), as one of so many workers, however
-            many processes read. Each batch has as many rows of every part. 1: one reads all.
+        readers: Parts of an IterableDataset that are read side by side. It learns its part from
+            ``get_worker_info()`` (and `worker_init_fn`), as one of so many workers, however many
+            processes read. Each batch has as many rows of every part. 1: one reads all.
         transform: The augmentation stack.
         seed: The run's seed.
         split: ``train``, ``val`` or ``test``.
@@ -190,8 +190,7 @@ class TorchStreamDataset:
         from penstock.datasets.streams.sources import KeptByHash
 
         self._source = source
-        # What reads seeds the global states, in the reader's process; the user's collate_fn may
-        # need one of its own too.
+        # The reader's process seeds the global states; a user's collate_fn may need its own too.
         own = source.collate_fn is not None or source.transform_draws
         self.capabilities = replace(
             source.capabilities, global_random=own, readers=readers, foreign_reader=True
@@ -203,7 +202,7 @@ class TorchStreamDataset:
         """Iterate over the items of a reader in the epoch, from the `start`-th on.
 
         Raises:
-            ValueError: An item has no key, and items are split by it.
+            ValueError: Items are split by key, and an item lacks one.
         """
         kept = self._kept
         if kept.none:
@@ -214,7 +213,7 @@ class TorchStreamDataset:
         yield from islice(items, start, None)
 
     def _is_kept(self, item: Any) -> bool:
-        if item is None:  # a bad item has no key; training reports it
+        if item is None:  # training reports a bad item
             return self._kept.split == "train"
         key = self._source.key_of(item)
         if key is None:
@@ -475,7 +474,7 @@ class TorchSource:
     def sample_of(
         self, item: Any, *, index: int, position: int, epoch: int, key: str | None = None
     ) -> Sample | BadSample:
-        """Make the sample of an item; None makes a bad sample. Without `key`, `index` is the key."""
+        """Make the sample of an item, a bad one of None; `key` is `index` by default."""
         key = key or str(index)
         if item is None:
             return BadSample(index, key, position, "the dataset gave None", self.name)

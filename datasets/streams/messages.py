@@ -26,7 +26,7 @@ class JsonFields:
         labels: What gives labels their class ids.
 
     Attributes:
-        key_paths: Fields whose path is the key of an object that has no item ``key``.
+        key_paths: Fields whose path is the key of an object without an item ``key``.
     """
 
     def __init__(

@@ -41,13 +41,13 @@ def open_split(
         recipe: How the source is made; a function is a generator, see `GeneratorSource`.
         split: ``train``, ``val`` or ``test``.
         val_fraction: Share of the records that validates, where no folders decide it.
-        shards: Parts that a generator is asked for, if it takes ``shard``.
+        shards: Number of parts of a generator, if it takes ``shard``.
 
     Returns:
         The source, and None if all of it belongs to the part.
 
     Raises:
-        ValueError: The source cannot be opened, or would be split and has no keys.
+        ValueError: The source cannot be opened, or would be split without keys.
     """
     parts = recipe.parts_with(split)
     if split in parts:
@@ -134,8 +134,8 @@ class GeneratorSource:
 
     It yields records, or dicts of fields. A dict's ``key`` is its key; a dict without one gets
     its shard and number as the key. To be split by `val_fraction`, items of a function that takes
-    ``epoch`` or ``shard`` need keys of their own: their numbers depend on these. None is an item
-    that could not be had.
+    ``epoch`` or ``shard`` need keys of their own: their numbers depend on these. None is a bad
+    item.
 
     Args:
         function: The generator function.
@@ -162,7 +162,7 @@ class GeneratorSource:
         """Refuse items without a key from now on, if their numbers cannot stand for them.
 
         Raises:
-            ValueError: The first item has no key.
+            ValueError: The first item lacks a key.
         """
         self._needs_keys = bool({"epoch", "shard"} & self._takes)
         for shard in self.shards(0) if self._needs_keys else ():

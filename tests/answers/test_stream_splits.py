@@ -14,7 +14,12 @@ from penstock import build_loader, compose, register
 
 KEYS = {f"photo-{number:02d}" for number in range(80)}
 IMAGE = np.zeros((8, 8, 3), np.uint8)
-COMMON = ["augment=as_is", "loader.num_workers=0", "loader.batch_size=5", "loader.drop_last=false"]  # fmt: skip
+COMMON = [
+    "augment=as_is",
+    "loader.num_workers=0",
+    "loader.batch_size=5",
+    "loader.drop_last=false",
+]
 
 
 def shuffled(epoch):
