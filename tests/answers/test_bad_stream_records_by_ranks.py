@@ -47,13 +47,16 @@ INLINE = ["loader=inline"]
 def batches_of(typed, split, world_size):
     """The number of batches of each rank, and all numbers of valid rows."""
     config = compose([*typed, *COMMON])
-    found: list[list[list[int]]] = []
+    counts: list[int] = []
+    numbers: list[int] = []
     for rank in range(world_size):
         with build_loader(config, split, rank=rank, world_size=world_size) as loader:
             batches = [*loader]
         assert all(batch["image"].shape[1:] == (16, 16, 3) for batch in batches)
-        found.append([batch["image"][:, 0, 0, 0][batch["valid"]].tolist() for batch in batches])
-    return [len(batches) for batches in found], sorted(sum(sum(found, []), []))
+        counts.append(len(batches))
+        for batch in batches:
+            numbers += batch["image"][:, 0, 0, 0][batch["valid"]].tolist()
+    return counts, sorted(numbers)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
