@@ -10,6 +10,7 @@ import tarfile
 import pytest
 
 from penstock import build_loader, compose
+from tests.object_store import BUCKET, object_store
 
 COMMON = ["dataset=stream", "augment=as_is", "dataset/decode=raw", "loader.batch_size=2",
           "dataset.val_fraction=0", "dataset.shuffle=false", "dataset.lanes=1",
@@ -78,3 +79,16 @@ def test_a_changed_shard_is_read_by_the_next_run(shards):
     rewrite(2000, 2 * SMALL)
     with build_loader(compose([*typed, "loader=inline"]), "train") as loader:
         assert sum(len(batch["key"]) for batch in loader) == 3 * SMALL
+
+
+def test_a_replaced_object_of_a_store_is_noticed(tmp_path, monkeypatch):
+    write_lines(tmp_path / "lines", 0, SMALL)
+    with object_store(monkeypatch.setenv) as store:
+        store.files["data/a.jsonl"] = (tmp_path / "lines").read_bytes()
+        typed = [*COMMON, "dataset/source=jsonl", f"dataset.source.path=s3://{BUCKET}/data"]
+        with build_loader(compose([*typed, "loader=inline"]), "train") as loader:
+            assert sum(len(batch["key"]) for batch in loader) == SMALL
+            write_lines(tmp_path / "lines", 10, SMALL)
+            store.files["data/a.jsonl"] = (tmp_path / "lines").read_bytes()
+            with pytest.raises(RuntimeError, match=r"a\.jsonl.*changed"):
+                list(loader)
