@@ -61,7 +61,7 @@ class _Given(NamedTuple):
 
 @dataclass(slots=True)
 class _Answer:
-    """What the broker answers: the messages that are ready; None before it does."""
+    """An answer of the broker: the number of ready messages; None before it arrives."""
 
     messages: int | None = None
 

@@ -349,7 +349,7 @@ class Loader:
 
         Raises:
             BadSampleError: All items of this rank are bad, and there are other ranks.
-            ValueError: This rank has no items, and others have some.
+            ValueError: This rank lacks items, and other ranks have some.
         """
         if self._filler is None or self._filler[0] != self._epoch:
             self._filler = self._epoch, self._first_good(delivery.number, stream)

@@ -126,7 +126,7 @@ class StreamPlan:
         """Iterate over the items of this rank's readers from the epoch's beginning.
 
         Quarantined items are left out. If the dataset cannot be opened again, each reader gives
-        the items that it kept, those of its first batch.
+        the items of its first batch, which it kept.
         """
         for number, (first, stop) in self._rows_of_readers().items():
             items = iter(self.heads.get(number, ()))
@@ -239,7 +239,7 @@ class _Reader:
         if not missing or not fills or not (items or self._shares):
             return rows
         if self._head is None and not self._plan.dataset.reopens:
-            self._head = items  # a resumed queue has no other items
+            self._head = items  # a resumed queue keeps the first ones that come
         return _Rows.joined([rows, self.filling(missing)]) if self.head() else rows
 
     def filling(self, missing: int | None = None) -> _Rows:
