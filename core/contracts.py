@@ -388,7 +388,8 @@ class ShardReader(Protocol):
 
     An item is a `BadRecord`, of which one may also be the last and say what is lost behind it
     (``ends_shard=True``), or something small with a ``key``, of which the source's `load` makes the
-    record.
+    record. The hash of the key decides which split the item is in, so each epoch gives an item the
+    same key, in any order.
     """
 
     def __next__(self) -> Any:

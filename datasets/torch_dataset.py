@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from copy import copy, deepcopy
 from dataclasses import replace
 from functools import partial
-from itertools import compress, count, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 
 
 _ITEM = "item"
+_KEY = "key"
 _AT_ONCE = 64
-_PART_ITEMS = 1 << 44
-"""No part of a stream has as many items."""
 MOST_READERS = 1024
 
 
@@ -57,26 +56,28 @@ def open_torch(
     Args:
         target: The dataset's class.
         args: Its arguments.
-        val_args: What is different in the arguments for validation; null: it takes a fixed part
-            of the same data.
-        test_args: What is different in the arguments for the test split; null: there is none.
+        val_args: Arguments that differ for validation; null: validation takes a fixed part of
+            the same data, see `val_fraction`.
+        test_args: Arguments that differ for the test split; null: there is none.
         collate_fn: A user's function of raw items to a batch; it takes the place of `collate`.
         worker_init_fn: A user's function, called with the worker's number in every process
             that reads.
-        keys: Names of the parts of a tuple. Mappings keep their own names.
+        keys: Names of the parts of a tuple. Mappings keep their own names. ``key`` among them
+            says that the items of an IterableDataset have a key, by which they are split.
         classes: Names of the classes by label, or how many there are; null: the dataset's own
             ``classes``, or as many as its ``targets`` say.
-        val_fraction: Share of the items for evaluation where `val_args` is null, 0 to 1.
-        readers: Of an IterableDataset: the parts that it is read in side by side. It is told its
-            part by ``get_worker_info()`` (and `worker_init_fn`), as one of so many workers, however
-            many processes read. Each batch has as many rows of every part. 1: one reads all.
+        val_fraction: Share of the items that validates where `val_args` is null, 0 to 1. Items
+            with an index are split by it, items of an IterableDataset by their key.
+        readers: Parts of an IterableDataset that are read side by side. It learns its part from
+            ``get_worker_info()`` (and `worker_init_fn`), as one of so many workers, however many
+            processes read. Each batch has as many rows of every part. 1: one reads all.
         transform: The augmentation stack.
         seed: The run's seed.
         split: ``train``, ``val`` or ``test``.
 
     Raises:
-        ValueError: The class is no torch Dataset, there is no such split, or `collate_fn` meets a
-            stack of steps.
+        ValueError: The class is not a torch Dataset, the split does not exist, an
+            IterableDataset without keys would be split, or `collate_fn` meets a stack of steps.
     """
     from torch.utils.data import Dataset, IterableDataset
 
@@ -100,6 +101,14 @@ def open_torch(
     )
     part = (split, val_fraction) if val_args is None and split != "test" else ("train", 0.0)
     if issubclass(cls, IterableDataset):
+        if 0 < part[1] < 1 and _KEY not in keys:
+            raise ValueError(
+                f"dataset torch: got dataset.val_fraction={val_fraction:g}, and the order of "
+                f"{source.name} may differ in each epoch; expected items with a key to split them "
+                f"by: give each item a {_KEY!r} and type dataset.keys=[{','.join([*keys, _KEY])}]; "
+                f"or type dataset.val_args={{...}} for validation data of its own, or "
+                f"dataset.val_fraction=0 for none"
+            )
         return TorchStreamDataset(source, split=part[0], val_fraction=part[1], readers=readers)
     if readers > 1:
         raise ValueError(
@@ -160,15 +169,15 @@ class TorchMapDataset:
 
 
 class TorchStreamDataset:
-    """An iterable torch Dataset: its items are read in processes, in order.
+    """An iterable torch Dataset: processes read its items, in order.
 
-    Resuming reads the stream again from its beginning and throws away what was had.
+    A resumed run reads the stream again from its beginning and drops the items it has used.
 
     Args:
         source: The foreign dataset.
         split: ``train`` or ``val``.
-        val_fraction: Share of the items that is for evaluation.
-        readers: Parts that it is read in side by side.
+        val_fraction: Share of the items that validates, by the hash of their keys.
+        readers: Parts that are read side by side.
     """
 
     row_shape = None
@@ -178,29 +187,41 @@ class TorchStreamDataset:
     def __init__(
         self, source: TorchSource, *, split: str, val_fraction: float, readers: int = 1
     ) -> None:
+        from penstock.datasets.streams.sources import KeptByHash
+
         self._source = source
-        # What reads seeds the global states, in the reader's process; the user's collate_fn may
-        # need one of its own too.
+        # The reader's process seeds the global states; a user's collate_fn may need its own too.
         own = source.collate_fn is not None or source.transform_draws
         self.capabilities = replace(
             source.capabilities, global_random=own, readers=readers, foreign_reader=True
         )
         self.class_names = source.class_names
-        self._split = split
-        self._val_fraction = val_fraction
+        self._kept = KeptByHash("val" if split == "val" else "train", val_fraction)
 
     def open(self, epoch: int, start: int, reader: int = 0) -> Iterator[Any]:
-        """Items of a reader in the epoch from the `start`-th on."""
+        """Iterate over the items of a reader in the epoch, from the `start`-th on.
+
+        Raises:
+            ValueError: Items are split by key, and an item lacks one.
+        """
+        kept = self._kept
+        if kept.none:
+            return
         items = self._items(epoch, reader)
-        if self._split != "train" or self._val_fraction:
-            items = compress(items, self._chosen(reader * _PART_ITEMS))
+        if not kept.all:
+            items = filter(self._is_kept, items)
         yield from islice(items, start, None)
 
-    def _chosen(self, first: int) -> Iterator[bool]:
-        """Say of each item from number `first` on whether it is of this split."""
-        for start in count(first, _AT_ONCE):
-            is_val = _is_val(start, start + _AT_ONCE, self._val_fraction)
-            yield from (is_val == (self._split == "val")).tolist()
+    def _is_kept(self, item: Any) -> bool:
+        if item is None:  # training reports a bad item
+            return self._kept.split == "train"
+        key = self._source.key_of(item)
+        if key is None:
+            raise ValueError(
+                f"{self._source.name}: got an item without a {_KEY!r}, expected one in each item, "
+                f"as dataset.keys names it; add it, or type dataset.val_fraction=0"
+            )
+        return self._kept(key)
 
     def _items(self, epoch: int, reader: int) -> Iterator[Any]:
         readers = self.capabilities.readers
@@ -217,18 +238,21 @@ class TorchStreamDataset:
         rows: NDArray[np.uint8] | None = None,
         times: StageTimes | None = None,
     ) -> list[Sample | BadSample]:
-        """Turn raw items into samples; `index` is the position. Arrays stay where they are."""
-        seeds = self.capabilities.global_random
+        """Turn raw items into samples; `index` is the position. Arrays are not copied."""
+        seeds, key_of = self.capabilities.global_random, self._source.key_of
         return [
-            self._source.sample(partial(_same, item), index=at, position=at, epoch=epoch)
+            self._source.sample(
+                partial(_same, item), index=at, position=at, epoch=epoch, key=key_of(item)
+            )
             if seeds
-            else self._source.sample_of(item, index=at, position=at, epoch=epoch)
+            else self._source.sample_of(item, index=at, position=at, epoch=epoch, key=key_of(item))
             for item, at in zip(items, positions.tolist(), strict=True)
         ]
 
     def fingerprint(self) -> str:
-        """Hash of the class; what a stream holds is not known before it is read."""
-        return hashlib.blake2b(self._source.name.encode(), digest_size=16).hexdigest()
+        """Hash the class and the split; the content of a stream is unknown before reading."""
+        text = f"{self._source.name} {self._kept!r}"
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 class TorchIndex:
@@ -412,10 +436,26 @@ class TorchSource:
                 return items.__getitem__
         return lambda row: self.dataset[numbers[row]]
 
+    def key_of(self, item: Any) -> str | None:
+        """Return the key of an item: its part ``key``; None without one."""
+        if isinstance(item, Mapping):
+            key = item.get(_KEY)
+        else:
+            parts = item if isinstance(item, (tuple, list)) else (item,)
+            key = next((part for name, part in zip(self._keys, parts, strict=False)
+                        if name == _KEY), None)  # fmt: skip
+        return None if key is None else str(_plain(key, _KEY))
+
     def sample(
-        self, read: Callable[[], Any], *, index: int, position: int, epoch: int
+        self,
+        read: Callable[[], Any],
+        *,
+        index: int,
+        position: int,
+        epoch: int,
+        key: str | None = None,
     ) -> Sample | BadSample:
-        """The sample that an item becomes; foreign code finds the global states seeded.
+        """Read an item and make its sample; foreign code runs with seeded global states.
 
         A ``None`` item, and a ValueError or OSError while reading it, is a bad sample.
         """
@@ -429,11 +469,13 @@ class TorchSource:
                     raise
                 cause = f"{type(error).__name__}: {error}".splitlines()[0]
                 return BadSample(index, str(index), position, cause, self.name)
-            return self.sample_of(item, index=index, position=position, epoch=epoch)
+            return self.sample_of(item, index=index, position=position, epoch=epoch, key=key)
 
-    def sample_of(self, item: Any, *, index: int, position: int, epoch: int) -> Sample | BadSample:
-        """The sample that an item becomes once it is read; a ``None`` is a bad one."""
-        key = str(index)
+    def sample_of(
+        self, item: Any, *, index: int, position: int, epoch: int, key: str | None = None
+    ) -> Sample | BadSample:
+        """Make the sample of an item, a bad one of None; `key` is `index` by default."""
+        key = key or str(index)
         if item is None:
             return BadSample(index, key, position, "the dataset gave None", self.name)
         sample = {_ITEM: item} if self.collate_fn is not None else self._named(item)

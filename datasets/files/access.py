@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.sample import MAX_RECORD_BYTES, too_large
-from penstock.core.user_errors import is_trouble
+from penstock.core.user_errors import ExplainedError, is_trouble
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -189,6 +189,21 @@ def retried(read: Callable[[], T], *, path: str | bytes, root: str) -> T:
             time.sleep(pause_s)
 
 
+class ChangedFile(ExplainedError):
+    """A file was replaced or written while a run reads it."""
+
+
+def check_unchanged(fd: int, mark: tuple[int, int | str], path: str) -> None:
+    """Check that an open file still has a size and an mtime in ns.
+
+    Raises:
+        ChangedFile: It has others.
+    """
+    found = os.fstat(fd)
+    if (found.st_size, found.st_mtime_ns) != tuple(mark):
+        raise ChangedFile(f"{path}: its content was changed since it was looked at; start again")
+
+
 class EndOfFile(ValueError):
     """A place lies behind the end of its file; the message is the cause."""
 
@@ -202,13 +217,15 @@ class SharedFile:
     Args:
         path: The file.
         root: The folder of the data set; see `read_file`.
+        mark: Size and mtime in ns; `read` raises ChangedFile if the file has others. None: any.
     """
 
     piece_bytes = 1 << 14
 
-    def __init__(self, path: str, *, root: str) -> None:
+    def __init__(self, path: str, *, root: str, mark: tuple[int, int | str] | None = None) -> None:
         self.path = path
         self.root = root
+        self._unchanged = mark
         self._file: Any = None
         self._memory: mmap.mmap | None = None
 
@@ -253,6 +270,8 @@ class SharedFile:
                         break
                     parts.append(part)
                     left -= len(part)
+                if self._unchanged is not None:
+                    check_unchanged(file.fileno(), self._unchanged, self.path)
                 return b"".join(parts)  # a single one is not copied
             except OSError:
                 # A stale handle stays stale: the next attempt has a new one.
@@ -268,7 +287,7 @@ class SharedFile:
         return file
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(SharedFile, root=self.root), (self.path,)
+        return partial(SharedFile, root=self.root, mark=self._unchanged), (self.path,)
 
 
 def _check_length(found: int, size_bytes: int) -> None:

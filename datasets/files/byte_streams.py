@@ -11,6 +11,7 @@ import errno
 import fcntl
 import gzip
 import io
+import logging
 import os
 import select
 import shlex
@@ -22,13 +23,16 @@ import threading
 import time
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 from penstock.core.user_errors import ExplainedError
-from penstock.datasets.files.access import is_pattern, is_url
+from penstock.datasets.files.access import check_unchanged, is_pattern, is_url
 from penstock.datasets.files.reading_thread import still_wanted
 from penstock.datasets.files.remote import RemoteStream
+
+_log = logging.getLogger(__name__)
 
 STDIN = "-"
 _SOCKETS = ("tcp://", "unix:")
@@ -99,7 +103,7 @@ class ByteStream:
         name: A path, ``pipe:command``, ``tcp://host:port``, ``unix:/path``, or ``-``. A command
             is split as a shell would, and run without one. Files may be packed by gzip or zstd.
         timeout_s: Seconds without a byte after which waiting is given up.
-        mark: Of a file behind a URL; other content is an error.
+        mark: Size, and mtime in ns or etag, of a file; other content is an error. None: any.
 
     Attributes:
         offset: Bytes that were read or passed over.
@@ -108,14 +112,18 @@ class ByteStream:
 
     Raises:
         StreamError: It cannot be opened.
+        ChangedFile: It is another file than the mark says; also raised at its end.
     """
 
-    def __init__(self, name: str, *, timeout_s: float, mark: str | None = None) -> None:
+    def __init__(
+        self, name: str, *, timeout_s: float, mark: tuple[int, int | str] | None = None
+    ) -> None:
         self.name = name
         self.offset = 0
         self.size: int | None = None
         self.may_break_off = not is_file(name)
         self._raw: _WaitedBytes | None = None
+        self._check: Callable[[], None] | None = None
         self._file: Any
         if self.may_break_off:
             self._raw = _WaitedBytes(name, _connect(name, timeout_s), timeout_s)
@@ -123,13 +131,17 @@ class ByteStream:
         else:
             self._file = self._open_file(mark)
 
-    def _open_file(self, mark: str | None) -> Any:
+    def _open_file(self, mark: tuple[int, int | str] | None) -> Any:
         by_place = not is_url(self.name)
         try:
-            raw: Any = io.FileIO(self.name) if by_place else RemoteStream(self.name, mark=mark)
+            etag = None if mark is None else str(mark[1])
+            raw: Any = io.FileIO(self.name) if by_place else RemoteStream(self.name, mark=etag)
             file = io.BufferedReader(raw, _BUFFER_BYTES)
         except OSError as error:
             raise StreamError(f"{self.name}: cannot be opened: {error.strerror}") from error
+        if by_place and mark is not None:
+            self._check = partial(check_unchanged, raw.fileno(), mark, self.name)
+            self._check()
         start = file.peek(4)[:4]
         if start[:2] == _GZIP:
             return io.BufferedReader(gzip.GzipFile(fileobj=file), _BUFFER_BYTES)
@@ -167,6 +179,8 @@ class ByteStream:
                 raise DamagedBytes(f"its compression is damaged or cut off: {error}") from error
             raise StreamError(f"{self.name}: cannot be read: {error.strerror}") from error
         self.offset += len(found)
+        if not found and size_bytes and self._check is not None:
+            self._check()
         return found
 
     def skip(self, size_bytes: int) -> int:
@@ -225,6 +239,8 @@ class _WaitedBytes(io.RawIOBase):
             raise StreamError(f"{self._name}: broke off: {error.strerror}") from error
         if not found and isinstance(self._owner, subprocess.Popen):
             self._check_exit(self._owner)
+        elif not found and isinstance(self._owner, socket.socket):
+            _log.info("%s: ends: the sender closed the connection", self._name)
         return found
 
     def _check_exit(self, process: subprocess.Popen[bytes]) -> None:

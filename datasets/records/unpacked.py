@@ -59,7 +59,7 @@ def unpack(files: DataFiles, name: str) -> Path:
     etag = str(mark[1]) if is_url(path) else None
 
     def make(copy: Path) -> None:
-        stream = ByteStream(path, timeout_s=_TIMEOUT_S, mark=etag)
+        stream = ByteStream(path, timeout_s=_TIMEOUT_S, mark=None if etag is None else mark)
         with closing(stream), open(copy, "wb") as file:
             try:
                 while piece := stream.read(_PIECE_BYTES):

@@ -23,7 +23,7 @@ from penstock.datasets.files.byte_streams import (
 )
 from penstock.datasets.streams.byte_source import ByteSource
 from penstock.datasets.streams.lanes import ShardItems
-from penstock.datasets.streams.messages import JsonFields
+from penstock.datasets.streams.messages import JsonFields, stable_key
 
 _log = logging.getLogger(__name__)
 
@@ -35,12 +35,19 @@ class JsonLine:
     """A line that has not been parsed.
 
     Attributes:
-        key: Name of the shard and number of the line.
+        place: Name of the shard and number of the line.
         line: The line.
+        paths: Fields whose path may be its key.
     """
 
-    key: str
+    place: str
     line: bytes
+    paths: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """The key by which the line is split, wherever it stands."""
+        return stable_key(self.line, self.paths)
 
 
 @register("source", "jsonl")
@@ -48,8 +55,9 @@ class JsonlSource(ByteSource):
     """JSON objects, one a line: their items are the fields of records.
 
     A field of `paths` names a file and becomes its content. The key of a record is its item
-    ``key``, else the first of its paths, else the number of its line; which split it is in is
-    settled by the name of its shard and the number of its line.
+    ``key``, else the first of its paths, else its shard and the number of its line. Records are
+    split by that item or path; without these, by the text of the line, because a command may
+    write its lines in another order each time.
 
     Args:
         path: A ``.jsonl``, ``.jsonl.gz`` or ``.jsonl.zst`` file, a folder of them, a pattern with
@@ -103,7 +111,8 @@ class JsonlSource(ByteSource):
         for connection in range(self._reconnects + 1):
             try:
                 with closing(self._stream(shard)) as stream:
-                    yield from _lines(stream, f"{name}#{connection}" if connection else name)
+                    where = f"{name}#{connection}" if connection else name
+                    yield from _lines(stream, where, self._json.key_paths)
             except StreamError as error:
                 if connection == self._reconnects:
                     raise
@@ -111,11 +120,11 @@ class JsonlSource(ByteSource):
 
     def load(self, item: JsonLine) -> Record | BadRecord:
         """Make the record of a line; one that is damaged, or lacks a file, is a bad record."""
-        return self._json.record(item.key, item.line, max_bytes=self.max_record_bytes)
+        return self._json.record(item.place, item.line, max_bytes=self.max_record_bytes)
 
 
-def _lines(stream: ByteStream, name: str) -> Iterator[JsonLine | BadRecord]:
-    """Read the lines of a shard that are not empty; a bad record where damage ends it."""
+def _lines(stream: ByteStream, name: str, paths: tuple[str, ...]) -> Iterator[JsonLine | BadRecord]:
+    """Read the lines of a shard that are not empty; damage that ends it gives a bad record."""
     for number in itertools.count(1):
         key = f"{name}:{number}"
         try:
@@ -136,7 +145,7 @@ def _lines(stream: ByteStream, name: str) -> Iterator[JsonLine | BadRecord]:
         if stream.may_break_off and not line.endswith(b"\n"):
             _refuse_cut(line, stream.name)
         if line.strip():
-            yield JsonLine(key, line)
+            yield JsonLine(key, line, paths)
 
 
 def _refuse_cut(line: bytes, name: str) -> None:

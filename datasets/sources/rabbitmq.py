@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn, TypeVar
 
 from annotated_types import Ge, Gt
 
@@ -57,6 +57,13 @@ class _Given(NamedTuple):
     connection: int
     tag: int
     message: Message | BadRecord
+
+
+@dataclass(slots=True)
+class _Answer:
+    """An answer of the broker: the number of ready messages; None before it arrives."""
+
+    messages: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +149,8 @@ class RabbitSource:
         base64: Fields of objects that hold bytes, in base64.
         root: The folder that paths are relative to and must not leave.
         count: Messages of an epoch; None: any number.
-        idle_s: Seconds without a message after which an epoch ends; None: it waits.
+        idle_s: Seconds without a message after which an epoch ends; None: it waits. They count
+            only while the broker answers and the queue is empty.
     """
 
     reopens = False
@@ -242,11 +250,13 @@ class QueueReader:
     def __next__(self) -> Message | BadRecord:
         position = self._passed + self._held + len(self._taken)
         if self._source.count is not None and position >= self._source.count:
+            log.info("%s: the epoch ends: it has dataset.source.count=%d messages",
+                     self._source, self._source.count)  # fmt: skip
             raise StopIteration
         given = None
         while self._before and given is None:
             given = self._feed.still_here(self._before.pop(0))
-        given = given or self._wait(first=not position)
+        given = given or self._wait(position)
         self._taken.append(given)
         return given.message
 
@@ -271,25 +281,49 @@ class QueueReader:
         """What it gave and no checkpoint at the epoch's end holds; none where nobody keeps any."""
         return [*self._taken, *self._before] if self._was_told else []
 
-    def _wait(self, *, first: bool) -> _Given:
+    def _wait(self, position: int) -> _Given:
+        """Wait for the next message, at a position of the epoch.
+
+        The idle time counts only while the broker answers and its queue is empty.
+
+        Raises:
+            StopIteration: The queue was idle, and the epoch had messages.
+            QueueTrouble: The queue was idle from the beginning, or the broker stays away.
+        """
         begin = told = time.monotonic()
         idle_s = self._source.idle_s
+        connection, asked = 0, None
         while True:
             given = self._feed.take()
             if given is not None:
                 return given
             still_wanted()
             now = time.monotonic()
-            if idle_s is not None and now - begin > idle_s:
-                if first:
-                    raise QueueTrouble(
-                        f"{self._source}: gave no message within idle_s={idle_s:g} s; have some "
-                        f"published, or raise dataset.source.idle_s"
-                    )
-                raise StopIteration
             if now - told > _TOLD_S:
                 told = now
                 log.info("%s: no message for %d s; waiting", self._source, now - begin)
+            if idle_s is None:
+                continue
+            before, connection = connection, self._feed.connection
+            if not connection or connection != before or (asked is not None and asked.messages):
+                begin, asked = now, None
+            elif asked is not None and asked.messages == 0:
+                self._end_idle(position, idle_s)
+            elif asked is None and now - begin > idle_s:
+                asked = self._feed.ask()
+
+    def _end_idle(self, position: int, idle_s: float) -> NoReturn:
+        """End the epoch because the queue is empty."""
+        if not position:
+            raise QueueTrouble(
+                f"{self._source}: gave no message within idle_s={idle_s:g} s; have some "
+                f"published, or raise dataset.source.idle_s"
+            )
+        log.info(
+            "%s: the epoch ends after %d messages: the queue is empty, and gave no message within "
+            "dataset.source.idle_s=%g s", self._source, position, idle_s,
+        )  # fmt: skip
+        raise StopIteration
 
 
 class _Feed(threading.Thread):
@@ -332,6 +366,23 @@ class _Feed(threading.Thread):
     def still_here(self, given: _Given) -> _Given | None:
         """Give a message that came by the connection there is; others come again."""
         return given if given.connection == self._connections else None
+
+    @property
+    def connection(self) -> int:
+        """The number of the connection, from 1; 0: the broker is away."""
+        open_now = self._connection is not None and self._connection.is_open
+        return self._connections if open_now else 0
+
+    def ask(self) -> _Answer:
+        """Ask the broker how many messages are ready in the queue; the answer comes later."""
+        answer = _Answer()
+
+        def send() -> None:
+            found = self._channel.queue_declare(self._place.queue, passive=True)
+            answer.messages = found.method.message_count
+
+        self._call(send)
+        return answer
 
     def acknowledge(self, taken: list[_Given]) -> None:
         """Have messages acknowledged that came by the connection there is."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from penstock.core.contracts import SourceCapabilities
 from penstock.core.sample import MAX_RECORD_BYTES
-from penstock.datasets.files.access import absolute_path, expand_braces
+from penstock.datasets.files.access import SharedFile, absolute_path, expand_braces
 from penstock.datasets.files.byte_streams import (
     PIPE,
     STDIN,
@@ -19,6 +20,23 @@ from penstock.datasets.files.byte_streams import (
 )
 from penstock.datasets.files.data_files import find_data_files
 from penstock.datasets.records.labels import StreamLabels
+
+
+@dataclass(frozen=True, slots=True)
+class FoundShards:
+    """Local shards to read by place, as they were found; opens files for `OpenFiles`.
+
+    Attributes:
+        root: Their folder.
+        marks: Size and mtime in ns by path.
+    """
+
+    root: str
+    marks: Mapping[str, tuple[int, int | str]]
+
+    def open(self, name: str) -> SharedFile:
+        """Open a shard by its path."""
+        return SharedFile(name, root=self.root, mark=self.marks.get(name))
 
 
 class ByteSource:
@@ -58,7 +76,7 @@ class ByteSource:
         self.path = path
         self.root = ""
         self._timeout_s = timeout_s
-        self._sizes: list[int] = []
+        self._marks: dict[str, tuple[int, int | str]] = {}
         names = [path] if path == STDIN else expand_braces(path)
         for name in names:
             if name.startswith(PIPE):
@@ -68,7 +86,7 @@ class ByteSource:
         if all(map(is_file, names)):
             files = find_data_files(absolute_path(path), endings=endings, where=str(self))
             names, self.root = files.paths, files.root
-            self._sizes = [size for size, _ in files.marks]
+            self._marks = dict(zip(names, files.marks, strict=True))
         self._names = tuple(names)
         self.reopens = not any(map(is_read_once, names))
         self.labels = StreamLabels(classes, folder=self.root)
@@ -88,13 +106,13 @@ class ByteSource:
     def fingerprint(self) -> str:
         """Hash names and sizes, of files without their folder."""
         digest = hashlib.blake2b(digest_size=16)
-        for number, name in enumerate(self._names):
+        for name in self._names:
             known = name
-            if self._sizes:
-                known = f"{name[len(self.root) :].lstrip('/')} {self._sizes[number]}"
+            if self._marks:
+                known = f"{name[len(self.root) :].lstrip('/')} {self._marks[name][0]}"
             digest.update(known.encode("utf-8", "surrogateescape") + b"\0")
         return digest.hexdigest()
 
     def _stream(self, shard: str) -> ByteStream:
-        """Open a shard."""
-        return ByteStream(shard, timeout_s=self._timeout_s)
+        """Open a shard, if it is still the file that was found."""
+        return ByteStream(shard, timeout_s=self._timeout_s, mark=self._marks.get(shard))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from penstock.core.json_text import parse_json
 from penstock.core.sample import BadRecord, Record, too_large
@@ -24,22 +24,26 @@ class JsonFields:
         base64: Fields whose text stands for bytes, in base64.
         root: The folder that paths are relative to and must not leave.
         labels: What gives labels their class ids.
+
+    Attributes:
+        key_paths: Fields whose path is the key of an object without an item ``key``.
     """
 
     def __init__(
         self, *, paths: Sequence[str], base64: Sequence[str], root: str, labels: StreamLabels
     ) -> None:
         self._paths, self._base64 = tuple(paths), tuple(base64)
+        self.key_paths = tuple(name for name in paths if name not in base64)
         self._root = absolute_path(root)
         self._labels = labels
 
     def record(self, key: str, text: bytes, *, max_bytes: int) -> Record | BadRecord:
-        """Make the record of an object; one that is damaged, or lacks a file, is a bad record.
+        """Make the record of an object; a damaged one, or a missing file, gives a bad record.
 
         Args:
-            key: Its key, where it has no item ``key`` and no path.
+            key: Its key, if it has neither an item ``key`` nor a path.
             text: The object.
-            max_bytes: What a file may have.
+            max_bytes: Largest size of a file.
         """
         try:
             fields = parse_json(text)
@@ -48,7 +52,7 @@ class JsonFields:
             texts = {name for name, value in fields.items() if isinstance(value, str)}
             coded = [name for name in self._base64 if name in texts]
             named = [name for name in self._paths if name in texts and name not in coded]
-            name = str(fields.get("key") or (fields[named[0]] if named else key))
+            name = named_key(fields, self.key_paths) or key
             name.encode("utf-8", "surrogateescape")  # a key goes into files
             fields = {field: value for field, value in fields.items() if field not in RESERVED}
             for field in coded:
@@ -63,6 +67,28 @@ class JsonFields:
         except (ValueError, MissingFile) as error:
             return BadRecord(-1, key, " ".join(str(error).split()))
         return Record(-1, name, fields)
+
+
+def named_key(fields: dict[str, Any], paths: Sequence[str]) -> str | None:
+    """Return the key that an object names: its item ``key``, or the first of its `paths`."""
+    found = (fields.get(name) for name in paths)
+    key = fields.get("key") or next((path for path in found if isinstance(path, str)), None)
+    return None if key is None else str(key)
+
+
+def stable_key(text: bytes, paths: Sequence[str]) -> str:
+    """Return a key of an object in JSON that does not depend on its place.
+
+    It is the key that the object names, see `named_key`, or else its whole text.
+    """
+    try:
+        fields = parse_json(text)
+        if isinstance(fields, dict) and (key := named_key(fields, paths)):
+            key.encode("utf-8", "surrogateescape")
+            return key
+    except ValueError:
+        pass  # a damaged object has its text alone
+    return text.strip().decode("utf-8", "backslashreplace")
 
 
 class Message(NamedTuple):

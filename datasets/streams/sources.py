@@ -8,6 +8,7 @@ import itertools
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,37 +31,40 @@ _RESERVED = ("index", "position")
 def open_split(
     recipe: StorageRecipe, *, split: Split, val_fraction: float, shards: int
 ) -> tuple[Source, Keep | None]:
-    """Open a part of a source, and say which of its keys belong to that part.
+    """Open a part of a source, and return which of its keys belong to that part.
 
-    Where `path` is a folder that holds both ``train`` and ``val``, see `find_parts`, these are
-    the parts. Otherwise the hash of its key says for each record whether it trains or validates,
-    and both are read from the whole.
+    A folder `path` that holds both ``train`` and ``val``, see `find_parts`, is split by these.
+    Otherwise the hash of a record's key decides whether it trains or validates, and both parts
+    read the whole source.
 
     Args:
         recipe: How the source is made; a function is a generator, see `GeneratorSource`.
         split: ``train``, ``val`` or ``test``.
-        val_fraction: Share of the records that validate, where no folders decide it.
-        shards: Parts that a generator is asked for, if it can tell them apart.
+        val_fraction: Share of the records that validates, where no folders decide it.
+        shards: Number of parts of a generator, if it takes ``shard``.
 
     Returns:
-        The source, and None where all of it belongs to the part.
+        The source, and None if all of it belongs to the part.
 
     Raises:
-        ValueError: The source cannot be opened.
+        ValueError: The source cannot be opened, or would be split without keys.
     """
     parts = recipe.parts_with(split)
     if split in parts:
         return _opened(recipe, shards, path=parts[split]), None
     source = _opened(recipe, shards)
-    if not source.reopens:
-        if (split == "val") == (val_fraction == 1):
-            return source, None
-        log.info("%s: is read once, to train on: nothing validates", source)
+    kept = KeptByHash(split, val_fraction)
+    once = not source.reopens
+    if once and split == "val" and 0 < val_fraction < 1:
+        log.info("%s: can be read only once and is trained on: nothing validates", source)
+    if kept.all or (once and split == "train" and val_fraction < 1):
+        return source, None
+    if kept.none or once:
         nothing: Any = _NoShards(source)
         return nothing, None
-    if val_fraction == 0 and split == "train":
-        return source, None
-    return source, KeptByHash(split, val_fraction)
+    if isinstance(source, GeneratorSource):
+        source.require_keys()
+    return source, kept
 
 
 def _opened(recipe: StorageRecipe, shards: int, **changes: Any) -> Source:
@@ -80,19 +84,29 @@ def _opened(recipe: StorageRecipe, shards: int, **changes: Any) -> Source:
 
 @dataclass(frozen=True, slots=True)
 class KeptByHash:
-    """Whether a key belongs to a split, as `datasets.records.splits.is_val` says."""
+    """Tell whether a key belongs to a split, by `datasets.records.splits.is_val`."""
 
     split: Split
     val_fraction: float
 
+    @property
+    def all(self) -> bool:
+        """Whether every key belongs to the split."""
+        return self.val_fraction == (self.split == "val")
+
+    @property
+    def none(self) -> bool:
+        """Whether no key belongs to the split."""
+        return self.val_fraction == (self.split != "val")
+
     def __call__(self, key: str) -> bool:
-        """Whether it does."""
+        """Return whether the key belongs to the split."""
         raw = key.encode("utf-8", "surrogateescape")
         return next(iter(is_val([raw], self.val_fraction))) == (self.split == "val")
 
 
 class _NoShards:
-    """The validation part of a source that is read once: none, so that nothing is opened."""
+    """A part of a source without records, so that nothing is opened."""
 
     reopens = True
 
@@ -112,18 +126,20 @@ class _NoShards:
 
 
 class GeneratorSource:
-    """Make a source of a generator function: as many shards as it can tell apart.
+    """Make a source of a generator function.
 
-    One that takes ``shard`` and ``num_shards`` is called for each shard, and gives what belongs
-    to it: a range of its data, every num_shards-th item, or files of its own. Any other is one
-    shard. ``epoch`` is given to one that takes it.
+    A function that takes ``shard`` and ``num_shards`` is called for each shard, and yields what
+    belongs to it: a range of its data, every num_shards-th item, or files of its own. Any other
+    function is one shard. A function that takes ``epoch`` gets the epoch.
 
-    It yields records, or dicts of fields. A dict's ``key`` names it; without one the key is made
-    of shard and number. None is an item that could not be had.
+    It yields records, or dicts of fields. A dict's ``key`` is its key; a dict without one gets
+    its shard and number as the key. To be split by `val_fraction`, items of a function that takes
+    ``epoch`` or ``shard`` need keys of their own: their numbers depend on these. None is a bad
+    item.
 
     Args:
         function: The generator function.
-        arguments: What the config gives to it.
+        arguments: Its arguments in the config.
         num_shards: Number of shards, if it takes them.
     """
 
@@ -136,17 +152,30 @@ class GeneratorSource:
         self._arguments = dict(arguments)
         self._takes = set(inspect.signature(function).parameters)
         self._num_shards = num_shards if {"shard", "num_shards"} <= self._takes else 1
+        self._needs_keys = False
         self.capabilities = capabilities_of(function, SourceCapabilities)
 
     def __str__(self) -> str:
         return f"generator {self._name}"
+
+    def require_keys(self) -> None:
+        """Refuse items without a key from now on, if their numbers cannot stand for them.
+
+        Raises:
+            ValueError: The first item lacks a key.
+        """
+        self._needs_keys = bool({"epoch", "shard"} & self._takes)
+        for shard in self.shards(0) if self._needs_keys else ():
+            with closing(self.open(shard)) as items:
+                if next(items, None) is not None:
+                    return
 
     @property
     def _name(self) -> str:
         return f"{self._function.__module__}.{self._function.__qualname__}"
 
     def shards(self, epoch: int) -> Sequence[tuple[int, int | None]]:
-        """Number of each shard, and the epoch if that changes what it holds."""
+        """List the number of each shard, and the epoch if the function takes it."""
         seen = epoch if "epoch" in self._takes else None
         return [(number, seen) for number in range(self._num_shards)]
 
@@ -157,7 +186,8 @@ class GeneratorSource:
         known = {name: value for name, value in given.items() if name in self._takes}
         items = iter(self._function(**self._arguments, **known))
         close = getattr(items, "close", lambda: None)  # any iterable may be given
-        return ShardItems(_records(items, number, where=str(self)), close=close)
+        records = _records(items, number, where=str(self), needs_keys=self._needs_keys)
+        return ShardItems(records, close=close)
 
     def load(self, item: Record) -> Record:
         """The item, which is a record."""
@@ -169,8 +199,10 @@ class GeneratorSource:
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _records(items: Iterator[Any], shard: int, *, where: str) -> Iterator[Record | BadRecord]:
-    """Give what a generator yields as records; keys name the shard and the number."""
+def _records(
+    items: Iterator[Any], shard: int, *, where: str, needs_keys: bool
+) -> Iterator[Record | BadRecord]:
+    """Make records of what a generator yields; the default key is shard and number."""
     for number in itertools.count():
         name = f"{shard}:{number}"
         try:
@@ -195,5 +227,12 @@ def _records(items: Iterator[Any], shard: int, *, where: str) -> Iterator[Record
                         f"{where}: item {name} has a field {reserved!r}, which is the "
                         f"framework's own; give it another name"
                     )
+            if needs_keys and "key" not in fields:
+                raise ValueError(
+                    f"{where}: got item {name} without a 'key', and its number depends on the "
+                    f"epoch or on dataset.lanes and dataset.readers; expected a 'key' in each "
+                    f"item, by which dataset.val_fraction splits them: yield one, or type "
+                    f"dataset.val_fraction=0 to validate nothing"
+                )
             item = Record(-1, str(fields.pop("key", name)), fields)
         yield item

@@ -125,8 +125,12 @@ class BatchComputer:
         rows = _Rows(task)
         for row, sample in enumerate(self._by_sample(task, work)):
             self._place(rows, row, sample)
-        if not rows.samples and not self._fill(rows):
-            return Delivery(task.number, None, tuple(rows.faults), int(task.valid.sum()))
+        if not rows.samples:
+            bad = rows.last_bad
+            assert bad is not None, "a batch without rows"
+            if self._replacer is None:  # the loader has an item of the stream to fill the batch
+                return Delivery(task.number, None, tuple(rows.faults), int(task.valid.sum()))
+            rows.add(self._replacer.replace(bad, task.epoch)[0], False)
         start = time.perf_counter()
         batch = self._collated(task, rows, work.images, allocate)
         times.collate += time.perf_counter() - start
@@ -252,20 +256,6 @@ class BatchComputer:
             rows.report(sample, valid, f"replaced by index {index} ({other['key']})")
         else:
             rows.report(sample, valid, "skipped")
-
-    def _fill(self, rows: _Rows) -> bool:
-        """Give an empty batch one row marked invalid; False if it may be left out instead."""
-        task, bad = rows.task, rows.last_bad
-        assert bad is not None, "a batch without rows"
-        if self._replacer is not None:
-            rows.add(self._replacer.replace(bad, task.epoch)[0], False)
-            return True
-        if task.solo:
-            return False
-        raise BadSampleError(
-            f"{bad}; with it all samples of this rank in batch {task.number} are bad, and a "
-            f"stream cannot be read elsewhere: use a larger loader.batch_size or repair the data"
-        )
 
     def _collated(
         self,

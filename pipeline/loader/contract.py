@@ -67,7 +67,6 @@ class BatchTask:
         indices: int64 [n], the record at each position; empty for a stream.
         items: Raw items of a stream at each position, None for indexed data.
         quarantined: Positions of this task that are known to kill a worker.
-        solo: No other rank takes part, so a batch without samples may be left out.
         asked: What servers were asked for, to read the items.
     """
 
@@ -78,7 +77,6 @@ class BatchTask:
     indices: NDArray[np.int64]
     items: list[Any] | None = None
     quarantined: tuple[int, ...] = ()
-    solo: bool = True
     asked: Traffic | None = None
 
 
@@ -101,7 +99,7 @@ class Delivery:
 
     Attributes:
         number: The global batch in the epoch.
-        batch: The batch; None where a stream had no good sample for it.
+        batch: The batch; None if a stream had no good sample for it.
         faults: Bad samples met on the way.
         positions: Number of valid positions that were asked for.
         samples: Number of valid rows in the batch.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sized
+from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from html import escape
 from inspect import GEN_RUNNING, getgeneratorstate
@@ -10,6 +12,8 @@ from itertools import count
 from math import lcm
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from penstock.core.contracts import (
     DatasetCapabilities,
@@ -22,7 +26,7 @@ from penstock.pipeline.loader.compute import BatchComputer
 from penstock.pipeline.loader.contract import BatchTask, Delivery, Engine, EngineCapabilities
 from penstock.pipeline.loader.engines import engine_named
 from penstock.pipeline.loader.engines.batch_memory import keep_freed_memory
-from penstock.pipeline.loader.faults import BadSampleLog
+from penstock.pipeline.loader.faults import BadSampleError, BadSampleLog
 from penstock.pipeline.loader.plan import BatchPlan, Quarantine, indexed_tasks
 from penstock.pipeline.loader.state import (
     as_epoch,
@@ -186,10 +190,12 @@ class Loader:
         self._tasks: Callable[..., Iterator[BatchTask]]
         self._readers: StreamReaders | None = None
         self._goes_on: Callable[[bool], bool] | None = None
+        self._stream: StreamPlan | None = None
+        self._filler: tuple[int, Any] | None = None
         if isinstance(dataset, StreamDataset):
             sampler = None
             self._readers = StreamReaders(settings, imports)
-            stream = StreamPlan(
+            stream = self._stream = StreamPlan(
                 dataset,
                 batch_size=self.batch_size,
                 world_size=world_size,
@@ -314,16 +320,12 @@ class Loader:
         self.stats.begin()
         try:
             while (delivery := next(run, None)) is not None:
-                if self._goes_on is not None:
-                    if not self._goes_on(delivery.positions > 0):
-                        break
-                    if delivery.batch is None:
-                        raise ValueError(
-                            f"{self.dataset}: the readers of this rank have no record, those of "
-                            f"others have; lower dataset.readers, or have more records"
-                        )
-                self.stats.add(delivery)
+                if self._goes_on is not None and not self._goes_on(delivery.positions > 0):
+                    break
                 self._bad_samples.add(delivery.faults, delivery.positions)
+                if delivery.batch is None and self._stream is not None:
+                    delivery = self._filled(delivery, self._stream)
+                self.stats.add(delivery)
                 # Counted before it is handed over: whoever holds a batch has consumed it.
                 if not self._placed:
                     self._next_batch = delivery.number + 1
@@ -338,6 +340,55 @@ class Loader:
         finally:
             if self._turn == turn:
                 self._stop()
+
+    def _filled(self, delivery: Delivery, stream: StreamPlan) -> Delivery:
+        """Fill a batch without good samples with one invalid row, the epoch's first good item.
+
+        All ranks get the same number of batches. A single rank without any good item leaves the
+        batch out.
+
+        Raises:
+            BadSampleError: All items of this rank are bad, and there are other ranks.
+            ValueError: This rank lacks items, and other ranks have some.
+        """
+        if self._filler is None or self._filler[0] != self._epoch:
+            self._filler = self._epoch, self._first_good(delivery.number, stream)
+        item = self._filler[1]
+        if item is None:
+            return delivery
+        return replace(delivery, batch=self._invalid_row(delivery.number, item))
+
+    def _first_good(self, number: int, stream: StreamPlan) -> Any:
+        """Find the first item of the epoch that makes a sample; see `_filled`."""
+        empty = True
+        with closing(stream.first_items(self._epoch, self._quarantine)) as items:
+            for item in items:
+                if self._invalid_row(number, item) is not None:
+                    return item
+                empty = False
+        if stream.world_size == 1:
+            return None
+        if empty:
+            raise ValueError(
+                f"{self.dataset}: the readers of this rank have no records, and other ranks have "
+                f"some; lower dataset.readers, or add records"
+            )
+        raise BadSampleError(
+            f"{self.dataset}: all records of rank {stream.rank} are bad, and it needs a good one "
+            f"for batch {number}; repair the data, the cause of each bad record is in the log"
+        )
+
+    def _invalid_row(self, number: int, item: Any) -> Batch | None:
+        """Make a batch of one invalid row; None if the item is bad."""
+        task = BatchTask(
+            epoch=self._epoch,
+            number=number,
+            positions=np.array([number * self.batch_size], np.int64),
+            valid=np.zeros(1, np.bool_),
+            indices=np.empty(0, np.int64),
+            items=[item],
+        )
+        return self._compute(task).batch
 
     def _check_turn(self, turn: int) -> None:
         if self._turn != turn:

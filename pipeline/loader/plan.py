@@ -174,7 +174,6 @@ def indexed_tasks(
                 valid=valid,
                 indices=indices,
                 quarantined=tuple(held.intersection(positions.tolist())) if held else (),
-                solo=plan.world_size == 1,
             )
         # The first batch is not to wait for others: more and more are asked for.
         following = numbers.stop + min(2 * len(numbers), most)

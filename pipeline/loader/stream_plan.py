@@ -10,7 +10,7 @@ are, and which record stands at a position does not depend on who reads.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import count, islice
@@ -49,6 +49,8 @@ class StreamPlan:
             With several it is any batch after the first of them ended: ``keep`` makes it shorter,
             ``pad`` and ``drop`` fill it, and ``drop`` leaves out what is less than a reader's rows.
         open_readers: Reads ahead of the consumer.
+        num_readers: Readers of all ranks.
+        heads: The first items of each reader, of a dataset that cannot be opened again.
 
     Raises:
         ValueError: Several ranks would have to read what only one can, or their number does not
@@ -62,6 +64,7 @@ class StreamPlan:
     tail: Tail
     open_readers: OpenReaders
     num_readers: int = field(init=False)
+    heads: dict[int, list[Any]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         readers = capabilities_of(self.dataset, DatasetCapabilities).readers
@@ -116,18 +119,37 @@ class StreamPlan:
                     indices=np.empty(0, np.int64),
                     items=rows.items,
                     quarantined=tuple(held.intersection(positions.tolist())) if held else (),
-                    solo=self.world_size == 1,
                     asked=asked,
                 )
 
-    def _opened(self, epoch: int, start: int, stack: ExitStack) -> list[_Reader]:
-        """Open this rank's readers at their places in batch `start`."""
+    def first_items(self, epoch: int, quarantine: Quarantine) -> Generator[Any]:
+        """Iterate over the items of this rank's readers from the epoch's beginning.
+
+        Quarantined items are left out. If the dataset cannot be opened again, each reader gives
+        the items of its first batch, which it kept.
+        """
+        for number, (first, stop) in self._rows_of_readers().items():
+            items = iter(self.heads.get(number, ()))
+            if self.dataset.reopens:
+                items = self.open_readers(self.dataset, epoch, {number: 0})[number]
+            with _closing(items):
+                for row, item in enumerate(items):
+                    batch, at = divmod(row, stop - first)
+                    if (epoch, batch * self.batch_size + first + at) not in quarantine:
+                        yield item
+
+    def _rows_of_readers(self) -> dict[int, tuple[int, int]]:
+        """Return the rows ``[first, stop)`` in a batch of each reader of this rank."""
         each = self.num_readers // self.world_size or 1
         first = self.rank * each if self.num_readers > 1 else 0
-        sizes = {
+        return {
             number: rank_slice(self.batch_size, self.num_readers, number)
             for number in range(first, first + each)
         }
+
+    def _opened(self, epoch: int, start: int, stack: ExitStack) -> list[_Reader]:
+        """Open this rank's readers at their places in batch `start`."""
+        sizes = self._rows_of_readers()
         starts = {number: start * (stop - begin) for number, (begin, stop) in sizes.items()}
         opened = self.open_readers(self.dataset, epoch, starts)
         for items in opened.values():
@@ -191,7 +213,7 @@ class _Reader:
         self._first, stop = rows
         self._size = stop - self._first
         self._shares = plan.num_readers > 1
-        self._keeps_head = plan.tail == "pad" or self._shares
+        self._keeps_head = plan.tail == "pad" or self._shares or not plan.dataset.reopens
         self._head: list[Any] | None = None
 
     def rows(self, number: int) -> _Rows:
@@ -199,6 +221,8 @@ class _Reader:
         items = list(islice(self._items, self._size))
         if number == 0 and self._keeps_head:
             self._head = items
+        if self._keeps_head and not self._plan.dataset.reopens:
+            self._plan.heads.setdefault(self._number, items)
         tail = self._plan.tail
         if tail == "drop" and len(items) < self._size:
             if self._shares or self._plan.rank == 0:
@@ -215,7 +239,7 @@ class _Reader:
         if not missing or not fills or not (items or self._shares):
             return rows
         if self._head is None and not self._plan.dataset.reopens:
-            self._head = items  # a queue that was resumed has no other
+            self._head = items  # a resumed queue keeps the first ones that come
         return _Rows.joined([rows, self.filling(missing)]) if self.head() else rows
 
     def filling(self, missing: int | None = None) -> _Rows:

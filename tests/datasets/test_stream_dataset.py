@@ -75,6 +75,12 @@ class Sizes:
         return f"{self.sizes}"
 
 
+class Once(Sizes):
+    """The same, which can be read only once."""
+
+    reopens = False
+
+
 def stream(sizes: list[int], *, bad: tuple[str, ...] = (), **changes: Any) -> LaneStreamDataset:
     arguments = {"lanes": 3, "shuffle_window": 4, **changes}
     return LaneStreamDataset(
@@ -265,6 +271,22 @@ def test_ranks_without_records_end_with_the_others_or_say_so():
     assert [len(part) for part in parts] == [5, 5], "a bad first record fills no batch"
 
 
+@pytest.mark.parametrize("kind", [Sizes, Once])
+def test_a_rank_whose_rows_of_a_batch_are_bad_has_an_invalid_row(kind):
+    bad = ("0-0", *(f"0-{number}" for number in range(4, 12)))
+
+    def loader(**more: Any) -> Any:
+        source = kind([20, 20], bad)
+        given = {"decode": RawDecoder(), "transform": Noise(), "seed": 3, "shuffle": False}
+        dataset = LaneStreamDataset(source, lanes=1, readers=2, **given)
+        return make_loader(dataset, max_error_rate=1, **more)
+
+    parts = by_rank(loader, 2)
+    assert [[len(rows) for rows in part] for part in parts] == [[3, 0, 0, 4, 4], [4] * 5]
+    with loader() as whole:
+        assert [len(batch["valid"]) for batch in whole] == [7, 4, 4, 8, 8]
+
+
 def test_readers_that_cannot_be_shared_say_what_can():
     with pytest.raises(ValueError, match=r"4 ranks .* evenly; type dataset\.readers=4, or 1"):
         make_loader(stream([3] * 9, readers=6), world_size=4, rank=0)
@@ -314,10 +336,6 @@ def test_damage_that_ends_a_shard_concerns_every_split(val, caplog):
     with make_loader(dataset(lanes=1, shuffle=False), batch_size=16, drop_last=True) as loader:
         keys_of(loader)
         assert "sizes: 'damage': what comes behind it is lost" in caplog.text
-
-
-class Once(Sizes):
-    reopens = False
 
 
 def test_what_is_read_once_is_read_by_one_and_from_its_beginning():

@@ -485,11 +485,20 @@ def test_a_reader_that_gives_nothing_is_given_up(monkeypatch):
     assert not {*active_children()} - others
 
 
-def test_an_iterable_is_split_too():
-    parts = [_all(target=Items, val_fraction=0.3, split=split) for split in ("train", "val")]
-    labels = [[int(item["label"]) for item in part.open(epoch=0, start=0)] for part in parts]
+class Keyed(IterableDataset):
+    """Numbers, each with a key of its own."""
+
+    def __iter__(self):
+        yield from ((number, f"item {number}") for number in range(30))
+
+
+def test_an_iterable_with_keys_is_split_too():
+    given = {"target": Keyed, "keys": ["label", "key"], "val_fraction": 0.3}
+    parts = [_all(**given, split=split) for split in ("train", "val")]
+    labels = [[item[0] for item in part.open(epoch=0, start=0)] for part in parts]
     assert sorted(labels[0] + labels[1]) == list(range(30)) and labels[1]
-    assert [int(item["label"]) for item in parts[0].open(0, 3)] == labels[0][3:]
+    assert [item[0] for item in parts[0].open(0, 3)] == labels[0][3:]
+    assert parts[0].fingerprint() != parts[1].fingerprint()
 
 
 def test_what_is_no_dataset_is_refused():

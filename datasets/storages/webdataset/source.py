@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from penstock.datasets.storages.webdataset.layout import (
     iter_samples,
     split_name,
 )
-from penstock.datasets.streams.byte_source import ByteSource
+from penstock.datasets.streams.byte_source import ByteSource, FoundShards
 
 
 @register("source", "webdataset")
@@ -60,7 +59,7 @@ class WebDatasetSource(ByteSource):
             timeout_s=timeout_s,
         )
         self._fields = SampleFields(fields, setting="dataset.source.fields")
-        self._opened = OpenFiles(self.root)
+        self._opened = OpenFiles(FoundShards(self.root, self._marks))
 
     def open(self, shard: str) -> TarShard:
         """Read an archive."""
@@ -86,8 +85,7 @@ class WebDatasetSource(ByteSource):
             raise ValueError(f"its {extension} {said}")
         value = content.value
         if value is None:
-            name = os.path.relpath(item.archive, self.root)
-            value = self._opened[name].read(content.offset, content.size_bytes)
+            value = self._opened[item.archive].read(content.offset, content.size_bytes)
         if content.crc32 is not None and zlib.crc32(value) != content.crc32:
             raise ValueError(f"its {extension} is damaged (checksum); copy the archive again")
         return value

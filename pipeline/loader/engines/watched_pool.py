@@ -500,5 +500,4 @@ def _one_row(task: BatchTask, row: int) -> BatchTask:
         indices=task.indices[rows],
         items=task.items and task.items[rows],
         quarantined=(),
-        solo=True,
     )

@@ -237,11 +237,17 @@ def test_a_quarantined_record_is_not_read_for_the_shape_of_its_image():
 
 def test_a_stream_skips_where_it_should_replace():
     loader = make_loader(FakeStream(20, bad=(3, 8, 9, 10, 11)), batch_size=4, max_error_rate=1)
-    rows = _rows(loader)
-    assert [row[0] for row in rows] == [0, 1, 2, 4, 5, 6, 7, *range(12, 20)]
+    batches = [*loader]
+    found = [n for batch in batches for n in batch["position"][batch["valid"]].tolist()]
+    assert found == [0, 1, 2, 4, 5, 6, 7, *range(12, 20)]
+    assert [len(batch["valid"]) for batch in batches] == [3, 4, 1, 4, 4]
     assert loader.stats.bad_samples == 5
-    with pytest.raises(BadSampleError, match="all samples of this rank"):
-        _rows(make_loader(FakeStream(20, bad=range(8, 12)), batch_size=8, rank=0, world_size=2))
+    bad = FakeStream(20, bad=range(8, 12))
+    part = [*make_loader(bad, batch_size=8, max_error_rate=1, rank=0, world_size=2)]
+    assert [batch["valid"].tolist() for batch in part][1] == [False]
+    with pytest.raises(BadSampleError, match="all records of rank 1 are bad"):
+        none = FakeStream(20, bad=range(20))
+        [*make_loader(none, batch_size=8, max_error_rate=1, rank=1, world_size=2)]
 
 
 def test_overhead_of_padding_is_counted():

@@ -19,7 +19,7 @@ def examined(deaths, positions=(5, 6, 7, 8), known=()):
     left, alone = dict(deaths), []
 
     def survives(task):
-        assert task.solo and task.valid.tolist() == [True] and not task.quarantined
+        assert task.valid.tolist() == [True] and not task.quarantined
         assert task.positions.tolist() == task.indices.tolist()
         (position,) = task.positions.tolist()
         alone.append(position)
