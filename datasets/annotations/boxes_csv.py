@@ -28,6 +28,7 @@ from penstock.datasets.records.label_tables import (
     entries_in_table,
     number_of,
 )
+from penstock.datasets.records.labels import is_missing, listed
 
 BoxFormat = Literal["xyxy", "xywh", "cxcywh"]
 
@@ -165,16 +166,24 @@ class CsvBoxes:
                 objects[name] = f"line {line} of {os.path.basename(path)}: {error}"
                 continue
             if label and known is not None and label not in known:
-                unknown.setdefault(name, f"line {line}: class {label!r}")
+                unknown.setdefault(
+                    name,
+                    f"line {line}: class {label!r} is not among the {len(known)} classes; correct "
+                    f"it, or add it to the training data (or to classes, if those are given)",
+                )
+            elif label and is_missing(label, known):
+                unknown.setdefault(
+                    name,
+                    f"line {line}: the class is missing ({label!r}); fill it in, leave all columns "
+                    f"but {columns.image!r} empty for an image without boxes, or, if it is a "
+                    f"class, list all classes: {listed('dataset.annotations.classes', label)}",
+                )
         entries = entries_in_table(keys, lines, where=where, its_own=its_own)
         check_unlabelled(keys, entries, self.missing, where, "row")
         there = set(entries)
         for name, said in unknown.items():
             if name in there:
-                raise ValueError(
-                    f"{where}: {said} is not among the {len(known or ())} classes; correct it, or "
-                    f"add it to the training data (or to classes, if those are given)"
-                )
+                raise ValueError(f"{where}: {said}")
         return [Objects() if entry is None else objects[entry] for entry in entries]
 
     def _columns(self, table: LabelTable) -> _BoxColumns:

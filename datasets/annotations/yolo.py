@@ -21,7 +21,7 @@ from penstock.datasets.records.label_files import (
     find_labels,
     marks_of,
 )
-from penstock.datasets.records.labels import check_missing
+from penstock.datasets.records.labels import check_missing, name_lines
 
 _NAMES = ("data.yaml", "dataset.yaml", "classes.txt", "obj.names")
 _TOLERANCE = 0.01  # writers round
@@ -113,9 +113,9 @@ def _class_names(folder: str, where: str) -> tuple[list[str] | None, LabelFile |
 def _read_names(file: LabelFile, where: str) -> list[str]:
     said = f"{where}: {file.path}"
     try:
-        text = Path(file.path).read_text("utf-8")
+        text = Path(file.path).read_text("utf-8-sig")
         if not file.path.endswith(".yaml"):
-            return [line.strip() for line in text.splitlines() if line.strip()]
+            return [name.strip() for name in name_lines(text, where=said)]
         content = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ValueError(f"{said} cannot be read: {str(error).splitlines()[0]}") from error
@@ -135,7 +135,7 @@ def _parse(file: LabelFile, root: str, classes: Sequence[str] | None) -> Objects
     name = os.path.basename(file.path)
     found = Objects(size=(1, 1))
     try:
-        lines = read_file(file.path, root=root).decode("ascii").splitlines()
+        lines = read_file(file.path, root=root).decode("utf-8-sig").splitlines()
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 label, box = _object(line.split(), f"line {number}", classes)
