@@ -70,6 +70,8 @@ class CsvBoxes:
         coordinates: ``pixels``, or ``normalized``: shares of the image's width and height.
         size_columns: Two columns of the image's width and height in pixels, at which boxes are
             cut; None: that is left to the augmentation.
+        rescale: The file is of images of another size: scale boxes from the size in
+            `size_columns` to the size of the image. False: an image of another size is bad.
         header: The columns' names, for a file that begins with a box.
         delimiter: What separates values; None: a tab in ``.tsv`` files, else a comma.
         classes: Names of the classes by id; None: those found, sorted.
@@ -89,6 +91,7 @@ class CsvBoxes:
         box_format: BoxFormat | None = None,
         coordinates: Literal["pixels", "normalized"] = "pixels",
         size_columns: tuple[str, str] | None = None,
+        rescale: bool = False,
         header: list[str] | None = None,
         delimiter: str | None = None,
         classes: list[str] | None = None,
@@ -102,6 +105,12 @@ class CsvBoxes:
         self.box_format: BoxFormat | None = box_format
         self.coordinates = coordinates
         self.size_columns = size_columns
+        self.rescale = rescale
+        if rescale and size_columns is None:
+            raise ValueError(
+                "dataset.annotations.rescale: true needs the columns of the stated sizes; set "
+                "dataset.annotations.size_columns=[width,height]"
+            )
         self.header = header
         self.delimiter = delimiter_of(delimiter, path)
         self.classes = classes

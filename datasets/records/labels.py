@@ -136,9 +136,10 @@ def read_label_csv(
     key_at, label_at = map(header.index, columns)
     for line, row in rows:
         key, label = row[key_at].strip(), row[label_at].strip()
-        if not key:
+        if not key or not label:
             raise ValueError(
-                f"{place}: line {line}: the key is empty; fill it in or remove the line"
+                f"{place}: line {line}: the {'label' if key else 'key'} is empty; fill it in or "
+                f"remove the line"
             )
         if is_missing(label, classes):
             raise ValueError(
@@ -338,7 +339,7 @@ def _number_ids(
 
 def are_codes(numbers: NDArray[Any]) -> bool:
     """Return whether gaps between numbers are too large for class ids."""
-    highest = int(numbers.max(initial=-1))
+    highest = int(numbers.max()) if numbers.size else -1
     return highest >= _FEW_CLASSES and highest >= _SPARSE * len(np.unique(numbers))
 
 
