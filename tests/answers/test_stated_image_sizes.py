@@ -126,6 +126,13 @@ def test_scaling_needs_a_stated_size(tmp_path, form):
 
 
 @pytest.mark.parametrize("form", FORMS)
+def test_a_box_outside_of_an_image_of_unknown_size_is_refused(tmp_path, form):
+    write_image(tmp_path, (60, 8))
+    with pytest.raises(ValueError, match=r"6, 8, 30, 32.*60x8"):
+        sample(tmp_path, form(tmp_path, None))
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_boxes_relate_to_the_image_as_it_is_decoded(tmp_path, form):
     write_image(tmp_path, WIDE, ROTATED)
     shown = sample(tmp_path, form(tmp_path, TALL))

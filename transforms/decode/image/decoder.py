@@ -18,6 +18,7 @@ from penstock.transforms.decode.image.files import check_size, decode_file, imag
 from penstock.transforms.decode.image.header import Header
 from penstock.transforms.decode.image.jpeg import decode_part
 from penstock.transforms.decode.image.masks import (
+    check_boxes,
     check_stated_size,
     decode_box_masks,
     decode_mask,
@@ -127,6 +128,8 @@ class RecordDecoder(ABC):
                 scaled=boxes is not None or points is not None,
                 orientation=self.orientation,
             )
+        elif boxes is None and "boxes" in sample:
+            check_boxes(sample["boxes"], image.shape)
         if boxes is not None:
             sample["boxes"] = _in_pixels(boxes, image.shape)
         if points is not None:

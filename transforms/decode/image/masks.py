@@ -132,6 +132,19 @@ def check_stated_size(stated: Any, shape: Sequence[int], *, scaled: bool, orient
         )
 
 
+def check_boxes(boxes: Any, shape: Sequence[int]) -> None:
+    """Refuse boxes in pixels, [N, 4], that begin beyond the right or bottom edge of the image."""
+    height, width = shape[:2]
+    corners = np.asarray(boxes).reshape(-1, 4)
+    outside = (corners[:, 0] >= width) | (corners[:, 1] >= height)
+    if outside.any():
+        box = ", ".join(f"{edge:g}" for edge in corners[outside][0].tolist())
+        raise ValueError(
+            f"its box [{box}] lies outside of its image of {width}x{height} pixels; correct it, or "
+            f"state the size of the image that it is of"
+        )
+
+
 def _alike(first: int, second: int) -> bool:
     """Return whether two products of sides differ by rounding alone."""
     return abs(first - second) <= _ROUNDING * max(first, second)
