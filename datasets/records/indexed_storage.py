@@ -235,7 +235,7 @@ class IndexedStorage(ABC):
     def _recipe(self, *without: str) -> dict[str, Any]:
         """Name what an index is made from: the arguments, but for those that are named."""
         arguments = {n: v for n, v in vars(self).items() if n[0] != "_" and n not in without}
-        versions = {"version": self.index_version, "labels": LABEL_VERSION}
+        versions = {"version": self.index_version, "label_version": LABEL_VERSION}
         return {"storage": self.name, **versions, **arguments}
 
 

@@ -368,7 +368,11 @@ def cached_objects(
     keys = records.keys
     classes = records.classes.get("box_labels") or settings.get("classes")
     recipe = {"annotations": name, **settings, "classes": classes, "where": where}
-    recipe |= {"data": records.storage.fingerprint(), "version": _VERSION, "labels": LABEL_VERSION}
+    recipe |= {
+        "data": records.storage.fingerprint(),
+        "version": _VERSION,
+        "label_version": LABEL_VERSION,
+    }
     rescale = bool(settings.get("rescale"))
 
     @cache
@@ -427,7 +431,9 @@ def cached_objects(
 def _with_size(one: Objects | str) -> Objects | str:
     """Refuse objects of an image whose size is not stated."""
     if isinstance(one, Objects) and one.size is None and (one.boxes or one.keypoints):
-        return "its image has no width and height, which dataset.annotations.rescale=true needs"
+        return (
+            "dataset.annotations.rescale=true needs the width and height of its image; state them"
+        )
     return one
 
 

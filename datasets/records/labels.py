@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 CLASSES_NAME = "classes.txt"
 _MOST_CLASSES = 1 << 24
-# A number from here on that is not below the number of records is no class id.
+# Class ids are below this number, or below the number of records.
 _MANY_CLASSES = 1 << 20
 # Whole numbers below the first, or below so many times their different values, are class ids.
 _FEW_CLASSES = 1000
@@ -95,9 +95,9 @@ def is_missing(label: str, classes: Sequence[str] | None, missing: Sequence[str]
 
     A label that `classes` name is never missing.
     """
-    if classes is not None and label in classes:
+    if label not in missing and _NEGATIVE.fullmatch(label) is None:
         return False
-    return label in missing or _NEGATIVE.fullmatch(label) is not None
+    return classes is None or label not in classes
 
 
 def listed(setting: str, *names: str) -> str:
@@ -281,7 +281,7 @@ def column_ids(
         int32 [n], and the class names by id.
 
     Raises:
-        ValueError: A label is missing or below 0, or has no name in `names` or `classes`.
+        ValueError: A label is missing or below 0, or is not among `names` or `classes`.
     """
     if not isinstance(values, np.ndarray):
         wrong = {name for name in set(values) if is_missing(name, classes, missing)}

@@ -104,7 +104,11 @@ def cached_numbers(
         ValueError: All records are bad.
     """
     recipe = {"annotations": name, **settings, "classes": records.classes.get(field)}
-    recipe |= {"where": where, "data": records.storage.fingerprint(), "labels": LABEL_VERSION}
+    recipe |= {
+        "where": where,
+        "data": records.storage.fingerprint(),
+        "label_version": LABEL_VERSION,
+    }
 
     def write(path: Path) -> None:
         rows, names = read()

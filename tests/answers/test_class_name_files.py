@@ -1,4 +1,4 @@
-"""Files of class names: blank lines at the end and byte-order marks are no part of a name."""
+"""Files of class names: names come without blank lines at the end and byte-order marks."""
 
 from __future__ import annotations
 

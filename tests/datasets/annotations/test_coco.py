@@ -53,7 +53,7 @@ def test_it_is_a_storage(root):
     second = {"image": b"image deep/b.jpg"} | {
         name: value[:0] for name, value in first.items() if name != "image"
     }
-    second["stated_size"] = np.zeros(2, np.int32)  # it has no objects
+    second["stated_size"] = np.zeros(2, np.int32)  # without objects
     wanted = [("a.jpg", first), ("deep/b.jpg", second)]
     check_storage(lambda: open_annotated(root, CocoAnnotations("coco.json")), wanted)
     index = open_annotated(root, CocoAnnotations("coco.json")).index
