@@ -120,6 +120,8 @@ class RecordDecoder(ABC):
 
     def _sample(self, record: Record, image: Any) -> Sample:
         sample = {**record.fields, "image": image, "index": record.index, "key": record.key}
+        if "box_masks" in sample:
+            sample["box_masks"] = decode_box_masks(sample["box_masks"], image.shape)
         boxes, points = (sample.pop(f"{name}_normalized", None) for name in ("boxes", "keypoints"))
         if STATED_SIZE in sample:
             check_stated_size(
@@ -136,8 +138,6 @@ class RecordDecoder(ABC):
             keypoints = np.array(points, np.float32).reshape(-1, 3)
             keypoints[:, :2] *= np.array(image.shape[1::-1], np.float32)
             sample["keypoints"] = keypoints
-        if "box_masks" in sample:
-            sample["box_masks"] = decode_box_masks(sample["box_masks"], image.shape)
         if "mask" in sample:
             mask = decode_mask(sample["mask"], colours=self._colours, max_pixels=self.max_pixels)
             if mask.shape != image.shape[:2]:
