@@ -40,6 +40,12 @@ Sample = dict[str, Any]
 of other names may be dicts and lists in turn, which ``collate=nested`` puts together.
 """
 
+STATED_SIZE = "stated_size"
+"""Field of a record, int32 [2]: width and height of the image that label files state; 0: unknown.
+
+The decoder compares it with the image and takes it away.
+"""
+
 Batch = dict[str, Any]
 """One delivered batch: a dict of tensors whose first axis is the batch.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.core.contracts import TransformCapabilities, capabilities_of
 from penstock.core.rng import KeyedRng, Stream
 from penstock.core.sample import (
+    STATED_SIZE,
     BadRecord,
     BadSample,
     DamagedImageError,
@@ -117,6 +118,8 @@ class DecodeStage:
         fields: Sample = {}
         if _REST not in self.keys:
             fields = {name: v for name, v in record.fields.items() if name not in self.keys}
+        elif STATED_SIZE in record.fields:  # without it the decoder could not check the boxes
+            fields[STATED_SIZE] = record.fields[STATED_SIZE]
         for name, new_name in self.keys.items():
             if new_name is None:
                 continue

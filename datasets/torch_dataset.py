@@ -21,6 +21,7 @@ from penstock.core.registry import register
 from penstock.core.rng import KeyedRng, Stream, philox_words
 from penstock.core.sample import BadSample, Batch, Sample
 from penstock.core.user_errors import is_trouble
+from penstock.datasets.records.labels import are_codes
 from penstock.datasets.streams.runs import Run
 
 if TYPE_CHECKING:
@@ -267,7 +268,13 @@ class TorchIndex:
         self.class_names = source.class_names
         self.field_classes: Mapping[str, tuple[str, ...]] = {}
         if self.class_names is None and self._labels is not None and self._labels.size:
-            self.class_names = tuple(map(str, range(int(self._labels.max()) + 1)))
+            highest = int(self._labels.max())
+            if are_codes(self._labels):
+                raise ValueError(
+                    f"{self._name}: label {highest} is a code, expected class ids; return class "
+                    f"ids from 0 on, or name the classes 0 to {highest} in dataset.classes"
+                )
+            self.class_names = tuple(map(str, range(highest + 1)))
         if self._labels is not None and items is not None:
             self._labels = self._labels[items]
 

@@ -28,6 +28,7 @@ from penstock.datasets.records.label_tables import (
     entries_in_table,
     number_of,
 )
+from penstock.datasets.records.labels import is_missing, listed
 
 BoxFormat = Literal["xyxy", "xywh", "cxcywh"]
 
@@ -69,6 +70,8 @@ class CsvBoxes:
         coordinates: ``pixels``, or ``normalized``: shares of the image's width and height.
         size_columns: Two columns of the image's width and height in pixels, at which boxes are
             cut; None: that is left to the augmentation.
+        rescale: The file is of images of another size: scale boxes from the size in
+            `size_columns` to the size of the image. False: an image of another size is bad.
         header: The columns' names, for a file that begins with a box.
         delimiter: What separates values; None: a tab in ``.tsv`` files, else a comma.
         classes: Names of the classes by id; None: those found, sorted.
@@ -88,6 +91,7 @@ class CsvBoxes:
         box_format: BoxFormat | None = None,
         coordinates: Literal["pixels", "normalized"] = "pixels",
         size_columns: tuple[str, str] | None = None,
+        rescale: bool = False,
         header: list[str] | None = None,
         delimiter: str | None = None,
         classes: list[str] | None = None,
@@ -101,6 +105,12 @@ class CsvBoxes:
         self.box_format: BoxFormat | None = box_format
         self.coordinates = coordinates
         self.size_columns = size_columns
+        self.rescale = rescale
+        if rescale and size_columns is None:
+            raise ValueError(
+                "dataset.annotations.rescale: true needs the columns of the stated sizes; set "
+                "dataset.annotations.size_columns=[width,height]"
+            )
         self.header = header
         self.delimiter = delimiter_of(delimiter, path)
         self.classes = classes
@@ -165,16 +175,24 @@ class CsvBoxes:
                 objects[name] = f"line {line} of {os.path.basename(path)}: {error}"
                 continue
             if label and known is not None and label not in known:
-                unknown.setdefault(name, f"line {line}: class {label!r}")
+                unknown.setdefault(
+                    name,
+                    f"line {line}: class {label!r} is not among the {len(known)} classes; correct "
+                    f"it, or add it to the training data (or to classes, if those are given)",
+                )
+            elif label and is_missing(label, known):
+                unknown.setdefault(
+                    name,
+                    f"line {line}: the class is missing ({label!r}); fill it in, leave all columns "
+                    f"but {columns.image!r} empty for an image without boxes, or, if it is a "
+                    f"class, list all classes: {listed('dataset.annotations.classes', label)}",
+                )
         entries = entries_in_table(keys, lines, where=where, its_own=its_own)
         check_unlabelled(keys, entries, self.missing, where, "row")
         there = set(entries)
         for name, said in unknown.items():
             if name in there:
-                raise ValueError(
-                    f"{where}: {said} is not among the {len(known or ())} classes; correct it, or "
-                    f"add it to the training data (or to classes, if those are given)"
-                )
+                raise ValueError(f"{where}: {said}")
         return [Objects() if entry is None else objects[entry] for entry in entries]
 
     def _columns(self, table: LabelTable) -> _BoxColumns:

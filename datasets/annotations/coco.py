@@ -43,6 +43,8 @@ class CocoAnnotations:
         path: The JSON file, in the data's folder or beside it; ``{part}`` is train or val.
         masks: Read the mask of each box too.
         crowd: ``keep`` or ``drop`` boxes around crowds.
+        rescale: The file is of images of another size: scale its boxes and keypoints from the
+            size that it states to the size of the image. False: such an image is a bad record.
         missing: An image that the file does not list: ``error``, or ``empty``: it has no boxes.
         bad_boxes: A box without area in its image is left out, and said (``drop``), or makes
             its record bad (``record``).
@@ -55,12 +57,19 @@ class CocoAnnotations:
         masks: bool = False,
         crowd: Literal["keep", "drop"] = "keep",
         missing: Literal["error", "empty"] = "error",
+        rescale: bool = False,
         bad_boxes: BadBoxes = "drop",
     ) -> None:
         self.path = path
         self.masks = masks
         self.crowd = crowd
         self.missing = missing
+        self.rescale = rescale
+        if rescale and masks:
+            raise ValueError(
+                "dataset.annotations.rescale: true scales no masks; set "
+                "dataset.annotations.masks=false, or state the size of the images in the file"
+            )
         self.bad_boxes: BadBoxes = bad_boxes
 
     def of(self, records: RecordsToLabel) -> list[ObjectRows]:

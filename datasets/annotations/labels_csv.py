@@ -18,7 +18,8 @@ from penstock.datasets.records.label_tables import (
     entries_in_table,
     number_of,
 )
-from penstock.datasets.records.labels import check_missing, class_ids
+from penstock.datasets.records.labels import check_missing, class_ids, is_missing
+from penstock.datasets.records.labels import listed as listed_classes
 from penstock.datasets.records.number_rows import NumberRows, Numbers, cached_numbers
 
 # As the field writes them, in any case.
@@ -154,8 +155,15 @@ class CsvLabels:
         at = None if separator == _SPACE else separator
         listed: dict[str, list[str]] = {}
         for name, of_image in texts.items():
-            parts = (part.strip() for _, text in of_image for part in text.split(at))
-            listed[name] = [part for part in parts if part]
+            parts = [(line, part.strip()) for line, text in of_image for part in text.split(at)]
+            listed[name] = [part for _, part in parts if part]
+            for line, part in parts:
+                if part and is_missing(part, given):
+                    raise ValueError(
+                        f"{where}: line {line}: the label is missing ({part!r}); fill it in, leave "
+                        f"{column!r} empty for an image without labels, or, if it is a class, list "
+                        f"all classes: {listed_classes('dataset.annotations.classes', part)}"
+                    )
         flat = [label for labels in listed.values() for label in labels]
         ids, names = class_ids(flat, given, where=where)
         if not names:

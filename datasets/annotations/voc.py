@@ -39,6 +39,8 @@ class VocAnnotations:
             key with folders finds its XML in the same folders here, or without them.
         one_based: Pixels are counted from 1, as in VOC itself; false: from 0.
         difficult: ``keep`` or ``drop`` what is marked as difficult.
+        rescale: The file is of images of another size: scale its boxes and keypoints from the
+            size that it states to the size of the image. False: such an image is a bad record.
         missing: An image without an XML: ``error``, or ``empty``: it has no boxes.
         bad_boxes: A box without area in its image is left out, and said (``drop``), or makes
             its record bad (``record``).
@@ -51,12 +53,14 @@ class VocAnnotations:
         one_based: bool = True,
         difficult: Literal["keep", "drop"] = "keep",
         missing: Literal["error", "empty"] = "error",
+        rescale: bool = False,
         bad_boxes: BadBoxes = "drop",
     ) -> None:
         self.path = path
         self.one_based = one_based
         self.difficult = difficult
         self.missing = missing
+        self.rescale = rescale
         self.bad_boxes: BadBoxes = bad_boxes
 
     def of(self, records: RecordsToLabel) -> list[ObjectRows]:

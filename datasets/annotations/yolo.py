@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,20 +22,25 @@ from penstock.datasets.records.label_files import (
     find_labels,
     marks_of,
 )
-from penstock.datasets.records.labels import check_missing
+from penstock.datasets.records.labels import check_missing, name_lines
 
 _NAMES = ("data.yaml", "dataset.yaml", "classes.txt", "obj.names")
 _TOLERANCE = 0.01  # writers round
+_MOST_CORNERS = 8  # numbers of a triangle or an oriented box, which are common polygons
+
+Point = tuple[float, float, float]
+"""A keypoint: x, y and visibility."""
 
 
 @register("annotations", "yolo")
 class YoloAnnotations:
     """Boxes from YOLO: a text file for each image, a line for each box.
 
-    A line is a class number and the box's centre, width and height as shares of the image; or, as
-    for segmentation, a polygon's corners, whose box is taken. Records get ``boxes`` float32 [N, 4]
-    (xyxy, pixels once the image is decoded) and ``box_labels`` int64 [N]. A record with a broken
-    line is bad.
+    A line is a class number and the box's centre, width and height as shares of the image. With
+    ``kpt_shape`` in ``data.yaml``, the keypoints follow. Without it, a longer line is a polygon,
+    whose box is taken. Records get ``boxes`` float32 [N, 4] (xyxy, pixels once the image is
+    decoded) and ``box_labels`` int64 [N]; with ``kpt_shape``, also ``keypoints`` float32 [K, 3],
+    the keypoints of all objects one after the other. A record with a broken line is bad.
 
     Args:
         path: The folder of the text files; null: ``labels/{part}`` or ``{part}/labels``, in the
@@ -71,16 +77,19 @@ class YoloAnnotations:
             taken="taken as without objects", setting="dataset.annotations.missing=empty",
         )  # fmt: skip
         classes, named = (self.classes, None) if self.classes else _class_names(folder, where)
+        lines, described = _lines(folder, where)
 
         def read() -> tuple[list[Objects | str], dict[str, Sequence[str]]]:
-            found = [_parse(file, folder, classes) if file else Objects() for file in files]
-            return found, {"box_labels": classes} if classes else {}
+            found = [lines.parse(file, folder, classes) if file else Objects() for file in files]
+            lines.check(described.path if described else f"{folder}/{_NAMES[0]}", where)
+            names = {"box_labels": classes or (), "keypoints": lines.keypoints}
+            return found, {field: of_field for field, of_field in names.items() if of_field}
 
         return cached_objects(
             "yolo",
             vars(self),
             records,
-            marks=marks_of([*files, named]),
+            marks=marks_of([*files, named, described]),
             read=read,
             where=where,
             normalized=True,
@@ -112,14 +121,10 @@ def _class_names(folder: str, where: str) -> tuple[list[str] | None, LabelFile |
 
 def _read_names(file: LabelFile, where: str) -> list[str]:
     said = f"{where}: {file.path}"
-    try:
-        text = Path(file.path).read_text("utf-8")
-        if not file.path.endswith(".yaml"):
-            return [line.strip() for line in text.splitlines() if line.strip()]
-        content = yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"{said} cannot be read: {str(error).splitlines()[0]}") from error
-    names: Any = content.get("names") if isinstance(content, dict) else None
+    text = _read_text(file, said)
+    if not file.path.endswith(".yaml"):
+        return [name.strip() for name in name_lines(text, where=said)]
+    names: Any = _read_yaml(text, said).get("names")
     if isinstance(names, dict) and sorted(names) == list(range(len(names))):
         names = [names[number] for number in range(len(names))]
     if not isinstance(names, list) or not names:
@@ -130,33 +135,162 @@ def _read_names(file: LabelFile, where: str) -> list[str]:
     return [str(name) for name in names]
 
 
-def _parse(file: LabelFile, root: str, classes: Sequence[str] | None) -> Objects | str:
-    """Parse the boxes of a text file, or say what is wrong with it."""
-    name = os.path.basename(file.path)
-    found = Objects(size=(1, 1))
+def _read_text(file: LabelFile, said: str) -> str:
     try:
-        lines = read_file(file.path, root=root).decode("ascii").splitlines()
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                label, box = _object(line.split(), f"line {number}", classes)
-                found.names.append(label)
-                found.boxes.append(box)
-    except MissingFile as error:
-        return f"{name} {error}"
-    except UnicodeDecodeError:
-        return f"{name} is no text"
-    except ValueError as error:
-        return f"{name}: {error}"
-    return found
+        return Path(file.path).read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{said} cannot be read: {str(error).splitlines()[0]}") from error
 
 
-def _object(
-    words: Sequence[str], line: str, classes: Sequence[str] | None
-) -> tuple[str, tuple[float, float, float, float]]:
-    """Read the class, and left, top, right and bottom edge, of a line.
+def _read_yaml(text: str, said: str) -> Mapping[str, Any]:
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{said} cannot be read: {str(error).splitlines()[0]}") from error
+    return content if isinstance(content, dict) else {}
+
+
+def _lines(folder: str, where: str) -> tuple[_Lines, LabelFile | None]:
+    """Find the form of the lines, and the file that states it.
 
     Raises:
-        ValueError: It has other words.
+        ValueError: The file states a form that lines cannot have.
+    """
+    for above in (Path(folder), *Path(folder).parents[:2]):
+        for name in _NAMES:
+            file = LabelFile.at(str(above / name)) if name.endswith(".yaml") else None
+            if file is None:
+                continue
+            said = f"{where}: {file.path}"
+            content = _read_yaml(_read_text(file, said), said)
+            if (shape := content.get("kpt_shape")) is None:
+                return _Lines(stated="kpt_shape" in content), file
+            if (
+                not isinstance(shape, list)
+                or list(map(type, shape)) != [int, int]
+                or shape[0] < 1
+                or shape[1] not in (2, 3)
+            ):
+                raise ValueError(
+                    f"{said}: kpt_shape is {shape!r}, expected [K, 2] or [K, 3] for K keypoints "
+                    f"of x and y, or of x, y and visibility; correct it"
+                )
+            count, values = shape
+            return _Lines(count, values, True, _keypoint_names(content, count)), file
+    return _Lines(), None
+
+
+def _keypoint_names(content: Mapping[str, Any], count: int) -> list[str]:
+    """Read ``kpt_names``, where all classes have the same; else none."""
+    names = content.get("kpt_names")
+    of_classes = list(names.values()) if isinstance(names, dict) else [names]
+    first = of_classes[0] if of_classes else None
+    if not isinstance(first, list) or any(each != first for each in of_classes):
+        return []
+    return list(map(str, first)) if len(first) == count else []
+
+
+@dataclass(slots=True)
+class _Lines:
+    """The form of the lines of all files.
+
+    Attributes:
+        points: Number of keypoints of an object; 0: longer lines are polygons.
+        values: Numbers of a keypoint: x and y, or x, y and visibility.
+        stated: Whether a file states the form.
+        keypoints: Names of the keypoints.
+        counts: How many numbers lines have.
+        like_pose: Whether each line may be a box and its keypoints.
+    """
+
+    points: int = 0
+    values: int = 2
+    stated: bool = False
+    keypoints: list[str] = field(default_factory=list)
+    counts: set[int] = field(default_factory=set)
+    like_pose: bool = True
+
+    def parse(self, file: LabelFile, root: str, classes: Sequence[str] | None) -> Objects | str:
+        """Parse the objects of a text file, or return what is wrong with it."""
+        name = os.path.basename(file.path)
+        found = Objects(size=(1, 1))
+        try:
+            lines = read_file(file.path, root=root).decode("utf-8-sig").splitlines()
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    said = f"line {number}"
+                    label, values = _label_and_values(line.split(), said, classes)
+                    box, points = self._object(values, said)
+                    found.names.append(label)
+                    found.boxes.append(box)
+                    found.keypoints += points
+        except MissingFile as error:
+            return f"{name} {error}"
+        except UnicodeDecodeError:
+            return f"{name} is no text"
+        except ValueError as error:
+            return f"{name}: {error}"
+        return found
+
+    def check(self, path: str, where: str) -> None:
+        """Refuse lines that may be polygons as well as keypoints, after all files are parsed.
+
+        Raises:
+            ValueError: They may; the remedy is to state the form in the file at `path`.
+        """
+        [count] = self.counts if len(self.counts) == 1 else [0]
+        if not self.stated and self.like_pose and count > _MOST_CORNERS:
+            raise ValueError(
+                f"{where}: each line has {count} numbers behind the class, a polygon's corners or "
+                f"a box and its keypoints; beside names in {path}, write kpt_shape: "
+                f"[{(count - 4) // 2}, 2] for keypoints of x and y, or kpt_shape: null for polygons"
+            )
+
+    def _object(self, values: Sequence[float], line: str) -> tuple[Sequence[float], list[Point]]:
+        """Read the box, and the keypoints, of a line's numbers.
+
+        Raises:
+            ValueError: They are too many, too few, or outside of the image.
+        """
+        expected = 4 + self.points * self.values
+        if self.points and len(values) != expected:
+            raise ValueError(
+                f"{line} has {len(values)} numbers behind the class, expected {expected} (a box, "
+                f"and kpt_shape: [{self.points}, {self.values}])"
+            )
+        if len(values) < 4 or (len(values) % 2 and not self.points):
+            raise ValueError(
+                f"{line} has {len(values)} numbers behind the class, expected 4 (x, y, width, "
+                f"height), the x and y of a polygon's corners, or keypoints as kpt_shape in "
+                f"{_NAMES[0]} states"
+            )
+        points = [tuple(values[at : at + self.values]) for at in range(4, expected, self.values)]
+        shares = [*values[:4], *(share for point in points for share in point[:2])]
+        if not all(
+            -_TOLERANCE <= value <= 1 + _TOLERANCE for value in (shares if points else values)
+        ):
+            raise ValueError(f"{line} has numbers outside of 0 to 1, expected shares of the image")
+        self.counts.add(len(values))
+        if points:
+            return _edges(values), [_keypoint(point, line) for point in points]
+        if len(values) == 4:
+            return _edges(values), []
+        xs, ys = values[::2], values[1::2]
+        if self.like_pose:
+            left, top, right, bottom = _edges(values)
+            across = left - _TOLERANCE <= min(xs[2:]) <= max(xs[2:]) <= right + _TOLERANCE
+            down = top - _TOLERANCE <= min(ys[2:]) <= max(ys[2:]) <= bottom + _TOLERANCE
+            self.like_pose = across and down
+        return (min(xs), min(ys), max(xs), max(ys)), []
+
+
+def _label_and_values(
+    words: Sequence[str], line: str, classes: Sequence[str] | None
+) -> tuple[str, list[float]]:
+    """Read the name of the class, and the numbers behind it, of a line's words.
+
+    Raises:
+        ValueError: A word is not a number, or the class does not exist.
     """
     try:
         label, values = int(words[0]), [float(word) for word in words[1:]]
@@ -165,16 +299,23 @@ def _object(
     if label < 0 or (classes is not None and label >= len(classes)):
         many = f"0 to {len(classes) - 1}" if classes is not None else "0 or more"
         raise ValueError(f"{line} has class {label}, expected {many}")
-    if len(values) < 4 or len(values) % 2:
-        raise ValueError(
-            f"{line} has {len(values)} numbers behind the class, expected 4 (x, y, width, height) "
-            f"or the x and y of a polygon's corners"
-        )
-    if not all(-_TOLERANCE <= value <= 1 + _TOLERANCE for value in values):
-        raise ValueError(f"{line} has numbers outside of 0 to 1, expected shares of the image")
-    if len(values) == 4:
-        x, y, width, height = values
-        edges = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
-    else:
-        edges = (min(values[::2]), min(values[1::2]), max(values[::2]), max(values[1::2]))
-    return (str(label) if classes is None else classes[label]), edges
+    return (str(label) if classes is None else classes[label]), values
+
+
+def _edges(values: Sequence[float]) -> tuple[float, float, float, float]:
+    """Return the left, top, right and bottom edge of a box."""
+    x, y, width, height = values[:4]
+    return x - width / 2, y - height / 2, x + width / 2, y + height / 2
+
+
+def _keypoint(values: Sequence[float], line: str) -> Point:
+    """Read a keypoint; without a visibility, one at 0, 0 is not labelled.
+
+    Raises:
+        ValueError: Its visibility is not 0, 1 or 2.
+    """
+    x, y, *stated = values
+    visibility = stated[0] if stated else 2.0 * (x != 0 or y != 0)
+    if visibility not in (0, 1, 2):
+        raise ValueError(f"{line} has a keypoint of visibility {visibility:g}, expected 0, 1 or 2")
+    return x, y, visibility

@@ -22,6 +22,7 @@ from penstock.core.stage_times import CountedRecords, counted
 from penstock.datasets.files.access import is_there
 from penstock.datasets.files.local_copies import copy_again, url_of_copy
 from penstock.datasets.records.index import Index, IndexContent, cached_index, write_index
+from penstock.datasets.records.labels import LABEL_VERSION
 
 if TYPE_CHECKING:
     from penstock.core.contracts import Storage
@@ -244,7 +245,8 @@ class IndexedStorage(ABC):
     def _recipe(self, *without: str) -> dict[str, Any]:
         """Name what an index is made from: the arguments, but for those that are named."""
         arguments = {n: v for n, v in vars(self).items() if n[0] != "_" and n not in without}
-        return {"storage": self.name, "version": self.index_version, **arguments}
+        versions = {"version": self.index_version, "label_version": LABEL_VERSION}
+        return {"storage": self.name, **versions, **arguments}
 
 
 _Read = Callable[[Any, NDArray[np.int64]], list[Record | BadRecord]]

@@ -11,7 +11,7 @@ import logging
 import os
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -20,13 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.contracts import RecordsToLabel
+from penstock.core.sample import STATED_SIZE
 from penstock.core.user_errors import is_trouble
 from penstock.datasets.files.access import absolute_path, is_url
 from penstock.datasets.files.clients import AccessDenied
 from penstock.datasets.files.listings import NothingThere, find_file
 from penstock.datasets.files.local_copies import local_copy
 from penstock.datasets.records.index import Index, cached_index, write_index
-from penstock.datasets.records.labels import check_missing, class_ids
+from penstock.datasets.records.labels import LABEL_VERSION, check_missing, class_ids
 
 log = logging.getLogger(__name__)
 
@@ -34,10 +35,11 @@ BadBoxes = Literal["drop", "record"]
 MARK = ".packed.npz"
 """What packing leaves beside a split: an index of its records, with their checksums, its files,
 and what annotations said of them."""
-NORMALIZED = "boxes_normalized"
 RAREST = "rarest_box_label"
 _BOX = ("x0", "y0", "x1", "y1")
 _POINT = ("x", "y", "visibility")
+_SIZE = ("image_width", "image_height")
+_VERSION = 2  # raise it where the same label files give other rows
 
 Names = Mapping[str, Sequence[str]]
 """Names of annotated numbers by field."""
@@ -230,7 +232,8 @@ class Objects:
         masks: The mask of each box as ``height,width,counts``, run lengths as COCO compresses
             them, [N]; or none of any.
         keypoints: x, y, in pixels, and visibility 0, 1 or 2, [K, 3].
-        size: Width and height of the image, if the file says them.
+        size: Width and height of the image, if the file states them; (1, 1): boxes and keypoints
+            are shares of the image.
     """
 
     boxes: list[Sequence[float]] = field(default_factory=list)
@@ -247,8 +250,8 @@ class ObjectRows:
     Args:
         index: A row for each object, sorted by its column ``record``.
         count: The number of records.
-        normalized: Boxes are shares of their image, which its decoder knows the size of: they
-            are ``boxes_normalized`` until then.
+        normalized: Boxes and keypoints are shares of their image. Their fields end in
+            ``_normalized`` until the decoder, which knows the size, makes them pixels.
         masks: The mask of each box as a key, if they have some.
     """
 
@@ -258,7 +261,7 @@ class ObjectRows:
         self._index = index
         self._masks = masks
         self._count = count
-        self._boxes = NORMALIZED if normalized else "boxes"
+        self._ending = "_normalized" if normalized else ""
         self._bad = {int(record): cause for record, cause in index.metadata["bad"].items()}
         field = "box_labels" if _BOX[0] in index.columns else "keypoints"
         names = index.class_names
@@ -299,11 +302,19 @@ class ObjectRows:
 
     def _one(self, rows: slice) -> dict[str, Any]:
         arrays = self._arrays
+        size: dict[str, Any] = {}
+        if _SIZE[0] in arrays:
+            sides = [arrays[name][rows] for name in _SIZE]
+            size = {
+                STATED_SIZE: np.array([side[0] if len(side) else 0 for side in sides], np.int32)
+            }
         if _BOX[0] not in arrays:
-            return {"keypoints": np.stack([arrays[name][rows] for name in _POINT], 1)}
+            points = np.stack([arrays[name][rows] for name in _POINT], 1)
+            return {f"keypoints{self._ending}": points, **(size if len(points) else {})}
         fields: dict[str, Any] = {
-            self._boxes: np.stack([arrays[name][rows] for name in _BOX], 1),
+            f"boxes{self._ending}": np.stack([arrays[name][rows] for name in _BOX], 1),
             "box_labels": arrays["label"][rows].astype(np.int64),
+            **size,
         }
         for name in arrays:
             if name.startswith("box_"):
@@ -337,8 +348,10 @@ def cached_objects(
     Args:
         name: Of the component.
         settings: What the config says of it: JSON. ``bad_boxes`` says whether a box without area
-            in its image is left out, or makes its record bad; ``classes`` are names by id, unless
-            the training part has settled them; else those found, sorted (numbers by their value).
+            in its image is left out, or makes its record bad. ``rescale`` makes boxes and
+            keypoints shares of the size that the label file states. ``classes`` are names by id,
+            unless the training part has settled them; else the classes found, sorted (numbers
+            by their value).
         records: What they are of.
         marks: State of the label files (sizes, times): JSON.
         read: Reads them: the objects of each record, or what is wrong with it; and what the
@@ -355,12 +368,20 @@ def cached_objects(
     keys = records.keys
     classes = records.classes.get("box_labels") or settings.get("classes")
     recipe = {"annotations": name, **settings, "classes": classes, "where": where}
-    recipe["data"] = records.storage.fingerprint()
+    recipe |= {
+        "data": records.storage.fingerprint(),
+        "version": _VERSION,
+        "label_version": LABEL_VERSION,
+    }
+    rescale = bool(settings.get("rescale"))
 
     @cache
     def objects() -> tuple[list[Objects | str], Names]:
         found, names = read()
-        return _checked(found, keys, settings["bad_boxes"], where), names
+        if rescale:
+            found = [_with_size(one) for one in found]
+        checked = _checked(found, keys, settings["bad_boxes"], where)
+        return [_in_shares(one) for one in checked] if rescale else checked, names
 
     def opened(kind: Literal["boxes", "keypoints", "masks"]) -> Index:
         def write(path: Path) -> None:
@@ -377,6 +398,7 @@ def cached_objects(
             else:
                 points = [one.keypoints if isinstance(one, Objects) else None for one in found]
                 columns, class_names = _columns(points, _POINT), names.get("keypoints")
+            columns |= _sizes(columns["record"], found)
             digest = hashlib.blake2b(digest_size=16)
             for name in sorted(columns):
                 digest.update(name.encode() + np.ascontiguousarray(columns[name]).tobytes())
@@ -399,8 +421,40 @@ def cached_objects(
 
     boxes, points = opened("boxes"), opened("keypoints")
     masks = opened("masks") if settings.get("masks") else None
+    normalized = normalized or rescale
     rows = [ObjectRows(boxes, len(keys), normalized=normalized, masks=masks)]
-    return [*rows, ObjectRows(points, len(keys))] if len(points) else rows
+    if len(points):
+        rows.append(ObjectRows(points, len(keys), normalized=normalized))
+    return rows
+
+
+def _with_size(one: Objects | str) -> Objects | str:
+    """Refuse objects of an image whose size is not stated."""
+    if isinstance(one, Objects) and one.size is None and (one.boxes or one.keypoints):
+        return (
+            "dataset.annotations.rescale=true needs the width and height of its image; state them"
+        )
+    return one
+
+
+def _in_shares(one: Objects | str) -> Objects | str:
+    """Make the boxes and keypoints of an image shares of its stated size."""
+    if not isinstance(one, Objects) or one.size is None:
+        return one
+    width, height = one.size
+    boxes = np.asarray(one.boxes, np.float64).reshape(-1, 4) / (width, height, width, height)
+    points = np.asarray(one.keypoints, np.float64).reshape(-1, 3) / (width, height, 1)
+    return replace(one, boxes=boxes.tolist(), keypoints=points.tolist())
+
+
+def _sizes(
+    records: NDArray[np.int32], objects: Sequence[Objects | str]
+) -> dict[str, NDArray[np.int32]]:
+    """Make columns of the stated size of each object's image; none where no size is stated."""
+    sizes = [one.size if isinstance(one, Objects) else None for one in objects]
+    known = np.array([(0, 0) if size in (None, (1, 1)) else size for size in sizes], np.int32)
+    known = known.reshape(-1, 2)[records]
+    return {name: known[:, k] for k, name in enumerate(_SIZE)} if known.any() else {}
 
 
 def _checked(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import logging
 import os
 import re
@@ -24,8 +25,16 @@ log = logging.getLogger(__name__)
 
 CLASSES_NAME = "classes.txt"
 _MOST_CLASSES = 1 << 24
-# Above this, a number that is larger than the records are many is taken for no class id.
+# Class ids are below this number, or below the number of records.
 _MANY_CLASSES = 1 << 20
+# Whole numbers below the first, or below so many times their different values, are class ids.
+_FEW_CLASSES = 1000
+_SPARSE = 10
+LABEL_VERSION = 2
+"""Raise it where the class ids of the same labels change: indexes in caches hold class ids."""
+MISSING = ("", "NA", "NaN", "nan", "null")
+"""Texts that stand for a missing value."""
+_NEGATIVE = re.compile(r"-\d+")
 
 
 Unlabelled = Literal["leave_out", "error"] | None
@@ -81,11 +90,30 @@ def names_from_pattern(texts: Sequence[str], pattern: str | None, *, where: str)
     return names
 
 
-def read_label_csv(path: str, columns: tuple[str, str], *, where: str) -> dict[str, str]:
+def is_missing(label: str, classes: Sequence[str] | None, missing: Sequence[str] = MISSING) -> bool:
+    """Return whether a text, or a number below 0, stands for a missing label.
+
+    A label that `classes` name is never missing.
+    """
+    if label not in missing and _NEGATIVE.fullmatch(label) is None:
+        return False
+    return classes is None or label not in classes
+
+
+def listed(setting: str, *names: str) -> str:
+    """Write the setting that lists classes as it is typed, with the first of `names`."""
+    more = [] if 1 < len(names) <= 8 else ["..."]
+    shown = [*names[:8], *more]
+    return f"'{setting}={json.dumps(shown, ensure_ascii=False, separators=(',', ':'))}'"
+
+
+def read_label_csv(
+    path: str, columns: tuple[str, str], *, classes: Sequence[str] | None = None, where: str
+) -> dict[str, str]:
     """Read labels by key from the two columns of a CSV.
 
     Raises:
-        ValueError: The file is no such CSV; the message names the line.
+        ValueError: The file is not such a CSV, or a label is missing; the message names the line.
     """
     place = f"{where}: labels={path}"
     if not os.path.exists(path):
@@ -110,8 +138,14 @@ def read_label_csv(path: str, columns: tuple[str, str], *, where: str) -> dict[s
         key, label = row[key_at].strip(), row[label_at].strip()
         if not key or not label:
             raise ValueError(
-                f"{place}: line {line}: the {'label' if key else 'key'} is empty; fill "
-                f"it in or take the line out"
+                f"{place}: line {line}: the {'label' if key else 'key'} is empty; fill it in or "
+                f"remove the line"
+            )
+        if is_missing(label, classes):
+            raise ValueError(
+                f"{place}: line {line}: the label is missing ({label!r}); fill it in or remove "
+                f"the line, or, if it is a class, list all classes: "
+                f"{listed('dataset.storage.classes', label)}"
             )
         if labels.setdefault(key, label) != label:
             raise ValueError(
@@ -227,42 +261,49 @@ def column_ids(
     *,
     names: Sequence[str] | None = None,
     classes: Sequence[str] | None = None,
+    missing: Sequence[str] = MISSING,
     where: str,
 ) -> LabelIds:
     """Number a column of labels.
 
-    Numbers stay the ids that they are, with `names` or, without these, their digits as names;
+    Numbers are class ids, and `names` or their digits are the names of the classes. Numbers with
+    large gaps between them are codes: their ids follow their order, and a warning says so.
     `classes` changes ids so that equal names have equal ids in every part of a data set.
 
     Args:
         values: Integers or bools [n], or n names.
-        names: Class names by number, where the data says them.
-        classes: Class names by id to be used; None: those found.
+        names: Class names by number, where the data has them.
+        classes: Class names by id to be used; None: the classes in `values`.
+        missing: Texts that stand for a missing label, unless `classes` name them.
         where: The storage and the column, for messages.
 
     Returns:
         int32 [n], and the class names by id.
 
     Raises:
-        ValueError: A number below 0 or without a name, or a name that is not among `classes`.
+        ValueError: A label is missing or below 0, or is not among `names` or `classes`.
     """
     if not isinstance(values, np.ndarray):
+        wrong = {name for name in set(values) if is_missing(name, classes, missing)}
+        if wrong:
+            row = next(row for row, name in enumerate(values) if name in wrong)
+            raise ValueError(
+                f"{where}: the label of record {row} is missing ({values[row]!r}); fill it in or "
+                f"remove the record, or, if it is a class, list all classes: "
+                f"{listed('dataset.storage.classes', values[row])}"
+            )
         return class_ids(values, classes, where=where)
     numbers = values.astype(np.int64)
-    if (negative := np.flatnonzero(numbers < 0)).size:
-        raise ValueError(
-            f"{where}: label {numbers[negative[0]]} in record {negative[0]}, expected 0 or more; "
-            f"give every record a label, or leave the column out"
-        )
-    highest = int(numbers.max(initial=-1))
-    if names is None:
-        if highest >= max(_MANY_CLASSES, len(numbers)):
+    for row in np.flatnonzero(numbers < 0).tolist():
+        if names is not None or is_missing(str(numbers[row]), classes):
             raise ValueError(
-                f"{where}: label {highest} in {len(numbers):,} records is no class id; "
-                f"name the column that holds the labels"
+                f"{where}: label {numbers[row]} in record {row}, expected 0 or more; give every "
+                f"record a label, leave the column out, or, if it is a class of numbers without "
+                f"names, list all classes: {listed('dataset.storage.classes', str(numbers[row]))}"
             )
-        names = [str(i) for i in range(highest + 1)]
-    elif highest >= len(names):
+    if names is None:
+        return _number_ids(numbers, classes, where=where)
+    if (highest := int(numbers.max(initial=-1))) >= len(names):
         raise ValueError(f"{where}: label {highest}, but the data names {len(names)} classes")
     if classes is None or tuple(classes) == tuple(names):
         return numbers.astype(np.int32), tuple(names)
@@ -270,6 +311,36 @@ def column_ids(
     ids = np.zeros(len(names), np.int32)
     ids[used], found = class_ids([names[i] for i in used.tolist()], classes, where=where)
     return ids[numbers], found
+
+
+def _number_ids(
+    numbers: NDArray[np.int64], classes: Sequence[str] | None, *, where: str
+) -> LabelIds:
+    """Number labels that are whole numbers without names; see `column_ids`."""
+    highest = int(numbers.max(initial=-1))
+    if classes is None and highest >= max(_MANY_CLASSES, len(numbers)):
+        raise ValueError(
+            f"{where}: label {highest} in {len(numbers):,} records is no class id; name the "
+            f"column that holds the labels, or list all classes: "
+            f"{listed('dataset.storage.classes', str(highest))}"
+        )
+    if classes is None and not are_codes(numbers):
+        return numbers.astype(np.int32), tuple(map(str, range(highest + 1)))
+    used, places = np.unique(numbers, return_inverse=True)
+    ids, names = class_ids(list(map(str, used.tolist())), classes, where=where)
+    if classes is None:
+        log.warning(
+            "%s: %s different numbers up to %s are codes of classes, numbered from 0 in their "
+            "order; to number them otherwise, list all classes: %s",
+            where, f"{len(used):,}", highest, listed("dataset.storage.classes", *names),
+        )  # fmt: skip
+    return ids[places], names
+
+
+def are_codes(numbers: NDArray[Any]) -> bool:
+    """Return whether gaps between numbers are too large for class ids."""
+    highest = int(numbers.max()) if numbers.size else -1
+    return highest >= _FEW_CLASSES and highest >= _SPARSE * len(np.unique(numbers))
 
 
 def check_labels(labels: NDArray[Any], names: tuple[str, ...] | None, *, where: str) -> LabelIds:
@@ -299,6 +370,13 @@ def check_labels(labels: NDArray[Any], names: tuple[str, ...] | None, *, where: 
             f"{where}: label {labels[wrong[0]]} in row {wrong[0]}, expected 0 to {most - 1}"
             f"{known}; correct it, or leave such rows out"
         )
+    if names is None and are_codes(labels):
+        count, highest = len(np.unique(labels)), int(labels.max())
+        raise ValueError(
+            f"{where}: label {highest} among {count:,} different labels is a code, expected class "
+            f"ids; save np.unique(labels, return_inverse=True)[1] instead, or name the classes 0 "
+            f"to {highest} by id in {CLASSES_NAME}"
+        )
     names = names or tuple(str(i) for i in range(int(labels.max()) + 1))
     return labels.astype(np.int32), names
 
@@ -316,7 +394,7 @@ def read_class_names(folder: str, *, where: str) -> tuple[str, ...] | None:
             if (found := find_file(url)) is None:
                 return None
             path = copy_file(url, found)
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except AccessDenied:
@@ -324,7 +402,22 @@ def read_class_names(folder: str, *, where: str) -> tuple[str, ...] | None:
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{where}: {CLASSES_NAME} cannot be read ({error})") from error
-    return tuple(text.removesuffix("\n").split("\n")) if text else ()
+    return name_lines(text, where=f"{where}: {CLASSES_NAME}")
+
+
+def name_lines(text: str, *, where: str) -> tuple[str, ...]:
+    """Split a file of class names, a line each, without blank lines at the end.
+
+    Raises:
+        ValueError: Another line is blank, so the ids of the names below it are not known.
+    """
+    names = text.split("\n")
+    while names and not names[-1].strip():
+        names.pop()
+    for number, name in enumerate(names, start=1):
+        if not name.strip():
+            raise ValueError(f"{where}: line {number} is blank; name the class, or remove the line")
+    return tuple(names)
 
 
 @cache
@@ -454,7 +547,7 @@ class FileLabels(NamedTuple):
             bare = [text.rpartition("/")[2] for text in texts]
             names = names_from_pattern(bare, self.pattern, where=where)
         else:
-            labels = read_label_csv(self.source, self.columns, where=where)
+            labels = read_label_csv(self.source, self.columns, classes=classes, where=where)
             names = [labels.get(text) or labels.get(os.path.splitext(text)[0]) for text in texts]
             check_missing(
                 texts,

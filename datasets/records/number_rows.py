@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from penstock.core.contracts import RecordsToLabel
 from penstock.datasets.records.index import Index, cached_index, write_index
+from penstock.datasets.records.labels import LABEL_VERSION
 
 RAREST_LABEL = "rarest_label"
 _UNKNOWN = -1  # of labels, which are kept in a byte each
@@ -103,7 +104,11 @@ def cached_numbers(
         ValueError: All records are bad.
     """
     recipe = {"annotations": name, **settings, "classes": records.classes.get(field)}
-    recipe |= {"where": where, "data": records.storage.fingerprint()}
+    recipe |= {
+        "where": where,
+        "data": records.storage.fingerprint(),
+        "label_version": LABEL_VERSION,
+    }
 
     def write(path: Path) -> None:
         rows, names = read()

@@ -222,10 +222,10 @@ def _folder_beside(path: str) -> str:
     name, file = os.path.basename(path), Path(path)
     try:
         if file.suffix == ".txt":  # a list of them
-            train = file.parent / file.read_text("utf-8").split("\n")[0].strip()
+            train = file.parent / file.read_text("utf-8-sig").split("\n")[0].strip()
             folder = train.parent
         elif file.suffix in (".yaml", ".yml"):
-            content = yaml.safe_load(file.read_text("utf-8"))
+            content = yaml.safe_load(file.read_text("utf-8-sig"))
             train = content["train"]
             [train] = train if isinstance(train, list) else [train]
             folder = Path(os.path.normpath(file.parent / content.get("path", "") / train))

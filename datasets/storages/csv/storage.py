@@ -24,7 +24,7 @@ from penstock.datasets.files.access import (
 from penstock.datasets.files.local_copies import local_copy
 from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage, file_mark
-from penstock.datasets.records.labels import column_ids
+from penstock.datasets.records.labels import MISSING, column_ids
 from penstock.datasets.storages.csv.reader import CsvReader
 
 _log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class CsvStorage(IndexedStorage):
         key_column: str | None = None,
         columns: list[str] | None = None,
         types: dict[str, Literal["int", "float", "str"]] | None = None,
-        missing: tuple[str, ...] = ("", "NA", "NaN", "nan", "null"),
+        missing: tuple[str, ...] = MISSING,
         root: str | None = None,
         follow_symlinks: bool = False,
         delimiter: str | None = None,
@@ -222,7 +222,7 @@ class CsvStorage(IndexedStorage):
         if table.labels is not None:
             where = f"{self}: column {self.label_column or 'label'!r}"
             columns["label"], class_names = column_ids(
-                table.labels, classes=self.classes, where=where
+                table.labels, classes=self.classes, missing=self.missing, where=where
             )
         named: Any = {"keys": table.keys}
         if table.keys is None:

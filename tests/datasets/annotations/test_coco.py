@@ -48,10 +48,12 @@ def test_it_is_a_storage(root):
         "box_crowd": np.array([0, 1]),
         "box_id": np.array([1, 2]),
         "keypoints": np.array([[11, 21, 2], [0, 0, 0]], np.float32),
+        "stated_size": np.array([100, 80], np.int32),
     }
     second = {"image": b"image deep/b.jpg"} | {
         name: value[:0] for name, value in first.items() if name != "image"
     }
+    second["stated_size"] = np.zeros(2, np.int32)  # without objects
     wanted = [("a.jpg", first), ("deep/b.jpg", second)]
     check_storage(lambda: open_annotated(root, CocoAnnotations("coco.json")), wanted)
     index = open_annotated(root, CocoAnnotations("coco.json")).index

@@ -51,6 +51,7 @@ def expected() -> list[dict]:
             "box_labels": np.array(labels, np.int64),
             "box_difficult": np.array(difficult, np.int64),
             "box_truncated": np.zeros(len(labels), np.int64),
+            "stated_size": np.array((640, 480) if labels else (0, 0), np.int32),
         }
 
     # Pixels count from 1 and the last one belongs to the box: 5 .. 5 is one pixel wide.

@@ -13,11 +13,16 @@ from numpy.typing import NDArray
 
 from penstock.core.contracts import DecoderCapabilities
 from penstock.core.registry import register
-from penstock.core.sample import PendingImage, Record, Sample
+from penstock.core.sample import STATED_SIZE, PendingImage, Record, Sample
 from penstock.transforms.decode.image.files import check_size, decode_file, image_field, read_header
 from penstock.transforms.decode.image.header import Header
 from penstock.transforms.decode.image.jpeg import decode_part
-from penstock.transforms.decode.image.masks import decode_box_masks, decode_mask
+from penstock.transforms.decode.image.masks import (
+    check_boxes,
+    check_stated_size,
+    decode_box_masks,
+    decode_mask,
+)
 from penstock.transforms.decode.image.pixels import CHANNELS, array_around, check_array, is_pixels
 
 Image = NDArray[np.uint8]
@@ -52,20 +57,20 @@ class RecordDecoder(ABC):
     def __call__(self, record: Record) -> Sample:
         """Decode the record's ``image``, and its ``mask``; other fields pass unchanged.
 
-        ``boxes_normalized``, shares of width and height, become ``boxes`` in pixels, and
-        ``box_masks``, which are run lengths in a record, pixels.
+        ``boxes_normalized`` and ``keypoints_normalized``, shares of width and height, become
+        ``boxes`` and ``keypoints`` in pixels. ``box_masks``, run lengths in a record, become
+        pixels. All of them relate to the image as it is decoded, upright by default.
 
         Args:
             record: A record with an encoded ``image``, or one that is decoded: uint8 [H, W, C].
 
         Returns:
             The sample, with ``image`` uint8 [H, W, C], ``index`` and ``key``, and a ``mask``
-            as integer [H, W]. What is decoded and has `mode` is passed on, if it may be written
-            to.
+            as integer [H, W]. A decoded image of the same `mode` passes if it is writable.
 
         Raises:
-            ValueError: There is no image, it is damaged or too large, or its mask is, or is of
-                another size; one line.
+            ValueError: There is no image, the image or its mask is damaged or too large, or the
+                sizes of image, mask and annotations differ; one line.
         """
         return self._sample(record, self.decode(image_field(record)))
 
@@ -115,10 +120,24 @@ class RecordDecoder(ABC):
 
     def _sample(self, record: Record, image: Any) -> Sample:
         sample = {**record.fields, "image": image, "index": record.index, "key": record.key}
-        if "boxes_normalized" in sample:
-            sample["boxes"] = _in_pixels(sample.pop("boxes_normalized"), image.shape)
         if "box_masks" in sample:
             sample["box_masks"] = decode_box_masks(sample["box_masks"], image.shape)
+        boxes, points = (sample.pop(f"{name}_normalized", None) for name in ("boxes", "keypoints"))
+        if STATED_SIZE in sample:
+            check_stated_size(
+                sample.pop(STATED_SIZE),
+                image.shape,
+                scaled=boxes is not None or points is not None,
+                orientation=self.orientation,
+            )
+        elif boxes is None and "boxes" in sample:
+            check_boxes(sample["boxes"], image.shape)
+        if boxes is not None:
+            sample["boxes"] = _in_pixels(boxes, image.shape)
+        if points is not None:
+            keypoints = np.array(points, np.float32).reshape(-1, 3)
+            keypoints[:, :2] *= np.array(image.shape[1::-1], np.float32)
+            sample["keypoints"] = keypoints
         if "mask" in sample:
             mask = decode_mask(sample["mask"], colours=self._colours, max_pixels=self.max_pixels)
             if mask.shape != image.shape[:2]:

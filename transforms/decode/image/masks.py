@@ -15,6 +15,7 @@ Colours = Mapping[int, int]
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _GREY, _RGB, _PALETTE = 0, 2, 3
+_ROUNDING = 0.02
 
 
 def decode_mask(data: Any, *, colours: Colours | None, max_pixels: int) -> NDArray[np.integer]:
@@ -92,6 +93,61 @@ def _by_colour(rgb: NDArray[np.uint8], colours: Colours | None) -> NDArray[np.in
         )
     narrow: NDArray[np.integer] = ids.astype(np.uint8 if ids.max() < 256 else np.uint16)
     return narrow[places]
+
+
+def check_stated_size(stated: Any, shape: Sequence[int], *, scaled: bool, orientation: str) -> None:
+    """Compare the size of an image that label files state with the decoded image.
+
+    Args:
+        stated: Width and height, [2]; 0: unknown.
+        shape: Height and width of the image.
+        scaled: Places are shares of the image, so only a turned image falsifies them.
+        orientation: Of the decoder: ``apply`` or ``ignore``.
+
+    Raises:
+        ValueError: The sizes differ.
+    """
+    (width, height), (stated_width, stated_height) = shape[1::-1], map(int, stated)
+    if not stated_width or (width, height) == (stated_width, stated_height):
+        return
+    said = (
+        f"its annotations state an image of {stated_width}x{stated_height} pixels, the image has "
+        f"{width}x{height}"
+    )
+    straight, turned = stated_width * height, stated_width * width
+    is_turned = not _alike(straight, stated_height * width) and _alike(
+        turned, stated_height * height
+    )
+    if is_turned:
+        other = "ignore" if orientation == "apply" else "apply"
+        raise ValueError(
+            f"{said}: one is turned, as by an EXIF orientation; correct the stated size, or, if "
+            f"the annotations are of the other orientation, type "
+            f"dataset.decode.orientation={other}"
+        )
+    if not scaled:
+        raise ValueError(
+            f"{said}; correct the stated size, or scale the annotations of label files: "
+            f"dataset.annotations.rescale=true"
+        )
+
+
+def check_boxes(boxes: Any, shape: Sequence[int]) -> None:
+    """Refuse boxes in pixels, [N, 4], that begin beyond the right or bottom edge of the image."""
+    height, width = shape[:2]
+    corners = np.asarray(boxes).reshape(-1, 4)
+    outside = (corners[:, 0] >= width) | (corners[:, 1] >= height)
+    if outside.any():
+        box = ", ".join(f"{edge:g}" for edge in corners[outside][0].tolist())
+        raise ValueError(
+            f"its box [{box}] lies outside of its image of {width}x{height} pixels; correct it, or "
+            f"state the size of the image that it is of"
+        )
+
+
+def _alike(first: int, second: int) -> bool:
+    """Return whether two products of sides differ by rounding alone."""
+    return abs(first - second) <= _ROUNDING * max(first, second)
 
 
 def decode_box_masks(encoded: Any, shape: Sequence[int]) -> NDArray[np.uint8]:
