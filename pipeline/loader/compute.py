@@ -258,8 +258,13 @@ class BatchComputer:
         task, bad = rows.task, rows.last_bad
         assert bad is not None, "a batch without rows"
         if self._replacer is not None:
-            rows.add(self._replacer.replace(bad, task.epoch)[0], False)
-            return True
+            try:
+                rows.add(self._replacer.replace(bad, task.epoch)[0], False)
+            except BadSampleError:
+                if not task.solo or self._on_error != "skip":
+                    raise
+            else:
+                return True
         if task.solo:
             return False
         raise BadSampleError(

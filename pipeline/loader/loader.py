@@ -19,7 +19,13 @@ from penstock.core.contracts import (
 )
 from penstock.datasets.records.memory_index import full_index
 from penstock.pipeline.loader.compute import BatchComputer
-from penstock.pipeline.loader.contract import BatchTask, Delivery, Engine, EngineCapabilities
+from penstock.pipeline.loader.contract import (
+    BatchTask,
+    Delivery,
+    Engine,
+    EngineCapabilities,
+    Fault,
+)
 from penstock.pipeline.loader.engines import engine_named
 from penstock.pipeline.loader.engines.batch_memory import keep_freed_memory
 from penstock.pipeline.loader.faults import BadSampleLog
@@ -149,6 +155,9 @@ class Loader:
         goes_on: Told before each batch of a stream that is dealt out to ranks whether this rank
             has records in it, says whether any rank has; None: torch.distributed is asked.
 
+    Attributes:
+        on_bad: Called with each bad sample of this rank.
+
     Raises:
         ValueError: The settings make no batches of this data; the message says what to do.
     """
@@ -176,6 +185,7 @@ class Loader:
         self.settings = settings
         # Of a mix of data sets: whatever else has a field of that name, has no classes for it.
         self.stats = LoaderStats(drawn=dict.fromkeys(classes_of(dataset, "source") or (), 0))
+        self.on_bad: Callable[[Fault], None] = lambda fault: None
         self.batch_size = settings.batch_size_of(split)
         self._evaluates = split != "train"
         self._seed = seed
@@ -323,6 +333,8 @@ class Loader:
                             f"others have; lower dataset.readers, or have more records"
                         )
                 self.stats.add(delivery)
+                for fault in delivery.faults:
+                    self.on_bad(fault)
                 self._bad_samples.add(delivery.faults, delivery.positions)
                 # Counted before it is handed over: whoever holds a batch has consumed it.
                 if not self._placed:
