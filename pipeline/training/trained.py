@@ -150,7 +150,7 @@ def _open(config: Mapping[str, Any], command: str, world: World, stack: ExitStac
 
     labelled = True
     if predicts and run_dir is not None:
-        loader, labelled = opened_for_predictions(opened, data, own=own)
+        loader, labelled = opened_for_predictions(opened, data, own=own, target=target)
     else:
         loader = opened(data)
     stack.callback(loader.close)

@@ -24,7 +24,7 @@ _FIRST = 8  # records that are looked at
 
 
 def opened_for_predictions(
-    opened: Callable[..., Loader], config: Mapping[str, Any], *, own: bool
+    opened: Callable[..., Loader], config: Mapping[str, Any], *, own: bool, target: str | None
 ) -> tuple[Loader, bool]:
     """Open data with its labels where they fit, else without.
 
@@ -35,6 +35,7 @@ def opened_for_predictions(
         opened: Opens a config; takes ``labelled``.
         config: A run's config, maybe with other data.
         own: Whether the data is the run's.
+        target: The column that a regression predicts.
 
     Returns:
         The loader, and whether it reads labels.
@@ -52,19 +53,21 @@ def opened_for_predictions(
         except ValueError as error:
             log.info("the data's labels are not read: %s", error)
         else:
-            if not (missing := _missing_truths(loader, dataset)):
+            if not (missing := _missing_truths(loader, dataset, target)):
                 return loader, True
             loader.close()
             log.info("the data's labels are not read: no field %s", ", ".join(missing))
-    return opened(without_labels(config), labelled=False), False
+    return opened(_without_labels(config, target), labelled=False), False
 
 
-def without_labels(config: Mapping[str, Any]) -> dict[str, Any]:
+def _without_labels(config: Mapping[str, Any], target: str | None) -> dict[str, Any]:
     """Return the config of the same records without anything that labels them."""
     bare = deepcopy(dict(config))
     dataset = bare["dataset"]
     keys = dataset.get("keys") or {}
-    drops: dict[str, None] = {name: None for name, new in keys.items() if new in TRUTHS}
+    drops: dict[str, None] = {
+        name: None for name, new in keys.items() if new and new in (*TRUTHS, target)
+    }
     for part in filter(None, (dataset.get("storage"), dataset.get("source"))):
         if "labels" in part and "storage" in dataset:
             part["labels"] = None
@@ -97,9 +100,10 @@ def leave_target(dataset: dict[str, Any]) -> str | None:
     return target
 
 
-def _missing_truths(loader: Loader, dataset: Mapping[str, Any]) -> list[str]:
+def _missing_truths(loader: Loader, dataset: Mapping[str, Any], target: str | None) -> list[str]:
     """List renamed fields of labels that the first record that can be read does not have."""
-    renamed = [name for name, new in (dataset.get("keys") or {}).items() if new in TRUTHS]
+    keys = dataset.get("keys") or {}
+    renamed = [name for name, new in keys.items() if new and new in (*TRUTHS, target)]
     if not renamed or not isinstance(loader.dataset, MapDataset):
         return []
     storage = loader.dataset.storage
