@@ -44,6 +44,12 @@ class SquareFinder(nn.Module):
         return outputs
 
 
+@register("transform", "only_pixels")
+class OnlyPixels:
+    def __call__(self, sample, rng):
+        return {**sample, "image": sample["image"][::2, ::2].copy()}
+
+
 def _box(mask):
     y, x = mask.nonzero(as_tuple=True)
     edges = [x.min(), y.min(), x.max() + 1, y.max() + 1] if len(x) else [0, 0, 1, 1]
@@ -118,15 +124,16 @@ def predicted(data, tmp_path, kind, stack):
     config = penstock.compose([
         f"task={kind}", f"imports=[{data / 'model.py'}]", f"dataset.storage.path={data / 'images'}",
         "dataset.storage.labels=null", *labels, "model=square_finder", f"model.kind={kind}",
-        "loader=inline", "loader.batch_size=1", "trainer.max_steps=1", "trainer.max_epochs=1",
+        "loader=inline", "loader.batch_size=1", "loader.eval_batch_size=1", "trainer.max_steps=1",
+        "trainer.max_epochs=1",
         "trainer.validate_every=0", "augment=as_is", f"augment.train={steps}",
         f"augment.eval={steps}", "augment.device={a:{_target_:batch_transform/normalize}}",
         "trainer.progress=off", f"outputs={tmp_path / 'outputs'}",
     ])  # fmt: skip
     run = train(config)["run_dir"]
     output = tmp_path / "predictions.json"
-    assert main(["predict", f"checkpoint={run}", str(data / "new"), f"output={output}",
-                 f"imports=[{data / 'model.py'}]"]) == 0  # fmt: skip
+    main(["predict", f"checkpoint={run}", str(data / "new"), f"output={output}",
+          f"imports=[{data / 'model.py'}]"])  # fmt: skip
     return {row["key"]: row for row in json.loads(output.read_text())}
 
 
@@ -175,9 +182,15 @@ def test_keypoints(data, tmp_path, stack):
 
 def test_steps_without_a_place_in_the_file_are_refused(data, tmp_path, capsys):
     random = "{a:{_target_:albumentations.RandomCrop,height:64,width:64}}"
-    with pytest.raises(AssertionError):
+    with pytest.raises(FileNotFoundError):
         predicted(data, tmp_path, "detection", random)
     assert "augment.eval" in capsys.readouterr().err
+
+
+def test_a_step_that_leaves_boxes_where_they_were_is_refused(data, tmp_path, capsys):
+    with pytest.raises(FileNotFoundError):
+        predicted(data, tmp_path, "detection", "{a:{_target_:transform/only_pixels}}")
+    assert "boxes" in capsys.readouterr().err
 
 
 def overlap(found, truth):

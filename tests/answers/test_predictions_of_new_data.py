@@ -68,9 +68,11 @@ def write_rows(path, columns):
 def test_a_table_without_its_target(tmp_path, form, task):
     write_rows(tmp_path / f"known.{form}", table(20))
     target = {"table": ["dataset.storage.label_column=answer", "dataset.keys={price:null}"],
-              "regression": ["dataset.decode.target=price", "dataset.keys={answer:null}"]}[task]  # fmt: skip
+              "regression": ["dataset.decode.target=price", "dataset.keys={answer:null}"],
+    }  # fmt: skip
+    known = f"dataset.storage.path={tmp_path / f'known.{form}'}"
     run = trained(tmp_path / "o", f"task={task}", f"dataset={form}", "dataset/decode=table",
-                  f"dataset.storage.path={tmp_path / f'known.{form}'}", *target)  # fmt: skip
+                  known, *target[task])  # fmt: skip
     columns = table(6)
     without = {name: columns[name] for name in ("size", "town")}
     write_rows(tmp_path / f"new.{form}", without)
@@ -106,7 +108,8 @@ def test_folders_of_new_images_are_no_classes(classifier, tmp_path):
 def test_a_renamed_target_may_be_missing(tmp_path):
     write_rows(tmp_path / "known.csv", table(20))
     run = trained(tmp_path / "o", "task=regression", "dataset.keys={price:cost,answer:null}",
-                  "dataset.decode.target=cost", f"dataset.storage.path={tmp_path / 'known.csv'}")  # fmt: skip
+                  "dataset.decode.target=cost",
+                  f"dataset.storage.path={tmp_path / 'known.csv'}")  # fmt: skip
     columns = table(6)
     write_rows(tmp_path / "new.csv", {name: columns[name] for name in ("size", "town")})
     status, rows = predict(run, tmp_path / "a.json", str(tmp_path / "new.csv"))

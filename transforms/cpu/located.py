@@ -11,12 +11,15 @@ from numpy.typing import NDArray
 from penstock.core.contracts import TransformCapabilities
 from penstock.core.rng import KeyedRng, Stream
 from penstock.core.sample import Sample
+from penstock.transforms.cpu.albumentations_stage import AlbumentationsStage
 from penstock.transforms.cpu.stack import Stack
+from penstock.transforms.cpu.torchvision_stage import TorchvisionStage
 
 FILE_SIZE, TO_IMAGE = "file_size", "to_image"
 _GRID = 16  # probe boxes along each side
 _MOST_KEPT = 1024  # sizes whose geometry is remembered
 _LARGEST_ERROR = 0.1  # pixels
+_ROUNDING = 1e-6
 
 
 class LocatedStack(Stack):
@@ -87,7 +90,50 @@ class LocatedStack(Stack):
                 f"augment.eval bends the image ({', '.join(self.steps)}), so boxes and masks "
                 f"cannot be moved back to the file; use steps such as resize, crop, pad or flip"
             )
-        return np.ascontiguousarray(fitted.T)
+        to_image = np.ascontiguousarray(fitted.T)
+        to_image[np.abs(to_image) < _ROUNDING] = 0
+        if not all(
+            isinstance(each, AlbumentationsStage | TorchvisionStage) for each in self._stages()
+        ):
+            self._check_pixels(shape, to_image)
+        return to_image
+
+    def _check_pixels(self, shape: tuple[int, ...], to_image: NDArray[np.float64]) -> None:
+        """Check that a step of ours or of the user's moves boxes as it moves pixels.
+
+        An image that is dark in one half and bright in the other has an edge. The boxes say where
+        that edge must be afterwards.
+
+        Raises:
+            ValueError: The edge is elsewhere.
+        """
+        if to_image[0, 1] or to_image[1, 0]:
+            return  # turned: the edge may lie along no side of the image
+        for axis in (1, 0):
+            image = np.zeros(shape, np.uint8)
+            row = 1 - axis  # of x or y
+            middle = self._moved({"image": image}, 0)["image"].shape[axis] / 2
+            scale, shift = to_image[row, row], to_image[row, 2]
+            edge = round((middle - shift) / scale)
+            if not 0 < edge < shape[axis] or middle < 4:
+                continue
+            image[(slice(None),) * axis + (slice(edge, None),)] = 255
+            moved = self._moved({"image": image}, 0)["image"]
+            profile = np.asarray(moved, np.float64).mean(axis=(1 - axis, 2))
+            expected = scale * edge + shift
+            found = float(np.abs(np.diff(profile)).argmax()) + 1
+            if abs(found - expected) > 2 + 0.02 * len(profile):
+                raise ValueError(
+                    f"augment.eval moves pixels and boxes differently ({', '.join(self.steps)}): "
+                    f"pixels at {found:.0f}, boxes at {expected:.0f}; let each step of your own "
+                    f"move sample['boxes'] with the image"
+                )
+
+    def _moved(self, fields: Sample, seed: int) -> Sample:
+        """Apply the steps to a probe; without limits on boxes, which would drop small ones."""
+        rng = KeyedRng().at(seed, 0, 0, Stream.AUGMENT)
+        probe = {"index": 0, "key": "probe", "position": 0, **fields}
+        return Stack(self._steps, self._build_step)(probe, rng)
 
     def _moved_boxes(self, shape: tuple[int, ...], seed: int) -> NDArray[np.float64]:
         """Move a grid of boxes: centres before and after, [n, 4], of boxes that were not cut."""
@@ -100,13 +146,8 @@ class LocatedStack(Stack):
             "image": np.zeros(shape, np.uint8),
             "boxes": boxes.astype(np.float32),
             "box_number": np.arange(len(boxes)),
-            "index": 0,
-            "key": "probe",
-            "position": 0,
         }
-        # The probe has no limits on boxes: these would drop small ones.
-        rng = KeyedRng().at(seed, 0, 0, Stream.AUGMENT)
-        moved = Stack(self._steps, self._build_step)(probe, rng)
+        moved = self._moved(probe, seed)
         after, number = np.asarray(moved["boxes"], np.float64), moved["box_number"]
         end = np.array(moved["image"].shape[1::-1], np.float64)
         edge = 1e-4 * end
