@@ -121,7 +121,7 @@ def _with_truth(trained: Trained, batch: Batch) -> Batch:
     """Return the batch as the task is to see it: with the true values where they are known."""
     import torch
 
-    from penstock.pipeline.training.unlabelled import TRUTHS
+    from penstock.pipeline.learning.unlabelled import TRUTHS
 
     if not trained.labelled:
         return {name: values for name, values in batch.items() if name not in TRUTHS}

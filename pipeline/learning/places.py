@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FilePlace:
-    """Where one image of a batch lies in its file.
+    """Map between one image of a batch and its file.
 
     Attributes:
         height: Height of the file's image, in pixels.
@@ -76,14 +76,15 @@ class FilePlace:
 
 
 def file_places(batch: Batch) -> list[FilePlace]:
-    """Return the place of each image; a batch that does not say has its files' own pixels."""
+    """Return the place of each image; without ``to_image`` its pixels are those of the file."""
     images: Any = batch["image"]
     if "to_image" not in batch:
         identity = np.eye(2, 3)
         return [FilePlace(*size_of(image), identity) for image in images]
+    sizes = [size.tolist() for size in batch["file_size"]]
     return [
-        FilePlace(*map(int, size.tolist()), np.asarray(matrix.cpu(), np.float64))
-        for size, matrix in zip(batch["file_size"], batch["to_image"], strict=True)
+        FilePlace(height, width, np.asarray(matrix.cpu(), np.float64))
+        for (height, width), matrix in zip(sizes, batch["to_image"], strict=True)
     ]
 
 

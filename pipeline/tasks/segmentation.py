@@ -145,7 +145,7 @@ class Segmentation:
 
         kind = np.uint8 if self.num_classes <= 255 else np.uint16
         size = size_of(batch["image"]) if "image" in batch else None
-        masks = self._logits(outputs, size).argmax(1).cpu().numpy().astype(kind)
+        masks = list(self._logits(outputs, size).argmax(1).cpu().numpy().astype(kind))
         if "image" in batch:
             unseen = int(np.iinfo(kind).max)
             places = file_places(batch)

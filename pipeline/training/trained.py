@@ -30,6 +30,7 @@ from penstock.pipeline.config.errors import listing
 from penstock.pipeline.config.saved import SAVED, fetched_run, run_behind
 from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.learning.building import build_model, build_task, fitted_tasks
+from penstock.pipeline.learning.unlabelled import leave_target, opened_for_predictions
 from penstock.pipeline.training.checkpoint import find_checkpoint, load_weights, read_checkpoint
 from penstock.pipeline.training.distributed.world import World, joined
 from penstock.pipeline.training.job import prepare_torch
@@ -44,7 +45,6 @@ from penstock.pipeline.training.run_folder import (
     read_classes,
     settled,
 )
-from penstock.pipeline.training.unlabelled import leave_target, opened_for_predictions
 
 if TYPE_CHECKING:
     from penstock.pipeline.loader.loader import Loader

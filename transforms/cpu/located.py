@@ -1,4 +1,4 @@
-"""Run an augmentation stack and record where each image lies in the pixels of its file."""
+"""Run an augmentation stack and record the map from each file to its image."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ class LocatedStack(Stack):
         first, second = (self._moved_boxes(shape, seed) for seed in (0, 1))
         if not np.array_equal(first, second):
             raise ValueError(
-                f"augment.eval moves pixels at random ({', '.join(self.steps)}), so boxes and "
-                f"masks have no place in the file; remove the random steps from augment.eval"
+                f"augment.eval moves pixels at random ({', '.join(self.steps)}), so "
+                f"nothing can be moved back to the file; remove the random steps from augment.eval"
             )
         before, after = first[:, :2], first[:, 2:]
         known = np.column_stack([before, np.ones(len(before))])
