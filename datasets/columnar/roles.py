@@ -102,7 +102,7 @@ def find_roles(
             f"pixels or path; name another image_column, or leave it out of columns"
         )
     marked = {name for name in names if features.get(name, {}).get("_type") == "ClassLabel"}
-    label = label_column
+    label: Any = label_column
     if label is None:
         label = _only(names, marked, preferred="label")
     if label and not _is_label(schema.field(label).type):
