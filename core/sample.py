@@ -34,6 +34,8 @@ Sample = dict[str, Any]
 ``key``         str, the record's name in its storage
 ``position``    int, the position in the epoch
 ``source``      int, the number of the source, where several are mixed
+``file_size``   int64 [2], height and width of the file's image, where `predict` asks
+``to_image``    float64 [2, 3], affine map of x, y of the file to ``image``, where `predict` asks
 ==============  ==================================================================
 
 ``index``, ``key`` and ``position`` are always there; of the rest, what the data has. Fields

@@ -176,7 +176,11 @@ def build_nested(value: Any) -> Any:
 
 @looking_once()
 def build_dataset(
-    config: Config, split: Split, classes: Classes = MappingProxyType({})
+    config: Config,
+    split: Split,
+    classes: Classes = MappingProxyType({}),
+    *,
+    located: bool = False,
 ) -> Dataset | StreamDataset:
     """Build the samples of a split: storage, decoding and the augmentation of that split.
 
@@ -184,6 +188,7 @@ def build_dataset(
         config: A checked config.
         split: The split.
         classes: Names of the classes by field that are settled already, see `StorageRecipe`.
+        located: Whether samples also say where their image lies in its file, see `LocatedStack`.
     """
     from penstock.datasets.partners import check_gives_partners
 
@@ -191,7 +196,7 @@ def build_dataset(
     node = dict(config["dataset"])
     make = resolve_target(node.pop("_target_"))
     arguments: dict[str, Any] = {
-        "transform": build_transform(config, split),
+        "transform": build_transform(config, split, located=located),
         "seed": config["seed"],
         "split": split,
     }
@@ -200,7 +205,7 @@ def build_dataset(
             arguments[key] = {}
             for name, part in sources_of(config).items():
                 with said_of_source(name):
-                    arguments[key][name] = build_dataset(part, split, classes)
+                    arguments[key][name] = build_dataset(part, split, classes, located=located)
         elif key in ("storage", "source"):
             recipe = _storage_recipe(value, Path(config["data_dir"]))
             arguments[key] = replace(recipe, classes=classes)
@@ -293,14 +298,19 @@ def _storage_recipe(node: Config, data_dir: Path) -> Any:
     return StorageRecipe(resolve_target(node["_target_"]), arguments)
 
 
-def build_transform(config: Config, split: Split) -> Transform:
-    """Build the augmentation stack of a split: ``augment.train`` or ``augment.eval``."""
-    from penstock.transforms.cpu.stack import build_stack
+def build_transform(config: Config, split: Split, *, located: bool = False) -> Transform:
+    """Build the augmentation stack of a split: ``augment.train`` or ``augment.eval``.
+
+    With `located`, a stack with steps also says where each image lies in its file.
+    """
+    from penstock.transforms.cpu.located import LocatedStack
+    from penstock.transforms.cpu.stack import Stack, build_stack
 
     augment = config["augment"]
     steps = augment["train" if split == "train" else "eval"]
     targets = {name: build(augment[name]) for name in TARGETS if augment.get(name)}
-    return build_stack(steps or {}, build_step=build, **targets)
+    kind = LocatedStack if located and any((steps or {}).values()) else Stack
+    return build_stack(steps or {}, build_step=build, kind=kind, **targets)
 
 
 def build_loader(
@@ -315,6 +325,7 @@ def build_loader(
     device: Any = None,
     limit: int | None = None,
     classes: Classes = MappingProxyType({}),
+    located: bool = False,
 ) -> Loader:
     """Build a loader of batches, ready to iterate; usable in anybody's loop.
 
@@ -332,6 +343,8 @@ def build_loader(
         limit: Batches of ``val``, of records that are spread evenly over all; None: all of them.
             A stream gives its first.
         classes: Names of the classes by field that are settled already, such as by a run.
+        located: Whether batches also say where each image lies in its file: ``file_size`` and
+            ``to_image``, see `LocatedStack`.
 
     Returns:
         An iterable of batches: dicts of tensors with ``image`` uint8 [B, H, W, C], ``label``,
@@ -349,7 +362,7 @@ def build_loader(
             f"read, and find another end; give all of them what pipeline.build.settle(config) "
             f"gives one of them"
         )
-    dataset = build_dataset(config, split, classes)
+    dataset = build_dataset(config, split, classes, located=located)
     if split == "train" and isinstance(dataset, Sized) and not len(dataset):
         raise ValueError(
             f"dataset: no sample to train on; got dataset.val_fraction="

@@ -44,7 +44,7 @@ def find_roles(
         names: All columns, in order.
         image_column: The images; None: ``image``, ``file_name``, ``filename`` or ``path``,
             whichever there is first.
-        label_column: The labels; None: ``label``, if there is one.
+        label_column: The labels; None: ``label``, if there is one; empty: none.
         key_column: The keys; None: ``key``, if there is one.
         columns: The other columns that are taken; None: all.
         types: Columns whose types a config says, which must be among the fields.
@@ -54,10 +54,12 @@ def find_roles(
         ValueError: A column that is not there, or a name that is not free.
     """
     for wanted in (image_column, label_column, key_column, *(columns or ())):
-        if wanted is not None and wanted not in names:
+        if wanted and wanted not in names:
             raise ValueError(f"{where}: no column {wanted!r}; columns: {', '.join(names)}")
     image = image_column or next((name for name in _IMAGE_COLUMNS if name in names), None)
-    label = label_column or ("label" if "label" in names else None)
+    label = label_column
+    if label is None and "label" in names:
+        label = "label"
     key = key_column or ("key" if "key" in names else None)
     taken = names if columns is None else columns
     fields = tuple(name for name in taken if name not in (image, label, key))
@@ -73,4 +75,4 @@ def find_roles(
             known = ", ".join(fields) or "none"
             raise ValueError(f"{where}: types: no field {name!r}; fields: {known}")
     places = {name: place for place, name in enumerate(names)}
-    return ColumnRoles(places, image, label, key, fields)
+    return ColumnRoles(places, image, label or None, key, fields)

@@ -69,7 +69,7 @@ def find_roles(
         image_column: The image, or the path of its file; None: ``image``, or the only column of
             images.
         label_column: The labels; None: ``label``, or the only one that the hub's metadata calls
-            class labels, if these are whole numbers or text.
+            class labels, if these are whole numbers or text; empty: none.
         key_column: The keys; None: ``key``, if there is one, else the paths of images.
         columns: The columns that are read at all; None: all.
         where: The storage, for messages.
@@ -79,7 +79,7 @@ def find_roles(
     """
     if key_column is None and "key" in schema.names:
         key_column = "key"
-    asked = [c for c in (image_column, label_column, key_column) if c is not None]
+    asked = [c for c in (image_column, label_column, key_column) if c]
     for name in (*asked, *(columns or ())):
         if name not in schema.names:
             raise ValueError(
@@ -104,8 +104,10 @@ def find_roles(
             f"pixels or path; name another image_column, or leave it out of columns"
         )
     marked = {name for name in names if features.get(name, {}).get("_type") == "ClassLabel"}
-    label = label_column or _only(names, marked, preferred="label")
-    if label is not None and not _is_label(schema.field(label).type):
+    label: Any = label_column
+    if label is None:
+        label = _only(names, marked, preferred="label")
+    if label and not _is_label(schema.field(label).type):
         if label_column is not None:
             raise ValueError(
                 f"{where}: label_column {label!r} is {schema.field(label).type}, expected whole "
@@ -128,7 +130,7 @@ def find_roles(
                 f"it out by columns, or take it as key_column"
             )
     class_names = features.get(label, {}).get("names") if label in marked else None
-    return Roles(fields, images, label, None if class_names is None else tuple(class_names),
+    return Roles(fields, images, label or None, None if class_names is None else tuple(class_names),
                  key_column, kinds, paths)  # fmt: skip
 
 

@@ -125,7 +125,7 @@ class ParquetStorage(TableStorage):
         image_column: The column of the field ``image``: images, or texts that are the paths of
             files; None: ``image``, or the only one with images.
         label_column: The column of the field ``label``: class ids or names; None: ``label``, or
-            the only one that the hub's metadata calls class labels.
+            the only one that the hub's metadata calls class labels; an empty text: no labels.
         key_column: The column of the keys; None: ``key``, else the images' paths, or without these
             the numbers of the rows, over all files in the order of their names.
         length_column: Lists, whose elements are counted when the data is first opened, or whole

@@ -104,6 +104,7 @@ def naming_files(texts: Sequence[str]) -> list[str]:
     """Put the overrides that name files, or a folder, in the place of paths that stand among them.
 
     A pattern that no shell has expanded, such as ``photos/**/*.jpg``, names the files it fits.
+    One file of records, such as ``test.csv``, is read in the form that the run has.
 
     Raises:
         ConfigError: There is nothing at a path, or a folder beside others.
@@ -134,9 +135,14 @@ def naming_files(texts: Sequence[str]) -> list[str]:
     quoted = [QuotedString(path, Quote.single).with_quotes() for path in paths]
     if folders:
         data = ["dataset=image_folder", f"dataset.storage.path={quoted[0]}"]
+    elif len(paths) == 1 and paths[0].lower().endswith(_RECORD_FILES):
+        data = [f"dataset.storage.path={quoted[0]}"]
     else:
         data = ["dataset=image_files", f"dataset.storage.paths=[{','.join(quoted)}]"]
     return [*data, *others]
+
+
+_RECORD_FILES = (".csv", ".tsv", ".parquet", ".arrow", ".feather", ".h5", ".hdf5", ".zip", ".lmdb")
 
 
 def _expanded(path: str) -> list[str]:

@@ -371,6 +371,9 @@ def _choose_data(config: DictConfig, parsed: Parsed, composer: Composer) -> None
     for group in ("dataset", "sampler") if "dataset" in groups else groups:
         key = group.rpartition("@")[2].replace("/", ".")
         OmegaConf.update(config, key, OmegaConf.select(composed, key), merge=False)
+    before, now = run.get("storage") or {}, config["dataset"].get("storage") or {}
+    if before.get("_target_") == now.get("_target_") and "endings" in before:
+        now["endings"] = before["endings"]  # a folder of sounds
     for name in {"decode", "val_fraction"} & run.keys() & config["dataset"].keys():
         if f"dataset/{name}" not in groups:
             config["dataset"][name] = run[name]

@@ -132,16 +132,6 @@ def size_of(image: torch.Tensor) -> tuple[int, int]:
     return height, width
 
 
-def image_sizes(batch: Batch) -> dict[str, list[int]]:
-    """``image_height`` and ``image_width`` of each image as the model got it, in pixels."""
-    images: Any = batch["image"]
-    sizes = [size_of(image) for image in images]
-    return {
-        "image_height": [height for height, _ in sizes],
-        "image_width": [width for _, width in sizes],
-    }
-
-
 def joined_names(told: Iterable[tuple[str, V]]) -> dict[str, V]:
     """Put what several tasks tell into one dict.
 

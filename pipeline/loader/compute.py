@@ -128,9 +128,16 @@ class BatchComputer:
         if not rows.samples:
             bad = rows.last_bad
             assert bad is not None, "a batch without rows"
-            if self._replacer is None:  # the loader has an item of the stream to fill the batch
+            filler = None
+            if self._replacer is not None:
+                try:
+                    filler, _ = self._replacer.replace(bad, task.epoch)
+                except BadSampleError:
+                    if self._on_error != "skip":
+                        raise
+            if filler is None:  # the loader fills the batch of a stream, or leaves the batch out
                 return Delivery(task.number, None, tuple(rows.faults), int(task.valid.sum()))
-            rows.add(self._replacer.replace(bad, task.epoch)[0], False)
+            rows.add(filler, False)
         start = time.perf_counter()
         batch = self._collated(task, rows, work.images, allocate)
         times.collate += time.perf_counter() - start

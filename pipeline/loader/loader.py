@@ -23,7 +23,13 @@ from penstock.core.contracts import (
 )
 from penstock.datasets.records.memory_index import full_index
 from penstock.pipeline.loader.compute import BatchComputer
-from penstock.pipeline.loader.contract import BatchTask, Delivery, Engine, EngineCapabilities
+from penstock.pipeline.loader.contract import (
+    BatchTask,
+    Delivery,
+    Engine,
+    EngineCapabilities,
+    Fault,
+)
 from penstock.pipeline.loader.engines import engine_named
 from penstock.pipeline.loader.engines.batch_memory import keep_freed_memory
 from penstock.pipeline.loader.faults import BadSampleError, BadSampleLog
@@ -153,6 +159,9 @@ class Loader:
         goes_on: Told before each batch of a stream that is dealt out to ranks whether this rank
             has records in it, says whether any rank has; None: torch.distributed is asked.
 
+    Attributes:
+        on_bad: Called with each bad sample of this rank.
+
     Raises:
         ValueError: The settings make no batches of this data; the message says what to do.
     """
@@ -180,6 +189,7 @@ class Loader:
         self.settings = settings
         # Of a mix of data sets: whatever else has a field of that name, has no classes for it.
         self.stats = LoaderStats(drawn=dict.fromkeys(classes_of(dataset, "source") or (), 0))
+        self.on_bad: Callable[[Fault], None] = lambda fault: None
         self.batch_size = settings.batch_size_of(split)
         self._evaluates = split != "train"
         self._seed = seed
@@ -322,9 +332,16 @@ class Loader:
             while (delivery := next(run, None)) is not None:
                 if self._goes_on is not None and not self._goes_on(delivery.positions > 0):
                     break
+                for fault in delivery.faults:
+                    self.on_bad(fault)
                 self._bad_samples.add(delivery.faults, delivery.positions)
                 if delivery.batch is None and self._stream is not None:
                     delivery = self._filled(delivery, self._stream)
+                elif delivery.batch is None and delivery.faults and self._has_other_ranks:
+                    raise BadSampleError(
+                        f"{self.dataset}: batch {delivery.number} has no good sample on this rank, "
+                        f"and no other record could be read to fill it; repair the data"
+                    )
                 self.stats.add(delivery)
                 # Counted before it is handed over: whoever holds a batch has consumed it.
                 if not self._placed:
@@ -396,6 +413,10 @@ class Loader:
                 "loader: this iteration ended when another one began, or when the loader was "
                 "closed; one loader is iterated by one loop at a time"
             )
+
+    @property
+    def _has_other_ranks(self) -> bool:
+        return self.plan is not None and self.plan.world_size > 1
 
     @property
     def _num_batches(self) -> int | None:

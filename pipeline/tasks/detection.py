@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from penstock.core.contracts import Index
 from penstock.core.registry import register
 from penstock.core.sample import Batch
 from penstock.pipeline.learning.class_weights import ClassWeights, Weights
-from penstock.pipeline.learning.outputs import image_sizes, mean_over_valid, named, output_of
+from penstock.pipeline.learning.outputs import mean_over_valid, named, output_of
+from penstock.pipeline.learning.places import boxes_in_files, file_places, file_sizes
 
 if TYPE_CHECKING:
     import torch
@@ -175,17 +177,18 @@ class Detection:
         ]
 
     def predictions(self, outputs: Any, batch: Batch) -> dict[str, Any]:
-        """``boxes``, ``classes`` and ``scores`` of each image, the best first.
+        """Return ``boxes``, ``classes`` and ``scores`` of each image, the best first.
 
-        Boxes are xyxy in pixels of the image that the model got, of ``image_height`` rows and
-        ``image_width`` columns.
+        Boxes are xyxy in pixels of the file, which has ``image_height`` rows and ``image_width``
+        columns. They are cut at its edges, and boxes outside of it are left out.
         """
-        found = self.detections(outputs)
+        places = file_places(batch)
+        boxes, found = boxes_in_files(self.detections(outputs), places)
         return {
-            "boxes": [row["boxes"].float().tolist() for row in found],
+            "boxes": [row.astype(np.float32).tolist() for row in boxes],
             "classes": [named(row["labels"].tolist(), self.class_names) for row in found],
             "scores": [row["scores"].float().tolist() for row in found],
-            **image_sizes(batch),
+            **file_sizes(places),
         }
 
     def _best(self, scores: torch.Tensor, boxes: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from penstock.core.registry import register
 from penstock.core.sample import Batch
 from penstock.pipeline.learning.outputs import (
-    image_sizes,
     mean_over_valid,
     named,
     output_of,
     size_of,
+)
+from penstock.pipeline.learning.places import (
+    FilePlace,
+    boxes_in_files,
+    file_places,
+    file_sizes,
 )
 from penstock.pipeline.tasks.detection import Detection, true_boxes
 
@@ -170,23 +176,23 @@ class Instances:
         return found
 
     def predictions(self, outputs: Any, batch: Batch) -> dict[str, Any]:
-        """``boxes``, ``classes``, ``scores`` and ``masks`` of each image, the best first.
+        """Return ``boxes``, ``classes``, ``scores`` and ``masks`` of each image, the best first.
 
-        In pixels of the image that the model got, of ``image_height`` rows and ``image_width``
-        columns; masks are COCO's run lengths, compressed.
+        All are in pixels of the file, which has ``image_height`` rows and ``image_width``
+        columns. Masks are COCO's run lengths, compressed. Boxes are cut at the edges of the
+        file, and objects outside of it are left out.
         """
-        from penstock.pipeline.learning.metrics import run_lengths
-
-        found = self.detections(outputs, batch)
+        places = file_places(batch)
+        boxes, found = boxes_in_files(self.detections(outputs, batch), places)
         return {
-            "boxes": [row["boxes"].float().tolist() for row in found],
+            "boxes": [row.astype(np.float32).tolist() for row in boxes],
             "classes": [named(row["labels"].tolist(), self.class_names) for row in found],
             "scores": [row["scores"].float().tolist() for row in found],
             "masks": [
-                [runs["counts"].decode("ascii") for runs in run_lengths(row["masks"])]
-                for row in found
+                [_counts(mask, place) for mask in row["masks"]]
+                for row, place in zip(found, places, strict=True)
             ],
-            **image_sizes(batch),
+            **file_sizes(places),
         }
 
     def _truth(self, batch: Batch) -> list[dict[str, torch.Tensor]]:
@@ -196,6 +202,17 @@ class Instances:
                 f"type dataset/annotations=coco_masks"
             )
         return true_boxes(batch, self.num_classes)
+
+
+def _counts(mask: torch.Tensor, place: FilePlace) -> str:
+    """Encode a mask [h, w] of an image as run lengths of its file's size."""
+    import torch
+
+    from penstock.pipeline.learning.metrics import run_lengths
+
+    pixels = place.mask(mask.to("cpu", torch.uint8).numpy(), outside=0)
+    [runs] = run_lengths(torch.from_numpy(pixels)[None])
+    return str(runs["counts"].decode("ascii"))
 
 
 def _shared(outputs: Any, row: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 from annotated_types import Gt
 
 from penstock.core.registry import register
 from penstock.core.sample import Batch
 from penstock.pipeline.learning.outputs import (
-    image_sizes,
     mean_over_valid,
     named,
     output_of,
     size_of,
     valid_rows,
 )
+from penstock.pipeline.learning.places import file_places, file_sizes
 
 if TYPE_CHECKING:
     import torch
@@ -108,15 +109,24 @@ class Keypoints:
             metrics["pck"].update((distances <= self.near * max(size_of(batch["image"]))).float())
 
     def predictions(self, outputs: Any, batch: Batch) -> dict[str, Any]:
-        """Each keypoint as a column of its name or number: x and y.
+        """Return each keypoint as a column of its name or number: x and y.
 
-        In pixels of the image that the model got, of ``image_height`` rows and ``image_width``
+        Keypoints are in pixels of the file, which has ``image_height`` rows and ``image_width``
         columns.
         """
-        found = _found(outputs).float()
+        import torch
+
+        places = file_places(batch)
+        found = _found(outputs).float().cpu()
+        moved = np.stack(
+            [place.points(points) for place, points in zip(places, found, strict=True)]
+        )
         names = named(range(self.num_keypoints), self.class_names)
-        columns = {f"keypoint_{name}": found[:, n] for n, name in enumerate(names)}
-        return {**columns, **image_sizes(batch)}
+        columns = {
+            f"keypoint_{name}": torch.from_numpy(moved[:, n].astype(np.float32))
+            for n, name in enumerate(names)
+        }
+        return {**columns, **file_sizes(places)}
 
     def _truth(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Places float [B, K, 2] and whether each counts, bool [B, K]."""

@@ -13,6 +13,7 @@ from penstock.core.registry import register
 from penstock.core.sample import Batch
 from penstock.pipeline.learning.class_weights import ClassWeights, Weights
 from penstock.pipeline.learning.outputs import logits_of, mean_over_valid, size_of, valid_rows
+from penstock.pipeline.learning.places import file_places
 
 if TYPE_CHECKING:
     import torch
@@ -135,16 +136,20 @@ class Segmentation:
             metrics.update(predicted, mask)
 
     def predictions(self, outputs: Any, batch: Batch) -> dict[str, Any]:
-        """``mask``, the likeliest class id of each pixel, as the bytes of a grey PNG.
+        """Return ``mask``, the likeliest class id of each pixel of the file, as a grey PNG.
 
-        It has 8 bits, or 16 for more than 256 classes, and the size of the image that the model
-        got.
+        The PNG has 8 bits, or 16 for more than 255 classes. Pixels that a crop hides from the
+        model have the largest value, 255 or 65,535.
         """
         import cv2
 
-        kind = np.uint8 if self.num_classes <= 256 else np.uint16
+        kind = np.uint8 if self.num_classes <= 255 else np.uint16
         size = size_of(batch["image"]) if "image" in batch else None
-        masks = self._logits(outputs, size).argmax(1).cpu().numpy().astype(kind)
+        masks = list(self._logits(outputs, size).argmax(1).cpu().numpy().astype(kind))
+        if "image" in batch:
+            unseen = int(np.iinfo(kind).max)
+            places = file_places(batch)
+            masks = [p.mask(m, outside=unseen) for p, m in zip(places, masks, strict=True)]
         return {"mask": [cv2.imencode(".png", mask)[1].tobytes() for mask in masks]}
 
     def _mask(self, batch: Batch) -> torch.Tensor:

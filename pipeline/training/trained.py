@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import torch
@@ -30,6 +30,7 @@ from penstock.pipeline.config.errors import listing
 from penstock.pipeline.config.saved import SAVED, fetched_run, run_behind
 from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.learning.building import build_model, build_task, fitted_tasks
+from penstock.pipeline.learning.unlabelled import leave_target, opened_for_predictions
 from penstock.pipeline.training.checkpoint import find_checkpoint, load_weights, read_checkpoint
 from penstock.pipeline.training.distributed.world import World, joined
 from penstock.pipeline.training.job import prepare_torch
@@ -45,6 +46,9 @@ from penstock.pipeline.training.run_folder import (
     settled,
 )
 
+if TYPE_CHECKING:
+    from penstock.pipeline.loader.loader import Loader
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
@@ -58,6 +62,8 @@ class Trained:
         precision: Makes the autocast context.
         split: The split that is tried.
         others: Splits of the same data that are left out.
+        labelled: Whether the labels of the data are read; a prediction needs none.
+        target: The column that a regression predicts, where batches have it under its own name.
     """
 
     checkpoint: Path | str
@@ -67,6 +73,8 @@ class Trained:
     precision: Callable[[], AbstractContextManager[object]]
     split: Split
     others: tuple[Split, ...]
+    labelled: bool
+    target: str | None
 
     @property
     def data(self) -> str:
@@ -109,25 +117,43 @@ def _open(config: Mapping[str, Any], command: str, world: World, stack: ExitStac
     checkpoint = find_checkpoint(asked.checkpoint, f"{command}.checkpoint")
     content = read_checkpoint(checkpoint)
     prepare_torch(trainer, world.device)
-    run_dir = run_of(checkpoint)
+    run_dir, predicts = run_of(checkpoint), command == "predict"
     read, group = reading_config(config, run_dir, world.size)
+    target = None
+    if predicts:
+        target = leave_target(read["dataset"])
+        read["loader"]["max_error_rate"] = 1.0  # a record that fails has a row that says so
     names = read_classes(run_dir) if run_dir else {}
     saved = _saved_data(run_dir)
     own = bool(saved) and _place(saved) == _place(read["dataset"])
     # Its own data is what it began with.
     data = world.on_main(lambda: settled(read, run_dir) if own and run_dir else settle(read))
-    split, others = _chosen(read, asked.split, None if own else saved)
-    loader = build_loader(
-        data,
-        split,
-        rank=world.rank,
-        world_size=world.size,
-        group=group,
-        classes={} if own else names,
-    )
+    split, others = _chosen(data, asked.split, None if own else saved)
+
+    def opened(config: Mapping[str, Any], *, labelled: bool = True) -> Loader:
+        loader = build_loader(
+            config,
+            split,
+            rank=world.rank,
+            world_size=world.size,
+            group=group,
+            classes={} if own or not labelled else names,
+            located=predicts,
+        )
+        try:
+            for field, trained in names.items() if labelled else ():
+                _refuse_other_classes(field, loader.classes_of(field), trained, config["dataset"])
+        except ValueError:
+            loader.close()
+            raise
+        return loader
+
+    labelled = True
+    if predicts and run_dir is not None:
+        loader, labelled = opened_for_predictions(opened, data, own=own, target=target)
+    else:
+        loader = opened(data)
     stack.callback(loader.close)
-    for field, trained in names.items():
-        _refuse_other_classes(field, loader.classes_of(field), trained, read["dataset"])
 
     def classes_of(field: str) -> tuple[str, ...] | None:
         return names.get(field) or loader.classes_of(field)
@@ -154,6 +180,8 @@ def _open(config: Mapping[str, Any], command: str, world: World, stack: ExitStac
         precision=precision_of(trainer, world.device),
         split=split,
         others=others,
+        labelled=labelled,
+        target=target,
     )
 
 

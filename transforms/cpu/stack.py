@@ -34,6 +34,7 @@ def build_stack(
     build_step: BuildStep,
     boxes: BoxSettings | None = None,
     keypoints: KeypointSettings | None = None,
+    kind: type[Stack] | None = None,
 ) -> Stack:
     """Make one transform of a mapping of steps.
 
@@ -45,6 +46,7 @@ def build_stack(
             function of a module.
         boxes: Which boxes are dropped; None: those that leave the image.
         keypoints: What mirroring means for keypoints; None: nothing.
+        kind: Class of the stack; None: `Stack`.
 
     Returns:
         The stack.
@@ -52,7 +54,7 @@ def build_stack(
     Raises:
         ValueError: An ``_after_`` names no step, or the steps wait for one another.
     """
-    return Stack(ordered_steps(steps), build_step, Targets(boxes, keypoints))
+    return (kind or Stack)(ordered_steps(steps), build_step, Targets(boxes, keypoints))
 
 
 def ordered_steps(steps: Mapping[str, Node | None]) -> dict[str, Node]:

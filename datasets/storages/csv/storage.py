@@ -45,7 +45,8 @@ class CsvStorage(IndexedStorage):
         path: The file; with ``train.csv`` and ``val.csv``, their folder.
         image_column: The column of the images' paths, read into the field ``image``; None:
             ``image``, ``file_name``, ``filename`` or ``path``, whichever there is first.
-        label_column: The column of the field ``label``: class ids or names; None: ``label``.
+        label_column: The column of the field ``label``: class ids or names; None: ``label``; an
+            empty text: no labels.
         key_column: The column of the keys; None: ``key``, else the images' paths, or without these
             the numbers of the rows.
         columns: The other columns that are read; None: all.

@@ -88,7 +88,8 @@ class SqlStorage(IndexedStorage):
         query: One SELECT in place of `table`.
         image_column: The column of the field ``image``: its bytes, or the path of a file; None:
             ``image``, ``file_name``, ``filename`` or ``path``, whichever there is first.
-        label_column: The column of the field ``label``: class ids or names; None: ``label``.
+        label_column: The column of the field ``label``: class ids or names; None: ``label``; an
+            empty text: no labels.
         key_column: The column of the keys; None: ``key``, else the primary key, else the numbers
             that SQLite gives the rows of a table.
         version_column: A column whose largest value grows whenever a row changes, such as the time

@@ -202,11 +202,12 @@ def test_images_and_folders_are_predicted_by_their_paths(
     shutil.copytree(photographs / "Val" / "owl", tmp_path / "new photos")
     files = sorted(f"new photos/{name}" for name in os.listdir("new photos"))[::-1]
     (tmp_path / "it's.png").write_text("no image")
-    assert main(["predict", f"checkpoint={run_dir}", "top=2", *files, "it's.png"]) == 0
+    assert main(["predict", f"checkpoint={run_dir}", "top=2", *files, "it's.png"]) == 1
     said = capsys.readouterr().out
     assert said.count("it's.png") == said.count("bad sample: ") == 1
-    assert f"{len(files)} rows, 1 bad samples left out\n" in said
-    rows = pq.read_table("predictions.parquet").to_pylist()
+    assert f"{len(files) + 1} rows, 1 without a prediction" in said
+    *rows, failed = pq.read_table("predictions.parquet").to_pylist()
+    assert failed["key"] == "it's.png" and failed["error"] and failed["class"] is None
     assert [row["key"] for row in rows] == files
     assert all(r["class"] == r["class_1"] and r["score"] == r["probability_1"] for r in rows)
     assert list(rows[0])[-4:] == ["class_1", "probability_1", "class_2", "probability_2"]
