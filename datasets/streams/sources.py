@@ -32,14 +32,14 @@ def open_split(
 ) -> tuple[Source, Keep | None]:
     """Open a part of a source, and say which of its keys belong to that part.
 
-    Where `path` is a folder that holds both ``train`` and ``val``, see `find_parts`, these are
-    the parts. Otherwise the hash of its key says for each record whether it trains or validates,
-    and both are read from the whole.
+    Where `path` is a folder with parts, see `find_parts`, these are the parts. Without a part for
+    validation, the hash of its key decides for each record whether it trains or validates; both
+    are then read from the training part, or from the whole.
 
     Args:
         recipe: How the source is made; a function is a generator, see `GeneratorSource`.
         split: ``train``, ``val`` or ``test``.
-        val_fraction: Share of the records that validate, where no folders decide it.
+        val_fraction: Share of the records that validate if the data has no part for that.
         shards: Parts that a generator is asked for, if it can tell them apart.
 
     Returns:
@@ -49,9 +49,10 @@ def open_split(
         ValueError: The source cannot be opened.
     """
     parts = recipe.parts_with(split)
-    if split in parts:
+    if split in parts and (split != "train" or "val" in parts):
         return _opened(recipe, shards, path=parts[split]), None
-    source = _opened(recipe, shards)
+    changes = {"path": parts["train"]} if "train" in parts else {}
+    source = _opened(recipe, shards, **changes)
     if not source.reopens:
         if (split == "val") == (val_fraction == 1):
             return source, None
