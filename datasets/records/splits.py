@@ -26,7 +26,7 @@ from penstock.core.contracts import (
 )
 from penstock.core.sample import MAX_RECORD_BYTES
 from penstock.datasets.files.access import absolute_path, is_pattern, is_url, read_file
-from penstock.datasets.files.clients import AccessDenied
+from penstock.datasets.files.clients import RETRY_S, AccessDenied, set_retry_s
 from penstock.datasets.files.data_files import IMAGE_ENDINGS
 from penstock.datasets.files.listings import look_at
 from penstock.datasets.files.local_copies import local_copy
@@ -109,6 +109,7 @@ class StorageRecipe:
         classes: Names of the classes by field that are settled already, such as by a run whose
             model is tried on this data; a field without them has those of the training part.
         max_record_bytes: What a record may take, of what is `Limited`.
+        retry_s: Seconds for which this process retries remote reads, once the recipe is used.
     """
 
     make: Callable[..., Storage]
@@ -117,9 +118,11 @@ class StorageRecipe:
     test_path: str | None = None
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     max_record_bytes: int = MAX_RECORD_BYTES
+    retry_s: float = RETRY_S
 
     def open(self, **changes: Any) -> Storage:
         """Make the storage, with some arguments changed; `path` is its place, whatever the name."""
+        set_retry_s(self.retry_s)
         if "path" in changes:
             changes[self._place] = changes.pop("path")
         arguments = {**self.arguments, **changes}
@@ -141,6 +144,7 @@ class StorageRecipe:
         Raises:
             ValueError: See `find_parts`.
         """
+        set_retry_s(self.retry_s)
         path = self.arguments.get(self._place)
         if self._place == "table" and path is None and (self.val_path or self.test_path):
             raise ValueError(
