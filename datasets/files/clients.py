@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import importlib.util
+import logging
 import os
 import re
 import threading
@@ -25,6 +26,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from penstock.core.stage_times import Traffic, counted, traffic
 from penstock.core.user_errors import ExplainedError
 from penstock.datasets.files.access import OBJECT_STORES, MissingFile
+
+log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -54,6 +57,8 @@ RETRY_S = 60.0
 which a reader counts as hanging."""
 _PAUSES_S = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Pauses between tries; the last one repeats."""
+_QUIET_S = 0.5
+"""A longer pause is worth a warning."""
 
 _retry_s = RETRY_S
 
@@ -238,7 +243,15 @@ def ask(url: str, question: Callable[[Client], T], name: str = "") -> T:
                 tries = f", after several tries in dataset.retry_s={retry_s:g} s" if passing else ""
                 kind = AccessDenied if what == _DENIED else RemoteError
                 raise kind(f"{where}: {_of_scheme(url, what)}{tries}") from error
-            time.sleep(min(next(pauses_s), left_s))
+            pause_s = next(pauses_s)
+            if pause_s > _QUIET_S:
+                _warn_once(f"{url}: {_of_scheme(url, what)}; retrying for {retry_s:g} s")
+            time.sleep(min(pause_s, left_s))
+
+
+@cache
+def _warn_once(text: str) -> None:
+    log.warning("%s", text)
 
 
 _CHANGED = "its content was changed since it was looked at; start again"

@@ -368,7 +368,7 @@ def test_a_server_that_is_not_there_is_one_line(monkeypatch, store):
         len(ImageFolder(f"s3://{BUCKET}/train"))
     assert str(raised.value) == (
         f"s3://{BUCKET}/train: the server does not answer; look at the network, and at "
-        f"AWS_ENDPOINT_URL if set, after several tries"
+        f"AWS_ENDPOINT_URL if set, after several tries in dataset.retry_s=1 s"
     )
 
 
