@@ -326,6 +326,7 @@ def open_map(
     val_path: str | None = None,
     test_path: str | None = None,
     max_record_bytes: Annotated[int, Ge(1)] = MAX_RECORD_BYTES,
+    retry_s: Annotated[float, Ge(0)] = 60.0,
     keys: Mapping[str, str | None] | None = None,
     transform: Transform,
     seed: int,
@@ -343,6 +344,7 @@ def open_map(
         val_path: Where the validation part lies, if not beside or inside of the training part.
         test_path: Where the test part lies, if not beside those.
         max_record_bytes: A record that takes more bytes is bad, and is not read.
+        retry_s: Seconds for which remote reads are retried while a server fails or is away.
         keys: New field names by field name; null drops, ``"*": null`` drops all others.
         transform: The augmentation of this split.
         seed: The run's seed.
@@ -355,7 +357,11 @@ def open_map(
     from penstock.datasets.records.splits import open_split
 
     storage = replace(
-        storage, val_path=val_path, test_path=test_path, max_record_bytes=max_record_bytes
+        storage,
+        val_path=val_path,
+        test_path=test_path,
+        max_record_bytes=max_record_bytes,
+        retry_s=retry_s,
     )
     opened = open_split(storage, split=split, val_fraction=val_fraction, annotations=annotations)
     decode = fitted(

@@ -190,6 +190,7 @@ def build_dataset(
         classes: Names of the classes by field that are settled already, see `StorageRecipe`.
         located: Whether samples also say where their image lies in its file, see `LocatedStack`.
     """
+    from penstock.datasets.files.clients import set_retry_s
     from penstock.datasets.partners import check_gives_partners
 
     load_all(config["imports"])
@@ -206,6 +207,8 @@ def build_dataset(
             for name, part in sources_of(config).items():
                 with said_of_source(name):
                     arguments[key][name] = build_dataset(part, split, classes, located=located)
+            retries = [part["dataset"].get("retry_s", 0) for part in sources_of(config).values()]
+            set_retry_s(max(retries))  # of this process, which reads all sources
         elif key in ("storage", "source"):
             recipe = _storage_recipe(value, Path(config["data_dir"]))
             arguments[key] = replace(recipe, classes=classes)
@@ -238,7 +241,9 @@ def settle(config: Config) -> Config:
     recipe = _storage_recipe(node, Path(config["data_dir"]))
     if not isinstance(recipe.make, SettledSource):
         return config
-    recipe = replace(recipe, **{n: config["dataset"].get(n) for n in ("val_path", "test_path")})
+    names = ("val_path", "test_path", "retry_s")
+    given = {name: config["dataset"][name] for name in names if name in config["dataset"]}
+    recipe = replace(recipe, **given)
     found: dict[str, dict[Any, Any]] = {}
     others = [{"path": part} for split, part in recipe.parts().items() if split != "train"]
     for changes in ({}, *others):
@@ -259,8 +264,8 @@ def splits_of(config: Config) -> frozenset[str]:
             split for split in ("val", "test") if node.get(f"{split}_args") is not None
         )
     recipe = _storage_recipe(part, Path(config["data_dir"]))
-    paths = {name: node.get(name) for name in ("val_path", "test_path")}
-    return frozenset(replace(recipe, **paths).parts())
+    given = {name: node[name] for name in ("val_path", "test_path", "retry_s") if name in node}
+    return frozenset(replace(recipe, **given).parts())
 
 
 def open_storage(config: Config, split: Split) -> Storage:
@@ -278,7 +283,7 @@ def storage_opener(config: Config, split: Split) -> Callable[[], Storage]:
         what = f"{node['_target_']} has no storage of its own"
         raise ValueError(f"{what}; take one data set alone, such as dataset=image_folder")
     recipe = _storage_recipe(node["storage"], Path(config["data_dir"]))
-    names = ("val_path", "test_path", "max_record_bytes")
+    names = ("val_path", "test_path", "max_record_bytes", "retry_s")
     recipe = replace(recipe, **{name: node[name] for name in names if name in node})
     annotations = build(node["annotations"]) if node.get("annotations") else None
     return functools.partial(

@@ -77,7 +77,9 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, shared: Path):
 def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """An object store that is asked again at once, and a cache of the test's own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(clients, "_PAUSES_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(clients, "_PAUSES_S", (0.01,))
+    monkeypatch.setattr(clients, "_retry_s", 1.0)
+    monkeypatch.setattr("penstock.datasets.records.splits.set_retry_s", lambda retry_s: None)
     with object_store(monkeypatch.setenv) as store:
         yield store
 

@@ -349,7 +349,8 @@ class SampleFiles(IndexedStorage):
             columns = {**content["columns"], "label": ids}
             return {**content, "columns": columns, "class_names": names}
         if self.labels.source is not None:
-            return self.labels.add_to(content, self.classes, where=str(self))
+            place = f"dataset.storage.path={self.path}/"
+            return self.labels.add_to(content, self.classes, where=str(self), place=place)
         return content
 
     def _labels_inside(self, keys: list[bytes]) -> tuple[NDArray[np.int32], tuple[str, ...]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import importlib.util
+import logging
 import os
 import re
 import threading
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from functools import cache, partial
+from itertools import chain, repeat
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -24,6 +26,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from penstock.core.stage_times import Traffic, counted, traffic
 from penstock.core.user_errors import ExplainedError
 from penstock.datasets.files.access import OBJECT_STORES, MissingFile
+
+log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -42,15 +46,21 @@ UNFINISHED = ".packing"
 _AT_ONCE = 64
 _LISTED = 1000
 """Files that an answer to a listing holds."""
-# Together well below loader.timeout_s: what waits longer is taken for a record that hangs.
 _ANSWER_S = 15
 # A part is answered when all of it has come, which over a slow line takes its time.
 _PART_S = 60
 _PARTS_AT_ONCE = 4
 _CONNECT_S = 5
 _RETRY_S = 20
-_GIVE_UP_S = 45
-_PAUSES_S = (0.5, 2.0, 8.0)
+RETRY_S = 60.0
+"""The default of ``dataset.retry_s``. With the limits above it stays below loader.timeout_s, after
+which a reader counts as hanging."""
+_PAUSES_S = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""Pauses between tries; the last one repeats."""
+_QUIET_S = 0.5
+"""A longer pause is worth a warning."""
+
+_retry_s = RETRY_S
 
 
 class RemoteError(ExplainedError):
@@ -190,37 +200,58 @@ def read_place(url: str, name: str, start: int, stop: int, mark: str | None = No
     return ask(url, read, name)
 
 
+def set_retry_s(retry_s: float) -> None:
+    """Set how long this process retries remote reads that fail, in seconds."""
+    global _retry_s
+    _retry_s = retry_s
+
+
+def get_retry_s() -> float:
+    """Return how long this process retries remote reads that fail, in seconds."""
+    return _retry_s
+
+
 def ask(url: str, question: Callable[[Client], T], name: str = "") -> T:
-    """Ask the client of a URL; passing trouble is met with more tries, some seconds apart.
+    """Call `question` with the client of a URL; retry for ``dataset.retry_s`` what may pass.
 
     Args:
         url: A folder.
-        question: What is asked of its client.
-        name: The file below it that this is about.
+        question: Asks the client.
+        name: The file below the folder that the question is about.
 
     Raises:
-        MissingFile: The file `name` below it is not there.
-        FileExistsError: It was to be new, and is there.
-        RemoteError: Anything else.
+        MissingFile: The file `name` is missing.
+        FileExistsError: The file exists and must be new.
+        RemoteError: Any other failure.
     """
     where = f"{url}/{name}" if name else url
-    pauses_s, give_up = iter(_PAUSES_S), time.monotonic() + _GIVE_UP_S
+    retry_s = _retry_s
+    give_up = time.monotonic() + retry_s
+    pauses_s = chain(_PAUSES_S, repeat(_PAUSES_S[-1]))
     while True:
         try:
             traffic().requests += 1
             return question(_client(url, os.getpid()))
         except (RemoteError, MissingFile, FileExistsError, MemoryError, TypeError, AttributeError):
-            raise  # said already, or none of the server's
+            raise  # explained already, or not an error of the server
         except Exception as error:
             passing, what = _explained(error)
             if what is None:
                 raise MissingFile(f"not there: {where}") from error
-            pause_s = next(pauses_s, None) if passing else None
-            if pause_s is None or time.monotonic() > give_up:
-                tries = ", after several tries" if passing else ""
+            left_s = give_up - time.monotonic()
+            if not passing or left_s <= 0:
+                tries = f", after several tries in dataset.retry_s={retry_s:g} s" if passing else ""
                 kind = AccessDenied if what == _DENIED else RemoteError
                 raise kind(f"{where}: {_of_scheme(url, what)}{tries}") from error
-            time.sleep(pause_s)
+            pause_s = next(pauses_s)
+            if pause_s > _QUIET_S:
+                _warn_once(f"{url}: {_of_scheme(url, what)}; retrying for {retry_s:g} s")
+            time.sleep(min(pause_s, left_s))
+
+
+@cache
+def _warn_once(text: str) -> None:
+    log.warning("%s", text)
 
 
 _CHANGED = "its content was changed since it was looked at; start again"

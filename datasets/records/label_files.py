@@ -97,7 +97,7 @@ def find_labels(
         kind: What is expected there.
         path: As configured: relative to the data's folder, to what that lies in, or to the working
             folder, whichever is there first, with a small or a capital letter, as in VOC's own
-            ``Annotations``; ``{part}`` is ``train`` or ``val``.
+            ``Annotations``; ``{part}`` is ``train`` or ``val``, or the name of the part's folder.
         records: What they are of.
 
     Returns:
@@ -115,8 +115,10 @@ def find_labels(
             f"dataset.annotations.path={one}"
         )
     folder = records.root if os.path.isdir(records.root) else os.path.dirname(records.root)
-    path = path.replace("{part}", records.part)
-    names = dict.fromkeys((path, path[:1].upper() + path[1:]))
+    named = os.path.splitext(os.path.basename(records.place))[0]  # a folder valid is the part val
+    paths = [path.replace("{part}", part) for part in (records.part, named)]
+    path = paths[0]
+    names = dict.fromkeys(each for path in paths for each in (path, path[:1].upper() + path[1:]))
     bases = (folder, f"{folder}/..", ".")
     if is_url(path) or (is_url(records.root) and not os.path.exists(path)):
         above = (records.root, records.root.rpartition("/")[0])

@@ -20,6 +20,7 @@ from penstock.datasets.files.clients import AccessDenied
 from penstock.datasets.files.listings import find_file
 from penstock.datasets.files.local_copies import copy_file, local_copy
 from penstock.datasets.records.index import IndexContent
+from penstock.datasets.records.split_names import parts_among
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,25 @@ def names_from_folders(keys: Sequence[str], *, where: str) -> list[str]:
             f"dataset.storage.labels=null for none"
         )
     return names
+
+
+def _refuse_parts_below(keys: Sequence[str], place: str, *, where: str) -> None:
+    """Refuse class folders that hold the parts of a data set: the path is one level too high."""
+    below: dict[str, set[str]] = {}
+    for key in keys:
+        if key.count("/") > 1:
+            name, inner, _ = key.split("/", 2)
+            below.setdefault(name, set()).add(inner)
+    for name in sorted(below):
+        if parts := parts_among(below[name]):
+            folder = f"{place}{name}"
+            if place.startswith("dataset.storage.folder="):  # one part of an archive at a time
+                folder = f"{folder}/{parts[0]}"
+            raise ValueError(
+                f"{where}: its folder {name!r} holds {' and '.join(parts)}, which look like parts "
+                f"of one data set; to use them, type {folder}; if {name!r} is a class, name all "
+                f"classes with dataset.storage.classes=[...]"
+            )
 
 
 def names_from_pattern(texts: Sequence[str], pattern: str | None, *, where: str) -> list[str]:
@@ -522,15 +542,22 @@ class FileLabels(NamedTuple):
         return cls(labels, pattern, (key, label), unlabelled)
 
     def add_to(
-        self, found: IndexContent, classes: Sequence[str] | None, *, where: str
+        self, found: IndexContent, classes: Sequence[str] | None, *, where: str, place: str
     ) -> IndexContent:
         """Label the files of a scan, whose keys are paths below the data's folder.
 
+        Args:
+            found: The content of the scan.
+            classes: Class names by id; None: the labels found, sorted.
+            where: The storage, for messages.
+            place: The override that names the data's folder: ``dataset.storage.path=pets/``.
+
         Returns:
-            The same with ``label`` and class names, and without files that a CSV has no row for.
+            The content with ``label`` and class names, without files that have no row in the CSV.
 
         Raises:
-            ValueError: There are too many of these, or a key has no label otherwise.
+            ValueError: Too many files have no row, a key has no label, or a class folder holds the
+                parts of a data set.
         """
         assert self.source is not None
         keys: Sequence[str | bytes] = found.get("keys") or ()
@@ -543,6 +570,8 @@ class FileLabels(NamedTuple):
         names: Sequence[str | None]
         if self.source == "folder":
             names = names_from_folders(texts, where=where)
+            if classes is None:
+                _refuse_parts_below(texts, place, where=where)
         elif self.source == "filename":
             bare = [text.rpartition("/")[2] for text in texts]
             names = names_from_pattern(bare, self.pattern, where=where)

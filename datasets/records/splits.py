@@ -9,7 +9,6 @@ import hashlib
 import inspect
 import logging
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -27,12 +26,14 @@ from penstock.core.contracts import (
 )
 from penstock.core.sample import MAX_RECORD_BYTES
 from penstock.datasets.files.access import absolute_path, is_pattern, is_url, read_file
-from penstock.datasets.files.clients import AccessDenied
+from penstock.datasets.files.clients import RETRY_S, AccessDenied, set_retry_s
+from penstock.datasets.files.data_files import IMAGE_ENDINGS
 from penstock.datasets.files.listings import look_at
 from penstock.datasets.files.local_copies import local_copy
 from penstock.datasets.records.annotated_storage import AnnotatedStorage
 from penstock.datasets.records.hub_card import CardConfig, card_configs
 from penstock.datasets.records.index import Index, cached_selection
+from penstock.datasets.records.split_names import SPLIT_OF, alike, is_split_word, parts_among
 from penstock.datasets.records.subset import Subset
 
 log = logging.getLogger(__name__)
@@ -50,12 +51,8 @@ _SHARD_NAMES = (
     "{}-*-of-*{}",
     *(f"*{{}}[-_][0-9]*{ending}" for ending in (".tar", ".tar.gz", ".tgz", ".tar.zst")),
 )
-_SPLIT_OF = {
-    "train": "train", "training": "train", "trn": "train",
-    "val": "val", "valid": "val", "validation": "val", "dev": "val",
-    "test": "test", "testing": "test",
-}  # fmt: skip
-_WORD = re.compile(rf"(?<![A-Za-z])({'|'.join(_SPLIT_OF)})(?![A-Za-z])", re.IGNORECASE)
+_DATA_FOLDERS = ("images", "image", "imgs", "img", "jpegimages", "leftimg8bit", "data")
+"""Folders that may hold the parts, beside a folder of labels."""
 
 
 @runtime_checkable
@@ -112,6 +109,7 @@ class StorageRecipe:
         classes: Names of the classes by field that are settled already, such as by a run whose
             model is tried on this data; a field without them has those of the training part.
         max_record_bytes: What a record may take, of what is `Limited`.
+        retry_s: Seconds for which this process retries remote reads, once the recipe is used.
     """
 
     make: Callable[..., Storage]
@@ -120,9 +118,11 @@ class StorageRecipe:
     test_path: str | None = None
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     max_record_bytes: int = MAX_RECORD_BYTES
+    retry_s: float = RETRY_S
 
     def open(self, **changes: Any) -> Storage:
         """Make the storage, with some arguments changed; `path` is its place, whatever the name."""
+        set_retry_s(self.retry_s)
         if "path" in changes:
             changes[self._place] = changes.pop("path")
         arguments = {**self.arguments, **changes}
@@ -139,13 +139,12 @@ class StorageRecipe:
         return made
 
     def parts(self) -> dict[str, str]:
-        """The paths of the splits, as they are given or found.
-
-        Without ``train`` and ``val`` it is not split.
+        """Return the paths of the splits, as given or found; without ``train``, there are none.
 
         Raises:
             ValueError: See `find_parts`.
         """
+        set_retry_s(self.retry_s)
         path = self.arguments.get(self._place)
         if self._place == "table" and path is None and (self.val_path or self.test_path):
             raise ValueError(
@@ -192,14 +191,14 @@ def open_split(
     """Open one part of a data set: to train, to validate or to test.
 
     The parts are what `find_parts` finds in `path`, or what `val_path` and `test_path` name.
-    Otherwise a record belongs to validation if the hash of its key says so: adding a record moves
-    no other.
+    Without a part for validation, the hash of its key moves a record of the training part, or of
+    the whole, to validation: adding a record moves no other. The test part never validates.
 
     Args:
         recipe: The storage of the whole.
         split: ``train``, ``val`` or ``test``.
-        val_fraction: Share of the records that validate, where no folders decide it; 0: none.
-        annotations: What else is known of the records.
+        val_fraction: Share of the records that validate if the data has no part for that; 0: none.
+        annotations: Adds labels to the records.
 
     Raises:
         ValueError: The fraction is none, a path is missing, there is no such split, or the
@@ -216,7 +215,7 @@ def open_split(
     _refuse_splits(opened, recipe)
     part = "train" if "train" in parts else ""
     train = _annotated(opened, recipe, annotations, parts, part=part, classes=recipe.classes)
-    if split in parts:
+    if split in parts and (split != "train" or "val" in parts):
         if split == "train":
             return train
         other = _open_part(recipe, opened.index.class_names, parts[split])
@@ -237,53 +236,52 @@ def open_split(
 def find_parts(path: Any) -> dict[str, str] | None:
     """Find the parts ``train``, ``val`` and ``test`` in a folder; None if it is not split.
 
-    They are folders, files such as ``train.lmdb`` and ``val.lmdb``, or shards as the public hubs
-    have them, under any of the usual words and in any case: ``Training`` and ``Testing``,
-    ``seg_train`` and ``seg_test``, ``train2017`` and ``val2017``. Where nothing is named for
-    validation, the test part is taken for it, and that is said; then there is none to test.
+    A part is a folder, a file such as ``train.lmdb``, or shards as the public hubs name them. Any
+    of the usual words names it, in any case: ``Training`` and ``Testing``, ``seg_train`` and
+    ``seg_test``, ``train2017`` and ``val2017``. Parts may lie one level down, in a folder such as
+    ``images``. Without a part for validation, the caller splits it off the training part.
 
     Raises:
-        ValueError: There is a ``train`` alone, or two parts for one split.
+        ValueError: The folder holds the validation or test part alone, or two parts for one split.
     """
     if not isinstance(path, str | os.PathLike):
         return None
     if is_pattern(str(path)) if is_url(path) else not os.path.isdir(path):
         return None
-    folder = Folder.at(str(path))
-    for found in (_hub_parts(folder), *_alike(folder.folders), *_sub_files(folder)):
-        if "train" in found and len(found) > 1:
-            return _chosen(folder, found)
-    if folder.folders == ["train"]:
-        raise ValueError(
-            f"{folder}: holds train and no val; set dataset.storage.path={folder / 'train'} "
-            f"to split that by dataset.val_fraction; where the other lies elsewhere, name that "
-            f"with dataset.val_path too"
-        )
+    folder = Folder.at(absolute_path(str(path)))
+    data = [name for name in folder.folders if name.lower() in _DATA_FOLDERS]
+    for top in (folder, *(Folder.at(folder / name) for name in data)):
+        for found in (_hub_parts(top), *alike(top.folders), *_sub_files(top)):
+            if "train" in found and len(found) > 1:
+                return _chosen(top, found)
+        if len(top.folders) == 1 and is_split_word(top.folders[0]):
+            return _alone(top)
     return None
 
 
-def split_named(name: str) -> tuple[str, str] | None:
-    """Tell which split a name is of, by one word in it, and the name without that word."""
-    found = list(_WORD.finditer(name))
-    if len(found) != 1:
-        return None
-    [word] = found
-    return _SPLIT_OF[word[0].lower()], f"{name[: word.start()]}{{}}{name[word.end() :]}"
+def _alone(folder: Folder) -> dict[str, str]:
+    """Take the only folder for the training part.
 
-
-def _alike(names: Iterable[str]) -> Iterator[dict[str, list[str]]]:
-    """Group names that differ in the word for their split alone: names by split."""
-    groups: dict[str, dict[str, list[str]]] = {}
-    for name in sorted(names):
-        if (found := split_named(name)) is not None:
-            groups.setdefault(found[1].lower(), {}).setdefault(found[0], []).append(name)
-    yield from (groups[template] for template in sorted(groups, key=len))  # the word alone first
+    Raises:
+        ValueError: Its name says that it is another part.
+    """
+    [name] = folder.folders
+    if SPLIT_OF[name.lower()] != "train":
+        raise ValueError(
+            f"{folder}: holds {name} and no train; to use {name}, type "
+            f"dataset.storage.path={folder / name}"
+        )
+    return {"train": str(folder / name)}
 
 
 def _sub_files(folder: Folder) -> Iterator[dict[str, list[str]]]:
-    """Group files such as ``train.lmdb``; a test part, which may lack labels, validates none."""
-    for found in _alike(name for name in folder.files if _WORD.fullmatch(name.partition(".")[0])):
-        yield {k: names for k, names in found.items() if k != "test" or "val" in found}
+    """Group files such as ``train.lmdb``; beside images, ``train.csv`` is a list of them."""
+    beside_images = bool(folder.folders) or any(
+        name.lower().endswith(IMAGE_ENDINGS) for name in folder.files
+    )
+    for found in alike(name for name in folder.files if is_split_word(name.partition(".")[0])):
+        if "val" in found or not beside_images:
+            yield found
 
 
 def _chosen(folder: Folder, found: Mapping[str, list[str]]) -> dict[str, str]:
@@ -294,15 +292,7 @@ def _chosen(folder: Folder, found: Mapping[str, list[str]]) -> dict[str, str]:
                 f"{folder}: holds {' and '.join(names)}, expected one of them; name the parts with "
                 f"dataset.storage.path={folder / names[0]} and dataset.val_path"
             )
-    parts = {split: str(folder / names[0]) for split, names in found.items()}
-    if "val" not in found:
-        [train], [test] = found["train"], found["test"]
-        _say_once(
-            f"{folder}: {test} validates, as there is no val beside {train}; to split {train} "
-            f"instead, set dataset.storage.path={folder / train}"
-        )
-        parts["val"] = parts.pop("test")
-    return parts
+    return {split: str(folder / names[0]) for split, names in found.items()}
 
 
 @cache
@@ -311,10 +301,10 @@ def _say_once(text: str) -> None:
 
 
 def _refuse_splits(storage: Storage, recipe: StorageRecipe) -> None:
-    """Refuse classes whose names look like the parts of data that is split already."""
-    for found in _alike(storage.index.class_names or ()):
-        if "train" in found and len(found) > 1 and recipe.arguments.get("classes") is None:
-            train, other = found["train"][0], (found.get("val") or found["test"])[0]
+    """Refuse classes whose names are those of the parts of a data set."""
+    if recipe.arguments.get("classes") is None:
+        if parts := parts_among(storage.index.class_names or ()):
+            train, other = parts
             raise ValueError(
                 f"{storage}: its classes {train!r} and {other!r} look like parts of one data set; "
                 f"name these with dataset.storage.path=<{train}> dataset.val_path=<{other}>, or, "
@@ -329,7 +319,7 @@ def _hub_parts(folder: Folder) -> dict[str, list[str]]:
     with a ``dataset_dict.json``, every part is a folder; a README's head may name the files.
     """
     if "dataset_dict.json" in folder.files:
-        return next(_alike(folder.folders), {})
+        return next(alike(folder.folders), {})
     if "README.md" in folder.files and (said := _card_parts(folder)):
         return said
     tops = [folder, *(Folder.at(folder / "data") for name in folder.folders if name == "data")]
@@ -338,7 +328,7 @@ def _hub_parts(folder: Folder) -> dict[str, list[str]]:
             shards = fnmatch.filter(top.files, pattern.format("train", ""))
             suffix = os.path.splitext(shards[0])[1] if shards else ""
             found: dict[str, list[str]] = {}
-            for word, split in _SPLIT_OF.items() if shards else ():
+            for word, split in SPLIT_OF.items() if shards else ():
                 names = pattern.format(word, suffix)
                 if fnmatch.filter(top.files, names):
                     found.setdefault(split, []).append(_below(top, [names]))
@@ -361,7 +351,7 @@ def _card_parts(folder: Folder) -> dict[str, list[str]]:
     if chosen.default or len(configs) == 1:
         if chosen.folder is not None and not chosen.files:
             return _hub_parts(Folder.at(folder / chosen.folder))
-        named = next(_alike(chosen.files), {})
+        named = next(alike(chosen.files), {})
         if len(named) > 1:
             return {
                 split: [_below(folder, chosen.files[name]) for name in names]

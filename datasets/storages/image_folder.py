@@ -194,7 +194,8 @@ class ImageFolder(IndexedStorage):
         # Files beside one another are of no class; a task that needs classes says so.
         if source is None or (source == "folder" and not in_folders):
             return found
-        return self.labels.add_to(found, self.classes, where=str(self))
+        place = f"dataset.storage.path={self.path}/"
+        return self.labels.add_to(found, self.classes, where=str(self), place=place)
 
     def _listed(self) -> Sequence[Found]:
         if self._files is None:
@@ -218,24 +219,31 @@ class ImageFolder(IndexedStorage):
 
 
 def _folder_beside(path: str) -> str:
-    """What to type where a file is given that says where images lie, as YOLO's ``data.yaml``."""
+    """Return what to type in place of a file that names folders of images, or an empty text.
+
+    It is YOLO's ``data.yaml``, or a list of image files.
+    """
     name, file = os.path.basename(path), Path(path)
     try:
-        if file.suffix == ".txt":  # a list of them
+        if file.suffix == ".txt":
             train = file.parent / file.read_text("utf-8-sig").split("\n")[0].strip()
-            folder = train.parent
+            folders = [train.parent]
         elif file.suffix in (".yaml", ".yml"):
             content = yaml.safe_load(file.read_text("utf-8-sig"))
             train = content["train"]
             [train] = train if isinstance(train, list) else [train]
-            folder = Path(os.path.normpath(file.parent / content.get("path", "") / train))
+            # Roboflow writes ../train/images for the folder train/images beside the file.
+            names = (train, train.removeprefix("../"))
+            folders = [file.parent / content.get("path", "") / each for each in names]
         else:
             return ""
     except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError):
         return ""
-    if not folder.is_dir():
-        folder = file.parent / "images" / "train"
-    # Parts are folders of images/, or have folders images and labels each.
+    known = [*folders, file.parent / "images" / "train", file.parent / "train" / "images"]
+    folder = next((Path(os.path.normpath(each)) for each in known if each.is_dir()), None)
+    if folder is None:
+        return ""
+    # Parts are folders of images/, or each part is a folder with images/ and labels/.
     root = folder.parent.parent if folder.name == "images" else folder.parent
     return f"={root} dataset/annotations=yolo task=detection in place of {name}"
 

@@ -58,12 +58,12 @@ from penstock.datasets.files.zip_members import (
 from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage
 from penstock.datasets.records.labels import FileLabels, LabelIds, Unlabelled, refuse_twice
+from penstock.datasets.records.split_names import parts_among
 
 _SIDECAR = ".penstock.arrow"
 _MEMBER = "penstock_member"
 _SIDECAR_BYTES = 128 << 20
 _ROWS = 1000
-_PARTS = frozenset(("train", "val", "valid", "validation", "test"))
 _UNREADABLE = (DamagedFile, DamagedMember, EndOfFile, MissingFile)
 
 _Found = list[tuple[str, int, Member]]
@@ -233,15 +233,18 @@ class ZipStorage(IndexedStorage):
         return label_ids(pa.chunked_array(labels), roles, self.classes, where=str(self))
 
     def _labelled(self, found: IndexContent) -> IndexContent:
+        above = f"{self.folder}/" if self.folder else ""
         if self.labels.source == "folder":
             names = {str(key).partition("/")[0] for key in found["keys"] or () if "/" in str(key)}
-            if len(names) > 1 and names <= _PARTS:
+            if self.classes is None and (parts := parts_among(names)):
+                part = f"{above}{parts[0]}"
                 raise ValueError(
-                    f"{self}: its folders are {' and '.join(sorted(names))}, which are parts "
-                    f"and no classes; set dataset.storage.folder=train to split that, or put the "
-                    f"parts into train.zip and val.zip and set path to their folder"
+                    f"{self}: its folders {' and '.join(parts)} look like parts of one data set; "
+                    f"to split one of them, type dataset.storage.folder={part}; to use all, put "
+                    f"the parts into train.zip and val.zip and set path to their folder"
                 )
-        return self.labels.add_to(found, self.classes, where=str(self))
+        place = f"dataset.storage.folder={above}"
+        return self.labels.add_to(found, self.classes, where=str(self), place=place)
 
     def _image_files(self, files: DataFiles, listed: Sequence[Sequence[Member]]) -> _Found:
         """List the members that are image files, by key."""

@@ -33,9 +33,9 @@ def open_split(
 ) -> tuple[Source, Keep | None]:
     """Open a part of a source, and return which of its keys belong to that part.
 
-    A folder `path` that holds both ``train`` and ``val``, see `find_parts`, is split by these.
-    Otherwise the hash of a record's key decides whether it trains or validates, and both parts
-    read the whole source.
+    A folder `path` with parts, see `find_parts`, is split by these. Without a part for validation,
+    the hash of a record's key decides whether it trains or validates, and both read the training
+    part, or the whole source.
 
     Args:
         recipe: How the source is made; a function is a generator, see `GeneratorSource`.
@@ -50,9 +50,10 @@ def open_split(
         ValueError: The source cannot be opened, or would be split without keys.
     """
     parts = recipe.parts_with(split)
-    if split in parts:
+    if split in parts and (split != "train" or "val" in parts):
         return _opened(recipe, shards, path=parts[split]), None
-    source = _opened(recipe, shards)
+    changes = {"path": parts["train"]} if "train" in parts else {}
+    source = _opened(recipe, shards, **changes)
     kept = KeptByHash(split, val_fraction)
     once = not source.reopens
     if once and split == "val" and 0 < val_fraction < 1:

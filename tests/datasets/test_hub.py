@@ -50,7 +50,7 @@ def test_a_card_says_which_files_are_the_parts(tmp_path):
     (tmp_path / "README.md").write_text(CARD)
     assert find_parts(tmp_path) == {
         "train": f"{tmp_path}/plain_text/train-*",
-        "val": f"{tmp_path}/{{plain_text/a.parquet,plain_text/b.parquet}}",
+        "test": f"{tmp_path}/{{plain_text/a.parquet,plain_text/b.parquet}}",
     }
 
 

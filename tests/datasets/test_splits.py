@@ -92,12 +92,13 @@ def test_the_usual_words_name_splits_in_any_case(tmp_path, train, val, caplog):
 @pytest.mark.parametrize(
     ("train", "test"), [("Train", "Test"), ("Training", "Testing"), ("seg_train", "seg_test")]
 )
-def test_without_a_val_the_test_part_validates_and_that_is_said(tmp_path, train, test, caplog):
-    put(tmp_path, [f"{train}/a/1.jpg", f"{train}/b/2.jpg", f"{test}/a/3.jpg"])
-    parts = both(recipe(tmp_path), 0.5)
-    assert [keys(part) for part in parts] == [["a/1.jpg", "b/2.jpg"], ["a/3.jpg"]]
-    [said] = [record.getMessage() for record in caplog.records]
-    assert f"{test} validates" in said and f"dataset.storage.path={tmp_path / train}" in said
+def test_without_a_val_it_is_split_off_the_training_part(tmp_path, train, test):
+    names = [f"{'ab'[n % 2]}/{n}.jpg" for n in range(40)]
+    put(tmp_path / train, names)
+    put(tmp_path / test, ["a/x.jpg"])
+    trained, validated = map(keys, both(recipe(tmp_path), 0.5))
+    assert trained and validated and sorted(trained + validated) == sorted(names)
+    assert keys(open_split(recipe(tmp_path), split="test", val_fraction=0.5)) == ["a/x.jpg"]
 
 
 def test_a_test_part_is_one_of_its_own_beside_a_val(tmp_path, caplog):
@@ -106,9 +107,8 @@ def test_a_test_part_is_one_of_its_own_beside_a_val(tmp_path, caplog):
     test = open_split(recipe(tmp_path / "x"), split="test", val_fraction=0.5)
     assert keys(test) == ["b/4.jpg"] and test.index.class_names == ("a", "b")
     assert not caplog.records
-    for root in (tmp_path / "x" / "Train", put(tmp_path / "y", ["Train/a/1.jpg", "Test/a/2.jpg"])):
-        with pytest.raises(ValueError, match=r"no test split .*type dataset\.test_path="):
-            open_split(recipe(root), split="test", val_fraction=0.5)
+    with pytest.raises(ValueError, match=r"no test split .*type dataset\.test_path="):
+        open_split(recipe(tmp_path / "x" / "Train"), split="test", val_fraction=0.5)
 
 
 def test_a_test_part_may_lie_apart_from_data_that_is_split_by_keys(tmp_path):
@@ -282,8 +282,7 @@ def test_a_long_selection_is_mapped_and_made_once(tmp_path, monkeypatch):
 
 def test_a_train_folder_alone_is_not_taken_for_a_class(tmp_path):
     root = put(tmp_path / "d", ["train/a/1.jpg", "train/b/2.jpg"])
-    with pytest.raises(ValueError, match=r"holds train and no val; set dataset\.storage\.path=.*n"):
-        find_parts(root)
+    assert find_parts(root) == {"train": f"{root}/train"}
     put(tmp_path / "d", ["bus/1.jpg"])
     assert find_parts(root) is None
 
@@ -309,7 +308,7 @@ def test_shards_and_folders_of_the_public_hubs(tmp_path):
     put(tmp_path, [f"[b]/{name}.parquet" for name in shards])
     assert len(glob.glob(find_parts(tmp_path / "[b]")["train"])) == 2
     put(tmp_path, ["c/train-00000-of-00001.parquet", "c/test-00000-of-00001.parquet"])
-    assert find_parts(tmp_path / "c")["val"] == str(tmp_path / "c/test-*-of-*.parquet")
+    assert find_parts(tmp_path / "c")["test"] == str(tmp_path / "c/test-*-of-*.parquet")
     put(tmp_path, ["d/train-00000-of-00001.parquet"])
     assert find_parts(tmp_path / "d") is None
     put(tmp_path, ["e/dataset_dict.json", "e/train/x.arrow", "e/validation/x.arrow"])

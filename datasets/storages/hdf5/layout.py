@@ -17,6 +17,7 @@ from penstock.core.json_text import parse_json
 from penstock.datasets.files.data_files import DataFiles
 from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.labels import column_ids, images_fault, refuse_twice
+from penstock.datasets.records.split_names import SPLIT_OF, is_split_word
 from penstock.datasets.storages.hdf5.arrays import (
     ArrayReader,
     OpenFile,
@@ -44,7 +45,6 @@ from penstock.datasets.storages.hdf5.objects import (
 
 _FIELD_NAMES = {"images": "image", "labels": "label", "masks": "mask"}
 _RESERVED = ("index", "key", "position", "epoch", "valid")
-_PARTS = frozenset(("train", "val", "valid", "validation", "test"))
 _FIELDS_REMEDY = "dataset.storage.fields={image:images}"
 
 
@@ -220,8 +220,8 @@ def _place_columns(
 
 
 def _check_keys(keys: list[bytes], first: Found, *, where: str) -> None:
-    shown = [key.decode(errors="backslashreplace") for key in keys[: len(_PARTS) + 1]]
-    if not first.rows and set(shown) <= _PARTS:
+    shown = [key.decode(errors="backslashreplace") for key in keys[: len(SPLIT_OF) + 1]]
+    if not first.rows and all(map(is_split_word, shown)):
         raise ValueError(
             f"{where}: its groups are {' and '.join(shown)}, which are parts and no samples; "
             f"name one: dataset.storage.path=data.h5/{shown[0]}"

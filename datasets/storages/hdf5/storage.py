@@ -19,6 +19,7 @@ from penstock.datasets.files.data_files import DataFiles, find_data_files
 from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage
 from penstock.datasets.records.labels import read_class_names
+from penstock.datasets.records.split_names import SPLIT_OF
 from penstock.datasets.storages.hdf5.arrays import OpenFiles
 from penstock.datasets.storages.hdf5.guard import run_guarded
 from penstock.datasets.storages.hdf5.layout import Column, scan_files
@@ -33,8 +34,6 @@ from penstock.datasets.storages.hdf5.objects import (
     open_file,
 )
 from penstock.datasets.storages.hdf5.tables import RowTable, SampleTable
-
-_PART_NAMES = {"train": "train", "validation": "val", "valid": "val", "val": "val", "test": "test"}
 
 
 @register("storage", "hdf5")
@@ -82,21 +81,21 @@ class Hdf5Storage(IndexedStorage):
 
     @staticmethod
     def parts_inside(path: str) -> dict[str, str] | None:
-        """Find the groups ``train``, ``val`` and ``test`` of a file, if it has the first two."""
+        """Find the groups ``train``, ``val`` and ``test`` of a file; None without ``train``."""
         name, group = _data_path(os.path.abspath(path))
         try:
             with explained(), open_file(name) as file:
                 top = follow(file["/"], group)
                 found = {
                     split: os.path.join(path, part)
-                    for part, split in _PART_NAMES.items()
+                    for part, split in SPLIT_OF.items()
                     if is_group(top.get(part))
                 }
         except (*DAMAGE, OSError) as error:  # who opens the file says it
             if is_trouble(error):
                 raise
             return None
-        return found if found.keys() >= {"train", "val"} else None
+        return found if "train" in found and len(found) > 1 else None
 
     @property
     def capabilities(self) -> StorageCapabilities:

@@ -87,7 +87,7 @@ class Answer:
 
 
 class Payload(Generic[T]):
-    """A value on its way to a process: components are registered before it is unpickled.
+    """A value for a process, which registers components and sets its retries before it unpickles.
 
     Args:
         value: What computes or reads there.
@@ -99,12 +99,16 @@ class Payload(Generic[T]):
         self._imports = imports
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (self._imports, bytes(ForkingPickler.dumps(self.value)))
+        from penstock.datasets.files.clients import get_retry_s
+
+        return _unpickled, (self._imports, get_retry_s(), bytes(ForkingPickler.dumps(self.value)))
 
 
-def _unpickled(imports: tuple[str, ...], pickled: bytes) -> Payload[Any]:
+def _unpickled(imports: tuple[str, ...], retry_s: float, pickled: bytes) -> Payload[Any]:
+    from penstock.datasets.files.clients import set_retry_s
     from penstock.pipeline.config.discovery import load_all
 
+    set_retry_s(retry_s)
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
     load_all(imports)
     return Payload(pickle.loads(pickled), imports)
