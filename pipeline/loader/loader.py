@@ -243,7 +243,7 @@ class Loader:
         self._placed = False
         self._turn = 0
         self._inherited_turns = 0
-        self._quarantine: frozenset[tuple[int, int]] = frozenset()
+        self._quarantine: set[tuple[int, int]] = set()
         self._run: Generator[Delivery] | None = None
         self._fingerprint: str | None = None
         _loaders.add(self)
@@ -350,7 +350,7 @@ class Loader:
                 # Counted before it is handed over: whoever holds a batch has consumed it.
                 if not self._placed:
                     self._next_batch = delivery.number + 1
-                self._quarantine |= frozenset(delivery.quarantined)
+                self._quarantine |= set(delivery.quarantined)
                 if delivery.batch is not None:
                     yield delivery.batch
                     self.stats.asked()
@@ -392,7 +392,7 @@ class Loader:
         The same on every rank but for what is quarantined, which `pipeline.loader.state.united`
         brings together for a checkpoint.
         """
-        place = self._epoch, self._next_batch, self._finished, self._quarantine
+        place = self._epoch, self._next_batch, self._finished, frozenset(self._quarantine)
         return {**state_of(place), **self._what()}
 
     def load_state_dict(self, state: Mapping[str, Any], anyway: bool = False) -> None:
@@ -411,7 +411,8 @@ class Loader:
         self._stop()
         if self._pid == os.getpid():
             self._runs.drop()
-        self._epoch, self._next_batch, self._finished, self._quarantine = place
+        self._epoch, self._next_batch, self._finished, quarantine = place
+        self._quarantine = set(quarantine)
         self._placed = True
 
     def _what(self) -> dict[str, Any]:
