@@ -12,7 +12,7 @@ COMPONENTS = """
 from penstock import register
 
 
-@register("decoder", "mistaken")
+@register("decode", "mistaken")
 class Mistaken:
     def __call__(self, record):
         if record.fields["label"] == 20:
@@ -28,14 +28,15 @@ def mistaken_step(sample, rng):
 """
 
 
-@pytest.fixture
-def settings(tmp_path):
-    (tmp_path / "components.py").write_text(COMPONENTS)
-    np.save(tmp_path / "image.npy", np.zeros((ROWS, 8, 8, 3), np.uint8))
-    np.save(tmp_path / "label.npy", np.arange(ROWS))
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mistakes")
+    (folder / "mistakes.py").write_text(COMPONENTS)
+    np.save(folder / "image.npy", np.zeros((ROWS, 8, 8, 3), np.uint8))
+    np.save(folder / "label.npy", np.arange(ROWS))
     return [
-        "dataset=memmap", f"dataset.storage.path={tmp_path}", "dataset.val_fraction=0",
-        f"imports=[{tmp_path}/components.py]", "loader.batch_size=8",
+        "dataset=memmap", f"dataset.storage.path={folder}", "dataset.val_fraction=0",
+        f"imports=[{folder}/mistakes.py]", "loader.batch_size=8",
         "loader.engine=inline",
     ]  # fmt: skip
 
