@@ -1,4 +1,4 @@
-"""A forked process: loaders start anew in it, and those of its parent go on undisturbed."""
+"""A forked process: loaders start anew in it, and the parent's loaders are undisturbed."""
 
 from __future__ import annotations
 

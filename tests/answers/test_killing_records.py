@@ -62,4 +62,4 @@ def test_a_killing_record_kills_in_one_epoch_of_a_run_and_of_its_checkpoints(set
         assert [labels(resumed), labels(resumed)] == [second, third]
         assert kills(tmp_path) == killed
     for epoch in (first, second, third):
-        assert DEADLY not in sum(epoch, [])
+        assert all(DEADLY not in batch for batch in epoch)

@@ -1,4 +1,4 @@
-"""A mistake in a decoder or a step of the user's: it raises, and is no damaged record."""
+"""A mistake in a user's decoder or step raises, and never counts as a damaged record."""
 
 from __future__ import annotations
 
