@@ -37,7 +37,8 @@ def settings(tmp_path):
     return [
         "dataset=memmap", f"dataset.storage.path={tmp_path}", "dataset.val_fraction=0",
         f"imports=[{tmp_path}/deadly.py]", "transform=deadly_record",
-        f"augment.train.deadly_record.witness={tmp_path / 'witness'}", f"augment.train.deadly_record.main={os.getpid()}",
+        f"augment.train.deadly_record.witness={tmp_path / 'witness'}",
+        f"augment.train.deadly_record.main={os.getpid()}",
         "loader.batch_size=8", "loader.num_workers=1", "loader.engine=processes",
         "loader.across_epochs=false",
     ]  # fmt: skip
