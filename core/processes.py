@@ -68,6 +68,7 @@ class ChildProcess:
         *arguments: Any,
         message_timeout_s: float | None = None,
     ) -> None:
+        self._starter = os.getpid()
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=target, args=(theirs, *arguments), daemon=True)
         try:
@@ -85,9 +86,19 @@ class ChildProcess:
         """Its process id."""
         return self.process.pid
 
+    @property
+    def is_own(self) -> bool:
+        """Whether this process started it, rather than one that this process is a fork of."""
+        return self._starter == os.getpid()
+
     def end(self) -> None:
-        """Kill it, if it still runs, and wait until it is gone and writes nowhere."""
+        """Kill it, if it still runs, and wait until it is gone and writes nowhere.
+
+        A fork of the process that started it only closes its copy of the connection.
+        """
         self.connection.close()
+        if not self.is_own:
+            return
         with suppress(ProcessLookupError):
             self.process.kill()
         deadline_s = time.monotonic() + _REAP_S
@@ -334,6 +345,22 @@ def ensure_server(name: str) -> int | None:
     if pid != before:
         _own_server = os.getpid()
     return pid
+
+
+def _leave_children_to_parent() -> None:
+    """Let a forked process neither end its parent's processes nor use its parent's server.
+
+    At its exit multiprocessing ends all daemons that it knows of, and a process cannot wait for a
+    server that it did not start.
+    """
+    vars(process)["_children"].clear()
+    server: Any = forkserver._forkserver
+    if server._forkserver_pid is not None:
+        os.close(server._forkserver_alive_fd)
+        server.__init__()
+
+
+os.register_at_fork(after_in_child=_leave_children_to_parent)
 
 
 def has_server_ended(pid: int) -> bool:

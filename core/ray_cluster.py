@@ -23,6 +23,8 @@ _ANSWER_S = 10.0
 _PIECE_BYTES = 16 << 20
 _OF_STORES = ("AWS_", "GOOGLE_", "AZURE_", "HF_")
 
+_connected_in: int | None = None  # a process
+
 
 def connected(needs_it: str) -> Any:
     """The module ``ray``, connected to a cluster.
@@ -36,14 +38,21 @@ def connected(needs_it: str) -> Any:
 
     Raises:
         ValueError: Ray is not installed.
-        ExplainedError: The cluster does not answer.
+        ExplainedError: The cluster does not answer, or this process is a fork of the connected one.
     """
+    global _connected_in
     try:
         import ray
     except ModuleNotFoundError:
         raise ValueError(
             f"{needs_it} needs the package ray; run: pip install 'penstock[ray]'"
         ) from None
+    if ray.is_initialized() and _connected_in not in (None, os.getpid()):
+        raise ExplainedError(
+            f"{needs_it}: process {os.getpid()} is a fork of process {_connected_in}, whose "
+            f"connection to Ray ends at a fork; start it by multiprocessing's spawn, or use "
+            f"loader=threads in it"
+        )
     if not ray.is_initialized():
         address = os.environ.get("RAY_ADDRESS") or "local"
         try:
@@ -56,6 +65,7 @@ def connected(needs_it: str) -> Any:
                 f"RAY_ADDRESS={address}: no cluster answers there ({in_one_line(error)}); start "
                 f"one by `ray start --head`, or unset RAY_ADDRESS for one of this machine alone"
             ) from None
+    _connected_in = os.getpid()
     return ray
 
 

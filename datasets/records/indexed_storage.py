@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.contracts import StorageCapabilities, capabilities_of
+from penstock.core.forks import leave_to_parent
 from penstock.core.machine_cache import is_received
 from penstock.core.sample import MAX_RECORD_BYTES, BadRecord, Record, too_large
 from penstock.core.stage_times import CountedRecords, counted
@@ -176,6 +177,7 @@ class IndexedStorage(ABC):
         """The result of `open` in this process."""
         handles = self._handles
         if handles is None or handles[0] != os.getpid():
+            leave_to_parent(handles)
             len(self.index)  # what is opened may be known from it
             handles = self._handles = os.getpid(), self.open()
         return handles[1]

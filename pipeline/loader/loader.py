@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sized
 from contextlib import closing
 from dataclasses import replace
@@ -21,6 +23,7 @@ from penstock.core.contracts import (
     StreamDataset,
     capabilities_of,
 )
+from penstock.core.forks import leave_to_parent
 from penstock.datasets.records.memory_index import full_index
 from penstock.pipeline.loader.compute import BatchComputer
 from penstock.pipeline.loader.contract import (
@@ -141,6 +144,9 @@ class Loader:
     again, from its beginning; after `load_state_dict` it is the rest of the epoch that was saved.
     Evaluation stays at epoch 0.
 
+    In a forked process the next iteration starts workers of its own. An iteration that began in
+    the parent raises RuntimeError there, and goes on in the parent.
+
     Args:
         dataset: Indexed data, or a stream.
         sampler: Which record stands at a position; None: all records in order, or a stream's own.
@@ -246,6 +252,22 @@ class Loader:
         self._bad_samples = BadSampleLog(
             bad_samples_path, split=split, max_error_rate=settings.max_error_rate
         )
+        self._start_engine()
+        self._epoch = 0
+        self._next_batch = 0
+        self._finished = False
+        self._placed = False
+        self._turn = 0
+        self._inherited_turns = 0
+        self._quarantine: set[tuple[int, int]] = set()
+        self._run: Generator[Delivery] | None = None
+        self._fingerprint: str | None = None
+        _loaders.add(self)
+
+    def _start_engine(self) -> None:
+        """Make the engine of this process."""
+        settings = self.settings
+        self._pid = os.getpid()
         self._engine: Engine = engine_named(settings.engine)(self._compute, settings)
         self.stats.workers = capabilities_of(self._engine, EngineCapabilities).workers
         self._runs = EpochRuns(
@@ -254,14 +276,13 @@ class Loader:
             num_batches=self._num_batches,
             across=settings.across_epochs and settings.persistent_workers and not self._evaluates,
         )
-        self._epoch = 0
-        self._next_batch = 0
-        self._finished = False
-        self._placed = False
-        self._turn = 0
-        self._quarantine: frozenset[tuple[int, int]] = frozenset()
-        self._run: Generator[Delivery] | None = None
-        self._fingerprint: str | None = None
+
+    def enter_fork(self) -> None:
+        """Leave the iteration and the workers of a parent alone; called in its fork."""
+        leave_to_parent(dict(vars(self)))
+        self._run = None
+        self._inherited_turns = self._turn
+        self._turn += 1
 
     def __len__(self) -> int:
         """Batches in an epoch; TypeError for a stream, whose length nobody knows."""
@@ -324,6 +345,8 @@ class Loader:
         # What is iterated is settled by the first `next`: until then `set_epoch` and another
         # `iter` find the place as it was set.
         self._check_turn(turn)
+        if self._pid != os.getpid():
+            self._start_engine()
         self._placed = False
         run = self._runs.deliveries(self._epoch, self._next_batch, self._quarantine)
         self._run = run
@@ -346,7 +369,7 @@ class Loader:
                 # Counted before it is handed over: whoever holds a batch has consumed it.
                 if not self._placed:
                     self._next_batch = delivery.number + 1
-                self._quarantine |= frozenset(delivery.quarantined)
+                self._quarantine |= set(delivery.quarantined)
                 if delivery.batch is not None:
                     yield delivery.batch
                     self.stats.asked()
@@ -408,6 +431,11 @@ class Loader:
         return self._compute(task).batch
 
     def _check_turn(self, turn: int) -> None:
+        if self._turn != turn and turn <= self._inherited_turns:
+            raise RuntimeError(
+                f"loader: this iteration began in process {self._pid}, and process {os.getpid()} "
+                f"is a fork of it; iterate over the loader again in the fork"
+            )
         if self._turn != turn:
             raise RuntimeError(
                 "loader: this iteration ended when another one began, or when the loader was "
@@ -436,7 +464,7 @@ class Loader:
         The same on every rank but for what is quarantined, which `pipeline.loader.state.united`
         brings together for a checkpoint.
         """
-        place = self._epoch, self._next_batch, self._finished, self._quarantine
+        place = self._epoch, self._next_batch, self._finished, frozenset(self._quarantine)
         return {**state_of(place), **self._what()}
 
     def load_state_dict(self, state: Mapping[str, Any], anyway: bool = False) -> None:
@@ -453,8 +481,10 @@ class Loader:
         if not anyway:
             check_state(state, self._what())
         self._stop()
-        self._runs.drop()
-        self._epoch, self._next_batch, self._finished, self._quarantine = place
+        if self._pid == os.getpid():
+            self._runs.drop()
+        self._epoch, self._next_batch, self._finished, quarantine = place
+        self._quarantine = set(quarantine)
         self._placed = True
 
     def _what(self) -> dict[str, Any]:
@@ -469,6 +499,8 @@ class Loader:
     def close(self) -> None:
         """End iteration and workers; a thread that iterates meanwhile gets a RuntimeError."""
         self._stop()
+        if self._pid != os.getpid():
+            return
         self._runs.drop()
         self._engine.close()
         if self._readers is not None:
@@ -494,6 +526,17 @@ class Loader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+_loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
+
+
+def _enter_fork() -> None:
+    for loader in list(_loaders):
+        loader.enter_fork()
+
+
+os.register_at_fork(after_in_child=_enter_fork)
 
 
 def classes_of(dataset: Dataset | StreamDataset, field: str) -> tuple[str, ...] | None:

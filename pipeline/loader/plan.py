@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from penstock.core.contracts import Sampler
 
 Tail = Literal["drop", "pad", "keep"]
-Quarantine = frozenset[tuple[int, int]]
-"""Pairs of epoch and position that are known to kill a worker."""
+Quarantine = Set[tuple[int, int]]
+"""Pairs of epoch and position whose records are known to kill a worker."""
 
 _TOGETHER = 8192
 """Positions that a sampler is asked for at once, rather than those of a batch.
@@ -152,11 +152,13 @@ def indexed_tasks(
     """Make the tasks of this rank from global batch `start` to the end of the epoch.
 
     With `at`, what a sampler's `SamplerCapabilities.at` is, many batches are asked for at once.
+    A record in `quarantine`, which may grow meanwhile, is quarantined at all its positions.
 
     Raises:
         ValueError: The sampler gave something else than indices of records.
     """
-    held = {position for held_at, position in quarantine if held_at == epoch}
+    held: list[int] = []
+    known = 0
     most = 1
     if at is not None:
         most = max(1, _TOGETHER * plan.world_size // plan.batch_size)
@@ -164,6 +166,9 @@ def indexed_tasks(
     while numbers:
         batches = [plan.batch(number, epoch) for number in numbers]
         each = [positions for positions, _ in batches]
+        if len(quarantine) != known:
+            known = len(quarantine)
+            held = [int(sampler.indices(then, p, p + 1)[0]) for then, p in list(quarantine)]
         for number, (positions, valid), indices in zip(
             numbers, batches, _records_of(sampler, num_records, epoch, each, at), strict=True
         ):
@@ -173,7 +178,7 @@ def indexed_tasks(
                 positions=positions,
                 valid=valid,
                 indices=indices,
-                quarantined=tuple(held.intersection(positions.tolist())) if held else (),
+                quarantined=tuple(set(positions[np.isin(indices, held)].tolist())) if held else (),
             )
         # The first batch is not to wait for others: more and more are asked for.
         following = numbers.stop + min(2 * len(numbers), most)

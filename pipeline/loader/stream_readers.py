@@ -85,6 +85,7 @@ class StreamReaders:
         payload = Payload(dataset, self._imports)
         count = min(self._settings.workers, len(starts))
         opened: dict[int, Iterator[Any]] = {}
+        self._idle[:] = [child for child in self._idle if child.is_own]
         for first in range(count):
             mine = {number: starts[number] for number in list(starts)[first::count]}
             opened |= _ReaderProcess(self._settings, payload, self._idle, epoch, mine).items

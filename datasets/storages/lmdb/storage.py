@@ -134,12 +134,30 @@ class LmdbStorage(IndexedStorage):
 
         Raises:
             OSError: The disk has trouble that did not pass.
+            ValueError: Another program has written to the file since it was scanned.
         """
         index, indices = self.index, np.asarray(indices, np.int64)
         names = index.columns
         columns = [index.values(name, indices).tolist() for name in names]
         rows = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
-        return self.records(indices, map(self._fields, indices.tolist(), rows))
+        records = self.records(indices, map(self._fields, indices.tolist(), rows))
+        if not self.is_packed:
+            self._check_unchanged()
+        return records
+
+    def _check_unchanged(self) -> None:
+        """Refuse what was read from a file with a later transaction than the scanned one.
+
+        LMDB uses pages again. Those of a transaction stay as they are until the next but one, so
+        bytes that were read before this check are those of the scanned transaction.
+        """
+        then, now = self.index.metadata["mark"][2], change_mark(data_file(self.path))[2]
+        if now != then:
+            raise ValueError(
+                f"{self}: another program has written to the file during the run: its last "
+                f"transaction was {then} and is {now}; train on a copy (mdb_copy {self.path} "
+                f"FOLDER), or start again when the writing is over"
+            )
 
     @property
     def capabilities(self) -> StorageCapabilities:

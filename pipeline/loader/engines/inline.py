@@ -51,7 +51,6 @@ class ConsumerPool:
 
     depth = 1
     rows_together = 0
-    is_own = True
     is_ready = True
     usage = Usage()
     restarts = 0

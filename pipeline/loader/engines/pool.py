@@ -134,10 +134,6 @@ class WorkerPool(Protocol):
         """Workers that were replaced."""
 
     @property
-    def is_own(self) -> bool:
-        """Whether its workers are of this process, and not of one that this is a copy of."""
-
-    @property
     def is_ready(self) -> bool:
         """Whether it computes at once; raises why it never will."""
 

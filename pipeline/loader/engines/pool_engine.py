@@ -100,9 +100,6 @@ class PoolEngine:
         """
         self._is_closed = False
         self.calibration.begin()
-        if not all(pool.is_own for pool in self.pools.values()):
-            # After a fork there are no workers here, whatever was copied.
-            self.pools, self._finalizers = {}, {}
         intact, is_first = False, True
         try:
             for pool, delivery in deliver(tasks, self._pool_of_next, self._ahead):

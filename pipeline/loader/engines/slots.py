@@ -39,11 +39,13 @@ class Slot:
     Attributes:
         number: Its number.
         fd: The descriptor; -1 when closed.
+        in_forks: A forked process may view it.
     """
 
     def __init__(self, number: int, *, fd: int) -> None:
         self.number = number
         self.fd = fd
+        self.in_forks = False
         self._memory: mmap.mmap | None = None
 
     def memory(self, size_bytes: int) -> NDArray[np.uint8]:
@@ -83,6 +85,7 @@ class SlotPool:
         # Views end in any thread and between any two instructions. All that happens there is
         # this deque's append: Python code would need a lock, and could swallow a Ctrl-C.
         self._ended: deque[weakref.ref[NDArray[np.uint8]]] = deque()
+        _pools.add(self)
 
     def take(self) -> Slot:
         """A slot that nobody views: the one freed last, whose pages are warm, or a new one."""
@@ -126,10 +129,15 @@ class SlotPool:
 
     def give_back(self, slot: Slot) -> None:
         """Take back a slot that nobody views."""
-        if self._closed:
+        if self._closed or slot.in_forks:
             slot.close()
-        else:
-            self._free.append(slot)
+        if not self._closed:
+            self._free.append(self._new(slot.number) if slot.in_forks else slot)
+
+    def note_fork(self) -> None:
+        """Write no more to what is viewed now: a process that was just forked views it too."""
+        for _, slot in list(self._leased.values()):
+            slot.in_forks = True
 
     def close(self) -> None:
         """Give back all descriptors; batches that are kept have their memory until they go."""
@@ -138,6 +146,17 @@ class SlotPool:
             self._leased.popitem()[1][1].close()
         while self._free:
             self._free.pop().close()
+
+
+_pools: weakref.WeakSet[SlotPool] = weakref.WeakSet()
+
+
+def _note_fork() -> None:
+    for pool in list(_pools):
+        pool.note_fork()
+
+
+os.register_at_fork(after_in_parent=_note_fork)
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,6 +187,8 @@ class _Worker:
         if order.slot is not None:
             if order.has_descriptor:
                 fd = receive_descriptor(self._connection)
+                if (replaced := self._slots.get(order.slot)) is not None:
+                    replaced.close()
                 self._slots[order.slot] = Slot(order.slot, fd=fd)
             slot = self._slots[order.slot]
             self._runner.begin(ticket, order)

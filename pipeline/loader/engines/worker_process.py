@@ -19,7 +19,7 @@ from penstock.core.processes import (
 )
 from penstock.pipeline.loader.contract import BatchTask
 from penstock.pipeline.loader.engines.pool import warn_about_cores
-from penstock.pipeline.loader.engines.slots import SlotPool
+from penstock.pipeline.loader.engines.slots import Slot, SlotPool
 from penstock.pipeline.loader.engines.watched_worker import Job, WatchedWorker
 from penstock.pipeline.loader.engines.worker import (
     OUT_OF_MEMORY,
@@ -74,7 +74,7 @@ class WorkerProcess(WatchedWorker):
         super().__init__(
             number=number, num_threads=num_threads, read_ahead=read_ahead, timeout_s=timeout_s
         )
-        self._slots: set[int] = set()
+        self._slots: dict[int, Slot] = {}
         try:
             self._child = ChildProcess(
                 context,
@@ -106,12 +106,12 @@ class WorkerProcess(WatchedWorker):
         """
         slot = job.slot
         assert slot is not None
-        is_new = slot.number not in self._slots
+        is_new = self._slots.get(slot.number) is not slot
         task, *others = job.tasks
         self._order(job, Order(task, slot.number, is_new, tuple(others)))
         if is_new:
             send_descriptor(self.connection, slot.fd)
-            self._slots.add(slot.number)
+            self._slots[slot.number] = slot
 
     def probe(self, task: BatchTask) -> None:
         """Let it compute a task only to find out whether it survives; raises as `send` does."""
