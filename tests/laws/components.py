@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
@@ -95,6 +96,26 @@ class Counting:
     def __call__(self, sample: dict[str, Any], rng: Any) -> dict[str, Any]:
         self.count += 1
         return {**sample, "image": sample["image"] // 2 + np.uint8(self.count % 128)}
+
+
+class Troubled(Dataset):
+    """Reading one of the items meets a machine without descriptors."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, number: int) -> tuple[np.ndarray, int]:
+        if number == 2:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "a.jpg")
+        return np.zeros((2, 2, 3), np.uint8), 0
+
+
+@register("transform", "laws_greedy")
+def greedy(sample: dict[str, Any], rng: Any, *, record: int) -> dict[str, Any]:
+    """Want more memory than there is for one record."""
+    if sample["index"] == record:
+        raise MemoryError
+    return sample
 
 
 @register("transform", "laws_seen")

@@ -18,7 +18,12 @@ PROCESSES = {**THREADS, "engine": "processes", "processes": 2}
 @pytest.mark.parametrize("way", [THREADS, PROCESSES], ids=["threads", "processes"])
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_pinned_memory_and_reading_ahead_change_nothing(
-    dataset, way, read_ahead, photos, packed, monkeypatch  # noqa: F811
+    dataset,
+    way,
+    read_ahead,
+    photos,
+    packed,
+    monkeypatch,  # noqa: F811
 ):
     config = compose(overrides(photos, packed, dataset=dataset, augment="imagenet"))
     expected = digests(config, **INLINE)
