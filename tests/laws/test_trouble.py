@@ -18,7 +18,6 @@ from PIL import ImageFile
 
 from penstock import compose
 from tests.console import penstock
-from tests.contracts.records import pickled
 from tests.laws.runs import IMPORTS, INLINE, LOADER, digests, loader_of, overrides, way
 
 SMALL = ["augment=none", "augment.image_size=8", *LOADER, "dataset.val_fraction=0"]
@@ -29,32 +28,6 @@ def fails(error: Exception) -> Any:
         raise error
 
     return call
-
-
-@pytest.fixture(scope="module")
-def arrays(tmp_path_factory) -> Path:
-    """Pack records with a mask, which LMDB keeps as an array."""
-    folder = tmp_path_factory.mktemp("arrays")
-    image = np.zeros((8, 8, 3), np.uint8)
-    records = {
-        str(i): {"image": image + i, "label": i % 2, "mask": image[..., 0]} for i in range(9)
-    }
-    source = pickled(folder / "records", records, ("cat", "dog"))
-    target = [f"pack.path={folder / 'lmdb'}", "pack.num_workers=0", "dataset.val_fraction=0"]
-    assert penstock("pack", *source, *target) == 0
-    return folder / "lmdb/train"
-
-
-def test_trouble_while_an_array_is_read(arrays, monkeypatch):
-    data = ["dataset=lmdb", f"dataset.storage.path={arrays}", "dataset/decode=raw"]
-    config = compose([*data, *SMALL])
-    broken = fails(SystemError("AST recursion depth mismatch"))
-    with loader_of(config, **INLINE) as loader, monkeypatch.context() as patch:
-        for name in ("1_0", "2_0"):
-            patch.setattr(f"numpy.lib.format.read_array_header_{name}", broken)
-        with pytest.raises(SystemError):
-            list(loader)
-    assert len(digests(config, epochs=1, **INLINE)[0]) == 2
 
 
 @pytest.mark.parametrize("kind", ["jpg", "png"])
