@@ -1,4 +1,4 @@
-"""Killing a packing at its steps: what every writer must survive with the same bytes."""
+"""Kill a packing at a step; packing again gives the same bytes."""
 
 from __future__ import annotations
 
@@ -31,22 +31,27 @@ def packing_of(
 def pack_killed(
     make: Callable[[], Packing], at: int | None, *, steps: Path | None = None
 ) -> int | None:
-    """Pack in a forked process that kills itself at a step.
+    """Run a packing by `killed_at`."""
+    return killed_at(lambda: pack(make()), at, steps=steps)
+
+
+def killed_at(run: Callable[[], int], at: int | None, *, steps: Path | None = None) -> int | None:
+    """Run a program in a forked process that kills itself at a step that changes the disk.
 
     Args:
-        make: Makes the packing.
-        at: The step; None: never.
-        steps: A file that gets the number of steps, if it is not killed.
+        run: The program; returns the exit status.
+        at: The step; None lets it end.
+        steps: A file for the number of steps of a program that ends.
 
     Returns:
-        The exit status; None where it was killed.
+        The exit status, or None for a killed process.
     """
     child = os.fork()
     if child == 0:
         count = _die_at(at)
         status = 99
         try:
-            status = pack(make())
+            status = run()
             if steps is not None:
                 steps.write_text(str(count()))
         except BaseException:

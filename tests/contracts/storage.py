@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import os
 import pickle
@@ -10,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import loky
@@ -96,6 +98,15 @@ def summary(records: Sequence[Record | BadRecord]) -> list[tuple[int, str, Any]]
     return [
         (r.index, r.key, None if isinstance(r, BadRecord) else plain(r.fields)) for r in records
     ]
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Return hashes of all files below a folder, by name."""
+    return {
+        str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
 
 
 def plain(fields: dict[str, Any]) -> dict[str, Any]:

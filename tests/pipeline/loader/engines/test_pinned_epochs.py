@@ -6,7 +6,6 @@ import pytest
 
 from penstock import compose
 from tests.digests import batch_digest
-from tests.laws.conftest import packed, photos  # noqa: F401
 from tests.laws.runs import DATASETS, INLINE, digests, loader_of, overrides
 from tests.pipeline.loader.staged import FakeMemory, use_instead_of_cuda
 
@@ -23,7 +22,7 @@ def test_pinned_memory_and_reading_ahead_change_nothing(
     read_ahead,
     photos,
     packed,
-    monkeypatch,  # noqa: F811
+    monkeypatch,
 ):
     config = compose(overrides(photos, packed, dataset=dataset, augment="imagenet"))
     expected = digests(config, **INLINE)
