@@ -12,14 +12,14 @@ from typing import Any
 from penstock.core.contracts import Storage
 from penstock.pipeline.packing.run import Packing, pack
 
-# Each of these is a step that changes what is on the disk.
+# Calls that change the disk; each is a step.
 _STEPS = ("fsync", "replace", "rename", "unlink", "mkdir", "open")
 
 
 def packing_of(
     target: Path, writer: Any, name: str, sources: dict[str, Storage], **changes: Any
 ) -> Packing:
-    """A packing in this process, of a writer that is registered as `name`."""
+    """Return a packing in this process, by a writer that is registered as `name`."""
     arguments: dict[str, Any] = {
         "sources": sources, "target": target, "writer": writer, "name": name,
         "recipe": {"pack.to": name, "pack.quality": None}, "recode": None, "skip_bad": False,
@@ -91,20 +91,20 @@ def check_killed(
     *,
     kills: int | None,
 ) -> int:
-    """Kill a packing at some of its steps, and go on: the same bytes as unbroken.
+    """Kill a packing at some of its steps; packing again must give the same bytes.
 
     Args:
         make: Makes the packing into a folder.
         folder: An empty folder.
-        contents: What is in a folder.
-        kills: At how many steps, spread evenly; None: at all.
+        contents: Returns the content of a folder.
+        kills: Number of kills, spread evenly over the steps; None kills at each.
 
     Returns:
-        How many steps there are.
+        The number of steps.
     """
     whole = folder / "whole"
     whole.mkdir(parents=True)
-    if kills is None:  # what is cached meanwhile takes steps too, and only once
+    if kills is None:  # filling caches takes steps too, but only once
         assert pack_killed(lambda: make(folder / "cached"), None) == 0
     assert pack_killed(lambda: make(whole / "packed"), None, steps=folder / "steps") == 0
     wanted = contents(whole)
@@ -115,7 +115,7 @@ def check_killed(
         place = folder / str(step)
         place.mkdir()
         assert pack_killed(lambda place=place: make(place / "packed"), step) is None, step
-        if (place / "packed").exists():  # it appears only when it is whole
+        if (place / "packed").exists():  # the folder appears when it is whole
             assert contents(place / "packed") == contents(whole / "packed")
         else:
             assert pack_killed(lambda place=place: make(place / "packed"), None) == 0, step

@@ -1,4 +1,4 @@
-"""What every writer must do: one function that the test of each writer calls."""
+"""Contract of a writer class; `packing.py` has the contract of a packed form."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ _KILLS = 4
 
 
 def holdable(writer: Any) -> frozenset[str]:
-    """Everything that a writer says it can hold."""
+    """Return the kinds of records that a writer declares to hold."""
     assert writer.cannot_hold <= set(KINDS), writer.cannot_hold - set(KINDS)
     return frozenset(KINDS) - writer.cannot_hold
 
 
 def open_written(writer: Any, path: Path) -> Storage:
-    """The storage of a writer's name over what it wrote."""
+    """Return the storage of the files of a writer."""
     made: Storage = component("storage", name_of(writer))(str(path), **writer.storage_arguments)
     return made
 
 
 def name_of(writer: Any) -> str:
-    """The name that a writer is registered by."""
+    """Return the registered name of a writer."""
     return next(known.name for known in components("writer") if known.target is type(writer))
 
 
 def assert_equal_records(found: Storage, expected: Storage, *, rows: Any = None) -> None:
-    """Fail unless keys, order, labels, classes and fields are equal; fields in any order."""
+    """Check that keys, order, labels, classes and fields are equal; fields in any order."""
     rows = np.arange(len(expected)) if rows is None else np.asarray(rows)
     assert len(found) == len(rows)
     theirs = [_plain(r) for r in summary(expected.read(rows))]
@@ -60,16 +60,16 @@ def assert_equal_records(found: Storage, expected: Storage, *, rows: Any = None)
 
 
 def _plain(record: tuple[int, str, Any]) -> tuple[int, str, str]:
-    """A record's fields by name, as text: NaN is then equal to itself."""
+    """Return a record with its fields as text, in which NaN is equal to itself."""
     number, key, fields = record
     return number, key, repr(sorted(fields.items()))
 
 
 def check_writer(make_writer: Callable[[], Any], tmp_path: Path) -> None:
-    """Check a writer: what comes back, what is refused, and killing it at every step.
+    """Check a writer: it gives back records, refuses others, and survives kills.
 
     Args:
-        make_writer: Makes it, with parts of a few records (`part_records` of at most 5).
+        make_writer: Makes a writer with parts of at most 5 records.
         tmp_path: An empty folder.
     """
     writer = make_writer()
@@ -83,7 +83,9 @@ def check_writer(make_writer: Callable[[], Any], tmp_path: Path) -> None:
     write_storage(make_writer(), tmp_path / "whole", source)
     assert_equal_records(open_written(writer, tmp_path / "whole"), source)
     names = [file.name for file in (tmp_path / "whole").rglob("*")]
-    assert not [name for name in names if name.startswith(("spool", "."))], "nothing is left over"
+    assert not [name for name in names if name.startswith(("spool", "."))], (
+        "temporary files"
+    )
     needed = {"labels", "files"} if "pixels" in writer.cannot_hold else {"labels"}
     for kind in sorted(held - needed):
         fewer = records_of(held - {kind})
@@ -104,7 +106,7 @@ def _check_refusals(make_writer: Any, held: frozenset[str], folder: Path) -> Non
 
 
 def _check_left_out(make_writer: Any, held: frozenset[str], folder: Path) -> None:
-    """Records that cannot be read leave no hole: a whole part of them, and single ones."""
+    """Check that unreadable records, single ones and a whole part, leave no hole."""
     listed = records_of(held, 3 * COUNT)
     listed.records = {
         key: None if i in (0, 4) or 5 <= i < 10 else fields
@@ -120,7 +122,7 @@ def _check_left_out(make_writer: Any, held: frozenset[str], folder: Path) -> Non
 
 
 def _check_killed(make_writer: Any, held: frozenset[str], folder: Path) -> None:
-    """Killed by SIGKILL and gone on with: the same bytes."""
+    """Check that a killed packing completes with the same bytes."""
     source = records_of(held, 13)
 
     def make(target: Path) -> Any:
@@ -131,7 +133,7 @@ def _check_killed(make_writer: Any, held: frozenset[str], folder: Path) -> None:
 
 
 def _check_order(make_writer: Any, source: ListedRecords, tmp_path: Path) -> None:
-    """Parts written in any order, twice, joined and finished twice: the same bytes."""
+    """Check that parts in any order, written, joined and finished twice, give the same bytes."""
     writer = make_writer()
     plan = make_plan(writer, source)
     assert len(plan.parts) > 1
@@ -140,7 +142,7 @@ def _check_order(make_writer: Any, source: ListedRecords, tmp_path: Path) -> Non
     writer.begin(folder, plan)
     for part in plan.parts[::-1]:
         write_part(pickle.loads(pickle.dumps(writer)), folder, plan, part, source)
-    make_writer().begin(folder, plan)  # another process goes on
+    make_writer().begin(folder, plan)  # another process continues
     summaries = _parts(make_writer(), folder, plan, source)
     _join_all(make_writer(), folder, plan, summaries, twice=True)
     assert contents(folder) == contents(tmp_path / "whole")

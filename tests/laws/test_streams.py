@@ -129,7 +129,7 @@ def test_evaluation_is_the_same_each_time(engine, tars, photos):
 @pytest.mark.parametrize("tail", [True, False, "pad"])
 @pytest.mark.parametrize("source", ["files", "pipe"])
 def test_the_union_of_the_ranks_is_the_epoch(source, tail, photos, tmp_path):
-    # A rank whose only row is bad has no replacement, so all photographs are good here.
+    # Nothing replaces the only row of a rank, so all photographs are good here.
     config = compose(overrides(write_tars(photos, tmp_path, good=True), photos, source))
     for batch_size in (3, 11):
         changes = {**INLINE, "batch_size": batch_size, "drop_last": tail}
