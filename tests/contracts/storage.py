@@ -180,9 +180,7 @@ def _check_threads(storage: Storage, expected: Sequence[Expected]) -> None:
 def _check_process(storage: Storage, expected: Sequence[Expected], kind: str) -> None:
     order = list(range(len(expected)))[::-1]
     wanted = _wanted(expected, order)
-    storage.read(
-        np.array(order, np.int64)
-    )  # open handles here must not harm a child
+    storage.read(np.array(order, np.int64))  # open handles here must not harm a child
     read = _read_in_copy if kind == "forked" else _read_in_new_process
     assert read(storage, order) == wanted
     assert summary(storage.read(np.array(order))) == wanted, "the parent still reads"

@@ -83,9 +83,7 @@ def check_writer(make_writer: Callable[[], Any], tmp_path: Path) -> None:
     write_storage(make_writer(), tmp_path / "whole", source)
     assert_equal_records(open_written(writer, tmp_path / "whole"), source)
     names = [file.name for file in (tmp_path / "whole").rglob("*")]
-    assert not [name for name in names if name.startswith(("spool", "."))], (
-        "temporary files"
-    )
+    assert not [name for name in names if name.startswith(("spool", "."))], "temporary files"
     needed = {"labels", "files"} if "pixels" in writer.cannot_hold else {"labels"}
     for kind in sorted(held - needed):
         fewer = records_of(held - {kind})
