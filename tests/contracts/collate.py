@@ -1,4 +1,4 @@
-"""What every collate keeps to."""
+"""Contract of a collate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.contracts.equality import assert_same, untouched_global_states
 
 
 def check_collate(collate: Collate, samples: list[Sample]) -> Batch:
-    """Pure, picklable, in order; numbers are tensors, keys are strings, memory is its own."""
+    """Check that a collate is pure, keeps the order and owns the memory of its batch."""
     before = copy.deepcopy(samples)
     with untouched_global_states():
         batch = collate(samples)
@@ -30,7 +30,7 @@ def check_collate(collate: Collate, samples: list[Sample]) -> Batch:
     assert_same(collate(samples), batch, "a second time")
     assert_same(pickle.loads(pickle.dumps(collate))(samples), batch, "pickled")
     assert_same(collate(samples[:1])["key"], batch["key"][:1], "one sample")
-    for sample in samples:  # what a batch holds must not follow what it was made of
+    for sample in samples:  # a batch must not share memory with its samples
         for value in sample.values():
             if isinstance(value, np.ndarray):
                 value.fill(0)

@@ -1,4 +1,4 @@
-"""Files with a bit flipped: a storage refuses them in one line, or spoils what the bit is in."""
+"""Files with one flipped bit: a storage refuses them in one line, or reports bad records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 def flipped(
     path: str | os.PathLike[str], places: Iterable[int], rng: np.random.Generator
 ) -> Iterator[int]:
-    """Each of `places`, while the file at `path` has one bit of the byte there flipped."""
+    """Yield each of `places` while the file has a flipped bit in the byte at that place."""
     content = Path(path).read_bytes()
     for at in places:
         damaged = bytearray(content)
@@ -26,7 +26,7 @@ def flipped(
 
 
 def unless_refused(read: Callable[[], T]) -> T | None:
-    """What `read` gives; None where the file is refused, which is said in one line."""
+    """Return the result of `read`, or None for a file that is refused in one line."""
     try:
         return read()
     except (ValueError, IndexError) as error:

@@ -1,4 +1,4 @@
-"""What every decoder keeps to."""
+"""Contract of a decoder."""
 
 from __future__ import annotations
 
@@ -17,9 +17,13 @@ from tests.contracts.equality import assert_same, untouched_global_states
 def check_decoder(
     decoder: Decoder, good: list[Record], damaged: list[Record], *, views: bool = False
 ) -> None:
-    """Pure, picklable, usable from threads, writable arrays, one line for what is damaged.
+    """Check that a decoder is pure and picklable, and refuses damaged records in one line.
 
-    `views`: the arrays may be views of what the storage gave.
+    Args:
+        decoder: The decoder.
+        good: Records that it decodes.
+        damaged: Records that it refuses.
+        views: Arrays may be read-only views of the record.
     """
     before = copy.deepcopy(good)
     with untouched_global_states():

@@ -1,4 +1,4 @@
-"""Equal to the last bit, and nothing global touched."""
+"""Comparison of samples to the last bit, and of global random states."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 
 def assert_same(a: Any, b: Any, where: str = "") -> None:
-    """Fail unless two samples or batches are equal in fields, types, shapes and every bit."""
+    """Check that two samples or batches are equal in fields, types, shapes and every bit."""
     assert type(a) is type(b), f"{where}: {type(a)} and {type(b)}"
     if isinstance(a, dict):
         assert list(a) == list(b), where
@@ -40,7 +40,7 @@ def seed_globals(seed: int) -> None:
 
 @contextmanager
 def untouched_global_states() -> Iterator[None]:
-    """Fail if a global random state is another one afterwards."""
+    """Check that the block leaves the global random states as they were."""
     python, numpy_state, torch_state = (
         random.getstate(),
         np.random.get_state(),

@@ -1,4 +1,4 @@
-"""Killing a packing at its steps: what every writer must survive with the same bytes."""
+"""Kill a packing at a step; packing again gives the same bytes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 from penstock.core.contracts import Storage
 from penstock.pipeline.packing.run import Packing, pack
 
-# Each of these is a step that changes what is on the disk.
+# Calls that change the disk; each is a step.
 _STEPS = ("fsync", "replace", "rename", "unlink", "mkdir", "open")
 
 
 def packing_of(
     target: Path, writer: Any, name: str, sources: dict[str, Storage], **changes: Any
 ) -> Packing:
-    """A packing in this process, of a writer that is registered as `name`."""
+    """Return a packing in this process, by a writer that is registered as `name`."""
     arguments: dict[str, Any] = {
         "sources": sources, "target": target, "writer": writer, "name": name,
         "recipe": {"pack.to": name, "pack.quality": None}, "recode": None, "skip_bad": False,
@@ -31,22 +31,27 @@ def packing_of(
 def pack_killed(
     make: Callable[[], Packing], at: int | None, *, steps: Path | None = None
 ) -> int | None:
-    """Pack in a forked process that kills itself at a step.
+    """Run a packing by `killed_at`."""
+    return killed_at(lambda: pack(make()), at, steps=steps)
+
+
+def killed_at(run: Callable[[], int], at: int | None, *, steps: Path | None = None) -> int | None:
+    """Run a program in a forked process that kills itself at a step that changes the disk.
 
     Args:
-        make: Makes the packing.
-        at: The step; None: never.
-        steps: A file that gets the number of steps, if it is not killed.
+        run: The program; returns the exit status.
+        at: The step; None lets it end.
+        steps: A file for the number of steps of a program that ends.
 
     Returns:
-        The exit status; None where it was killed.
+        The exit status, or None for a killed process.
     """
     child = os.fork()
     if child == 0:
         count = _die_at(at)
         status = 99
         try:
-            status = pack(make())
+            status = run()
             if steps is not None:
                 steps.write_text(str(count()))
         except BaseException:
@@ -86,20 +91,20 @@ def check_killed(
     *,
     kills: int | None,
 ) -> int:
-    """Kill a packing at some of its steps, and go on: the same bytes as unbroken.
+    """Kill a packing at some of its steps; packing again must give the same bytes.
 
     Args:
         make: Makes the packing into a folder.
         folder: An empty folder.
-        contents: What is in a folder.
-        kills: At how many steps, spread evenly; None: at all.
+        contents: Returns the content of a folder.
+        kills: Number of kills, spread evenly over the steps; None kills at each.
 
     Returns:
-        How many steps there are.
+        The number of steps.
     """
     whole = folder / "whole"
     whole.mkdir(parents=True)
-    if kills is None:  # what is cached meanwhile takes steps too, and only once
+    if kills is None:  # filling caches takes steps too, but only once
         assert pack_killed(lambda: make(folder / "cached"), None) == 0
     assert pack_killed(lambda: make(whole / "packed"), None, steps=folder / "steps") == 0
     wanted = contents(whole)
@@ -110,7 +115,7 @@ def check_killed(
         place = folder / str(step)
         place.mkdir()
         assert pack_killed(lambda place=place: make(place / "packed"), step) is None, step
-        if (place / "packed").exists():  # it appears only when it is whole
+        if (place / "packed").exists():  # the folder appears when it is whole
             assert contents(place / "packed") == contents(whole / "packed")
         else:
             assert pack_killed(lambda place=place: make(place / "packed"), None) == 0, step

@@ -1,4 +1,4 @@
-"""What every logger promises: each figure of a run once, also where it was killed and goes on."""
+"""Contract of a logger: every metric of a run once, also in a run that was killed and resumed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from penstock.core.contracts import Logger, LoggerCapabilities, capabilities_of
 
 Figures = Mapping[tuple[str, int], float]
-"""By name and step."""
+"""Metrics by name and step."""
 
 ROWS = [
     (3, {"epoch": 0.0, "train/loss": 0.5, "time/data_wait": 0.125}),
@@ -23,11 +23,11 @@ ROWS = [
 
 
 def check_logger(make: Callable[[], Logger], read: Callable[[], Figures]) -> None:
-    """Log the rows of a run that is killed behind its checkpoint, and goes on from it.
+    """Log the rows of a run that is killed after its checkpoint, and resume from it.
 
     Args:
-        make: Makes the logger, of the same run each time.
-        read: Reads all that it has written, when it is closed.
+        make: Makes the logger of the run.
+        read: Reads all metrics of a closed logger.
     """
     first = make()
     _begin(first)
@@ -37,7 +37,7 @@ def check_logger(make: Callable[[], Logger], read: Callable[[], Figures]) -> Non
     for step, values in ROWS[:3]:
         first.log(step, dict(values))
     state = _kept(first.state_dict())
-    for step, values in ROWS[3:4]:  # lost to the run, and maybe not to the log
+    for step, values in ROWS[3:4]:  # the log may have this row, the checkpoint does not
         first.log(step, dict(values))
     first.close()
 
@@ -66,7 +66,7 @@ def _begin(logger: Logger) -> None:
 
 
 def _kept(state: dict[str, object]) -> dict[str, object]:
-    """The state as a checkpoint gives it back."""
+    """Return the state as a checkpoint restores it."""
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)

@@ -1,4 +1,4 @@
-"""Memory that a process needs for itself, beside the pages it shares."""
+"""Private memory of a process that reads an index."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ print((own() - before) / 1e6, index.keys(np.array([len(index) - 1]))[0])
 
 
 def worker_memory(index: Any) -> tuple[float, str]:
-    """MB that reading keys and labels all over an index adds to a new process; its last key."""
+    """Return the private memory in MB of a new process that reads an index, and the last key."""
     answer = subprocess.run(
         [sys.executable, "-c", _CODE], input=pickle.dumps(index), capture_output=True, check=True
     )

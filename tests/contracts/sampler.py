@@ -1,4 +1,4 @@
-"""What every sampler promises."""
+"""Contract of a sampler."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.contracts.equality import untouched_global_states
 
 
 def check_sampler(sampler: Any, *, n: int, shuffles: bool, exactly_once: bool) -> None:
-    """Fail unless `sampler` is a pure function of epoch and position into ``0 .. n - 1``.
+    """Check that a sampler is a pure function of epoch and position into ``0 .. n - 1``.
 
     Args:
         sampler: The sampler.
         n: Number of records.
-        shuffles: Epochs differ.
-        exactly_once: An epoch is a permutation of the records.
+        shuffles: Whether epochs differ.
+        exactly_once: Whether an epoch is a permutation of the records.
     """
     length = len(sampler)
     with untouched_global_states():

@@ -1,7 +1,8 @@
-"""What every storage must do: one function that the test of each storage calls."""
+"""Contract of a storage."""
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import os
 import pickle
@@ -10,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import loky
@@ -20,7 +22,7 @@ from penstock.core.contracts import Index, Storage
 from penstock.core.sample import BadRecord, Record
 
 Expected = tuple[str, dict[str, Any] | None]
-"""Key and fields of a record; None for one that must be bad."""
+"""Key and fields of a record; a bad record has None."""
 
 
 def check_storage(
@@ -30,13 +32,13 @@ def check_storage(
     make_copy: Callable[[], Storage] | None = None,
     processes: Sequence[str] = ("forked", "new"),
 ) -> None:
-    """Check a storage against what it must hold.
+    """Check a storage against its expected records.
 
     Args:
-        make_storage: Makes it anew.
-        expected_records: Key and fields of every record in order; fields None: a bad record.
-        make_copy: Makes a storage over a copy of the data at another place.
-        processes: Those in which it must be read: a copy of this one, one that knows nothing.
+        make_storage: Makes the storage.
+        expected_records: Key and fields of every record in order; None for a bad record.
+        make_copy: Makes a storage of a copy of the data in another place.
+        processes: Processes that read it: a fork of this one, a new one.
     """
     storage = make_storage()
     assert isinstance(storage, Storage)
@@ -53,10 +55,10 @@ def check_storage(
 
 
 def check_forks_while_threads_read(storage: Storage, expected: Sequence[Any]) -> None:
-    """Fork processes while threads read: they read too, wait for nothing, and disturb nobody.
+    """Fork processes while threads read; all of them read the same records.
 
     Args:
-        storage: Opened and read from already.
+        storage: A storage that has been read.
         expected: The `summary` of all its records.
     """
     stop, failed = threading.Event(), []
@@ -86,16 +88,25 @@ def check_forks_while_threads_read(storage: Storage, expected: Sequence[Any]) ->
 
 
 def read_all(storage: Any) -> list[Record | BadRecord]:
-    """Every record."""
+    """Return every record."""
     records: list[Record | BadRecord] = storage.read(np.arange(len(storage)))
     return records
 
 
 def summary(records: Sequence[Record | BadRecord]) -> list[tuple[int, str, Any]]:
-    """Records as something that can be compared and sent."""
+    """Return records in a form that compares and pickles."""
     return [
         (r.index, r.key, None if isinstance(r, BadRecord) else plain(r.fields)) for r in records
     ]
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Return hashes of all files below a folder, by name."""
+    return {
+        str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
 
 
 def plain(fields: dict[str, Any]) -> dict[str, Any]:
@@ -157,7 +168,7 @@ def _check_pickling(storage: Storage, expected: Sequence[Expected]) -> None:
         assert str(copy) == str(storage)
         assert copy.fingerprint() == storage.fingerprint()
         assert summary(copy.read(np.array(order))) == _wanted(expected, order)
-    assert len(pickle.dumps(storage)) < 20_000, "what is pickled is a recipe"
+    assert len(pickle.dumps(storage)) < 20_000, "a storage pickles as a recipe"
 
 
 def _check_threads(storage: Storage, expected: Sequence[Expected]) -> None:
@@ -171,10 +182,10 @@ def _check_threads(storage: Storage, expected: Sequence[Expected]) -> None:
 def _check_process(storage: Storage, expected: Sequence[Expected], kind: str) -> None:
     order = list(range(len(expected)))[::-1]
     wanted = _wanted(expected, order)
-    storage.read(np.array(order, np.int64))  # open here too: a child must not suffer from it
+    storage.read(np.array(order, np.int64))  # open handles here must not harm a child
     read = _read_in_copy if kind == "forked" else _read_in_new_process
     assert read(storage, order) == wanted
-    assert summary(storage.read(np.array(order))) == wanted, "and the parent's still works"
+    assert summary(storage.read(np.array(order))) == wanted, "the parent still reads"
 
 
 def _read_in_copy(storage: Storage, order: list[int]) -> Any:
@@ -197,16 +208,16 @@ def _send(storage: Any, order: list[int], answer: Any) -> None:
 
 @cache
 def _new_process() -> Any:
-    """A process that knows nothing; to start one for each storage takes seconds each time."""
+    """Return a new process; all storages share it, because starting one takes seconds."""
     return loky.ProcessPoolExecutor(1)
 
 
 def _read_in_new_process(storage: Storage, order: list[int]) -> Any:
-    pickled = pickle.dumps((storage, order))  # and not as loky would
+    pickled = pickle.dumps((storage, order))  # loky would pickle by value
     return _new_process().submit(_read_pickled, sys.path, pickled).result(120)
 
 
 def _read_pickled(path: list[str], pickled: bytes) -> Any:
-    sys.path[:] = path  # where the storage's module is found, which may be a test's own
+    sys.path[:] = path  # the storage may be of a module of the tests
     storage, order = pickle.loads(pickled)
     return summary(storage.read(np.array(order)))

@@ -1,4 +1,4 @@
-"""What every task promises of rows that are not valid."""
+"""Contract of a task: rows that are not valid count for nothing."""
 
 from __future__ import annotations
 
@@ -8,42 +8,48 @@ from typing import Any
 import torch
 from torch import nn
 
-from penstock.pipeline.learning.losses import total_loss
-
 
 class Linear(nn.Linear):
-    """A model of numbers, float [B, F] ``x`` of a batch."""
+    """A linear model of the field ``x``, float [B, F]."""
 
     def forward(self, batch: dict[str, Any]) -> torch.Tensor:  # type: ignore[override]
         return super().forward(batch["x"])
 
 
 def check_task(task: Any, model: nn.Module, batch: dict[str, Any]) -> None:
-    """Fail unless rows that are not valid change neither loss, gradient nor metrics.
+    """Check that rows that are not valid change neither loss, gradient nor metrics.
 
     Args:
         task: The task.
-        model: Takes the batch; a row's outputs depend on that row alone.
+        model: A model of the batch whose outputs of a row depend on that row alone.
         batch: Three rows or more, all valid.
     """
     rows = list(range(0, len(batch["valid"]), 2))
     padded = {**batch, "valid": torch.zeros_like(batch["valid"])}
     padded["valid"][rows] = True
     alone = rows_of(batch, rows)
-    loss = total_loss(task, model(alone), alone)
+    loss = _loss(task, model(alone), alone)
     assert loss.isfinite() and loss > 0
-    torch.testing.assert_close(total_loss(task, model(padded), padded), loss)
-    torch.testing.assert_close(_figures(task, model, padded), _figures(task, model, alone))
+    torch.testing.assert_close(_loss(task, model(padded), padded), loss)
+    torch.testing.assert_close(_metrics(task, model, padded), _metrics(task, model, alone))
 
     none = {**batch, "valid": torch.zeros_like(batch["valid"])}
     model.zero_grad()
-    loss = total_loss(task, model(none), none)
+    loss = _loss(task, model(none), none)
     loss.backward()
     assert loss.item() == 0
     assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
     with torch.no_grad():
         task.update(metrics := task.metrics(), model(none), none)
     assert not any(metric.update_called for metric in metrics.values())
+
+
+def _loss(task: Any, outputs: Any, batch: dict[str, Any]) -> torch.Tensor:
+    """Return the sum of the losses of the model, or else of the task."""
+    own = outputs if isinstance(outputs, dict) else {}
+    losses = {name: value for name, value in own.items() if name.startswith("loss")}
+    losses = losses or task.losses(outputs, batch)
+    return losses["loss"] if "loss" in losses else torch.stack([*losses.values()]).sum()
 
 
 def rows_of(batch: dict[str, Any], rows: Sequence[int]) -> dict[str, Any]:
@@ -55,7 +61,7 @@ def rows_of(batch: dict[str, Any], rows: Sequence[int]) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def _figures(task: Any, model: nn.Module, batch: dict[str, Any]) -> dict[str, torch.Tensor]:
+def _metrics(task: Any, model: nn.Module, batch: dict[str, Any]) -> dict[str, torch.Tensor]:
     model.eval()
     task.update(metrics := task.metrics(), model(batch), batch)
     return metrics.compute()

@@ -1,4 +1,4 @@
-"""What every transform of a sample keeps to."""
+"""Contract of a transform of a sample."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def apply_at(transform: Transform, sample: Sample, position: int) -> Sample:
 
 
 def apply_all(transform: Transform, samples: list[Sample], positions: list[int]) -> list[Sample]:
-    """With one generator for all positions, as a worker does it."""
+    """Apply a transform with one generator for all positions, as a worker does."""
     rng = KeyedRng()
     return [transform(copy.deepcopy(samples[p % len(samples)]), rng.at(7, 3, p)) for p in positions]
 
@@ -35,14 +35,14 @@ def check_transform(
     draws: bool = True,
     start_method: str | None = None,
 ) -> list[Sample]:
-    """A function of (sample, rng) alone, whoever calls it, when and where.
+    """Check that a transform is a function of (sample, rng) alone.
 
     Args:
-        transform: What is tested.
+        transform: The transform.
         samples: Samples to put through it.
         positions: How many positions to try.
-        draws: Two positions must give the same sample different pixels.
-        start_method: Also compare with a process that is started this way.
+        draws: Whether two positions give the same sample different pixels.
+        start_method: Start method of another process to compare with.
 
     Returns:
         The samples at positions 0, 1, ...

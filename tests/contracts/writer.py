@@ -1,8 +1,7 @@
-"""What every writer must do: one function that the test of each writer calls."""
+"""Contract of a writer class; `packing.py` has the contract of a packed form."""
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import pickle
 from collections.abc import Callable
@@ -16,131 +15,36 @@ import pytest
 from penstock.core.contracts import Storage, Writer
 from penstock.core.parts import KINDS, PackPlan, PartSummary
 from penstock.core.record_codec import record_checksum
-from penstock.core.registry import components, find
-from penstock.core.sample import BadRecord, Record
-from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.core.registry import components
+from penstock.core.sample import Record
 from penstock.datasets.writing import join, make_plan, write_part, write_storage
-from penstock.pipeline.config.discovery import load_builtin
+from tests.contracts.components import component
 from tests.contracts.killing import check_killed, packing_of
-from tests.contracts.storage import summary
-from tests.photographs import scene
+from tests.contracts.records import COUNT, ListedRecords, records_of
+from tests.contracts.storage import contents, summary
 
-COUNT = 23
 _KILLS = 4
-_ODD_KEYS = ("ü/ß.jpg", "a b", "日本.png", "x'y\"z", "-", "1e5", "tab\there", "a,b;c", "%s{0}")
-
-
-class ListedRecords:
-    """A storage of given fields by key, None for a bad record; it pickles with all of them."""
-
-    def __init__(self, records: dict[str, dict[str, Any] | None], class_names: Any = None) -> None:
-        self.records = records
-        labels = [f["label"] for f in records.values() if f and "label" in f]
-        columns = {"label": np.array(labels)} if len(labels) == len(records) else {}
-        self.index = MemoryIndex(list(records), columns, class_names if labels else None)
-
-    def __str__(self) -> str:
-        return "listed records"
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def read(self, indices: Any) -> list[Record | BadRecord]:
-        items = list(self.records.items())
-        return [
-            BadRecord(i, items[i][0], "is gone")
-            if items[i][1] is None
-            else Record(i, items[i][0], dict(items[i][1]))
-            for i in np.asarray(indices).tolist()
-        ]
-
-    def fingerprint(self) -> str:
-        return self.index.fingerprint()
-
-
-def records_of(kinds: frozenset[str], count: int = COUNT) -> ListedRecords:
-    """Records that have all that `kinds` names, and nothing else of `KINDS`."""
-    records: dict[str, dict[str, Any] | None] = {}
-    names = ("cat", "dög", "a class, of its own")
-    names = names if "classes" in kinds else tuple(sorted(names))
-    if "numbered" in kinds and not {"order", "keys"} & kinds:
-        count = min(count, 10)  # numbers that are in order as text too
-    for i in range(count):
-        key = str(i) if "numbered" in kinds else f"{names[i % 3]}/{i:03d}.jpg"
-        if "keys" in kinds:
-            key = f"class {i % 3}/{i:03d}.jpg"
-        if "keys" in kinds and i < len(_ODD_KEYS):
-            key = _ODD_KEYS[i]
-        fields = _fields(i, kinds)
-        if "missing" in kinds and i % 4 == 1:
-            fields = {k: v for k, v in fields.items() if k in ("image", "label")}
-        if "no image" in kinds and (i % 5 == 2 or not {"files", "pixels"} & kinds):
-            fields.pop("image", None)
-        records[key] = fields
-    if "order" not in kinds:
-        records = dict(sorted(records.items(), key=lambda item: item[0].encode()))
-    return ListedRecords(records, names if "labels" in kinds else None)
-
-
-def _fields(i: int, kinds: frozenset[str]) -> dict[str, Any]:
-    random = np.random.default_rng(i)
-    fields: dict[str, Any] = {}
-    if "pixels" in kinds and (i % 2 or "files" not in kinds):
-        fields["image"] = scene(5 + i, 4 + i % 3, i)
-    elif "files" in kinds:
-        fields["image"] = random.bytes([0, 1, 700, 3000, 70_000][i % 5])
-    elif "no image" not in kinds:
-        fields["image"] = scene(8, 6, i)
-    if "labels" in kinds:
-        fields["label"] = i % 3
-    if "arrays" in kinds:
-        for code in ("u1", "i1", "u2", "i4", "i8", "f2", "f4", "f8", "?"):
-            name = {"?": "bool"}.get(code, code)
-            fields[f"of_{name}"] = (random.random((2, 3)) * 50).astype(code)
-        fields["mask"] = random.integers(0, 9, (4, 5)).astype(np.int32)
-        fields["features"] = random.random(7).astype(np.float32)
-        fields["features"][0] = np.nan
-    if "shapes" in kinds:
-        fields["boxes"] = random.random((i % 3, 4)).astype(np.float32)
-        fields["box_labels"] = np.arange(i % 3, dtype=np.int64)
-        fields["keypoints"] = random.random((i % 4, 3)).astype(np.float32)
-        fields["tokens"] = np.arange(i % 7, dtype=np.int64)
-        fields["array"] = random.random((2, 1 + i % 2, 3))
-    if "bytes" in kinds:
-        fields["extra"] = random.bytes([0, 1, 300][i % 3])
-    if "numbers" in kinds:
-        fields |= {"score": i / 7, "number": i * 10**9, "is_good": i % 2 == 0}
-    if "values" in kinds:
-        fields |= {
-            "text": ["", 'naïve 日本 "x"\n,;', "plain"][i % 3],
-            "about": {"a": [1, 2.5, None, {"deep": [[], {}, "é"]}], "b": i % 2 == 0},
-            "nested": [[i], [], ["x", None]],
-            "nothing": None,
-        }
-    return fields
 
 
 def holdable(writer: Any) -> frozenset[str]:
-    """Everything that a writer says it can hold."""
+    """Return the kinds of records that a writer declares to hold."""
     assert writer.cannot_hold <= set(KINDS), writer.cannot_hold - set(KINDS)
     return frozenset(KINDS) - writer.cannot_hold
 
 
 def open_written(writer: Any, path: Path) -> Storage:
-    """The storage of a writer's name over what it wrote."""
-    load_builtin()
-    component = find(f"storage/{name_of(writer)}")
-    assert component is not None, f"no storage is named {name_of(writer)}"
-    return component.target(str(path), **writer.storage_arguments)
+    """Return the storage of the files of a writer."""
+    made: Storage = component("storage", name_of(writer))(str(path), **writer.storage_arguments)
+    return made
 
 
 def name_of(writer: Any) -> str:
-    """The name that a writer is registered by."""
+    """Return the registered name of a writer."""
     return next(known.name for known in components("writer") if known.target is type(writer))
 
 
 def assert_equal_records(found: Storage, expected: Storage, *, rows: Any = None) -> None:
-    """Fail unless keys, order, labels, classes and fields are equal; fields in any order."""
+    """Check that keys, order, labels, classes and fields are equal; fields in any order."""
     rows = np.arange(len(expected)) if rows is None else np.asarray(rows)
     assert len(found) == len(rows)
     theirs = [_plain(r) for r in summary(expected.read(rows))]
@@ -156,16 +60,16 @@ def assert_equal_records(found: Storage, expected: Storage, *, rows: Any = None)
 
 
 def _plain(record: tuple[int, str, Any]) -> tuple[int, str, str]:
-    """A record's fields by name, as text: NaN is then equal to itself."""
+    """Return a record with its fields as text, in which NaN is equal to itself."""
     number, key, fields = record
     return number, key, repr(sorted(fields.items()))
 
 
 def check_writer(make_writer: Callable[[], Any], tmp_path: Path) -> None:
-    """Check a writer: what comes back, what is refused, and killing it at every step.
+    """Check a writer: it gives back records, refuses others, and survives kills.
 
     Args:
-        make_writer: Makes it, with parts of a few records (`part_records` of at most 5).
+        make_writer: Makes a writer with parts of at most 5 records.
         tmp_path: An empty folder.
     """
     writer = make_writer()
@@ -179,7 +83,7 @@ def check_writer(make_writer: Callable[[], Any], tmp_path: Path) -> None:
     write_storage(make_writer(), tmp_path / "whole", source)
     assert_equal_records(open_written(writer, tmp_path / "whole"), source)
     names = [file.name for file in (tmp_path / "whole").rglob("*")]
-    assert not [name for name in names if name.startswith(("spool", "."))], "nothing is left over"
+    assert not [name for name in names if name.startswith(("spool", "."))], "temporary files"
     needed = {"labels", "files"} if "pixels" in writer.cannot_hold else {"labels"}
     for kind in sorted(held - needed):
         fewer = records_of(held - {kind})
@@ -200,7 +104,7 @@ def _check_refusals(make_writer: Any, held: frozenset[str], folder: Path) -> Non
 
 
 def _check_left_out(make_writer: Any, held: frozenset[str], folder: Path) -> None:
-    """Records that cannot be read leave no hole: a whole part of them, and single ones."""
+    """Check that unreadable records, single ones and a whole part, leave no hole."""
     listed = records_of(held, 3 * COUNT)
     listed.records = {
         key: None if i in (0, 4) or 5 <= i < 10 else fields
@@ -216,7 +120,7 @@ def _check_left_out(make_writer: Any, held: frozenset[str], folder: Path) -> Non
 
 
 def _check_killed(make_writer: Any, held: frozenset[str], folder: Path) -> None:
-    """Killed by SIGKILL and gone on with: the same bytes."""
+    """Check that a killed packing completes with the same bytes."""
     source = records_of(held, 13)
 
     def make(target: Path) -> Any:
@@ -227,7 +131,7 @@ def _check_killed(make_writer: Any, held: frozenset[str], folder: Path) -> None:
 
 
 def _check_order(make_writer: Any, source: ListedRecords, tmp_path: Path) -> None:
-    """Parts written in any order, twice, joined and finished twice: the same bytes."""
+    """Check that parts in any order, written, joined and finished twice, give the same bytes."""
     writer = make_writer()
     plan = make_plan(writer, source)
     assert len(plan.parts) > 1
@@ -236,7 +140,7 @@ def _check_order(make_writer: Any, source: ListedRecords, tmp_path: Path) -> Non
     writer.begin(folder, plan)
     for part in plan.parts[::-1]:
         write_part(pickle.loads(pickle.dumps(writer)), folder, plan, part, source)
-    make_writer().begin(folder, plan)  # another process goes on
+    make_writer().begin(folder, plan)  # another process continues
     summaries = _parts(make_writer(), folder, plan, source)
     _join_all(make_writer(), folder, plan, summaries, twice=True)
     assert contents(folder) == contents(tmp_path / "whole")
@@ -259,12 +163,3 @@ def _join_all(
         join(writer, folder, plan, done)
     for _ in range(1 + twice):
         writer.finish(folder, plan, summaries)
-
-
-def contents(folder: Path) -> dict[str, str]:
-    """Hashes of all files below a folder by their names."""
-    return {
-        str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
-        for file in sorted(folder.rglob("*"))
-        if file.is_file()
-    }

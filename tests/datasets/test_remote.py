@@ -28,8 +28,8 @@ from penstock.datasets.storages.webdataset import WebDatasetStorage, WebDatasetW
 from penstock.datasets.storages.zip import ZipStorage, ZipWriter
 from penstock.datasets.writing import write_storage
 from penstock.pipeline.loader.digest import batch_digest
+from tests.contracts.records import ListedRecords
 from tests.contracts.storage import check_storage, read_all, summary
-from tests.contracts.writer import ListedRecords
 from tests.encoded_images import encode
 from tests.laws.conftest import make_photos
 from tests.object_store import BUCKET

@@ -1,18 +1,20 @@
-"""Components as users write them, good and bad, for the tests of the laws."""
+"""Components as users write them, correct and faulty, for the tests of the laws."""
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import cv2
 import numpy as np
 import torch
+from torch import nn
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
 from penstock.core.contracts import SamplerCapabilities
@@ -20,7 +22,7 @@ from penstock.core.registry import register
 
 
 class Photos(Dataset):
-    """Map-style, augmented from all three global random states, as most are."""
+    """A map-style dataset that draws from all three global random states."""
 
     def __init__(self, root: str) -> None:
         self.files = sorted(Path(root).glob("*/*.jpg"))
@@ -39,7 +41,7 @@ class Photos(Dataset):
 
 
 class Growing(Sampler):
-    """Batches of 1, 2, ... 9 records, in later epochs of 4, 5, ... and so fewer of them."""
+    """Batches of 1, 2, ... 9 records; later epochs begin with 4 or 7 records."""
 
     def __init__(self, data_source: range) -> None:
         self.data_source, self.epoch = data_source, 0
@@ -59,7 +61,7 @@ class Growing(Sampler):
 
 
 class PhotoStream(IterableDataset):
-    """The same photographs, one after the other, of a length that it does not tell."""
+    """The same photographs as a stream without a length."""
 
     def __init__(self, root: str) -> None:
         self.photos = Photos(root)
@@ -74,14 +76,14 @@ class PhotoStream(IterableDataset):
 
 @register("transform", "laws_global_noise", global_random=True)
 def global_noise(sample: dict[str, Any], rng: Any) -> dict[str, Any]:
-    """Draws from the global states and says so."""
+    """Draw from the global states, as registered."""
     noise = np.random.randint(0, 60) + random.randint(0, 60) + int(torch.randint(0, 60, ()))
     return {**sample, "image": sample["image"] // 2 + np.uint8(noise % 128)}
 
 
 @register("transform", "laws_undeclared_noise")
 def undeclared_noise(sample: dict[str, Any], rng: Any) -> dict[str, Any]:
-    """Draws from a global state and does not say so."""
+    """Draw from a global state without registering it."""
     return {**sample, "image": sample["image"] // 2 + np.uint8(np.random.randint(0, 128))}
 
 
@@ -103,9 +105,41 @@ def draw(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     return {**sample, "image": rng.integers(0, 256, sample["image"].shape, np.uint8)}
 
 
+class Troubled(Dataset):
+    """Reading one of the items meets a machine without descriptors."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, number: int) -> tuple[np.ndarray, int]:
+        if number == 2:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "a.jpg")
+        return np.zeros((2, 2, 3), np.uint8), 0
+
+
+@register("transform", "laws_greedy")
+def greedy(sample: dict[str, Any], rng: Any, *, record: int) -> dict[str, Any]:
+    """Want more memory than there is for one record."""
+    if sample["index"] == record:
+        raise MemoryError
+    return sample
+
+
+@register("transform", "laws_seen")
+class Seen:
+    """Leaves the ids of the processes that transform samples in a folder."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def __call__(self, sample: dict[str, Any], rng: Any) -> dict[str, Any]:
+        Path(self.folder, str(os.getpid())).touch()
+        return sample
+
+
 @register("transform", "laws_slow")
 def slow(sample: dict[str, Any], rng: Any, *, seconds: float) -> dict[str, Any]:
-    """Take some time."""
+    """Sleep for `seconds`."""
     time.sleep(seconds)
     return sample
 
@@ -125,7 +159,7 @@ class Deadly:
 
 @register("transform", "laws_deadly_partner")
 class DeadlyPartner:
-    """Kills the process in which one record is a partner."""
+    """Kills the process that uses one record as a partner."""
 
     def __init__(self, record: int) -> None:
         self.record = record
@@ -139,9 +173,24 @@ class DeadlyPartner:
         return sample
 
 
+@register("model", "laws_recording")
+class Recording(nn.Module):
+    """A classifier that keeps the images that it gets, with its mode."""
+
+    seen: ClassVar[list[tuple[bool, torch.Tensor]]] = []
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(num_classes))
+
+    def forward(self, batch: dict[str, Any]) -> torch.Tensor:
+        self.seen.append((self.training, batch["image"].clone()))
+        return self.bias.expand(len(batch["image"]), -1)
+
+
 @register("sampler", "laws_groups")
 class Groups:
-    """Records in order, in groups of four positions that belong together."""
+    """Records in order, in groups of four positions."""
 
     capabilities = SamplerCapabilities(group=4)
 
@@ -157,7 +206,7 @@ class Groups:
 
 @register("source", "laws_photos")
 def photo_shards(root: str, shard: int, num_shards: int) -> Iterator[dict[str, Any]]:
-    """The same photographs again, every num_shards-th one."""
+    """Yield every `num_shards`-th photograph."""
     photos = Photos(root)
     for index in range(shard, len(photos), num_shards):
         content = photos.files[index].read_bytes()

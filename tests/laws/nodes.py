@@ -1,4 +1,4 @@
-"""Two machines on one: network namespaces with an address each, and torchrun on both."""
+"""Two nodes on one machine: network namespaces, each with an address and its own torchrun."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Node:
     """A network namespace, and the torchrun in it.
 
     Attributes:
-        log: What torchrun and its ranks have printed.
+        log: The output of torchrun and its ranks.
     """
 
     def __init__(self, name: str, address: str, log: Path) -> None:
@@ -28,7 +28,7 @@ class Node:
         self._torchrun: subprocess.Popen[bytes] | None = None
 
     def train(self, nnodes: str, meets_at: str, arguments: list[str]) -> None:
-        """Start torchrun with one rank; the node whose address is `meets_at` has the meeting."""
+        """Start torchrun with one rank; the node at address `meets_at` hosts the rendezvous."""
         hosts = int(meets_at == self._address)
         command = ["ip", "netns", "exec", self._name, sys.executable, "-m"]
         command += ["torch.distributed.run", f"--nnodes={nnodes}", "--nproc-per-node=1"]
@@ -36,7 +36,7 @@ class Node:
         command += [f"--rdzv-conf=is_host={hosts},last_call_timeout=2"]
         command += [f"--local-addr={self._address}", str(ROOT / "train.py"), *arguments]
         network = {"GLOO_SOCKET_IFNAME": _LINK, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-        if "1:" not in nnodes:  # what a fixed number of nodes does without
+        if "1:" not in nnodes:  # only an elastic job needs it
             del network["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"]
         environment = {**os.environ, **network, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         with self.log.open("ab") as log:
@@ -45,17 +45,17 @@ class Node:
             )
 
     def kill_rank(self) -> None:
-        """Kill the rank, and let torchrun find out."""
+        """Kill the rank, but not torchrun."""
         [rank] = _children(self._pid)
         os.kill(rank, signal.SIGKILL)
 
     def cut(self) -> None:
-        """Cut the power: the network is gone before the processes are, so nobody hears of it."""
+        """Cut the power: the network goes down first, so the other node gets no message."""
         _ip("-n", self._name, "link", "set", _LINK, "down")
         self.kill()
 
     def mend(self) -> None:
-        """Have the network again."""
+        """Restore the network."""
         _ip("-n", self._name, "link", "set", _LINK, "up")
 
     def kill(self) -> None:
@@ -67,7 +67,7 @@ class Node:
             self._torchrun.wait()
 
     def ended(self, timeout_s: float) -> int:
-        """Wait for torchrun's exit status."""
+        """Wait for torchrun; return its exit status."""
         assert self._torchrun is not None
         return self._torchrun.wait(timeout_s)
 
@@ -79,10 +79,10 @@ class Node:
 
 @contextmanager
 def two_nodes(folder: Path) -> Iterator[tuple[Node, Node]]:
-    """Make two nodes that hear each other and nobody else.
+    """Make two nodes that reach only each other.
 
     Raises:
-        PermissionError: This process may not, or there is no iproute2.
+        PermissionError: The process lacks the permission, or iproute2 is missing.
     """
     first, second = (f"penstock-{os.getpid()}-{letter}" for letter in "ab")
     nodes = tuple(
@@ -111,7 +111,7 @@ def two_nodes(folder: Path) -> Iterator[tuple[Node, Node]]:
 
 
 def wait_for_step(outputs: Path, step: int, timeout_s: float) -> None:
-    """Wait until a run has written the figures of a step."""
+    """Wait until a run has written the metrics of a step."""
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s:
         for file in outputs.glob("*/*/metrics.csv"):

@@ -13,12 +13,12 @@ Case = dict[str, Any]
 def pairwise(
     factors: Mapping[str, Sequence[Any]], allowed: Callable[[Case], bool], *, tries: int = 60
 ) -> list[Case]:
-    """Cases such that every pair of levels that can stand together does so in one of them.
+    """Return cases that contain every allowed pair of levels.
 
     Args:
         factors: Levels by name.
-        allowed: Whether a case, whole or in part, can be run.
-        tries: Random cases looked at for each one that is taken.
+        allowed: Whether a whole or partial case can be run.
+        tries: Random candidates for each case.
     """
     draw = random.Random(0)
     names = sorted(factors)

@@ -1,4 +1,4 @@
-"""Several training jobs one after the other in the same ranks: what torchrun starts in tests."""
+"""A script for torchrun: several training jobs in turn, in the same ranks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from penstock.pipeline.training import job
+from penstock import fit
 
 
 def main() -> None:
     """Train every config of the file ``argv[1]``; rank 0 writes the results to ``argv[2]``."""
-    results = [job.train(config) for config in json.loads(Path(sys.argv[1]).read_text())]
+    results = [fit(config) for config in json.loads(Path(sys.argv[1]).read_text())]
     if os.environ["RANK"] == "0":
         Path(sys.argv[2]).write_text(json.dumps(results))
 

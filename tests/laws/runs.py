@@ -1,13 +1,19 @@
-"""Real configurations by short names, and the hashes of what they give."""
+"""Real configurations by short names, and the hashes of their batches."""
 
 from __future__ import annotations
 
-from itertools import islice
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from penstock import build_loader
-from penstock.pipeline.loader.digest import batch_digest, row_digests
+import psutil
+
+from penstock import build_loader, compose, fit
+from tests.digests import batch_digest, row_digests
+from tests.waiting import wait_until
 
 DATASETS = ("image_folder", "lmdb", "webdataset", "memmap", "eager", "torch", "mix")
 PACKED = ("lmdb", "webdataset", "memmap")
@@ -49,7 +55,7 @@ ENGINES = ("threads", "processes", "torch", "auto")
 
 
 def way(engine: str, num_workers: int = 2, **changes: Any) -> dict[str, Any]:
-    """Settings of the loader under which one of the engines that users get computes batches."""
+    """Return loader settings for one of the engines."""
     return {"engine": engine, "num_workers": num_workers, **changes}
 
 
@@ -62,7 +68,7 @@ def overrides(
     collate: str = "stack",
     augment: str = "light",
 ) -> list[str]:
-    """What a user would type for this content."""
+    """Return the overrides that a user types for this content."""
     order = SAMPLERS[sampler]
     if "mix" in (dataset, sampler):
         data = _mixed(photos, packed)
@@ -77,7 +83,7 @@ def overrides(
 
 
 def _mixed(photos: Path, packed: Path | None) -> list[str]:
-    """A mix of two storages with the same photographs, of which the first is drawn by a sampler."""
+    """Return a mix of two storages of the same photographs; a sampler draws from the first."""
     second, path = ("lmdb", packed / "lmdb") if packed else ("eager", photos)
     return [
         "dataset=mix",
@@ -91,26 +97,77 @@ def _mixed(photos: Path, packed: Path | None) -> list[str]:
 
 
 def loader_of(config: dict[str, Any], split: Any = "train", **changes: Any) -> Any:
-    """The config's loader, with changes to `loader`, `rank` or `world_size`."""
-    ranks = {name: changes.pop(name) for name in ("rank", "world_size") if name in changes}
+    """Build the loader of `config`, with changes to `loader`, `rank`, `world_size` or `device`."""
+    names = ("rank", "world_size", "device")
+    arguments = {name: changes.pop(name) for name in names if name in changes}
     changed = {**config, "loader": {**config["loader"], **changes}}
-    return build_loader(changed, split, **ranks)
+    return build_loader(changed, split, **arguments)
+
+
+def fed(config: dict[str, Any], loader: Any, split: Any = "train", device: Any = None) -> Any:
+    """Return the batches of a loader as a model gets them, by the loop of docs/own.md."""
+    from penstock.pipeline.build import build_device_transforms
+    from penstock.pipeline.device import DevicePrefetcher
+
+    return DevicePrefetcher(loader, "cpu", build_device_transforms(config, split, device))
 
 
 def digests(
     config: dict[str, Any], *, epochs: int = 2, split: str = "train", **changes: Any
 ) -> list[list[str]]:
-    """Hash of every batch, by epoch."""
+    """Return the hash of every batch, by epoch."""
     with loader_of(config, split, **changes) as loader:
         return [[batch_digest(batch) for batch in loader] for _ in range(epochs)]
 
 
 def rows(config: dict[str, Any], **changes: Any) -> list[list[str]]:
-    """Hashes of the valid rows of every batch of epoch 0."""
+    """Return the hashes of the valid rows of every batch of epoch 0."""
     with loader_of(config, **changes) as loader:
         return [row_digests(batch) for batch in loader]
 
 
+def joined_rows(config: dict[str, Any], world_size: int, **changes: Any) -> list[list[str]]:
+    """Return the rows of every batch of epoch 0, those of rank 0 first."""
+    ranks = [rows(config, rank=r, world_size=world_size, **changes) for r in range(world_size)]
+    return [[*chain(*parts)] for parts in zip(*ranks, strict=True)]
+
+
 def rest(loader: Any, count: int | None = None) -> list[str]:
-    """Hashes of the batches that a loader still gives in its epoch, or `count` of them."""
+    """Return the hashes of the remaining batches of an epoch, or of `count` of them."""
     return [batch_digest(batch) for batch in islice(loader, count)]
+
+
+def seen_in(folder: Path) -> str:
+    """Return an override: each process that transforms a sample leaves its id in `folder`."""
+    return f"augment.train.seen={{_target_: transform/laws_seen, folder: '{folder}'}}"
+
+
+def kill_worker(folder: Path, *, spared: Sequence[int]) -> int:
+    """Kill a process that has transformed samples, other than this one; return its id.
+
+    Args:
+        folder: The folder of `seen_in`.
+        spared: Processes killed before.
+    """
+
+    def alive() -> Iterator[int]:
+        known = (int(file.name) for file in folder.iterdir())
+        return (p for p in known if p not in (os.getpid(), *spared) and psutil.pid_exists(p))
+
+    wait_until(lambda: next(alive(), None), "no other process computes")
+    pid = next(alive())
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+TINY_RUN = [
+    "model.width=8", "trainer.device=cpu", "trainer.num_threads=1", "trainer.progress=off",
+    "loader=inline", "trainer.resume=auto",
+]  # fmt: skip
+
+
+def run_of(given: Sequence[str], outputs: Path, *, steps: int) -> str:
+    """Train to a step, from the newest equal run in `outputs` if any; return the run's folder."""
+    more = [*TINY_RUN, f"outputs={outputs}", f"trainer.max_steps={steps}"]
+    folder: str = fit(compose([*given, *more]))["run_dir"]
+    return folder

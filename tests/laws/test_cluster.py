@@ -1,24 +1,19 @@
-"""The same batches from actors of a cluster, for real configurations."""
+"""Actors of a Ray cluster give the batches of the inline engine."""
 
 from __future__ import annotations
 
 import os
-import pickle
 import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from penstock import compose
-from penstock.core.machine_cache import received
-from penstock.core.ray_cluster import SentFiles
-from penstock.pipeline.commands import main
-from penstock.pipeline.loader.digest import batch_digest
-from penstock.pipeline.loader.worker_errors import WorkerError
 from tests.cluster import another_machine, local_cluster
+from tests.console import penstock
+from tests.digests import batch_digest
 from tests.laws.runs import AUGMENTS, INLINE, LOADER, digests, loader_of, overrides, rest, way
 
 pytestmark = pytest.mark.slow
@@ -48,13 +43,13 @@ def test_actors_give_the_batches_of_the_inline_engine(dataset, sampler, augment,
 
 @pytest.fixture(scope="module")
 def hidden(tmp_path_factory):
-    """A folder that only this machine has."""
+    """Return a folder that only this machine has."""
     return tmp_path_factory.mktemp("of here")
 
 
 @pytest.fixture(scope="module")
 def far(cluster, hidden):
-    """What an actor takes on a machine that does not see the cache of this one."""
+    """Return the resources of a machine that does not see the cache of this one."""
     with pytest.MonkeyPatch.context() as patch, another_machine(cluster, hidden) as takes:
         patch.setenv("XDG_CACHE_HOME", str(hidden / "cache"))
         yield takes
@@ -74,7 +69,7 @@ def test_actors_on_a_machine_with_a_cache_of_its_own(dataset, sampler, more, pho
     assert digests(config, **there) == digests(config, **INLINE)
 
 
-def test_a_table_is_read_by_the_machine_that_trains_alone(hidden, far):
+def test_only_the_machine_that_trains_reads_a_table(hidden, far):
     rows = "".join(f"{n},{n % 7},{'ab'[n % 2]}\n" for n in range(40))
     (hidden / "rows.csv").write_text(f"height,width,label\n{rows}")
     config = compose(["task=table", f"dataset.storage.path={hidden}/rows.csv", *LOADER])
@@ -82,24 +77,7 @@ def test_a_table_is_read_by_the_machine_that_trains_alone(hidden, far):
     assert digests(config, **there) == digests(config, **INLINE)
 
 
-def test_a_file_that_a_machine_lacks_is_fetched_whole_and_the_store_holds_none_of_it(hidden, far):
-    import ray
-
-    file = str(hidden / "rows.npy")
-    np.save(file, expected := np.random.default_rng(0).integers(0, 256, 40 << 20, np.uint8))
-    sent = SentFiles.of([file], "a test")
-
-    @ray.remote(resources=far)
-    def there():
-        with sent.received():
-            assert received(file) != file
-            return int(np.load(received(file)).sum())
-
-    assert len(pickle.dumps(sent)) < 1000, "and nothing is put"
-    assert ray.get(there.remote()) == int(expected.sum())
-
-
-def test_what_is_copied_from_urls_is_copied_by_each_machine(photos, packed, store, cluster):
+def test_each_machine_copies_files_from_urls(photos, packed, store, cluster):
     url = store.put(packed / "lmdb", "lmdb")
     config = compose([*overrides(photos, packed, dataset="lmdb"), f"dataset.storage.path={url}"])
     cache = Path(os.environ["XDG_CACHE_HOME"])
@@ -109,7 +87,7 @@ def test_what_is_copied_from_urls_is_copied_by_each_machine(photos, packed, stor
         assert digests(config, **there) == digests(config, **INLINE)
 
 
-def test_a_machine_that_has_no_way_to_the_data_is_named(photos, packed, store, hidden, far):
+def test_an_error_names_the_machine_that_cannot_read_the_data(photos, packed, store, hidden, far):
     shutil.copytree(photos, hidden / "photos")
     with closing(sqlite3.connect(hidden / "rows.db")) as rows:
         rows.execute("create table photos(name integer primary key, image blob, label integer)")
@@ -126,22 +104,22 @@ def test_a_machine_that_has_no_way_to_the_data_is_named(photos, packed, store, h
         "start Ray with the same XDG_CACHE_HOME": ["dataset=lmdb", f"dataset.storage.path={url}"],
     }.items():  # fmt: skip
         config = compose([*AUGMENTS["light"], *LOADER, *changes])
-        with pytest.raises(WorkerError, match=f"loader: .* cannot be opened on far: .*{said}"):
+        with pytest.raises(RuntimeError, match=f"loader: .* cannot be opened on far: .*{said}"):
             digests(config, **way("ray", 2, processes=1, resources=far))
 
 
-def test_actors_read_from_urls_with_the_credentials_of_here(photos, store):
+def test_actors_read_from_urls_with_the_credentials_of_this_machine(photos, store):
     config = compose([*overrides(store.put(photos, "photos")), "dataset/cache=none"])
     assert digests(config, **way("ray", 2, processes=1)) == digests(config, **INLINE)
 
 
-def test_a_component_that_needs_global_states_has_an_actor_for_itself(photos):
+def test_a_component_that_needs_global_states_has_its_own_actor(photos):
     noise = "augment.train.noise={_target_: transform/laws_global_noise}"
     config = compose([*overrides(photos), noise])
     assert digests(config, **way("ray", 2, processes=1)) == digests(config, **INLINE)
 
 
-def test_training_and_evaluation_each_have_their_actors_and_a_state_leads_to_the_rest(photos):
+def test_training_and_evaluation_have_their_own_actors_and_a_state_resumes(photos):
     config = compose(overrides(photos, sampler="weighted", augment="strong"))
     _, second = digests(config, **INLINE)
     actors = way("ray", 2, read_ahead=2)
@@ -157,8 +135,8 @@ def test_training_and_evaluation_each_have_their_actors_and_a_state_leads_to_the
         assert first + rest(loader) == second
 
 
-def test_doctor_compares_what_actors_give(photos, capsys):
+def test_doctor_compares_the_batches_of_actors(photos, capsys):
     given = ["loader=ray", "loader.num_workers=2", "loader.resources={CPU: 1}"]
-    assert main(["doctor", "equal=true", "doctor.batches=2", *overrides(photos), *given]) == 0
+    assert penstock("doctor", "equal=true", "doctor.batches=2", *overrides(photos), *given) == 0
     said = capsys.readouterr().out
     assert "ray, as configured" in said and "all are equal" in said

@@ -1,14 +1,12 @@
-"""What models get: the same rows whatever the number of ranks and the size of batches."""
+"""A model gets the same row at a position with any number of ranks and any batch size."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from penstock.pipeline.build import build_device_transforms
-from penstock.pipeline.config.composition import compose
-from penstock.pipeline.device import DevicePrefetcher
-from tests.laws.runs import INLINE, loader_of, overrides
+from penstock import compose
+from tests.laws.runs import INLINE, fed, loader_of, overrides
 
 STEPS = (
     "augment.device={"
@@ -29,13 +27,13 @@ OTHERS = (
 
 
 def rows(config, **changes):
-    """Rows that count, by epoch and position, as a model gets them."""
+    """Return the valid rows by epoch and position, as a model gets them."""
     found = {}
     world_size = changes.get("world_size", 1)
     for rank in range(world_size):
         with loader_of(config, rank=rank, **changes) as loader:
-            fed = DevicePrefetcher(loader, "cpu", build_device_transforms(config, "train"))
-            for batch in (batch for _ in range(2) for batch in fed):
+            batches = fed(config, loader)
+            for batch in (batch for _ in range(2) for batch in batches):
                 for row in batch["valid"].nonzero()[:, 0].tolist():
                     place = int(batch["epoch"][row]), int(batch["position"][row])
                     assert place not in found
@@ -59,7 +57,7 @@ def test_ranks_and_batch_sizes_give_each_position_the_same(photos, tail):
             assert all(torch.equal(a, b) for a, b in zip(found[place], values, strict=True))
 
 
-def test_batches_that_cut_pairs_are_refused(photos):
+def test_a_batch_size_that_cuts_pairs_is_refused(photos):
     config = compose([*overrides(photos), "augment.device=null", STEPS])
     with pytest.raises(ValueError, match="cuts groups of 2 positions apart; use a multiple of 2"):
         loader_of(config, **INLINE, batch_size=7)

@@ -1,15 +1,10 @@
-"""``doctor equal=true`` proves the laws on a user's configuration, or says what breaks them."""
+"""``doctor equal=true`` proves the laws on a user's config, or names the step that breaks them."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from penstock.core import registry
-from penstock.pipeline.commands import main
-from penstock.pipeline.config.discovery import load_builtin
-from penstock.pipeline.loader.engines.inline import InlineEngine
+from tests.console import penstock
 from tests.laws.runs import AUGMENTS, overrides
 
 WAYS = 12
@@ -17,7 +12,7 @@ QUICK = ["doctor.batches=3", "loader.multiprocessing_context=fork"]
 
 
 def doctor(given: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    code = main(["doctor", "equal=true", *given, *QUICK])
+    code = penstock("doctor", "equal=true", *given, *QUICK)
     return code, capsys.readouterr().out
 
 
@@ -60,24 +55,15 @@ def test_an_impure_component_is_found_out(name, photos, capsys):
 
 
 @pytest.mark.slow
-def test_an_engine_of_ones_own_is_compared(photos, capsys, monkeypatch):
-    load_builtin()
-    monkeypatch.setattr(registry, "_components", dict(registry._components))
-
-    class Dark(InlineEngine):
-        def run(self, tasks):
-            for delivery in super().run(tasks):
-                dark = {**delivery.batch, "image": delivery.batch["image"] * 0}
-                yield replace(delivery, batch=dark)
-
-    registry.register("engine", "dark")(Dark)
-    code, output = doctor([*overrides(photos), "loader.engine=dark"], capsys)
+def test_an_engine_of_ones_own_is_compared(photos, capsys):
+    dark = ["imports=[tests.laws.components,tests.laws.dark_engine]", "loader.engine=laws_dark"]
+    code, output = doctor([*overrides(photos), *dark], capsys)
     assert code == 1 and "3 of 3 batches differ" in output
-    assert output.count(" equal ") == WAYS, "all others are"
+    assert output.count(" equal ") == WAYS, "all other engines are"
 
 
 def test_no_batches_are_no_proof(photos, capsys):
-    code = main(["doctor", "equal=true", *overrides(photos), "loader.drop_last=true",
-                 "loader.batch_size=50"])  # fmt: skip
+    none = ["loader.drop_last=true", "loader.batch_size=50"]
+    code = penstock("doctor", "equal=true", *overrides(photos), *none)
     assert code != 0
     assert "0 batches" in capsys.readouterr().err

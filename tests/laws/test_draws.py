@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from penstock import build_loader, compose
-from penstock.pipeline.build import build_device_transforms
-from penstock.pipeline.device import DevicePrefetcher
+from tests.laws.runs import fed
 
 RECORDS = 60
 
@@ -38,9 +37,8 @@ def epochs(path, *overrides, seed=0, count=2):
         ]
     )  # fmt: skip
     with build_loader(config, "train") as loader:
-        fed = DevicePrefetcher(loader, "cpu", build_device_transforms(config, "train"))
         for _ in range(count):
-            batches = list(fed)
+            batches = list(fed(config, loader))
             yield {name: torch.cat([b[name] for b in batches]) for name in ("index", "image")}
 
 

@@ -41,12 +41,12 @@ WAYS = {
 
 
 def stackable(case: Case) -> bool:
-    """Images of several sizes cannot be stacked."""
+    """Return whether images of one size are collated, or the collate takes several sizes."""
     return (case.get("augment"), case.get("collate")) != ("ragged", "stack")
 
 
 def quick(case: Case) -> bool:
-    """A spawned worker takes seconds to start; more than two are for the slow tests."""
+    """Return whether a case starts at most two spawned workers, each of which takes seconds."""
     many_spawned = case.get("num_workers", 0) > 2 and case.get("multiprocessing_context") == "spawn"
     return stackable(case) and not many_spawned
 
@@ -62,7 +62,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def expected(photos, packed):
-    """Hashes of two epochs by the inline engine, by content; computed once."""
+    """Return config and hashes of two epochs by the inline engine, by content."""
 
     @lru_cache
     def of(content: tuple[tuple[str, str], ...]) -> Any:
@@ -84,7 +84,7 @@ def test_every_way_to_run_gives_the_batches_of_the_inline_engine(case, expected)
 
 
 @pytest.mark.parametrize(("dataset", "engine"), in_turn([*DATASETS], ENGINES, every=4))
-def test_evaluation_too_and_again_and_again(dataset, engine, expected, photos, packed):
+def test_every_way_to_run_gives_the_same_evaluation(dataset, engine, expected, photos, packed):
     config = compose(overrides(photos, packed, dataset=dataset, sampler="weighted"))
     changes = {"split": "val", "epochs": 3}
     first, *again = digests(config, **changes, **INLINE)
@@ -95,14 +95,14 @@ def test_evaluation_too_and_again_and_again(dataset, engine, expected, photos, p
 
 
 @pytest.mark.parametrize("dataset", ["image_folder", "eager", "lmdb", "webdataset"])
-def test_datasets_that_hold_the_same_photographs_give_the_same_pixels(dataset, expected):
+def test_storages_of_the_same_photographs_give_the_same_pixels(dataset, expected):
     def content(name: str) -> tuple[tuple[str, str], ...]:
         return tuple({"dataset": name, "sampler": "weighted", "augment": "strong"}.items())
 
     assert expected(content(dataset))[1] == expected(content("image_folder"))[1]
 
 
-def test_repeats_of_a_weighted_draw_are_augmented_differently(photos):
+def test_each_draw_of_a_record_has_its_own_augmentation(photos):
     config = compose(overrides(photos, sampler="weighted", augment="strong"))
     images: dict[int, list[Any]] = {}
     with loader_of(config, **INLINE) as loader:
@@ -130,7 +130,7 @@ def test_a_component_that_needs_global_states_is_reproducible(photos):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_an_undeclared_draw_is_what_these_tests_would_catch(engine, photos):
+def test_these_tests_notice_an_undeclared_draw(engine, photos):
     noise = "augment.train.noise={_target_: transform/laws_undeclared_noise}"
     config = compose([*overrides(photos), noise])
     assert digests(config, **INLINE) != digests(config, **way(engine))

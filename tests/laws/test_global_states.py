@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 
 import pytest
-import rich.style  # noqa: F401 - it draws when it is imported, which a progress bar does once
+import rich.style  # noqa: F401 - its import draws
 
 from penstock import compose
 from tests.contracts.equality import seed_globals, untouched_global_states
@@ -22,7 +22,7 @@ FORK = {"engine": "torch", "num_workers": 2, "multiprocessing_context": "fork"}
         for number, augment in enumerate([*AUGMENTS, *AUGMENTS])
     ],
 )
-def test_iterating_leaves_them_and_does_not_look(dataset, sampler, augment, way, photos, packed):
+def test_iterating_neither_reads_nor_changes_them(dataset, sampler, augment, way, photos, packed):
     content = {"dataset": dataset, "sampler": sampler, "augment": augment, "collate": "pad"}
     config = compose(overrides(photos, packed, **content))
     given = []
@@ -34,14 +34,14 @@ def test_iterating_leaves_them_and_does_not_look(dataset, sampler, augment, way,
 
 
 @pytest.mark.parametrize("way", [INLINE, FORK], ids=["inline", "fork"])
-def test_a_component_that_reads_them_leaves_them_as_well(way, photos):
+def test_a_component_that_draws_from_them_leaves_them_unchanged(way, photos):
     noise = "augment.train.noise={_target_: transform/laws_global_noise}"
     config = compose([*overrides(photos), noise])
     with untouched_global_states():
         digests(config, **way)
 
 
-def test_breaking_off_resuming_and_states_leave_them(photos):
+def test_breaking_off_and_resuming_leave_them_unchanged(photos):
     config = compose(overrides(photos, sampler="without"))
     with untouched_global_states(), loader_of(config, **FORK) as loader:
         list(islice(loader, 2))
@@ -49,7 +49,7 @@ def test_breaking_off_resuming_and_states_leave_them(photos):
         list(islice(loader, 2))
 
 
-def test_a_stream_leaves_them_too(photos):
+def test_a_stream_leaves_them_unchanged(photos):
     data = ["imports=[tests.laws.components]", "dataset=torch", "sampler=sequential"]
     data += ["dataset.target=tests.laws.components.PhotoStream", "augment=light"]
     data += [f"dataset.args={{root: {photos}/train}}", "loader.batch_size=6"]

@@ -1,4 +1,4 @@
-"""Mixes: whatever computes them, the same; and what would change them is refused by name."""
+"""Mixes: exact shares on any ranks, and a state names the change that it refuses."""
 
 from __future__ import annotations
 
@@ -8,31 +8,41 @@ import numpy as np
 import pytest
 
 from penstock import compose
-from penstock.pipeline.training.run_folder import comparable
-from tests.laws.runs import AUGMENTS, IMPORTS, INLINE, LOADER, digests, loader_of, rest, rows
+from tests.console import penstock
+from tests.laws.conftest import make_photos
+from tests.laws.runs import (
+    AUGMENTS,
+    IMPORTS,
+    INLINE,
+    LOADER,
+    digests,
+    joined_rows,
+    loader_of,
+    rest,
+    rows,
+    run_of,
+)
 
 PHOTOS, PACKED = "dataset.sources.photos", "dataset.sources.packed"
 
 
-def mix(photos, packed, *overrides: str):
+def typed(photos, packed, *overrides: str) -> list[str]:
+    """Return the overrides of a mix of image files and LMDB."""
     data = [
         "dataset=mix", "dataset.length=44",
         f"{PHOTOS}.dataset=image_folder", f"{PHOTOS}.weight=3", f"{PACKED}.dataset=lmdb",
         f"{PHOTOS}.dataset.storage.path={photos}", f"{PACKED}.dataset.storage.path={packed}/lmdb",
     ]  # fmt: skip
-    return compose([IMPORTS, *data, *AUGMENTS["light"], *LOADER, *overrides])
+    return [IMPORTS, *data, *AUGMENTS["light"], *LOADER, *overrides]
+
+
+def mix(photos, packed, *overrides: str):
+    return compose(typed(photos, packed, *overrides))
 
 
 def test_any_ranks_and_any_resume_give_the_same_rows(photos, packed):
     config = mix(photos, packed, "augment=none")
-    alone = rows(config, **INLINE)
-    joined: list[list[str]] = [[] for _ in alone]
-    for rank in range(3):
-        for whole, part in zip(
-            joined, rows(config, rank=rank, world_size=3, **INLINE), strict=True
-        ):
-            whole += part
-    assert joined == alone
+    assert joined_rows(config, 3, **INLINE) == rows(config, **INLINE)
     first, second = digests(config, **INLINE)
     with loader_of(config, **INLINE) as loader:
         for step in (0, 3, len(first)):
@@ -43,7 +53,7 @@ def test_any_ranks_and_any_resume_give_the_same_rows(photos, packed):
                 assert [rest(other), rest(other)] == [first[step:], second]
 
 
-def test_shares_hold_in_every_epoch_and_sources_go_on_where_they_stood(photos, packed):
+def test_shares_hold_in_every_epoch_and_sources_continue_from_the_last_one(photos, packed):
     config = mix(photos, packed, f"{PACKED}.sampler=sequential", f"{PHOTOS}.weight=1")
     packed_keys: list[str] = []
     with loader_of(config, **INLINE) as loader:
@@ -55,13 +65,13 @@ def test_shares_hold_in_every_epoch_and_sources_go_on_where_they_stood(photos, p
                 keys += batch["key"]
             assert np.bincount(sources).tolist() == [22, 22]
             packed_keys += [key for key, s in zip(keys, sources, strict=True) if s == 1]
-        index = loader.dataset.sources["packed"].index
-    expected = index.keys(np.arange(66) % 41)
+    files = sorted((photos / "train").glob("*/*.jpg"))
+    expected = [file.relative_to(photos / "train").as_posix() for file in (files * 2)[:66]]
     differing = {then for then, now in zip(expected, packed_keys, strict=True) if then != now}
-    assert differing == {"birch/03.jpg"}, "the damaged one, which is replaced"
+    assert differing == {"birch/03.jpg"}, "a record replaces the damaged one"
 
 
-def test_evaluation_reads_each_source_once_in_order_whatever_its_weight(photos, packed):
+def test_evaluation_reads_each_source_once_in_order_at_any_weight(photos, packed):
     config = mix(photos, packed, f"{PACKED}.weight=0", f"{PHOTOS}.sampler=weighted")
     with loader_of(config, "val", **INLINE) as loader:
         batches = list(loader)
@@ -71,13 +81,17 @@ def test_evaluation_reads_each_source_once_in_order_whatever_its_weight(photos, 
         assert not any(batch["source"].any() for batch in loader), "weight 0: drawn never"
 
 
-def test_a_damaged_record_is_replaced_from_its_source(photos, packed):
-    config = mix(photos, packed)
-    with loader_of(config, **INLINE) as loader:
-        expected = loader.dataset.index.column("source")[loader._sampler.indices(0, 0, 44)]
-        found = np.concatenate([batch["source"].numpy() for batch in loader])
-        assert loader.stats.bad_samples, "the damaged photograph was met"
-    assert found.tolist() == expected.tolist()
+def test_a_damaged_record_is_replaced_from_its_source(photos, packed, tmp_path):
+    good, packed_good = tmp_path / "good", tmp_path / "packed"
+    make_photos(good)
+    target = [f"pack.path={packed_good}/lmdb", "pack.num_workers=0"]
+    assert penstock("pack", f"dataset.storage.path={good}", *target) == 0
+    found = []
+    for bad, config in enumerate((mix(good, packed_good), mix(photos, packed))):
+        with loader_of(config, **INLINE) as loader:
+            found.append([s for batch in loader for s in batch["source"].tolist()])
+            assert bool(loader.stats.bad_samples) == bool(bad)
+    assert found[0] == found[1] and len(found[0]) == 44
 
 
 CHANGES = {
@@ -90,7 +104,7 @@ CHANGES = {
 }
 
 
-def test_what_would_change_the_batches_is_refused_by_name(photos, packed):
+def test_a_state_names_the_change_that_it_refuses(photos, packed):
     with loader_of(mix(photos, packed), **INLINE) as loader:
         rest(loader, 2)
         state = loader.state_dict()
@@ -125,14 +139,15 @@ def test_data_and_weights_may_move(photos, packed, tmp_path):
             loader.load_state_dict(state)
 
 
-def test_runs_that_differ_in_a_sources_cache_are_equal(photos, packed):
-    first, second = mix(photos, packed), mix(photos, packed, f"{PHOTOS}.dataset.cache=ram")
-    assert comparable(first) == comparable(second)
-    assert comparable(first) != comparable(mix(photos, packed, f"{PHOTOS}.weight=2"))
-    assert digests(second, **INLINE) == digests(first, **INLINE)
+def test_a_source_may_have_another_cache_in_the_same_run(photos, packed, tmp_path):
+    first, second = (typed(photos, packed, *more) for more in ([], [f"{PHOTOS}.dataset.cache=ram"]))
+    run = run_of(first, tmp_path, steps=1)
+    assert run_of(second, tmp_path, steps=2) == run
+    assert run_of(typed(photos, packed, f"{PHOTOS}.weight=2"), tmp_path, steps=3) != run
+    assert digests(compose(second), **INLINE) == digests(compose(first), **INLINE)
 
 
-def test_what_is_wrong_with_a_source_is_said_with_its_name_and_keys(photos, packed, tmp_path):
+def test_an_error_of_a_source_names_it_and_its_keys(photos, packed, tmp_path):
     (tmp_path / "nothing").mkdir()
     cases = {
         f"{PHOTOS}.dataset.storage.path={tmp_path}/nothing": "source 'photos': image_folder .*: no "
@@ -146,7 +161,7 @@ def test_what_is_wrong_with_a_source_is_said_with_its_name_and_keys(photos, pack
         assert "\n" not in str(caught.value)
 
 
-def test_a_source_without_records_to_train_on_is_said(photos, packed):
+def test_a_source_without_records_is_refused(photos, packed):
     none = [f"{PHOTOS}.dataset.storage.path={photos}/train/ash", f"{PHOTOS}.dataset.val_fraction=1"]
     config = mix(photos, packed, *none, f"{PHOTOS}.dataset.storage.labels=null")
     with pytest.raises(ValueError, match="nothing can be drawn of 'photos', which has 0 records"):

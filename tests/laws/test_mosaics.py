@@ -1,11 +1,11 @@
-"""Transforms that need other samples: the same batches however they are computed."""
+"""Transforms that use other samples give the same batches with every engine."""
 
 from __future__ import annotations
 
 import pytest
 
 from penstock import compose
-from tests.laws.runs import INLINE, digests, loader_of, overrides, rest, rows
+from tests.laws.runs import INLINE, digests, joined_rows, loader_of, overrides, rest, rows
 
 MOSAIC = [
     "augment.train.mosaic={_target_: transform/mosaic, height: 32, width: 40, p: 0.7}",
@@ -33,12 +33,12 @@ def expected(photos):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_mosaics_are_the_same_whoever_makes_them(way, photos, expected):
+def test_every_engine_makes_the_same_mosaics(way, photos, expected):
     config = config_of(photos)
     assert digests(config, **WAYS[way]) == expected[0]
 
 
-def test_mosaics_of_evaluation_are_the_same_too(photos, expected):
+def test_evaluation_has_the_same_mosaics(photos, expected):
     assert digests(config_of(photos), split="val", **WAYS["processes"]) == expected[1]
     assert expected[1][0] == expected[1][1] and len(set(expected[1][0])) > 1
 
@@ -56,7 +56,7 @@ def test_datasets_make_the_same_mosaics(dataset, photos, packed):
         with loader_of(config_of(photos, packed, dataset=name), **INLINE) as loader:
             return [batch["image"].numpy().tobytes() for batch in loader]
 
-    if dataset == "torch":  # its items are its own
+    if dataset == "torch":  # its transform cannot reach other items
         with pytest.raises(ValueError, match="needs other samples of the epoch"):
             images(dataset)
         return
@@ -64,17 +64,13 @@ def test_datasets_make_the_same_mosaics(dataset, photos, packed):
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_ranks_together_make_the_mosaics_of_one(world_size, photos):
+def test_ranks_make_the_mosaics_of_one_process(world_size, photos):
     config = config_of(photos)
-    joined: list[list[str]] = [[] for _ in range(7)]
-    for rank in range(world_size):
-        ranked = rows(config, rank=rank, world_size=world_size, **INLINE)
-        for batch, more in zip(joined, ranked, strict=True):
-            batch += more
-    assert joined == rows(config, **INLINE)
+    joined = joined_rows(config, world_size, **INLINE)
+    assert joined == rows(config, **INLINE) and len(joined) == 7
 
 
-def test_a_resumed_epoch_goes_on_with_the_same_mosaics(photos, expected):
+def test_a_resumed_epoch_has_the_same_mosaics(photos, expected):
     config = config_of(photos)
     with loader_of(config, **INLINE) as loader:
         assert rest(iter(loader), 3) == expected[0][0][:3]
@@ -84,7 +80,7 @@ def test_a_resumed_epoch_goes_on_with_the_same_mosaics(photos, expected):
         assert rest(loader) == expected[0][0][3:]
 
 
-def test_a_partner_that_kills_is_passed_over_by_another_record_at_that_position(photos):
+def test_another_record_replaces_a_partner_that_kills(photos):
     deadly = ["augment.train.deadly={_target_: transform/laws_deadly_partner, record: 6}"]
     config = compose([*overrides(photos, sampler="sequential"), *deadly])
     with loader_of(config, **WAYS["processes"], multiprocessing_context="fork") as loader:

@@ -1,4 +1,4 @@
-"""Nodes that torchrun starts again, shrinks and grows: training goes on at the exact batch."""
+"""Torchrun restarts, loses and adds nodes: training continues at the exact batch."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from penstock import compose
-from penstock.pipeline.training import job
+from penstock import compose, fit
 from tests.laws.conftest import make_photos
 from tests.laws.nodes import Node, two_nodes, wait_for_step
 
@@ -45,7 +44,7 @@ def settings(pictures: Path, outputs: Path, *more: str) -> list[str]:
 
 
 def trained(outputs: Path) -> tuple[dict[str, torch.Tensor], list[list[str]]]:
-    """The weights and the rows of figures of the one run that there is."""
+    """Return the weights and the rows of metrics of the only run."""
     [run] = outputs.glob("*/*/summary.json")
     weights = torch.load(run.parent / "checkpoints/last.pt", weights_only=True)["model"]
     lines = (run.parent / "metrics.csv").read_text().splitlines()
@@ -57,9 +56,7 @@ def finish(*nodes: Node) -> None:
         assert node.ended(240) == 0, node.log.read_text()[-3000:]
 
 
-def test_a_rank_that_is_killed_on_either_node_costs_one_restart_and_no_batch(
-    nodes, pictures, tmp_path
-):
+def test_a_killed_rank_on_either_node_costs_one_restart_and_no_batch(nodes, pictures, tmp_path):
     for outputs, kills in (("straight", ()), ("killed", (35, 60, 85))):
         given = settings(pictures, tmp_path / outputs)
         for node in nodes:
@@ -74,9 +71,7 @@ def test_a_rank_that_is_killed_on_either_node_costs_one_restart_and_no_batch(
     assert len(rows) > EPOCH * EPOCHS and rows == other
 
 
-def test_a_node_without_power_leaves_the_batches_to_the_other_and_may_come_back(
-    nodes, pictures, tmp_path
-):
+def test_one_node_continues_without_the_other_until_it_is_back(nodes, pictures, tmp_path):
     first, second = nodes
     slowly = ["imports=[tests.laws.components]", "trainer.max_epochs=16", "optimizer.lr=1e-4"]
     slowly += ["augment.train.slow={_target_: transform/laws_slow, seconds: 0.015}"]
@@ -94,7 +89,7 @@ def test_a_node_without_power_leaves_the_batches_to_the_other_and_may_come_back(
     assert "the checkpoint is of 2 ranks, this run has 1" in said
     assert "the checkpoint is of 1 ranks, this run has 2" in said
 
-    job.train(compose(settings(pictures, tmp_path / "alone", *slowly)))
+    fit(compose(settings(pictures, tmp_path / "alone", *slowly)))
     expected, rows = trained(tmp_path / "alone")
     got, other = trained(tmp_path / "cut")
     assert [row[0] for row in rows] == [row[0] for row in other], "every step once"

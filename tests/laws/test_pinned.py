@@ -1,13 +1,15 @@
-"""The same batches in pinned memory that is used again and again, and with reading ahead."""
+"""Batches stay as they are while the loader reuses its memory and reads ahead.
+
+On a machine with CUDA this memory is page-locked.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from penstock import compose
-from penstock.pipeline.loader.digest import batch_digest
+from tests.digests import batch_digest
 from tests.laws.runs import DATASETS, INLINE, digests, loader_of, overrides
-from tests.pipeline.loader.staged import FakeMemory, use_instead_of_cuda
 
 THREADS = {"engine": "threads", "num_workers": 2, "multiprocessing_context": "fork"}
 PROCESSES = {**THREADS, "engine": "processes", "processes": 2}
@@ -16,12 +18,11 @@ PROCESSES = {**THREADS, "engine": "processes", "processes": 2}
 @pytest.mark.parametrize("read_ahead", [0, 3])
 @pytest.mark.parametrize("way", [THREADS, PROCESSES], ids=["threads", "processes"])
 @pytest.mark.parametrize("dataset", DATASETS)
-def test_pinned_memory_and_reading_ahead_change_nothing(
-    dataset, way, read_ahead, photos, packed, monkeypatch
+def test_kept_batches_stay_the_same_while_the_loader_reuses_its_memory(
+    dataset, way, read_ahead, photos, packed
 ):
     config = compose(overrides(photos, packed, dataset=dataset, augment="imagenet"))
     expected = digests(config, **INLINE)
-    use_instead_of_cuda(monkeypatch, FakeMemory())
     with loader_of(config, **way, read_ahead=read_ahead) as loader:
         kept = [list(loader) for _ in range(2)]
         assert [[batch_digest(batch) for batch in epoch] for epoch in kept] == expected

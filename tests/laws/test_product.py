@@ -1,4 +1,4 @@
-"""The full product: every content by threads, and a share of them by what starts processes."""
+"""The full product: every content with threads, and a share with the other engines."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ RUNS = [
     for levels in product(*WAYS.values())
 ]
 ONE_IN = 16
-"""Threads start at once. Processes start so slowly that all of the product would take days."""
+"""Share of contents for engines that start processes: all of them would take days."""
 
 
 def cases(engine: str, dataset: str) -> list[tuple[Case, dict[str, Any]]]:
-    """Contents, each with a way to run that goes through all of them in strides."""
+    """Return contents, each with one of the ways to run, taken in strides."""
     contents = [content for content in CONTENTS if content["dataset"] == dataset]
-    # What draws from global random states has processes whoever computes.
+    # A component that draws from global random states runs in processes with any engine.
     starts_processes = engine != "threads" or dataset in ("torch", "mix")
     taken = contents[ENGINES.index(engine) :: ONE_IN] if starts_processes else contents
     return [(content, RUNS[37 * number % len(RUNS)]) for number, content in enumerate(taken)]

@@ -1,21 +1,20 @@
-"""Exactly once: the ranks' batches together are the epoch, in global order, for every tail."""
+"""Ranks together give every position of the epoch once, in order, for every tail."""
 
 from __future__ import annotations
 
 import random
-from itertools import chain
 
 import pytest
 
 from penstock import compose
-from penstock.pipeline.loader.digest import batch_digest
-from tests.laws.runs import ENGINES, INLINE, digests, loader_of, overrides, way
+from tests.digests import batch_digest
+from tests.laws.runs import ENGINES, INLINE, digests, joined_rows, loader_of, overrides, way
 from tests.laws.runs import rows as whole_rows
 from tests.shares import in_turn
 
 RANKS = (1, 2, 3, 4, 8)
 TAILS = {"drop": True, "keep": False, "pad": "pad"}
-# N of 41, 53, 47 and 40 positions (weighted without the damaged one below); G divides none.
+# Epochs have 41, 53 or 47 positions; no batch size divides them.
 SAMPLERS = (
     "sequential",
     "random",
@@ -39,12 +38,7 @@ def test_the_union_of_the_ranks_is_the_epoch(sampler, tail, photos, packed):
         shapes = [batch_size] * full + ([rest] if rest and tail != "drop" else [])
         assert [len(rows) for rows in alone] == shapes, "every position once"
         for world_size in RANKS if batch_size in (3, 7) else random.Random(length).sample(RANKS, 2):
-            joined = [[] for _ in alone]
-            for rank in range(world_size):
-                ranked = whole_rows(config, rank=rank, world_size=world_size, **changes)
-                assert len(ranked) == len(alone), "as many batches on every rank"
-                for rows, more in zip(joined, ranked, strict=True):
-                    rows += more
+            joined = joined_rows(config, world_size, **changes)
             assert joined == alone, f"{world_size} ranks, batch size {batch_size}"
 
 
@@ -59,25 +53,19 @@ CUT = {
 
 
 @pytest.mark.parametrize("sampler", CUT)
-def test_batches_of_any_sizes_are_dealt_out_to_ranks(sampler, photos):
+def test_ranks_share_batches_of_any_sizes(sampler, photos):
     config = compose([*overrides(photos, sampler=sampler), *CUT[sampler]])
     alone = whole_rows(config, **INLINE)
     sizes = [len(rows) for rows in alone]
     assert sum(sizes) == 41 and len({*sizes}) > 2
     for world_size in (2, 3, 8):
-        joined = [[] for _ in alone]
-        for rank in range(world_size):
-            ranked = whole_rows(config, rank=rank, world_size=world_size, **INLINE)
-            assert len(ranked) == len(alone), "as many batches on every rank"
-            for rows, more in zip(joined, ranked, strict=True):
-                rows += more
-        assert joined == alone
+        assert joined_rows(config, world_size, **INLINE) == alone
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("dataset", ["image_folder", "memmap"])
 @pytest.mark.parametrize("sampler", CUT)
-def test_batches_of_any_sizes_are_the_same_everywhere_and_resumed(
+def test_engines_and_resumed_loaders_give_the_same_batches_of_any_sizes(
     sampler, dataset, engine, photos, packed
 ):
     changes = [*CUT[sampler], "augment=none"]
@@ -94,7 +82,7 @@ def test_batches_of_any_sizes_are_the_same_everywhere_and_resumed(
 
 
 @pytest.mark.parametrize("collate", ["list", "nested", "pad", "stack"])
-def test_a_rank_without_samples_has_a_row_that_counts_for_nothing(collate, photos):
+def test_a_rank_without_samples_has_an_invalid_row(collate, photos):
     config = compose(overrides(photos, collate=collate))
     changes = {**INLINE, "batch_size": 3, "world_size": 8}
     for rank in range(8):
@@ -108,17 +96,15 @@ def test_a_rank_without_samples_has_a_row_that_counts_for_nothing(collate, photo
 
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize("sampler", ["identity", "balanced", "infinite", "inference"])
-def test_ranks_share_batches_that_are_made_up_as_one_wants(sampler, tail, photos, packed):
+def test_ranks_share_the_batches_of_batch_samplers(sampler, tail, photos, packed):
     config = compose(overrides(photos, packed, sampler=sampler, dataset="lmdb"))
     changes = {**INLINE, "drop_last": TAILS[tail]}
     alone = whole_rows(config, **changes)
-    # Only what is inferred does not fill its batches.
+    # Only the inference sampler leaves a batch short.
     assert [len(rows) for rows in alone][:-1] == [6] * (len(alone) - 1)
     assert len(alone[-1]) == (5 if sampler == "inference" and tail != "drop" else 6)
     for world_size in RANKS:
-        ranked = [whole_rows(config, rank=r, world_size=world_size, **changes)
-                  for r in range(world_size)]  # fmt: skip
-        assert [list(chain(*ranks)) for ranks in zip(*ranked, strict=True)] == alone
+        assert joined_rows(config, world_size, **changes) == alone
 
 
 @pytest.mark.parametrize("world_size", RANKS)

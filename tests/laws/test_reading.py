@@ -10,7 +10,7 @@ import pytest
 
 from penstock import build_loader, compose
 from penstock.pipeline.commands import main
-from penstock.pipeline.loader.digest import batch_digest
+from tests.digests import batch_digest
 
 COUNT = 12
 PLAIN = ["loader=inline", "loader.batch_size=4", "dataset.val_fraction=0", "collate=list",

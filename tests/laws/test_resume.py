@@ -1,4 +1,4 @@
-"""A state leads to the rest of the epoch, and to nothing else, wherever it is loaded."""
+"""A state resumes at its batch, in any process and with any engine, or is refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock import compose
-from penstock.pipeline.loader.digest import batch_digest
+from tests.digests import batch_digest, row_digests
 from tests.laws.runs import ENGINES, INLINE, SAMPLERS, digests, loader_of, overrides, rest, way
 from tests.laws.runs import rows as whole_rows
 from tests.shares import in_turn
@@ -27,7 +27,7 @@ WAYS: list[dict[str, Any]] = [
 
 
 def resumed(config: dict[str, Any], state: str, run: dict[str, Any]) -> tuple[list[str], str]:
-    """The rest of an epoch from a state, and the state at its end: runs in another process."""
+    """Return the rest of an epoch from a state, and the state at its end."""
     with loader_of(config, **run) as loader:
         loader.load_state_dict(json.loads(state))
         return rest(loader), json.dumps(loader.state_dict())
@@ -35,7 +35,7 @@ def resumed(config: dict[str, Any], state: str, run: dict[str, Any]) -> tuple[li
 
 @pytest.fixture(scope="module")
 def elsewhere():
-    """One other process, which knows nothing but what it is sent."""
+    """Return a function that calls `resumed` in a new process."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         yield lambda *arguments: pool.submit(resumed, *arguments).result(timeout=120)
@@ -53,7 +53,7 @@ def test_after_every_step_in_another_process(sampler, tail, photos, elsewhere):
         for step in range(len(second) + 1):
             state = json.dumps(loader.state_dict())
             assert json.loads(state)["next_batch"] == step
-            assert len(state) < 3_000, "small: a place and no data"
+            assert len(state) < 3_000, "a state is a position and no data"
             other = WAYS[(step + len(sampler)) % len(WAYS)]
             given, end = elsewhere(config, state, other)
             assert given == second[step:], f"after {step} batches"
@@ -61,7 +61,7 @@ def test_after_every_step_in_another_process(sampler, tail, photos, elsewhere):
             next(batches, None)
 
 
-def test_again_and_again(photos):
+def test_a_run_resumed_after_every_batch(photos):
     config = compose(overrides(photos, sampler="weighted"))
     expected, following = digests(config, **INLINE)
     seen: list[str] = []
@@ -89,8 +89,6 @@ def test_elastic(world_size, photos):
             state = loader.state_dict()
         joined: list[list[str]] = [[] for _ in alone[step:]]
         for rank in range(world_size):
-            from penstock.pipeline.loader.digest import row_digests
-
             with loader_of(config, rank=rank, world_size=world_size, **INLINE) as loader:
                 loader.load_state_dict(state)
                 for rows, batch in zip(joined, loader, strict=True):
@@ -117,7 +115,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_would_change_the_batches_is_refused_by_name(change, photos):
+def test_a_state_names_the_change_that_it_refuses(change, photos):
     overriding, message = CHANGES[change]
     base = overrides(photos, sampler="weighted")
     with loader_of(compose(base), **INLINE) as loader:
@@ -149,7 +147,7 @@ def _alter(photos, how: str) -> None:
 @pytest.mark.parametrize(
     "how", ["an image more", "an image renamed", "another class", "another size"]
 )
-def test_other_data_is_refused_and_a_copy_is_not(how, photos, tmp_path):
+def test_a_state_refuses_other_data_and_accepts_a_copy(how, photos, tmp_path):
     expected = digests(compose(overrides(photos)), epochs=1, **INLINE)[0]
     with loader_of(compose(overrides(photos)), **INLINE) as loader:
         rest(loader, 2)
@@ -165,7 +163,7 @@ def test_other_data_is_refused_and_a_copy_is_not(how, photos, tmp_path):
             loader.load_state_dict(state)
 
 
-def test_weights_in_a_file_may_move_too_but_not_change(photos, tmp_path):
+def test_a_file_of_weights_may_move_but_not_change(photos, tmp_path):
     import numpy as np
 
     base = [o for o in overrides(photos) if not o.startswith("sampler")]
@@ -184,7 +182,7 @@ def test_weights_in_a_file_may_move_too_but_not_change(photos, tmp_path):
         loader("c").load_state_dict(state)
 
 
-def test_a_quarantined_position_stays_so(photos):
+def test_a_quarantined_position_stays_quarantined(photos):
     config = compose(overrides(photos))
     with loader_of(config, **INLINE) as loader:
         state = {**loader.state_dict(), "quarantined": [[0, 2], [1, 9]]}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from penstock import build_loader, compose
-from penstock.pipeline.loader.digest import batch_digest
+from tests.digests import batch_digest
 
 RECORDS = 1_000
 

@@ -1,4 +1,4 @@
-"""The loader in other people's loops: plain, Lightning's and accelerate's conventions."""
+"""The loader in loops of other libraries, by the conventions of Lightning and accelerate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock import compose
-from penstock.pipeline.loader.digest import batch_digest
+from tests.digests import batch_digest
 from tests.laws.runs import INLINE, digests, loader_of, overrides, rest
 
 FORK = {"engine": "torch", "num_workers": 2, "multiprocessing_context": "fork"}
@@ -27,13 +27,13 @@ def epochs(config):
 
 
 def counted(loader: Any) -> list[str]:
-    """Takes ``len(loader)`` batches and never asks for one more, as Lightning's fetcher does."""
+    """Take exactly ``len(loader)`` batches, as Lightning's fetcher does."""
     batches = iter(loader)
     return [batch_digest(next(batches)) for _ in range(len(loader))]
 
 
 def looking_ahead(loader: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Fetches a batch before it yields the one before, as accelerate does, with the states."""
+    """Yield batches and states one batch behind the loader, as accelerate does."""
     batches = iter(loader)
     batch = next(batches, None)
     while batch is not None:
@@ -44,7 +44,7 @@ def looking_ahead(loader: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("way", [INLINE, FORK])
-def test_who_counts_batches_gets_epoch_after_epoch(way, config, epochs):
+def test_a_loop_that_counts_batches_gets_every_epoch(way, config, epochs):
     with loader_of(config, **way) as loader:
         assert [counted(loader) for _ in range(3)] == epochs[:3]
         assert loader.epoch == 2
@@ -52,7 +52,7 @@ def test_who_counts_batches_gets_epoch_after_epoch(way, config, epochs):
 
 
 @pytest.mark.parametrize("way", [INLINE, FORK])
-def test_who_looks_ahead_finds_its_batches_whole_and_its_states_exact(way, config, epochs):
+def test_a_loop_that_looks_ahead_gets_unchanged_batches_and_exact_states(way, config, epochs):
     with loader_of(config, **way) as loader:
         kept = [(batch, json.dumps(state)) for batch, state in looking_ahead(loader)]
         assert [batch_digest(batch) for batch, _ in kept] == epochs[0], "kept, and not written to"
@@ -63,7 +63,7 @@ def test_who_looks_ahead_finds_its_batches_whole_and_its_states_exact(way, confi
             assert rest(loader) == epochs[0][step:]
 
 
-def test_an_iterator_made_before_it_is_needed_takes_nothing(config, epochs):
+def test_an_unused_iterator_takes_no_batch(config, epochs):
     with loader_of(config, **INLINE) as loader:
         rest(loader, 3)
         state = loader.state_dict()
@@ -96,7 +96,7 @@ def test_an_epoch_set_during_the_last_batch_is_the_next(config, epochs):
 
 
 def test_a_plain_loop_killed_after_every_third_batch(config, epochs):
-    """The loop of the README, begun again and again in a new loader."""
+    """The loop of the README, resumed in a new loader each time."""
     seen: list[list[str]] = [[], [], []]
     state = None
     while sum(map(len, seen)) < 27:
@@ -115,7 +115,7 @@ def test_a_plain_loop_killed_after_every_third_batch(config, epochs):
     assert seen == epochs[:3]
 
 
-def test_len_is_of_the_whole_epoch_wherever_it_stands(config):
+def test_len_counts_the_whole_epoch_at_any_place(config):
     with loader_of(config, **INLINE) as loader:
         rest(loader, 4)
         state = loader.state_dict()
@@ -124,7 +124,7 @@ def test_len_is_of_the_whole_epoch_wherever_it_stands(config):
         assert hasattr(loader, "batch_size") and loader.batch_size == 6
 
 
-def test_a_loader_closed_or_loaded_meanwhile_ends_the_iteration_at_hand(config, epochs):
+def test_closing_or_loading_ends_the_current_iteration(config, epochs):
     with loader_of(config, **FORK) as loader:
         for end in (loader.close, lambda: loader.load_state_dict(loader.state_dict())):
             batches = iter(loader)

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from penstock import build_loader, compose
-from penstock.pipeline.build import build_device_transforms
-from penstock.pipeline.device import DevicePrefetcher
+from tests.laws.runs import fed
 
 COUNT, SIDE = 24, 64
 LEFT, RIGHT = (255, 0, 0), (0, 255, 0)  # colours of two keypoints, RGB
@@ -65,9 +64,8 @@ def batches(scenes, *overrides):
         ]
     )  # fmt: skip
     with build_loader(config, "train") as loader:
-        fed = DevicePrefetcher(loader, "cpu", build_device_transforms(config, "train"))
         for _ in range(2):
-            yield from fed
+            yield from fed(config, loader)
 
 
 @pytest.mark.parametrize("where", STEPS)
@@ -117,8 +115,7 @@ def test_a_mixed_row_knows_the_labels_of_both_images(tmp_path):
     )  # fmt: skip
     mixed = 0
     with build_loader(config, "train") as loader:
-        fed = DevicePrefetcher(loader, "cpu", build_device_transforms(config, "train"))
-        for batch in fed:
+        for batch in fed(config, loader):
             weight = batch["label_weight"].numpy()
             expected = weight * batch["label"].numpy() + (1 - weight) * batch["label_other"].numpy()
             brightness = batch["image"].numpy().mean((1, 2, 3)) * 255 / 50

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from penstock import compose
-from penstock.pipeline.training import job
+from penstock import compose, fit
 from tests.laws.conftest import make_photos
 from tests.laws.runs import loader_of, overrides
 
@@ -29,7 +28,7 @@ TRAINER = [
 
 @pytest.fixture(scope="module")
 def few(tmp_path_factory) -> Path:
-    """As many images to train on as there are classes, and two to evaluate on."""
+    """Make two training images of each class, and two images for evaluation."""
     root = tmp_path_factory.mktemp("few")
     make_photos(root, {"ash": 2, "birch": 2, "cedar": 2, "dogwood": 2})
     for name in ("cedar", "dogwood"):
@@ -46,10 +45,10 @@ def config_of(root: Path, positions: int, batch_size: int, tail: object, *more: 
 
 
 def trained(configs: list[Any], ranks: int, folder: Path, *, timeout_s: int = 250) -> list[Any]:
-    """Results of the configs, each with its final weights under ``weights``."""
+    """Return the results of the configs, with the final weights as ``weights``."""
     configs = [{**config, "outputs": str(folder / f"{ranks}-ranks")} for config in configs]
     if ranks == 1:
-        results = [job.train(config) for config in configs]
+        results = [fit(config) for config in configs]
     else:
         (folder / "configs.json").write_text(json.dumps(configs))
         command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
@@ -118,7 +117,7 @@ def test_no_sizes_make_ranks_hang(ranks, few, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_what_one_rank_quarantined_is_known_to_all_that_resume(photos, tmp_path, caplog):
+def test_all_ranks_of_a_resumed_run_know_a_quarantined_record(photos, tmp_path, caplog):
     # Rank 1 alone computes record 10 at position 10: the second half of batch 1, positions 6 to 11.
     deadly = [o for o in TRAINER if not o.startswith("loader.")]
     deadly += ["augment.train.deadly={_target_: transform/laws_deadly, record: 10}"]

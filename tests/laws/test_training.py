@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from penstock import compose
-from penstock.pipeline.training import job
+from penstock import compose, fit
 from tests.laws.runs import IMPORTS, overrides
 
 TRAINER = [
@@ -25,7 +24,7 @@ def _start(photos: Path, folder: Path, max_steps: int) -> dict[str, Any]:
 
 
 def _train(given: list[str]) -> dict[str, Any]:
-    result = job.train(compose(given))
+    result = fit(compose(given))
     result["folder"] = Path(result["run_dir"])
     file = result["folder"] / "checkpoints" / "last.pt"
     result["weights"] = torch.load(file, weights_only=True)["model"]
@@ -36,8 +35,8 @@ def _train(given: list[str]) -> dict[str, Any]:
     "damage",
     ["cut short", *(pytest.param(how, marks=pytest.mark.slow) for how in ("empty", "missing"))],
 )
-def test_the_checkpoint_before_is_used_and_said(damage, photos, tmp_path, capsys):
-    # Step 7 lies in the first epoch's 9 batches, step 13 in the second's.
+def test_a_resume_uses_and_reports_the_previous_checkpoint(damage, photos, tmp_path, capsys):
+    # An epoch has 9 batches: step 7 is in the first epoch, step 13 in the second.
     straight = _start(photos, tmp_path / "straight", 13)
     stopped = _start(photos, tmp_path / "stopped", 7)
     last = stopped["folder"] / "checkpoints" / "last.pt"

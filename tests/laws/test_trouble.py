@@ -1,174 +1,136 @@
-"""Trouble of the machine is never taken for damage: no good record is replaced for it."""
+"""A loader raises trouble of the machine; it replaces no good record because of it."""
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import errno
 import os
 import resource
+import time
+from pathlib import Path
+from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 from PIL import ImageFile
-from torch.utils.data import Dataset
 
-from penstock.core.arrays import read_npy, write_npy
-from penstock.core.json_text import parse_json
-from penstock.core.record_codec import pack_fields
-from penstock.core.sample import Record
-from penstock.core.user_errors import in_one_line
-from penstock.datasets.annotations.voc import VocAnnotations
-from penstock.datasets.columnar.record_columns import restore_rest
-from penstock.datasets.files import access
-from penstock.datasets.storages.sqlite import SqliteStorage
-from penstock.datasets.torch_dataset import open_torch
-from penstock.transforms.decode.image import ImageDecoder
-from tests.datasets.annotations.annotated import open_annotated, write_images
-from tests.datasets.storages.sqlite_tables import packed
-from tests.encoded_images import JPEGS, RGB, encode
-from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader
+from penstock import compose
+from tests.console import penstock
+from tests.laws.runs import IMPORTS, INLINE, LOADER, digests, loader_of, overrides, way
 
-NO_DESCRIPTORS = OSError(errno.EMFILE, os.strerror(errno.EMFILE), "a.xml")
+SMALL = ["augment=none", "augment.image_size=8", *LOADER, "dataset.val_fraction=0"]
 
 
-def fails(error):
-    def call(*_, **__):
+def fails(error: Exception) -> Any:
+    def call(*_: Any, **__: Any) -> Any:
         raise error
 
     return call
 
 
-@pytest.mark.parametrize("error", [MemoryError(), SystemError("AST recursion depth mismatch")])
-def test_an_array_is_not_damaged(monkeypatch, error):
-    data = write_npy(np.arange(6))
-    monkeypatch.setattr("penstock.core.arrays._header", fails(error))
-    with pytest.raises(type(error)):
-        read_npy(data)
-    monkeypatch.undo()
-    with pytest.raises(ValueError, match="nested too deep"):  # which the parser says by the same
-        read_npy(b"\x93NUMPY\1\0" + (9901).to_bytes(2, "little") + b"-" * 9900 + b"\n")
-
-
-def test_packed_fields_are_not_damaged(monkeypatch):
-    packed = pack_fields({"/a": [1]}, key="a")[0]
-    monkeypatch.setattr("penstock.datasets.columnar.record_columns.unpack_fields",
-                        fails(MemoryError()))  # fmt: skip
-    with pytest.raises(MemoryError):
-        restore_rest(packed, None)
-
-
-@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-def test_an_image_is_not_damaged(monkeypatch, kind):
-    data = JPEGS["420"] if kind == "JPEG" else encode(RGB, "PNG")
-    error = ValueError("Insufficient memory (case 4)")  # as libjpeg says it
-    monkeypatch.setattr("simplejpeg.decode_jpeg", fails(error))
-    said = OSError("out of memory when reading image file")  # as Pillow does
+@pytest.mark.parametrize("kind", ["jpg", "png"])
+def test_want_of_memory_while_an_image_is_decoded(kind, tmp_path, monkeypatch):
+    (tmp_path / "cat").mkdir()
+    for number in range(3):
+        image = np.full((9, 9, 3), 80 * number, np.uint8)
+        cv2.imwrite(str(tmp_path / f"cat/{number}.{kind}"), image)
+    config = compose(["dataset=image_folder", f"dataset.storage.path={tmp_path}", *SMALL])
+    assert len(digests(config, epochs=1, **INLINE)[0]) == 1
+    # The words of libjpeg and of Pillow.
+    monkeypatch.setattr("simplejpeg.decode_jpeg", fails(ValueError("Insufficient memory (case 4)")))
+    said = OSError("out of memory when reading image file")
     monkeypatch.setattr(ImageFile.ImageFile, "load", fails(said))
-    with pytest.raises((MemoryError, OSError), match="memory"):
-        ImageDecoder()(Record(0, "a", {"image": data}))
-
-
-def test_a_label_file_is_not_damaged_and_not_missing(tmp_path, monkeypatch):
-    write_images(tmp_path, ["a.jpg"])
-    (tmp_path / "annotations").mkdir()
-    (tmp_path / "annotations/a.xml").write_text("<annotation></annotation>")
-    monkeypatch.setattr(access, "_PAUSES_S", ())
-    stat = os.stat
-
-    def stat_of_others(path, **given):
-        return fails(NO_DESCRIPTORS)() if str(path).endswith(".xml") else stat(path, **given)
-
-    for broken, call in ((access, "_read"), fails(NO_DESCRIPTORS)), ((os, "stat"), stat_of_others):
-        with monkeypatch.context() as patched, pytest.raises(OSError, match="Too many open files"):
-            patched.setattr(*broken, call)
-            open_annotated(tmp_path, VocAnnotations(missing="empty"))
-
-
-def test_a_database_is_not_damaged(tmp_path, monkeypatch):
-    storage = SqliteStorage(packed(tmp_path / "a", [b"x"]))
-    monkeypatch.setattr(access, "_PAUSES_S", ())
-    with without_descriptors(), pytest.raises(OSError, match="Too many open files"):
-        storage.read(np.zeros(1, np.int64))
-    assert storage.read(np.zeros(1, np.int64))[0].fields
+    with pytest.raises((MemoryError, OSError, RuntimeError), match="memory"):
+        digests(config, **INLINE)
 
 
 @contextlib.contextmanager
 def without_descriptors():
-    """No file can be opened inside."""
+    """Let this process open no more files."""
     lowest_free = os.dup(0)
     os.close(lowest_free)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-
-class Troubled(Dataset):
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, number):
-        if number == 2:
-            raise NO_DESCRIPTORS
-        return np.zeros((2, 2, 3), np.uint8), 0
-
-
-def test_an_item_of_a_users_dataset_is_not_damaged():
-    dataset = open_torch(target=Troubled, val_fraction=0.0, split="train", seed=0)
-    with pytest.raises(OSError, match="Too many open files"):
-        dataset.fetch(np.array([2]), np.array([0]), 0)
-
-
-class _WithoutMemory(FakeDataset):
-    def fetch(self, indices, positions, epoch):
-        if 5 in indices.tolist():
-            raise MemoryError
-        return super().fetch(indices, positions, epoch)
-
-
-@pytest.mark.parametrize("engine", ["inline", "torch"])
-def test_want_of_memory_is_one_line_of_what_to_lower(engine):
-    with (
-        make_loader(_WithoutMemory(8), engine=engine, num_workers=2) as loader,
-        pytest.raises(MemoryError) as raised,
-    ):
-        digests(loader)
-    line = in_one_line(raised.value)
-    assert "\n" not in line and "; lower loader.batch_size (with trainer.accumulate=2" in line
-    assert (f"memory ran out at {__file__}:" in line) == (engine == "inline")
-    assert in_one_line(raised.value, command="pack").endswith("; lower pack.num_workers, or "
-                                                              "writer.part_records")  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "said", ["DefaultCPUAllocator: can't allocate memory: you tried", "CUDA out of memory. Tried"]
-)
-def test_want_of_memory_is_found_in_what_libraries_say(said):
     try:
-        try:
-            raise RuntimeError(said)
-        except RuntimeError as error:
-            raise RuntimeError("decoding failed") from error
-    except RuntimeError as error:
-        assert f"({said})" in in_one_line(error)
-    assert in_one_line(RuntimeError("unlucky")) is None
-    ours = "loader: no memory for it; lower loader.batch_size"
-    assert in_one_line(MemoryError(ours)) == ours
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-@pytest.mark.parametrize("engine", ["inline", "threads"])
-def test_a_run_stops_where_it_would_replace_what_is_bad(engine):
-    with (
-        make_loader(_WithoutMemory(8), engine=engine, num_workers=2, on_error="replace") as loader,
-        pytest.raises(MemoryError),
-    ):
-        digests(loader)
+@pytest.mark.parametrize("dataset", ["image_folder", "sqlite", "zip", "arrow", "parquet"])
+def test_no_descriptors_are_left_for_a_storage(dataset, photos, tmp_path, monkeypatch):
+    source = ["dataset=image_folder", f"dataset.storage.path={photos}"]
+    if dataset != "image_folder":
+        target = [f"pack.to={dataset}", f"pack.path={tmp_path}/packed", "pack.num_workers=0"]
+        assert penstock("pack", *source, *target) == 0
+        source = [f"dataset={dataset}", f"dataset.storage.path={tmp_path}/packed"]
+    config = compose([*source, *SMALL])
+    [expected] = digests(config, epochs=1, **INLINE)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)  # a read is tried several times
+    with loader_of(config, **INLINE) as loader:
+        with without_descriptors(), pytest.raises(OSError, match="Too many open files"):
+            next(iter(loader))
+        assert loader.stats.bad_samples == 0
+    assert digests(config, epochs=1, **INLINE) == [expected]
 
 
-def test_nested_json_is_the_same_for_all_who_parse_it():
-    def parse(depth, left):
-        return parse(depth, left - 1) if left else parse_json("[" * depth + "]" * depth)
+def test_no_descriptors_are_left_for_a_label_file(tmp_path, monkeypatch):
+    (tmp_path / "annotations").mkdir()
+    cv2.imwrite(str(tmp_path / "a.jpg"), np.zeros((9, 9, 3), np.uint8))
+    (tmp_path / "annotations/a.xml").write_text("<annotation></annotation>")
+    data = [
+        "dataset=image_folder",
+        f"dataset.storage.path={tmp_path}",
+        "dataset.storage.labels=null",
+    ]
+    data += ["dataset/annotations=voc", "dataset.annotations.missing=empty", "collate=list"]
+    config = compose([*data, *SMALL])
+    assert len(digests(config, epochs=1, **INLINE)[0]) == 1
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    for number, (module, name) in enumerate(((builtins, "open"), (os, "stat"))):
+        call = getattr(module, name)
 
-    assert parse(700, 600) == parse(700, 0)
-    with pytest.raises(ValueError, match="nested too deep"):
-        parse(100_000, 0)
+        def broken(path, *given, call=call, **named):
+            if str(path).endswith(".xml"):
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+            return call(path, *given, **named)
+
+        os.utime(tmp_path / "annotations/a.xml", (0, number))  # the cache is of another time
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="Too many open files"):
+            patch.setattr(module, name, broken)
+            digests(config, **INLINE)
+
+
+def failing(photos: Path) -> list[str]:
+    """Return the overrides of a run that wants too much memory for one record."""
+    step = "augment.train.fails={_target_: transform/laws_greedy, record: 12}"
+    return [*overrides(photos), step]
+
+
+@pytest.mark.parametrize("engine", ["inline", "threads", "torch"])
+def test_want_of_memory_replaces_no_record(engine, photos):
+    config = compose([*failing(photos), "loader.on_error=replace"])
+    with loader_of(config, **way(engine)) as loader:
+        with pytest.raises(MemoryError):
+            list(loader)
+
+
+def test_an_item_of_a_torch_dataset_meets_trouble(photos):
+    data = ["dataset=torch", "dataset.target=tests.laws.components.Troubled"]
+    config = compose([IMPORTS, *data, *LOADER, "dataset.val_fraction=0", "augment=none"])
+    with pytest.raises(OSError, match="Too many open files"):
+        digests(config, **INLINE)
+
+
+def test_a_program_that_lacks_memory_ends_with_a_line_of_settings_to_lower(
+    photos, tmp_path, capsys
+):
+    run = ["model.width=8", "trainer.device=cpu", "trainer.progress=off", f"outputs={tmp_path}"]
+    for engine in ("inline", "torch"):
+        loader = [f"loader={engine}", "loader.num_workers=2"]
+        assert penstock("train", *failing(photos), *run, *loader) != 0
+        said = capsys.readouterr().err
+        assert "lower loader.batch_size" in said and "trainer.accumulate=2" in said
+        assert "Traceback" not in said

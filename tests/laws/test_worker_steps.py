@@ -1,4 +1,4 @@
-"""Steps that workers do on the CPU: the same batches as where the loop does them."""
+"""Steps of a batch give the same result in the workers and in the loop."""
 
 from __future__ import annotations
 
@@ -6,17 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from penstock import compose
-from penstock.datasets.map_dataset import MapDataset
-from penstock.datasets.records.subset import Subset
-from penstock.datasets.storages.memmap import MemmapStorage
-from penstock.pipeline.build import build, build_device_transforms, build_loader
-from penstock.pipeline.device import DevicePrefetcher
-from penstock.pipeline.training import job
-from penstock.transforms.cpu.stack import build_stack
-from penstock.transforms.decode.raw import RawDecoder
-from penstock.transforms.device.rows.changes import RowSteps
-from tests.laws.runs import overrides
+from penstock import build_loader, compose, fit
+from tests.laws.components import Recording
+from tests.laws.runs import IMPORTS, fed, overrides
 from tests.shares import in_turn
 
 COUNT = 70
@@ -31,7 +23,7 @@ SMALL = ["augment=small", "augment.device.normalize=null", "dataset.val_fraction
 
 @pytest.fixture(scope="module")
 def storages(tmp_path_factory):
-    """The same images as arrays, which are gathered; as columns; and as samples."""
+    """Write the same images as arrays and as shards; return the overrides by way of reading."""
     folder = tmp_path_factory.mktemp("steps")
     rng = np.random.default_rng(0)
     images, labels = rng.integers(0, 256, (COUNT, 8, 9, 3), np.uint8), rng.integers(0, 4, COUNT)
@@ -53,13 +45,13 @@ def storages(tmp_path_factory):
 
 
 def batches(given, device, *, split="train", skip=0, epochs=2, base=SMALL):
-    """Batches as a model gets them; `device` is what loader and steps are told."""
+    """Return batches as a model gets them, from a loader built for `device`."""
     config = compose([*base, *given])
     with build_loader(config, split, device=device) as loader:
         if skip:
             loader.load_state_dict({**loader.state_dict(), "epoch": 0, "next_batch": skip})
-        fed = DevicePrefetcher(loader, "cpu", build_device_transforms(config, split, device))
-        return [batch for _ in range(epochs) for batch in fed]
+        given_to_model = fed(config, loader, split, device)
+        return [batch for _ in range(epochs) for batch in given_to_model]
 
 
 def assert_same(found, expected):
@@ -76,7 +68,7 @@ def assert_same(found, expected):
 @pytest.mark.parametrize(
     ("engine", "storage"), in_turn([*ENGINES], ["gathered", "cached", "columns", "samples"])
 )
-def test_workers_give_what_the_loop_would(storages, storage, engine):
+def test_workers_give_the_batches_of_the_loop(storages, storage, engine):
     given = [*storages[storage], "loader.batch_size=16"]
     expected = batches([*given, "loader=inline"], None)
     assert_same(batches([*given, *ENGINES[engine]], "cpu"), expected)
@@ -87,13 +79,13 @@ def test_workers_give_what_the_loop_would(storages, storage, engine):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["threads", "processes"])
-def test_after_resuming_and_in_evaluation_too(storages, engine):
+def test_workers_give_the_same_after_a_resume_and_in_evaluation(storages, engine):
     given = [*storages["gathered"], "loader.batch_size=8", *ENGINES[engine]]
     assert_same(batches(given, "cpu", skip=5), batches(given, None, skip=5))
     assert_same(batches(given, "cpu", split="val"), batches(given, None, split="val"))
 
 
-def test_a_crop_in_evaluation_and_one_that_is_no_shift(storages):
+def test_a_crop_in_evaluation_and_a_smaller_crop(storages):
     given = [*storages["gathered"], "loader=inline", "augment.device.crop.size=5"]
     for split in ("train", "val"):
         expected = batches(given, None, split=split)
@@ -102,7 +94,7 @@ def test_a_crop_in_evaluation_and_one_that_is_no_shift(storages):
 
 
 @pytest.mark.parametrize(("on_error", "engine"), in_turn(["replace", "skip"], [*ENGINES]))
-def test_photographs_of_which_one_is_damaged(photos, on_error, engine):
+def test_workers_give_the_same_with_a_damaged_record(photos, on_error, engine):
     steps = "augment.device={crop: {_target_: batch_transform/random_crop, padding: 3},"
     steps += "flip: {_target_: batch_transform/random_flip},"
     steps += "normalize: {_target_: batch_transform/normalize}}"
@@ -112,7 +104,7 @@ def test_photographs_of_which_one_is_damaged(photos, on_error, engine):
     assert_same(batches([*given, *ENGINES[engine]], "cpu", base=[]), expected)
 
 
-def test_bytes_of_a_file_are_refused_in_one_line(photos):
+def test_a_step_refuses_the_bytes_of_a_file(photos):
     given = [f"dataset.storage.path={photos}", "dataset=image_folder", "dataset/decode=raw",
              "augment=as_is", "collate=list", "loader.batch_size=4",
              "augment.device={flip: {_target_: batch_transform/random_flip}}"]  # fmt: skip
@@ -122,22 +114,20 @@ def test_bytes_of_a_file_are_refused_in_one_line(photos):
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:1", "mps", None])
-def test_elsewhere_the_device_does_all_steps(storages, device):
-    config = compose([*SMALL, *storages["gathered"]])
-    (steps,) = build_device_transforms(config, "train", device)
-    assert isinstance(steps, RowSteps) and len(steps.steps) == 2
+def test_workers_leave_all_steps_to_another_device(storages, device):
+    given = [*storages["gathered"], "loader.batch_size=16"]
+    config = compose([*SMALL, *given])
     with build_loader(config, "train", device=device) as loader:
         raw = next(iter(loader))["image"]
     with build_loader(config, "train") as loader:
         assert torch.equal(next(iter(loader))["image"], raw)
+    assert_same(batches(given, device), batches([*given, *ENGINES["threads"]], "cpu"))
 
 
 def test_steps_behind_one_that_is_not_by_rows_stay_behind_it(storages):
     grey = "augment.device={grey: {_target_: batch_transform/grayscale, p: 0.5},"
     grey += "flip: {_target_: batch_transform/random_flip}}"
     given = [*storages["gathered"], "augment.device=null", grey]
-    config = compose([*SMALL[2:], "augment=as_is", *given])
-    assert len(build_device_transforms(config, "train", "cpu")) == 2
     expected = batches([*given, "loader=inline"], None, base=["augment=as_is", SMALL[2]])
     found = batches([*given, *ENGINES["threads"]], "cpu", base=["augment=as_is", SMALL[2]])
     assert_same(found, expected)
@@ -145,46 +135,17 @@ def test_steps_behind_one_that_is_not_by_rows_stay_behind_it(storages):
 
 @pytest.mark.parametrize("overfit", ["null", "2"])
 def test_validation_is_never_augmented(storages, monkeypatch, tmp_path, overfit):
-    class SeenError(Exception):
-        pass
-
-    def look(parts, *args, **kwargs):
-        seen.extend([next(iter(parts.train))["image"], next(iter(parts.val))["image"]])
-        raise SeenError
-
-    seen = []
-    monkeypatch.setattr(job, "fit", look)
     given = [*SMALL, *storages["gathered"], "loader=inline", "loader.batch_size=8", "seed=3"]
-    config = compose([*given, f"trainer.overfit_batches={overfit}", f"outputs={tmp_path}"])
-    with pytest.raises(SeenError):
-        job.train(config)
+    run = [IMPORTS, "model=laws_recording", "trainer.max_steps=1", "trainer.device=cpu"]
+    run += [f"outputs={tmp_path}", "trainer.progress=off", "optimizer=sgd"]
+    monkeypatch.setattr(Recording, "seen", [])
+    fit(compose([*given, *run, f"trainer.overfit_batches={overfit}"]))
+    modes = [training for training, _ in Recording.seen]
+    train, val = (Recording.seen[modes.index(training)][1] for training in (True, False))
     split = "val" if overfit == "null" else "train"
     with build_loader(compose(given), split) as loader:
         stored = next(iter(loader))["image"]
     with build_loader(compose(given), "train") as loader:
         unaugmented = next(iter(loader))["image"]
-    train, val = seen
     assert torch.equal(val, stored)
     assert not torch.equal(train, unaugmented)
-
-
-@pytest.mark.parametrize("subset", [False, True])
-def test_a_storage_with_a_take_of_its_own_is_not_gathered_from(storages, subset):
-    class Own(MemmapStorage):
-        def take(self, indices, fields, *, allocate=None):
-            return super().take(indices, fields, allocate=allocate)
-
-    path = storages["gathered"][1].partition("=")[2] + "/train"
-    for kind, gathered in ((MemmapStorage, True), (Own, False)):
-        storage = kind(path)
-        if subset:
-            storage = Subset(storage, np.arange(20))
-        dataset = MapDataset(
-            storage, decode=RawDecoder(), transform=build_stack({}, build_step=build), seed=0
-        )
-        assert dataset.capabilities.gathers == gathered
-        image = np.array([0, 5]), np.array([0, 1]), 0
-        if gathered:
-            zeros = dataset.fetch_columns(*image, gather=lambda *given: np.zeros(2))
-            assert not zeros["image"].any() and zeros["label"].shape == (2,)
-        assert dataset.fetch_columns(*image)["image"].any()

@@ -8,7 +8,7 @@ import pytest
 from penstock import build_loader, compose
 from penstock.datasets.storages.webdataset import WebDatasetWriter
 from penstock.datasets.writing import write_storage
-from tests.contracts.writer import ListedRecords
+from tests.contracts.records import ListedRecords
 from tests.object_store import object_store
 
 COUNT, SIZE = 400, 10_000

@@ -6,8 +6,8 @@ import sqlite3
 from penstock.datasets.storages.sql import SqlStorage
 from penstock.datasets.storages.sqlite import SqliteWriter
 from penstock.datasets.writing import write_storage
+from tests.contracts.records import ListedRecords
 from tests.contracts.storage import read_all, summary
-from tests.contracts.writer import ListedRecords
 
 
 def put(path, *statements, rows=(), insert=None, **options):

@@ -17,7 +17,6 @@ from penstock.pipeline.training import job
 from penstock.pipeline.training.callbacks.early_stopping import EarlyStopping
 from penstock.pipeline.training.callbacks.ema import WeightAverage
 from penstock.pipeline.training.callbacks.profile import Profile
-from tests.contracts.callback import check_callback
 from tests.pipeline.training.tiny_job import TinyLoader, TinyNet, config_of
 from tests.pipeline.training.tiny_runs import (
     assert_equal_weights,
@@ -71,14 +70,6 @@ def test_a_callback_of_ones_own_is_told_of_steps_and_epochs_and_ends_a_run(tmp_p
     assert epochs == [set(), {"loss", "accuracy"}, set()]
     assert result["epoch"] == 3 and Path(result["run_dir"], "summary.json").exists()
     assert "test_watcher: enough" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [("ema", {"decay": 0.9}), ("early_stopping", {"patience": 9}), ("profile", {})],
-)
-def test_a_run_with_it_goes_on_exactly(tmp_path, name, arguments):
-    check_callback(name, arguments, tmp_path)
 
 
 def test_what_a_checkpoint_lacks_or_has_too_much_is_said_in_a_line(tmp_path, capsys):

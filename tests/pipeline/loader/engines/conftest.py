@@ -10,6 +10,7 @@ from multiprocessing import forkserver, process
 import pytest
 
 from penstock.core import processes
+from tests.laws.conftest import packed, photos  # noqa: F401
 
 
 @pytest.fixture
