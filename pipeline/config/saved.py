@@ -264,7 +264,7 @@ def as_typed(
                 now[name] = _own_but_typed(node, now.get(name), key, typed)
     typed += ["logger", *(f"callback.{name}" for name in watching(config))]
     config["trainer"]["resume"] = None
-    then, now = _leaves(own), _leaves(config)
+    then, now = leaves(own), leaves(config)
     differ = [key for key in sorted(then.keys() | now.keys()) if then.get(key) != now.get(key)]
     differ = [key for key in differ if not any(f"{key}.".startswith(f"{each}.") for each in typed)]
     if differ and not paths:
@@ -302,14 +302,14 @@ def _of_another_run(
         yield Problem(name, f"{what}; {remedy}")
 
 
-def _leaves(node: Any, key: str = "") -> dict[str, Any]:
-    """List the values in a config by their full keys."""
+def leaves(node: Any, key: str = "") -> dict[str, Any]:
+    """List the values in a config by their full keys, without those that are null."""
     if not isinstance(node, Mapping) or not node:
         return {} if node is None else {key: node}
     return {
         full: value
         for name, item in node.items()
-        for full, value in _leaves(item, f"{key}.{name}" if key else str(name)).items()
+        for full, value in leaves(item, f"{key}.{name}" if key else str(name)).items()
     }
 
 

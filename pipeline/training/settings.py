@@ -41,11 +41,12 @@ class TrainerSettings:
             an epoch is one in any case.
         save: Whether checkpoints are written at all.
         log_every: Optimizer steps between lines in the metrics.
-        resume: None starts anew; `auto` goes on with the newest run of an equal config that is
-            not finished, else of one that was to be shorter, but of none that has another
-            `run.name` than is typed; else a run's folder, its `run.name` or a checkpoint, or its
-            URL. Values of `optimizer` and `scheduler` that were changed win over the checkpoint's;
-            a schedule that depends on the run's length goes on where that of the longer run stands.
+        resume: None starts anew. `auto` resumes the newest run of an equal config that can go on,
+            whatever its length, logging, engine or workers; with `run.name` the run of that name.
+            If configs differ, it names the first differing key. Or give a run's folder, its
+            `run.name`, a checkpoint, or the URL of one. Changed values of `optimizer` and
+            `scheduler` then win over the checkpoint's; a schedule that depends on the length goes
+            on where the schedule of the new length stands.
         resume_anyway: Resume although data, sampler or pixels differ from the checkpoint's.
         init_from: Weights to begin with, where a run begins: a run's folder or its `run.name`, a
             checkpoint, a file of a state dict or ``.safetensors``, or the URL of one. What fits by
