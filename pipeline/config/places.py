@@ -135,8 +135,7 @@ EXECUTION = {
         "multiprocessing_context processes resources affinity nice read_ahead max_error_rate"
     ).split(),
     "trainer": (
-        "resume resume_anyway progress timeout_s save checkpoint_every checkpoint_seconds "
-        "log_every"
+        "resume resume_anyway progress timeout_s save checkpoint_every checkpoint_seconds log_every"
     ).split(),
 }
 """What may differ between a run and what goes on with it, at the top and by group: how and how fast

@@ -419,7 +419,9 @@ def _newest_equal(config: Mapping[str, Any], outputs: Outputs) -> RunFolder | No
     found = next((run for run in runs if run.differs is None), None)
     called = "" if name is None else f" and the name {name}"
     if found is None:
-        newest = f"; the newest run, {outputs.name(runs[0].path)}: {runs[0].differs}" if runs else ""
+        newest = (
+            f"; the newest run, {outputs.name(runs[0].path)}: {runs[0].differs}" if runs else ""
+        )
         _log.info(
             "resume=auto: no run of this config%s in %s; starting a new one%s",
             called, outputs, newest,
@@ -489,7 +491,9 @@ def _has_begun(run: Path) -> bool:
 
 def _taken_name(name: str, run: _SavedRun, outputs: Outputs) -> str:
     folder, differs = outputs.name(run.path), str(run.differs)
-    is_value = differs.startswith(("optimizer.", "scheduler.", "trainer.")) and "._target_" not in differs
+    is_value = (
+        differs.startswith(("optimizer.", "scheduler.", "trainer.")) and "._target_" not in differs
+    )
     other = f", or resume that run with the new value: trainer.resume={folder}" * is_value
     return (
         f"run.name: {name!r} is the name of another run, {folder}: {differs}; type another "
