@@ -539,9 +539,9 @@ def instead_of(
         return "type trainer.amp=bf16" if leaf == "bf16" else "type trainer.amp=fp16"
     if key in _PRESETS:
         return f"the file of {key} that is chosen needs a first line: # @package _global_"
-    if leaf in ("image_size", "img_size", "imgsz") and "height" in (config.get("augment") or ()):
-        step, leaf = "augment", "size"
-    if leaf == "size" and (step == "augment" or f"{step}.height" in known):
+    if said := _image_size(key, value, config.get("augment")):
+        return said
+    if leaf == "size" and f"{step}.height" in known:
         sizes = (value or "").strip("[]").split(",")
         return f"type {step}.height={sizes[0]} {step}.width={sizes[-1]}"
     target = RENAMED.get(key) or (elsewhere(key, RENAMED) if typed else None)
@@ -561,6 +561,38 @@ def instead_of(
         return f"type {target}=..."
     note = f" ({NOTES[leaf]})" if leaf in NOTES else ""
     return f"type {target}={_VALUES.get((target, str(value)), value)}{note}"
+
+
+_SIZES = frozenset("size image_size img_size imgsz input_size crop_size resolution".split())
+
+
+def _image_size(key: str, value: str | None, augment: Any) -> str | None:
+    """Name the variables of `augment` that set the image size of all its stacks; None if unclear.
+
+    Args:
+        key: The unknown key.
+        value: Its value as typed.
+        augment: The augmentation with its variables.
+    """
+    step, _, leaf = key.rpartition(".")
+    sides = {"height", "width"} if step == "augment" else set()
+    if not isinstance(augment, Mapping) or leaf not in _SIZES | sides or step not in _HOLD_SIZES:
+        return None
+    high, wide = ((value or "").strip("[]").replace(" ", "").split(",") * 2)[:2]
+    variables = augment.keys() - (sides if leaf in sides else {leaf})
+    if "height" in variables:
+        return f"type augment.height={high} augment.width={wide}"
+    if "image_size" not in variables:
+        return f"leave {key} away" if step == "augment" else None
+    said = f"type augment.image_size={high}"
+    if "eval_size" in variables and high.isdecimal():  # the preset's ratio
+        before = round(int(high) * augment["eval_size"] / augment["image_size"])
+        said += f" augment.eval_size={before}"
+    return said
+
+
+_HOLD_SIZES = ("", "augment", "dataset")
+"""Parents under which users expect an image size."""
 
 
 def meant_for_another(name: str, sources: Mapping[str, Any]) -> bool:

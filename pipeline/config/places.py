@@ -135,7 +135,7 @@ EXECUTION = {
         "multiprocessing_context processes resources affinity nice read_ahead max_error_rate"
     ).split(),
     "trainer": (
-        "resume resume_anyway progress timeout_s save checkpoint_every checkpoint_seconds"
+        "resume resume_anyway progress timeout_s save checkpoint_every checkpoint_seconds log_every"
     ).split(),
 }
 """What may differ between a run and what goes on with it, at the top and by group: how and how fast
@@ -143,7 +143,7 @@ it is computed, what stops it, where it lies, what it is called and who is told,
 computed."""
 
 LENGTH = ("max_epochs", "max_steps")
-"""Of the trainer, how long a run is: one that is to be longer goes on with a shorter one."""
+"""Of the trainer, how long a run is. A run resumes with another length."""
 
 
 def watching(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from penstock.core.user_errors import ExplainedError
 from penstock.datasets.files.access import MissingFile, absolute_path, is_url
 from penstock.datasets.files.passwords import masked
 from penstock.pipeline.config.composition import Composer
-from penstock.pipeline.config.errors import ConfigError, Problem
+from penstock.pipeline.config.errors import ConfigError, Problem, nearest
 from penstock.pipeline.config.overrides import Choice, Parsed, apply_changes, compose_choices
 from penstock.pipeline.config.places import (
     AUGMENT,
@@ -45,8 +45,8 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 def naming_folders(texts: Sequence[str], command: str | None) -> list[str]:
     """Put a run's folder in the place of its name, ``run.name``, where a run is asked for.
 
-    Of several of one name it is the newest that has a checkpoint; what lies at a path of this name
-    comes first.
+    Of several runs of one name, take the newest that has a checkpoint. A run's folder or a file at
+    a path of this name comes first; another folder, such as data, does not.
 
     Args:
         texts: Overrides as typed.
@@ -57,7 +57,7 @@ def naming_folders(texts: Sequence[str], command: str | None) -> list[str]:
     found: dict[str, Path] = {}
     for key in values.keys() & {*keys}:
         name = values[key].strip("'\"")
-        if name in ("", "auto", "null") or is_url(name) or Path(name).expanduser().exists():
+        if name in ("", "auto", "null") or is_url(name) or _is_run_or_file(name):
             continue
         for folder in _with_checkpoint(values.get("outputs", "outputs")):
             if _name_of(folder, name) == name:
@@ -67,8 +67,22 @@ def naming_folders(texts: Sequence[str], command: str | None) -> list[str]:
     return [folders.get(text.lstrip("+").partition("=")[0], text) for text in texts]
 
 
-def _name_of(folder: Path, wanted: str) -> str | None:
-    """Read what a run is called, if its config has the wanted name in it at all."""
+def _is_run_or_file(path: str) -> bool:
+    """Return whether a path names a file, a run's folder, or a folder in one."""
+    place = Path(path).expanduser()
+    return place.is_file() or _config_at(place) is not None or (place / "checkpoints").is_dir()
+
+
+def _config_at(place: Path) -> Path | None:
+    """Find the config of the run that a folder or a checkpoint belongs to."""
+    if not place.exists():
+        return None
+    files = (folder / SAVED for folder in (place, *place.parents[:2]))
+    return next((file for file in files if file.is_file()), None)
+
+
+def _name_of(folder: Path, wanted: str = "") -> str | None:
+    """Read the `run.name` of a run, if its config contains the wanted text."""
     try:
         text = (folder / SAVED).read_text(encoding="utf-8")
         return yaml.safe_load(text)["run"]["name"] if wanted in text else None
@@ -100,9 +114,8 @@ def saved_run(parsed: Parsed, command: str | None) -> Path | None:
     if is_url(path):
         return _saved_behind(path, key, parsed)
     folder = Path(path).expanduser()
-    for candidate in (folder, *folder.parents[:2]):
-        if (candidate / SAVED).is_file():
-            return candidate / SAVED
+    if (file := _config_at(folder)) is not None:
+        return file
     if key != RESUME and folder.is_file():
         return None
     missing = "there is no such folder, and no run of this name that has a checkpoint"
@@ -110,7 +123,7 @@ def saved_run(parsed: Parsed, command: str | None) -> Path | None:
     other = "a checkpoint in one, or auto" if key == RESUME else "or a checkpoint"
     problem = Problem(key, f"{path!r} given, but {what}; accepts a run's folder, such as "
                       f"outputs/<date>/<time>, its run.name, {other}"
-                      f"{_type_newest(key, outputs)}")  # fmt: skip
+                      f"{_type_near(key, path, outputs)}")  # fmt: skip
     parsed.problems.append(problem)
     return None
 
@@ -192,7 +205,7 @@ def find_run(path: str | None, outputs: str) -> Path:
     """
     folders = [] if is_url(outputs) else newest_first(Path(outputs).expanduser())
     found = folders[0] if path is None and folders else Path(path or outputs).expanduser()
-    if path is not None and not found.exists():
+    if path is not None and _config_at(found) is None:
         found = next((folder for folder in folders if _name_of(folder, path) == path), found)
     if (found / SAVED).is_file():
         return found
@@ -208,6 +221,22 @@ def _type_newest(key: str, outputs: Any) -> str:
     newest = next(_with_checkpoint(outputs), None)
     short = key.rpartition(".")[2] if key in CHECKPOINTS else key
     return f"; type {short}={newest}" if newest else ""
+
+
+def _type_near(key: str, name: str, outputs: Any) -> str:
+    """Tell how to name the run whose `run.name` is nearly the given one, or how to list runs.
+
+    A path is answered with the newest run, as an example; a name never with another run.
+    """
+    if "/" in name:
+        return _type_newest(key, outputs)
+    runs = list(_with_checkpoint(outputs))
+    names = {called: run for run in reversed(runs) if (called := _name_of(run))}
+    near = nearest(name, names)
+    short = key.rpartition(".")[2] if key in CHECKPOINTS else key
+    if near is not None:
+        return f"; type {short}={names[near]} ({near!r})"
+    return "; to list the runs, type penstock runs" if runs else ""
 
 
 def read_saved(file: Path) -> DictConfig:
@@ -264,7 +293,7 @@ def as_typed(
                 now[name] = _own_but_typed(node, now.get(name), key, typed)
     typed += ["logger", *(f"callback.{name}" for name in watching(config))]
     config["trainer"]["resume"] = None
-    then, now = _leaves(own), _leaves(config)
+    then, now = leaves(own), leaves(config)
     differ = [key for key in sorted(then.keys() | now.keys()) if then.get(key) != now.get(key)]
     differ = [key for key in differ if not any(f"{key}.".startswith(f"{each}.") for each in typed)]
     if differ and not paths:
@@ -302,14 +331,14 @@ def _of_another_run(
         yield Problem(name, f"{what}; {remedy}")
 
 
-def _leaves(node: Any, key: str = "") -> dict[str, Any]:
-    """List the values in a config by their full keys."""
+def leaves(node: Any, key: str = "") -> dict[str, Any]:
+    """List the values in a config by their full keys, without those that are null."""
     if not isinstance(node, Mapping) or not node:
         return {} if node is None else {key: node}
     return {
         full: value
         for name, item in node.items()
-        for full, value in _leaves(item, f"{key}.{name}" if key else str(name)).items()
+        for full, value in leaves(item, f"{key}.{name}" if key else str(name)).items()
     }
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import islice
 from typing import Any
 
 import torch
-from torch.nn.utils import clip_grad_norm_
+from torch.nn.utils import clip_grad_norm_, get_total_norm
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from penstock.core.sample import Batch
@@ -20,6 +20,7 @@ from penstock.pipeline.device import describe_inputs
 from penstock.pipeline.learning.losses import total_loss
 from penstock.pipeline.schedulers.units import better
 from penstock.pipeline.training.checkpoint import RunState
+from penstock.pipeline.training.distributed.strategy import Strategy
 from penstock.pipeline.training.distributed.world import World
 from penstock.pipeline.training.parts import Parts
 from penstock.pipeline.training.recorder import Recorder
@@ -53,7 +54,7 @@ def fit(
         True when done; False when it was interrupted, after a checkpoint.
 
     Raises:
-        ValueError: The loss is not finite, and `on_nonfinite` says to stop.
+        ValueError: The loss or a gradient is not finite, and `on_nonfinite` says to stop.
     """
     train, scaler = parts.train, parts.scaler
     optimizer, scheduler, hooks = parts.optimizer, parts.scheduler, parts.hooks
@@ -62,10 +63,10 @@ def fit(
         model.compile(mode=None if settings.compile is True else settings.compile)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     precision = precision_of(settings, world.device)
-    # Looking at a loss waits for the device; where that costs, it is done when figures or a
-    # checkpoint are written.
+    # Reading a value waits for the device. Where that costs time, the loop reads the loss and the
+    # count of bad gradients only before it writes metrics or a checkpoint.
     checks_each = world.device.type == "cpu" or settings.on_nonfinite == "skip"
-    window = torch.tensor(state.window_loss, dtype=torch.float64, device=world.device)
+    window = torch.tensor([state.window_loss, 0], dtype=torch.float64, device=world.device)
     skipped = 0
     told = not world.is_main
 
@@ -99,12 +100,18 @@ def fit(
                     share = batch_loss * (world.size * batch["num_valid"] / max(valid, 1))
                     scaler.scale(share).backward()
                 loss += share.detach() / world.size
-            world.sum_tensor(loss)
+            # The scaler of fp16 skips steps by itself, to find its scale.
+            checks_gradients = valid and not scaler.is_enabled()
+            bad = torch.zeros_like(loss)
+            if checks_gradients:
+                bad += _any_nonfinite(parameters, parts.strategy)
+            # With sharded gradients only one rank may have the bad one: all ranks sum the flag.
+            found = world.sum_tensor(torch.stack([loss, bad]))
 
             lr = parts.lr(state.step)
-            if checks_each and not torch.isfinite(loss):
+            if checks_each and (cause := _nonfinite(found)):
                 skipped += 1
-                _refuse_or_skip(loss.item(), skipped, state, settings)
+                _refuse_or_skip(cause, skipped, state, settings)
             elif valid:
                 skipped = 0
                 scaler.unscale_(optimizer)
@@ -113,7 +120,7 @@ def fit(
                 with parts.warmup.at(state.step, optimizer):
                     scaler.step(optimizer)
                 scaler.update()
-                window += loss
+                window += found
                 state.window_steps += 1
             hooks.stepped(state.step + 1)
             optimizer.zero_grad(set_to_none=True)
@@ -128,7 +135,7 @@ def fit(
             if state.step % settings.log_every == 0:
                 recorder.log({**_close_window(window, state), "lr": lr}, timed=True)
             if stop or save:
-                state.window_loss = _finite(window.item(), state)
+                state.window_loss = _finite_loss(window, state)
                 recorder.save()
                 if stop:
                     return False
@@ -143,10 +150,10 @@ def fit(
                 "loader.drop_last=false"
             )
         ended = state.batch == parts.num_batches or not state.steps_reached(settings)
-        found: dict[str, Any] | None = {}
+        scores: dict[str, Any] | None = {}
         if parts.val is not None and _validates(ended, state, settings):
             with hooks.evaluating():
-                found = validate(
+                scores = validate(
                     parts.model,
                     parts.task,
                     parts.val,
@@ -158,12 +165,12 @@ def fit(
                     by_class=recorder.by_class,
                     progress=recorder.validating,
                 )
-        if found is None:
-            state.window_loss = _finite(window.item(), state)
+        if scores is None:
+            state.window_loss = _finite_loss(window, state)
             recorder.save()
             return False
 
-        metrics, best = recorder.numbers(found), False
+        metrics, best = recorder.numbers(scores), False
         figures = _close_window(window, state)
         if metrics:
             score, higher = _score(metrics, settings)
@@ -215,10 +222,10 @@ def precision_of(
 
 
 def _close_window(window: torch.Tensor, state: RunState) -> dict[str, float]:
-    """The mean loss since the last line in the metrics, if there were steps."""
+    """Return the mean loss since the last line in the metrics, and begin the next window."""
     if not state.window_steps:
         return {}
-    loss = _finite(window.item(), state)
+    loss = _finite_loss(window, state)
     mean = loss / state.window_steps
     state.epoch_loss += loss
     state.epoch_steps += state.window_steps
@@ -227,24 +234,40 @@ def _close_window(window: torch.Tensor, state: RunState) -> dict[str, float]:
     return {"train/loss": mean}
 
 
-def _finite(loss: float, state: RunState) -> float:
-    """The loss, before it is written anywhere: a model that is lost overwrites no good one."""
+def _any_nonfinite(parameters: Sequence[torch.Tensor], strategy: Strategy) -> torch.Tensor:
+    """Return 1 where one of this rank's gradients is infinite or NaN, else 0, on the device."""
+    own = [strategy.local(p.grad) for p in parameters if p.grad is not None]
+    dense = [g.coalesce().values() if g.is_sparse else g for g in own]
+    largest = get_total_norm([g for g in dense if g.numel()], norm_type=math.inf)
+    return ~torch.isfinite(largest)
+
+
+def _nonfinite(found: torch.Tensor) -> str | None:
+    """Name what is not finite, given a loss and a count of bad gradients; None for neither."""
+    loss, bad = found.tolist()
     if not math.isfinite(loss):
-        raise ValueError(_nonfinite(loss, state))
-    return loss
+        return f"the loss is {loss}"
+    return f"the loss is {loss:.4g} and its gradients are not finite" if bad else None
 
 
-def _refuse_or_skip(loss: float, skipped: int, state: RunState, settings: TrainerSettings) -> None:
+def _finite_loss(window: torch.Tensor, state: RunState) -> float:
+    """Return the loss of a window. Raise before a model that is lost overwrites a good one."""
+    if cause := _nonfinite(window):
+        raise ValueError(_stopped(cause, state))
+    return float(window[0])
+
+
+def _refuse_or_skip(cause: str, skipped: int, state: RunState, settings: TrainerSettings) -> None:
     if settings.on_nonfinite == "stop":
-        raise ValueError(_nonfinite(loss, state))
+        raise ValueError(_stopped(cause, state))
     if skipped > _SKIPS_IN_A_ROW:
-        raise ValueError(f"{_nonfinite(loss, state)}; {skipped} steps in a row")
-    _log.warning("step %d: the loss is %s; the step is skipped", state.step + 1, loss)
+        raise ValueError(f"{_stopped(cause, state)}; {skipped} steps in a row")
+    _log.warning("step %d: %s; the step is skipped", state.step + 1, cause)
 
 
-def _nonfinite(loss: float, state: RunState) -> str:
+def _stopped(cause: str, state: RunState) -> str:
     return (
-        f"the loss is {loss} at or before step {state.step + 1} (epoch {state.epoch + 1}, batch "
+        f"{cause} at or before step {state.step + 1} (epoch {state.epoch + 1}, batch "
         f"{state.batch + 1}); lower optimizer.lr, set trainer.clip_norm=1, or skip such steps "
         f"with trainer.on_nonfinite=skip"
     )

@@ -33,7 +33,7 @@ from penstock.pipeline.config.places import (
     lengths_of,
     watching,
 )
-from penstock.pipeline.config.saved import SAVED, fetched_run, newest_first, run_behind
+from penstock.pipeline.config.saved import SAVED, fetched_run, leaves, newest_first, run_behind
 from penstock.pipeline.learning.building import fitted_tasks
 from penstock.pipeline.loader.state import differing
 from penstock.pipeline.training.run_copy import (
@@ -58,7 +58,7 @@ class RunFolder:
 
     Attributes:
         path: The folder, on this machine.
-        resumes: Whether it was there before and is gone on with.
+        resumes: Whether training resumes from a checkpoint.
         checkpoint: The checkpoint that was asked for, a file or a URL; None takes the newest one.
     """
 
@@ -70,12 +70,14 @@ class RunFolder:
         resumes: bool,
         checkpoint: Path | str | None = None,
         copy: RunCopy | None = None,
+        made: Sequence[Path] = (),
     ) -> None:
         self.path = path
         self.resumes = resumes
         self.checkpoint = checkpoint
         self._lock = lock
         self._copy = copy
+        self._made = made
 
     def __str__(self) -> str:
         """Where users find it: the URL that it is copied to, or the folder."""
@@ -97,16 +99,17 @@ class RunFolder:
             self._copy.flush(hurry=hurry)
 
     def release(self) -> None:
-        """Let others have the folder; one in which no run has begun is removed."""
+        """Unlock the folder. If no run began in it, remove the folders that this process made."""
         if self._copy is not None:
             self._copy.close()
         if self._lock is not None:
             self._lock.close()
             self._lock = None
-        if not (self.path / SAVED).exists():
+        if self._made and not (self.path / SAVED).exists():
             shutil.rmtree(self.path, ignore_errors=True)
-            with suppress(OSError):  # others lie there
-                self.path.parent.rmdir()
+            for folder in self._made[1:]:
+                with suppress(OSError):  # another run is in it
+                    folder.rmdir()
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Begin: write ``config.yaml``, the resolved config, less what only asked for a resume.
@@ -169,7 +172,9 @@ class Outputs:
             return make_run_folder(self.folder, datetime.now())
         for name in _names(datetime.now()):
             if (made := claim_new(f"{self.url}/{name}")) is not None:
-                return RunFolder(made.folder, _locked(made.folder), resumes=False, copy=made)
+                return RunFolder(
+                    made.folder, _locked(made.folder), resumes=False, copy=made, made=[made.folder]
+                )
         raise AssertionError("names do not end")
 
 
@@ -207,6 +212,7 @@ def claimed(url: str) -> RunFolder | None:
 def make_run_folder(outputs: Path, now: datetime) -> RunFolder:
     """Make ``<outputs>/<date>/<time>``, with ``-2``, ``-3``, ... where that is taken."""
     day = outputs / now.strftime("%Y-%m-%d")
+    above = [] if day.exists() else [day]
     try:
         day.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -218,7 +224,7 @@ def make_run_folder(outputs: Path, now: datetime) -> RunFolder:
         path = outputs / name
         with suppress(FileExistsError):
             path.mkdir()
-            return RunFolder(path, _locked(path), resumes=False)
+            return RunFolder(path, _locked(path), resumes=False, made=[path, *above])
     raise AssertionError("names do not end")
 
 
@@ -391,53 +397,112 @@ def _going_on(folder: RunFolder | None, name: str, checkpoint: Path | str | None
 
 
 def _newest_equal(config: Mapping[str, Any], outputs: Outputs) -> RunFolder | None:
-    """The newest run of an equal config, else of one that is shorter, if it can be gone on with.
+    """Claim the newest run of an equal config for `trainer.resume=auto`; None: make a new one.
 
-    None that has a name, where another one is asked for.
+    With `run.name` it is the newest run of this name; if there is none, the newest without a name.
+
+    Raises:
+        ValueError: The name is taken: its runs have other configs, or one is in training.
     """
     wanted = yaml.safe_load(_dump(config))
     name = _name_of(wanted)
-    shorter: list[Path] = []
-    for folder in newest_first(outputs.folder):
-        try:
-            saved = yaml.safe_load((folder / SAVED).read_text(encoding="utf-8"))
-            equal = comparable(saved) == comparable(wanted) and _reaches_as_far(wanted, saved)
-            equal = equal and (name is None or _name_of(saved) in (None, name))
-        except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError):
-            continue  # no config, or one that is damaged
-        if not equal:
-            continue
-        if not _reaches_as_far(saved, wanted):
-            shorter.append(folder)
-            continue
-        # torchrun also starts all again where one has died after the end.
-        if (folder / SUMMARY).exists() and not int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)):
-            _log.info(
-                "resume=auto: the newest run of this config, %s, is finished; starting a new one",
-                outputs.name(folder),
-            )
-            return None
-        return _taken(outputs, folder, "the newest run of this config")
-    if shorter:
-        return _taken(outputs, shorter[0], "the newest run of this config, which was to be shorter")
+    runs = [run for folder in newest_first(outputs.folder) if (run := _read_run(folder, wanted))]
+    if name is not None:
+        named = [
+            run
+            for run in runs
+            if run.name == name and (not run.differs or outputs.url or _has_begun(run.path))
+        ]
+        runs = named or [run for run in runs if run.name is None]
+        if named and all(run.differs for run in named):
+            raise ValueError(_taken_name(name, named[0], outputs))
+    found = next((run for run in runs if run.differs is None), None)
     called = "" if name is None else f" and the name {name}"
-    _log.info("resume=auto: no run of this config%s in %s; starting a new one", called, outputs)
-    return None
+    if found is None:
+        newest = (
+            f"; the newest run, {outputs.name(runs[0].path)}: {runs[0].differs}" if runs else ""
+        )
+        _log.info(
+            "resume=auto: no run of this config%s in %s; starting a new one%s",
+            called, outputs, newest,
+        )  # fmt: skip
+        return None
+    folder, is_named = outputs.name(found.path), name is not None and found.name == name
+    # torchrun also starts all ranks again if one died after the run was done.
+    again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+    if (found.path / SUMMARY).exists() and not (found.is_shorter or again or is_named):
+        _log.info(
+            "resume=auto: the newest run of this config, %s, is finished; starting a new one",
+            folder,
+        )
+        return None
+    what = "the newest run of this config" + ", which was to be shorter" * found.is_shorter
+    taken = outputs.claim(found.path)
+    if taken is not None:
+        _log.info("resume=auto: going on with %s, %s", folder, what)
+    elif is_named:
+        raise ValueError(
+            f"run.name: another process is training {name!r} in {folder}; stop it first, or type "
+            f"another run.name"
+        )
+    else:
+        _log.info(
+            "resume=auto: another process is training in %s, %s; starting a new one", folder, what
+        )
+    return taken
+
+
+@dataclass(frozen=True, slots=True)
+class _SavedRun:
+    """A run beside which a config is laid.
+
+    Attributes:
+        path: Its folder.
+        name: Its `run.name`.
+        differs: The first key that differs, with both values; None: the configs are equal.
+        is_shorter: Whether the config asks for a longer run.
+    """
+
+    path: Path
+    name: str | None
+    differs: str | None
+    is_shorter: bool
+
+
+def _read_run(folder: Path, wanted: Mapping[str, Any]) -> _SavedRun | None:
+    """Compare a run with a config; None: its own config is missing or damaged."""
+    try:
+        saved = yaml.safe_load((folder / SAVED).read_text(encoding="utf-8"))
+        now, then = leaves(comparable(wanted)), leaves(comparable(saved))
+        differing = (key for key in [*now, *then] if now.get(key) != then.get(key))
+        differs = next(
+            (f"{key} is {now.get(key)}, and was {then.get(key)} there" for key in differing), None
+        )
+        is_shorter = not _reaches_as_far(saved, wanted)
+        return _SavedRun(folder, _name_of(saved), differs, is_shorter)
+    except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError):
+        return None
+
+
+def _has_begun(run: Path) -> bool:
+    """Whether a run has a checkpoint or is in training: until then its name is free."""
+    return any(run.glob("checkpoints/*.pt")) or state_of_run(run) == "running"
+
+
+def _taken_name(name: str, run: _SavedRun, outputs: Outputs) -> str:
+    folder, differs = outputs.name(run.path), str(run.differs)
+    is_value = (
+        differs.startswith(("optimizer.", "scheduler.", "trainer.")) and "._target_" not in differs
+    )
+    other = f", or resume that run with the new value: trainer.resume={folder}" * is_value
+    return (
+        f"run.name: {name!r} is the name of another run, {folder}: {differs}; type another "
+        f"run.name{other}"
+    )
 
 
 def _name_of(config: Mapping[str, Any]) -> str | None:
     return (config.get("run") or {}).get("name")
-
-
-def _taken(outputs: Outputs, run: Path, what: str) -> RunFolder | None:
-    folder, name = outputs.claim(run), outputs.name(run)
-    if folder is None:
-        _log.info(
-            "resume=auto: another process is training in %s, %s; starting a new one", name, what
-        )
-        return None
-    _log.info("resume=auto: going on with %s, %s", name, what)
-    return folder
 
 
 def _own(folder: Path) -> RunFolder | None:

@@ -41,19 +41,20 @@ class TrainerSettings:
             an epoch is one in any case.
         save: Whether checkpoints are written at all.
         log_every: Optimizer steps between lines in the metrics.
-        resume: None starts anew; `auto` goes on with the newest run of an equal config that is
-            not finished, else of one that was to be shorter, but of none that has another
-            `run.name` than is typed; else a run's folder, its `run.name` or a checkpoint, or its
-            URL. Values of `optimizer` and `scheduler` that were changed win over the checkpoint's;
-            a schedule that depends on the run's length goes on where that of the longer run stands.
+        resume: None starts anew. `auto` resumes the newest run of an equal config that can go on,
+            whatever its length, logging, engine or workers; with `run.name` the run of that name.
+            If configs differ, it names the first differing key. Or give a run's folder, its
+            `run.name`, a checkpoint, or the URL of one. Changed values of `optimizer` and
+            `scheduler` then win over the checkpoint's; a schedule that depends on the length goes
+            on where the schedule of the new length stands.
         resume_anyway: Resume although data, sampler or pixels differ from the checkpoint's.
         init_from: Weights to begin with, where a run begins: a run's folder or its `run.name`, a
             checkpoint, a file of a state dict or ``.safetensors``, or the URL of one. What fits by
             name and shape is taken, and it is said what does not.
         freeze: Patterns of parameters that are not trained, such as ``backbone`` for all of a
             module or ``*.bias``; running figures of norms that are frozen stay as they are.
-        on_nonfinite: At a loss that is not finite: `stop` the run, or `skip` the step (at most
-            10 in a row).
+        on_nonfinite: If the loss or a gradient is infinite or NaN, `stop` the run, or `skip` the
+            step (at most 10 in a row). With `amp=fp16` the loss scaler skips bad gradients.
         limit_train_batches: Train batches of an epoch, the others are left out; None: all.
         limit_val_batches: Validation batches, of records that are spread evenly over all (of a
             stream the first); None: all.

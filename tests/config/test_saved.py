@@ -210,8 +210,8 @@ def test_a_run_is_asked_for_by_its_name(tmp_path, monkeypatch):
     for key in ("resume", "init_from"):
         assert compose([f"trainer.{key}=a b"])["trainer"][key] == newest
     assert compose(["trainer.init_from=c", "outputs=others"])["trainer"]["init_from"] == "c"
-    with pytest.raises(ConfigError, match=r"its run\.name, or a checkpoint; type checkpoint=outp"):
+    with pytest.raises(ConfigError, match=r"its run\.name, or a checkpoint; .*penstock runs"):
         configure(["checkpoint=a"], command="predict")
-    (tmp_path / "c").mkdir()  # what there is at a path comes first
-    with pytest.raises(ConfigError, match=r"'c' given, but there is no config\.yaml in it"):
-        configure(["checkpoint=c"], command="predict")
+    (tmp_path / "c").mkdir()  # a folder that is no run's, such as data
+    config = configure(["checkpoint=c"], command="predict")
+    assert config["predict"]["checkpoint"] == "outputs/2026-01-05/13-00-00"

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Shard
+from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor import empty as empty_shards
 
 from penstock.pipeline.training.distributed.strategy import Strategy
@@ -39,6 +39,10 @@ class FullyShardedDataParallel(Strategy):
     def apart(self, shared: nn.Module) -> AbstractContextManager[object]:
         """Average at once all the same: whole gradients would take the room that is saved."""
         return nullcontext()
+
+    def local(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return this rank's shard."""
+        return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
     def empty(self, size: Sequence[int], *, dtype: torch.dtype) -> torch.Tensor:
         """Make room for this rank's part."""

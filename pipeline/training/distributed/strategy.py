@@ -42,6 +42,10 @@ class Strategy(ABC):
     def apart(self, shared: nn.Module) -> AbstractContextManager[object]:
         """Leave gradients with each rank, within, where more are to be added to them."""
 
+    def local(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return this rank's part of a parameter or gradient; without shards, all of it."""
+        return tensor
+
     @abstractmethod
     def empty(self, size: Sequence[int], *, dtype: torch.dtype) -> torch.Tensor:
         """Make room for a tensor of a checkpoint; what shards holds its part of it alone."""
