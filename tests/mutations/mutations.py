@@ -183,6 +183,13 @@ MUTATIONS = (
         _laws("mosaics", "resume"),
     ),
     Mutation(
+        "a quarantined record read again in the next epoch",
+        PLAN,
+        "held = [int(sampler.indices(then, p, p + 1)[0]) for then, p in list(quarantine)]",
+        "held = [int(sampler.indices(e, p, p + 1)[0]) for e, p in list(quarantine) if e == epoch]",
+        ("tests/answers/test_killing_records.py",),
+    ),
+    Mutation(
         "a state of other data taken", "pipeline/loader/state.py",
         '_IDENTITY = ("seed", "plan", "pixels", "data")',
         '_IDENTITY = ("seed", "plan", "pixels")',
