@@ -20,6 +20,7 @@ SHOWN = {
     "torch DataLoader, cv2, albumentations": "DataLoader, OpenCV, albumentations",
     "grain, threads, a task per batch": "Grain",
     "webdataset": "WebDataset",
+    "FFCV, all images as JPEG (quality 95), not resized": "FFCV",
     "mosaicml-streaming": "MosaicML Streaming",
     "NVIDIA DALI on the CPU (decodes regions)": "NVIDIA DALI (CPU)",
     "torch DataLoader, PIL": "DataLoader, Pillow",

@@ -87,7 +87,7 @@ def missing_data(config: dict[str, Any]) -> Iterator[Problem]:
                 demo = key == "dataset.storage.path" and near is None
                 yield Problem(
                     key,
-                    f"{path!r} does not exist (of it there is {str(parent)!r}); type "
+                    f"{path!r} not found; the nearest existing folder is {str(parent)!r}; type "
                     + (shlex.quote(f"{key}={near}") if near else f"{key}=<folder or file>")
                     + ", or demo for the generated set" * demo,
                 )

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from penstock.core.contracts import Storage
-from penstock.core.sample import BadRecord, BadSample
+from penstock.core.sample import STATED_SIZE, BadRecord, BadSample
 from penstock.datasets.mix import SOURCE, united
 from penstock.pipeline.pictures.fields import (
     OWN,
@@ -33,6 +33,7 @@ _MOST_LETTERS = 24
 _READ = 64
 _MOST_DRAWS = 5_000_000
 _NUMBERS = (int, float, np.integer, np.floating)
+_NO_SERIES = ("image", STATED_SIZE)
 _TURNED = 5  # from this EXIF orientation on, height and width change places
 
 
@@ -74,7 +75,7 @@ class Survey:
         for name, value in fields.items():
             if isinstance(value, _NUMBERS) and name not in OWN | {"label"}:
                 self._note(f"Values of {name}", float(value))
-            if _is_series(value) and not name.startswith("box_") and name != "image":
+            if _is_series(value) and not name.startswith("box_") and name not in _NO_SERIES:
                 self._note(f"Lengths of {name}", len(value))
 
     def add_storage(
