@@ -229,7 +229,7 @@ MUTATIONS = (
         "a stale index taken", "datasets/records/indexed_storage.py",
         'return bool(index.metadata.get("mark") == mark)',
         "return True",
-        ("tests/datasets/storages/test_memmap.py", "tests/answers"),
+        ("tests/answers/test_derived_arrays.py", "tests/datasets/storages/test_memmap.py"),
     ),
     Mutation(
         "checksums not compared", "datasets/storages/lmdb/storage.py",
@@ -295,7 +295,7 @@ MUTATIONS = (
         "a record validates by its place", "datasets/records/splits.py",
         "keys: Iterable[bytes] = index.iter_raw_keys()",
         "keys: Iterable[bytes] = (str(n).encode() for n in range(len(index)))",
-        ("tests/answers",),
+        ("tests/answers/test_splits_by_key.py",),
     ),
     Mutation(
         "a stream that resumes at its beginning", "pipeline/loader/stream_plan.py",
