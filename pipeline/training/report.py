@@ -14,8 +14,9 @@ import torch
 from penstock.pipeline.config.errors import listing
 from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.learning.parameters import describe_groups
-from penstock.pipeline.loader.stats import LoaderTimes, padding_text, sources_text
+from penstock.pipeline.loader.stats import LoaderTimes, cut_text, padding_text, sources_text
 from penstock.pipeline.training.checkpoint import RunState
+from penstock.pipeline.training.cut_texts import describe_cuts
 from penstock.pipeline.training.distributed.world import World
 from penstock.pipeline.training.output import print_line
 from penstock.pipeline.training.parts import Parts, num_batches_of
@@ -26,14 +27,16 @@ _FIGURES_EVERY_S = 0.5
 _WIDE = 80  # columns that the whole bar fits in
 
 
-def report_start(parts: Parts, world: World, run_dir: str, run: Mapping[str, Any]) -> None:
-    """Say what is about to be trained, on what, and where, and what the run is called."""
+def report_start(parts: Parts, world: World, run_dir: str, config: Mapping[str, Any]) -> None:
+    """Log the data, the model and the device of a run that begins, and its name and tags."""
+    run = config.get("run") or {}
     called = [str(name) for name in (run.get("name"), *(run.get("tags") or ())) if name]
     model_size = sum(parameter.numel() for parameter in parts.model.parameters())
     batch_size = parts.train.loader.batch_size
     lines = {
         "data": _data(parts),
         "table": _table(parts.train.loader.table),
+        "cut": _cuts(parts, config),
         "batch": _batch(batch_size, world.size),
         "model": f"{type(parts.model).__name__}, {model_size:,} parameters",
         "rates": describe_groups(parts.optimizer),
@@ -54,6 +57,14 @@ def _data(parts: Parts) -> str:
         names = ", ".join(classes[:5]) + (", ..." if len(classes) > 5 else "")
         texts.append(f"{len(classes)} classes ({names})")
     return ", ".join(texts)
+
+
+def _cuts(parts: Parts, config: Mapping[str, Any]) -> str:
+    """Describe how many tokens of the records are cut, by split."""
+    texts = [describe_cuts(config, "train", parts.train.loader.dataset)]
+    if parts.val is not None:
+        texts.append(describe_cuts(config, "val", parts.val.loader.dataset))
+    return "; ".join(filter(None, texts))
 
 
 def _size(loader: Any) -> str:
@@ -115,12 +126,14 @@ def report_end(
             "stopped at step %d; go on with trainer.resume=%s", results["step"], results["run_dir"]
         )
     last, best = _told(results, "val/"), _told(results, "best/")
+    texts, tokens = results["cut_texts"], results["cut_tokens"]
     is_last = results.get("best_epoch") == results["epoch"]
     lines = {
         "result": f"{last}, the best epoch" if last and is_last else last or "not validated",
         **({"best": f"{best}, of epoch {results['best_epoch']}"} if best and not is_last else {}),
         **_speeds(times),
         "bad": f"{results['bad_samples']} bad samples",
+        **({"cut": f"{cut_text(texts, tokens)}, summed over epochs"} if tokens else {}),
         "outputs": str(results["run_dir"]),
     }
     for name, text in lines.items():
