@@ -10,16 +10,19 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from penstock.core.contracts import StreamDataset
 from penstock.pipeline.config.errors import listing
+from penstock.pipeline.config.places import sources_of
 from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.learning.parameters import describe_groups
 from penstock.pipeline.loader.stats import LoaderTimes, cut_text, padding_text, sources_text
 from penstock.pipeline.training.checkpoint import RunState
-from penstock.pipeline.training.cut_texts import describe_cuts
 from penstock.pipeline.training.distributed.world import World
 from penstock.pipeline.training.output import print_line
 from penstock.pipeline.training.parts import Parts, num_batches_of
+from penstock.transforms.cpu.stack import ordered_steps
 
 _log = logging.getLogger(__name__)
 _LINE_EVERY_S = 10.0
@@ -61,10 +64,55 @@ def _data(parts: Parts) -> str:
 
 def _cuts(parts: Parts, config: Mapping[str, Any]) -> str:
     """Describe how many tokens of the records are cut, by split."""
-    texts = [describe_cuts(config, "train", parts.train.loader.dataset)]
+    texts = [_cuts_of(config, "train", parts.train.loader.dataset)]
     if parts.val is not None:
-        texts.append(describe_cuts(config, "val", parts.val.loader.dataset))
+        texts.append(_cuts_of(config, "val", parts.val.loader.dataset))
     return "; ".join(filter(None, texts))
+
+
+def _cuts_of(config: Mapping[str, Any], split: str, dataset: Any) -> str:
+    """Describe what ``token_crop`` cuts from the records of a split.
+
+    Args:
+        config: A checked config.
+        split: ``train``, ``val`` or ``test``.
+        dataset: The samples of the split.
+
+    Returns:
+        The number of texts and tokens that an epoch over all records loses. An empty text if
+        there are none, or where lengths are not known in advance: the index has no column
+        ``length``, or another step comes before the crop.
+    """
+    augment = config["augment"]["train" if split == "train" else "eval"]
+    first = next(iter(ordered_steps(augment or {}).values()), None)
+    if first is None or first["_target_"] != "transform/token_crop":
+        return ""
+    most = first["max_length"]
+    texts = cut_texts = tokens = cut_tokens = 0
+    for lengths in _lengths(config, dataset):
+        excess = np.maximum(lengths.astype(np.int64) - most, 0)
+        texts, tokens = texts + lengths.size, tokens + int(lengths.sum())
+        cut_texts += int(np.count_nonzero(excess))
+        cut_tokens += int(excess.sum())
+    if not cut_tokens:
+        return ""
+    return (
+        f"{split}: {cut_texts:,} of {texts:,} texts are longer than {most:,} tokens and lose "
+        f"{cut_tokens:,} of {tokens:,} tokens ({cut_tokens / tokens:.1%})"
+    )
+
+
+def _lengths(config: Mapping[str, Any], dataset: Any) -> Iterator[NDArray[np.integer[Any]]]:
+    """Yield the lengths of the records, of each source of a mix."""
+    if sources := sources_of(config):
+        for name, part in sources.items():
+            yield from _lengths(part, dataset.sources[name])
+        return
+    if isinstance(dataset, StreamDataset) or "length" not in dataset.index.columns:
+        return
+    lengths = np.asarray(dataset.index.column("length"))
+    if lengths.dtype.kind in "iu":
+        yield lengths
 
 
 def _size(loader: Any) -> str:
