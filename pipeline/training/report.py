@@ -80,11 +80,12 @@ def _cuts_of(config: Mapping[str, Any], split: str, dataset: Any) -> str:
 
     Returns:
         The number of texts and tokens that an epoch over all records loses. An empty text if
-        there are none, or where lengths are not known in advance: the index has no column
-        ``length``, or another step comes before the crop.
+        there are none, or where lengths are not known in advance: the index lacks a
+        column ``length``, or another step comes before the crop.
     """
-    augment = config["augment"]["train" if split == "train" else "eval"]
-    first = next(iter(ordered_steps(augment or {}).values()), None)
+    augment = config.get("augment") or {}
+    steps = augment.get("train" if split == "train" else "eval") or {}
+    first = next(iter(ordered_steps(steps).values()), None)
     if first is None or first["_target_"] != "transform/token_crop":
         return ""
     most = first["max_length"]

@@ -12,6 +12,7 @@ import pytest
 
 from penstock import build_loader, compose, register
 from penstock.pipeline.training.job import train
+from tests.console import penstock
 
 LENGTHS = [3, 30, 12, 8, 9, 1, 20, 8, 40, 2]
 MOST = 8
@@ -131,3 +132,19 @@ def test_a_run_counts_the_tokens_it_cuts(data, tmp_path, most):
     for number in (len(CUT), sum(CUT), sum(LENGTHS), 92, 108):
         assert f"{number}" in first
     assert {f"{texts}", f"{tokens}"} <= set(last)
+
+
+def test_evaluate_counts_its_cuts_and_preview_draws_them(data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = [
+        f"dataset.storage.path={data}",
+        *SAMPLERS["packed"],
+        f"augment.max_length={MOST}",
+        "loader=inline",
+    ]
+    assert penstock("preview", "task=tokens", *words) == 0
+    small = ["model.width=8", "model.depth=1", "trainer.max_epochs=1", "trainer.device=cpu"]
+    run = train(compose(["task=tokens", *words, *small, f"outputs={tmp_path}/outputs"]))["run_dir"]
+    assert penstock("evaluate", f"evaluate.checkpoint={run}", "evaluate.output=found.json") == 0
+    found = json.loads(Path("found.json").read_text())
+    assert (found["cut_texts"], found["cut_tokens"]) == (1, 92)

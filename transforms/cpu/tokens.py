@@ -68,7 +68,7 @@ def token_mask(
         sample: With the field, an array [T, ...].
         rng: Where it is drawn from, element by element.
         p: The probability.
-        value: What stands in its place: the mask token, or 0 for features.
+        value: Replacement of an element: the mask token, or 0 for features.
         field: The sequence.
 
     Raises:
