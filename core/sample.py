@@ -48,6 +48,12 @@ STATED_SIZE = "stated_size"
 The decoder compares it with the image and takes it away.
 """
 
+CUT_TOKENS = "token_crop.cut_tokens"
+"""Field of a sample that a transform has shortened: number of elements that were cut, int.
+
+The loader removes the field before collating, and counts it.
+"""
+
 Batch = dict[str, Any]
 """One delivered batch: a dict of tensors whose first axis is the batch.
 

@@ -56,6 +56,7 @@ def run(config: dict[str, Any]) -> int:
         ValueError: The checkpoint, the data or the output cannot be used; on every rank.
     """
     from penstock.pipeline.learning.outputs import confused_names, named
+    from penstock.pipeline.loader.stats import cut_text
     from penstock.pipeline.pictures.confusion import draw_confusion
     from penstock.pipeline.pictures.page import as_png
     from penstock.pipeline.training.report import Meter
@@ -82,7 +83,10 @@ def run(config: dict[str, Any]) -> int:
             meter=meter,
             by_class=all(kind.num_classes <= _MOST_CLASSES for kind in kinds.values()),
         )
-        bad = int(world.sum(trained.batches.loader.stats.bad_samples)[0])
+        stats = trained.batches.loader.stats
+        bad, cut_texts, cut_tokens = map(
+            int, world.sum(stats.bad_samples, stats.cut_texts, stats.cut_tokens)
+        )
         if not found:
             raise ValueError(
                 f"evaluate: there are no samples{f' but {bad:,} bad ones' if bad else ''}; set "
@@ -111,6 +115,8 @@ def run(config: dict[str, Any]) -> int:
             "split": trained.split,
             "samples": meter.samples,
             "bad_samples": bad,
+            "cut_texts": cut_texts,
+            "cut_tokens": cut_tokens,
             "metrics": {name: _number(value) for name, value in numbers.items()},
             "classes": classes if isinstance(task, TaskGroup) else classes.get("", {}),
         }
@@ -120,7 +126,8 @@ def run(config: dict[str, Any]) -> int:
         written = {output: text.encode() + b"\n", **matrices}
         write_output("evaluate.output", written)
         left_out = f", {bad:,} bad samples left out" if bad else ""
-        text = f"{meter.samples:,} samples{left_out} of {trained.data}"
+        cut = f", {cut_text(cut_texts, cut_tokens)} cut" if cut_tokens else ""
+        text = f"{meter.samples:,} samples{left_out}{cut} of {trained.data}"
         print_line(f"written: {', '.join(map(str, written))}: {text}")
     return 0
 

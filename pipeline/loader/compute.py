@@ -14,7 +14,7 @@ import numpy as np
 
 from penstock.core.contracts import StreamDataset
 from penstock.core.registry import name_of
-from penstock.core.sample import BadSample, Batch, Keys, Sample, on_pixels
+from penstock.core.sample import CUT_TOKENS, BadSample, Batch, Keys, Sample, on_pixels
 from penstock.core.stage_times import StageTimes, counted
 from penstock.pipeline.loader.bundles import joined, row_bytes, split_rows
 from penstock.pipeline.loader.by_sample import BySample, Work
@@ -152,6 +152,8 @@ class BatchComputer:
             samples=sum(rows.valid),
             real=real,
             padded=padded,
+            cut_texts=rows.cut_texts,
+            cut_tokens=rows.cut_tokens,
             times=times,
         )
 
@@ -316,10 +318,16 @@ class _Rows:
     samples: list[Sample] = field(default_factory=list)
     valid: list[bool] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
+    cut_texts: int = 0
+    cut_tokens: int = 0
     last_bad: BadSample | None = None
 
     def add(self, sample: Sample, valid: bool) -> None:
         """Append a row."""
+        cut_tokens = sample.pop(CUT_TOKENS, 0)
+        if valid and cut_tokens:
+            self.cut_texts += 1
+            self.cut_tokens += cut_tokens
         self.samples.append(sample)
         self.valid.append(valid)
 

@@ -105,6 +105,8 @@ class Delivery:
         samples: Number of valid rows in the batch.
         real: Elements of ragged fields that are data, as the collate counts them.
         padded: Elements of ragged fields with the padding.
+        cut_texts: Number of valid rows that a transform has shortened.
+        cut_tokens: Number of elements that were cut from these rows.
         times: How long its stages took, where it was computed.
         quarantined: Epoch and position of what was found to kill a worker; set by the engine
             that found it, in the consumer's process.
@@ -117,6 +119,8 @@ class Delivery:
     samples: int = 0
     real: int = 0
     padded: int = 0
+    cut_texts: int = 0
+    cut_tokens: int = 0
     times: StageTimes = field(default_factory=StageTimes)
     quarantined: tuple[tuple[int, int], ...] = ()
 

@@ -136,6 +136,11 @@ def padding_text(share: float) -> str:
     return f"{share:.1%} of the elements"
 
 
+def cut_text(texts: int, tokens: int) -> str:
+    """Describe how many tokens were cut from how many texts."""
+    return f"{tokens:,} tokens of {texts:,} text{'s' if texts != 1 else ''}"
+
+
 def sources_text(shares: Mapping[str, float]) -> str:
     """Shares of the samples by source, 0 to 1, in words."""
     return ", ".join(f"{share:.1%} {name}" for name, share in shares.items())
@@ -151,6 +156,8 @@ class LoaderStats:
         bad_samples: Bad samples met, one for every position.
         real: Elements of ragged fields that are data.
         padded: Elements of ragged fields with their padding.
+        cut_texts: Valid rows that a transform has shortened.
+        cut_tokens: Elements that were cut from these rows.
         copy_s: Seconds that the device spent on copies; who has it copy adds them.
         drawn: Valid rows by the name of their source, where several data sets are mixed.
         workers: Tells how the workers do at this moment; None: the engine does not.
@@ -161,6 +168,8 @@ class LoaderStats:
     bad_samples: int = 0
     real: int = 0
     padded: int = 0
+    cut_texts: int = 0
+    cut_tokens: int = 0
     copy_s: float = 0.0
     drawn: dict[str, int] = field(default_factory=dict)
     workers: Callable[[], WorkerFigures] | None = None
@@ -211,6 +220,7 @@ class LoaderStats:
     def as_dict(self) -> dict[str, float]:
         """The counts, and what `times` holds."""
         counts = {"bad_samples": self.bad_samples, "padding_overhead": self.padding_overhead}
+        counts |= {"cut_texts": self.cut_texts, "cut_tokens": self.cut_tokens}
         if self.workers is not None:
             counts |= {"ready": self.workers().ready, "restarts": self.workers().restarts}
         counts |= {f"drawn_{name}": drawn for name, drawn in self.drawn.items()}
@@ -220,6 +230,8 @@ class LoaderStats:
         lines = [str(self.times)]
         if self.padded:
             lines.append(f"padding: {padding_text(self.padding_overhead)}")
+        if self.cut_tokens:
+            lines.append(f"cut: {cut_text(self.cut_texts, self.cut_tokens)}")
         if self.drawn:
             lines.append(f"sources: {sources_text(self.shares)}")
         if self.workers is not None and (restarts := self.workers().restarts):
@@ -240,6 +252,8 @@ class LoaderStats:
         self.bad_samples += len(delivery.faults)
         self.real += delivery.real
         self.padded += delivery.padded
+        self.cut_texts += delivery.cut_texts
+        self.cut_tokens += delivery.cut_tokens
         if self.drawn and delivery.batch is not None:
             self._add_drawn(delivery.batch)
         self._stages.add(delivery.times)

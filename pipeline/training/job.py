@@ -66,7 +66,8 @@ def train(config: Mapping[str, Any]) -> dict[str, Any]:
     Returns:
         Results in plain values: the figures of the last validation (``val/accuracy``, ...) and of
         the best (``best/accuracy``, ...), ``monitor``, ``best_epoch``, ``epoch``, ``step``,
-        ``samples_per_s``, ``data_wait`` (a share), ``bad_samples``, ``run_dir``.
+        ``samples_per_s``, ``data_wait`` (a share), ``bad_samples``, ``cut_texts``, ``cut_tokens``,
+        ``run_dir``.
 
     Raises:
         ValueError: The data, the checkpoint or the settings cannot be used.
@@ -156,7 +157,7 @@ def _train(config: Mapping[str, Any], settings: TrainerSettings) -> dict[str, An
         if folder is not None:
             (run_dir / SUMMARY).unlink(missing_ok=True)
             folder.write_config(config)
-            report_start(parts, world, named, config.get("run") or {})
+            report_start(parts, world, named, config)
         interrupt = stack.enter_context(Interrupt(speaks=world.is_main))
         done = fit(
             parts,
@@ -281,7 +282,12 @@ def _results(
     run_dir: str,
 ) -> dict[str, Any]:
     loaders = [parts.train.loader, *([parts.val.loader] if parts.val is not None else [])]
-    bad = sum(loader.stats.bad_samples for loader in loaders)
+    stats = [loader.stats for loader in loaders]
+    bad, cut_texts, cut_tokens = world.sum(
+        sum(each.bad_samples for each in stats),
+        sum(each.cut_texts for each in stats),
+        sum(each.cut_tokens for each in stats),
+    )
     speed = recorder.meter.total()
     watched = monitored(settings, state.metrics or {})
     return {
@@ -293,6 +299,8 @@ def _results(
         "epoch": state.epoch,
         "step": state.step,
         **speed,
-        "bad_samples": int(world.sum(bad)[0]),
+        "bad_samples": int(bad),
+        "cut_texts": int(cut_texts),
+        "cut_tokens": int(cut_tokens),
         "run_dir": run_dir,
     }

@@ -10,15 +10,19 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from penstock.core.contracts import StreamDataset
 from penstock.pipeline.config.errors import listing
+from penstock.pipeline.config.places import sources_of
 from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.learning.parameters import describe_groups
-from penstock.pipeline.loader.stats import LoaderTimes, padding_text, sources_text
+from penstock.pipeline.loader.stats import LoaderTimes, cut_text, padding_text, sources_text
 from penstock.pipeline.training.checkpoint import RunState
 from penstock.pipeline.training.distributed.world import World
 from penstock.pipeline.training.output import print_line
 from penstock.pipeline.training.parts import Parts, num_batches_of
+from penstock.transforms.cpu.stack import ordered_steps
 
 _log = logging.getLogger(__name__)
 _LINE_EVERY_S = 10.0
@@ -26,14 +30,16 @@ _FIGURES_EVERY_S = 0.5
 _WIDE = 80  # columns that the whole bar fits in
 
 
-def report_start(parts: Parts, world: World, run_dir: str, run: Mapping[str, Any]) -> None:
-    """Say what is about to be trained, on what, and where, and what the run is called."""
+def report_start(parts: Parts, world: World, run_dir: str, config: Mapping[str, Any]) -> None:
+    """Log the data, the model and the device of a run that begins, and its name and tags."""
+    run = config.get("run") or {}
     called = [str(name) for name in (run.get("name"), *(run.get("tags") or ())) if name]
     model_size = sum(parameter.numel() for parameter in parts.model.parameters())
     batch_size = parts.train.loader.batch_size
     lines = {
         "data": _data(parts),
         "table": _table(parts.train.loader.table),
+        "cut": _cuts(parts, config),
         "batch": _batch(batch_size, world.size),
         "model": f"{type(parts.model).__name__}, {model_size:,} parameters",
         "rates": describe_groups(parts.optimizer),
@@ -54,6 +60,60 @@ def _data(parts: Parts) -> str:
         names = ", ".join(classes[:5]) + (", ..." if len(classes) > 5 else "")
         texts.append(f"{len(classes)} classes ({names})")
     return ", ".join(texts)
+
+
+def _cuts(parts: Parts, config: Mapping[str, Any]) -> str:
+    """Describe how many tokens of the records are cut, by split."""
+    texts = [_cuts_of(config, "train", parts.train.loader.dataset)]
+    if parts.val is not None:
+        texts.append(_cuts_of(config, "val", parts.val.loader.dataset))
+    return "; ".join(filter(None, texts))
+
+
+def _cuts_of(config: Mapping[str, Any], split: str, dataset: Any) -> str:
+    """Describe what ``token_crop`` cuts from the records of a split.
+
+    Args:
+        config: A checked config.
+        split: ``train``, ``val`` or ``test``.
+        dataset: The samples of the split.
+
+    Returns:
+        The number of texts and tokens that an epoch over all records loses. An empty text if
+        there are none, or where lengths are not known in advance: the index lacks a
+        column ``length``, or another step comes before the crop.
+    """
+    augment = config.get("augment") or {}
+    steps = augment.get("train" if split == "train" else "eval") or {}
+    first = next(iter(ordered_steps(steps).values()), None)
+    if first is None or first["_target_"] != "transform/token_crop":
+        return ""
+    most = first["max_length"]
+    texts = cut_texts = tokens = cut_tokens = 0
+    for lengths in _lengths(config, dataset):
+        excess = np.maximum(lengths.astype(np.int64) - most, 0)
+        texts, tokens = texts + lengths.size, tokens + int(lengths.sum())
+        cut_texts += int(np.count_nonzero(excess))
+        cut_tokens += int(excess.sum())
+    if not cut_tokens:
+        return ""
+    return (
+        f"{split}: {cut_texts:,} of {texts:,} texts are longer than {most:,} tokens and lose "
+        f"{cut_tokens:,} of {tokens:,} tokens ({cut_tokens / tokens:.1%})"
+    )
+
+
+def _lengths(config: Mapping[str, Any], dataset: Any) -> Iterator[NDArray[np.integer[Any]]]:
+    """Yield the lengths of the records, of each source of a mix."""
+    if sources := sources_of(config):
+        for name, part in sources.items():
+            yield from _lengths(part, dataset.sources[name])
+        return
+    if isinstance(dataset, StreamDataset) or "length" not in dataset.index.columns:
+        return
+    lengths = np.asarray(dataset.index.column("length"))
+    if lengths.dtype.kind in "iu":
+        yield lengths
 
 
 def _size(loader: Any) -> str:
@@ -115,12 +175,14 @@ def report_end(
             "stopped at step %d; go on with trainer.resume=%s", results["step"], results["run_dir"]
         )
     last, best = _told(results, "val/"), _told(results, "best/")
+    texts, tokens = results["cut_texts"], results["cut_tokens"]
     is_last = results.get("best_epoch") == results["epoch"]
     lines = {
         "result": f"{last}, the best epoch" if last and is_last else last or "not validated",
         **({"best": f"{best}, of epoch {results['best_epoch']}"} if best and not is_last else {}),
         **_speeds(times),
         "bad": f"{results['bad_samples']} bad samples",
+        **({"cut": f"{cut_text(texts, tokens)}, summed over epochs"} if tokens else {}),
         "outputs": str(results["run_dir"]),
     }
     for name, text in lines.items():

@@ -8,7 +8,7 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from penstock.core.registry import register
-from penstock.core.sample import Sample
+from penstock.core.sample import CUT_TOKENS, Sample
 
 
 @register("transform", "token_crop")
@@ -20,17 +20,17 @@ def token_crop(
     fields: list[str] | None = None,
     random: bool = True,
 ) -> Sample:
-    """Cut sequences to a length; several fields, element by element alike.
+    """Cut sequences to a length; several fields keep the same elements.
 
     Args:
         sample: With the fields, arrays [T, ...] of one length.
-        rng: Where the place of the part is drawn from.
-        max_length: The most elements that are left.
-        fields: The sequences; None: ``tokens``.
-        random: The part may lie anywhere; otherwise it is the first one, as for evaluation.
+        rng: Draws the start of the kept part.
+        max_length: Longest sequence that is left as it is.
+        fields: Names of the sequences; None: ``tokens``.
+        random: Keep a random part; otherwise keep the first part, as for evaluation.
 
     Returns:
-        The sample; arrays that are short enough are left as they are.
+        The sample. A shortened sample also has the number of cut elements, see `CUT_TOKENS`.
 
     Raises:
         ValueError: A field is missing, or the lengths differ.
@@ -40,12 +40,14 @@ def token_crop(
     length = next(iter(lengths.values()), 0)
     if any(other != length for other in lengths.values()):
         raise ValueError(f"token_crop: sequences of one sample differ in length: {lengths}")
-    # Drawn in any case, so that what follows has the same draws whatever the length.
+    # Always drawn: the draws of later steps do not depend on the length.
     place = float(rng.random())
     if length <= max_length:
         return sample
     start = int(place * (length - max_length + 1)) if random else 0
-    return {**sample, **{name: sample[name][start : start + max_length] for name in names}}
+    kept = {name: sample[name][start : start + max_length] for name in names}
+    cut_tokens = sample.get(CUT_TOKENS, 0) + length - max_length
+    return {**sample, **kept, CUT_TOKENS: cut_tokens}
 
 
 Share = Annotated[float, Ge(0), Le(1)]
@@ -66,7 +68,7 @@ def token_mask(
         sample: With the field, an array [T, ...].
         rng: Where it is drawn from, element by element.
         p: The probability.
-        value: What stands in its place: the mask token, or 0 for features.
+        value: Replacement of an element: the mask token, or 0 for features.
         field: The sequence.
 
     Raises:

@@ -21,7 +21,7 @@ from penstock.core.contracts import (
     StreamDataset,
     capabilities_of,
 )
-from penstock.core.sample import BadSample, Batch, Sample
+from penstock.core.sample import CUT_TOKENS, BadSample, Batch, Sample
 from penstock.pipeline.build import build, build_dataset, build_device_transforms
 from penstock.pipeline.device import describe_inputs
 from penstock.pipeline.loader.digest import batch_digest
@@ -199,9 +199,18 @@ def _reader(
             f"preview: the split {split} has no samples; check dataset.val_fraction and what the "
             f"data holds, or set preview.split"
         )
-    if isinstance(dataset, StreamDataset):
-        return lambda source, epoch: source.fetch_items(items, positions, epoch)
-    return lambda source, epoch: source.fetch(indices, positions, epoch)
+
+    def read(source: Any, epoch: int) -> list[Any]:
+        if isinstance(dataset, StreamDataset):
+            samples = source.fetch_items(items, positions, epoch)
+        else:
+            samples = source.fetch(indices, positions, epoch)
+        for sample in samples:
+            if not isinstance(sample, BadSample):
+                sample.pop(CUT_TOKENS, None)  # as the loader does
+        return list(samples)
+
+    return read
 
 
 def spread(total: int, count: int, group: int = 1) -> NDArray[np.int64]:
