@@ -134,7 +134,7 @@ def near_target(target: str, place: Place) -> str:
     family = family_of(target)
     if family is not None and (not place.kinds or family.name in place.kinds):
         names = names + names_of(family)
-    near = nearest(target, names, cutoff=0.85)  # targets share the name of their module
+    near = nearest(target, names, cutoff=0.92)  # targets share the name of their module
     return f"; did you mean {near}?" if near is not None else ""
 
 

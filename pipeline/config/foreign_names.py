@@ -9,7 +9,8 @@ FOREIGN_NAMES: dict[str, str] = {
     "shardshuffle": "sampler=shard_shuffle",
     "epochs": "trainer.max_epochs",
     "learning_rate": "optimizer.lr",
-    "save_every": "trainer.checkpoint_every",
+    "root": "dataset.storage.path",
+    "data_dir": "dataset.storage.path",
     "workers": "loader.num_workers",
     "batch": "loader.batch_size",
     "gpus": TORCHRUN,
@@ -31,7 +32,6 @@ FOREIGN_NAMES: dict[str, str] = {
     # Hugging Face Trainer
     "gradient_accumulation_steps": "trainer.accumulate",
     "max_grad_norm": "trainer.clip_norm",
-    "logging_steps": "trainer.log_every",
     "save_steps": "trainer.checkpoint_every",
     "eval_strategy": "trainer.validate_every=1",
     "output_dir": "outputs",

@@ -44,12 +44,12 @@ VALUES_INSTEAD: dict[str, str] = {
 _VALUES = {("trainer.device", "gpu"): "cuda", ("trainer.device", "0"): "cuda:0"}
 _LIBRARIES = {"sampler": "torch.utils.data.", "scheduler": "torch.optim.lr_scheduler.",
               "transform": "albumentations."}  # fmt: skip
-_PLACES = ("", "trainer", "loader", "optimizer", "scheduler", "dataset", "task", "model",
-           "train", "training", "data", "datamodule")  # fmt: skip
+_PLACES = ("", "trainer", "loader", "optimizer", "scheduler", "dataset", "dataset.storage", "task",
+           "model", "train", "training", "data", "datamodule")  # fmt: skip
 _PARTS_OF_DATASETS = {"annotations": "image_folder", "source": "stream"}
 _NAMED_STEPS = ("callback", "batch_transform")
 _CLOSE = 0.7  # options have short names
-_ELSEWHERE = 0.75  # a key at another place needs a closer match than its neighbours
+_ELSEWHERE = 0.75  # short names, and keys at another place, need a closer match
 _WORD = 6  # letters of a key that stands for longer names, as `resume` in `resume_from_checkpoint`
 
 
@@ -177,14 +177,15 @@ def _closest(key: str, known: list[str], config: dict[str, Any], *, typed: bool)
         return below[leaf]
     groups = {name for name in known if isinstance(config.get(name), Mapping)}
     by_leaf = {each.rpartition(".")[2]: each for each in known if each not in groups}
-    near = nearest(leaf, by_leaf)
+    leaves = {name: full for name, full in _leaves(config, "") if full != key}
+    everywhere = {**leaves, **_settings()} if typed else {}
+    near = nearest(leaf, by_leaf, cutoff=_ELSEWHERE if leaf in everywhere or len(leaf) < 5 else 0.6)
     if near is not None or not typed:
         return by_leaf[near] if near else None
     for group in _NAMED_STEPS:
         if find(f"{group}/{leaf}") is not None:
             return f"{group}={leaf}"
-    leaves = {name: full for name, full in _leaves(config, "") if full != key}
-    return _at_another_place(leaf, {**leaves, **_settings()})
+    return _at_another_place(leaf, everywhere)
 
 
 def _at_another_place(leaf: str, keys: Mapping[str, str]) -> str | None:
@@ -214,7 +215,7 @@ def _leaves(config: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]
     for name, value in reversed(config.items()):
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{prefix}{name}.")
-        elif name != "_target_":
+        elif name not in ("_target_", "data_dir"):  # which is the folder of demo data
             yield name, f"{prefix}{name}"
 
 

@@ -13,8 +13,10 @@ from penstock.pipeline.config.errors import ConfigError
 from penstock.pipeline.config.foreign_names import FOREIGN_NAMES, TORCHRUN
 
 VALUES = {"loader.batch_size": "8", "loader.num_workers": "2", "logger": "csv", "optimizer": "adam",
-          "outputs": "x", "optimizer.lr": "0.1", "trainer.device": "cpu", "trainer.resume": "auto",
-          "trainer.monitor_mode": "max"}  # fmt: skip
+          "dataset.storage.path": "demo", "outputs": "x", "optimizer.lr": "0.1",
+          "trainer.device": "cpu", "trainer.resume": "auto", "trainer.monitor_mode": "max"}  # fmt: skip
+KEYS = [f"{place}{name}" for name in FOREIGN_NAMES for place in ("", "trainer.", "data.")]
+KEYS.remove("data_dir")  # a key of the config, for demo data
 LONGER = {
     "num_train_epochs=7": "trainer.max_epochs=7",
     "initial_learning_rate=0.7": "optimizer.lr=0.7",
@@ -44,12 +46,11 @@ def test_the_table_has_at_most_40_names():
     assert len(FOREIGN_NAMES) <= 40
 
 
-@pytest.mark.parametrize("place", ["", "trainer.", "data."])
-@pytest.mark.parametrize("name", FOREIGN_NAMES)
-def test_the_line_for_a_name_works_when_it_is_typed(name, place):
-    target = FOREIGN_NAMES[name]
+@pytest.mark.parametrize("key", KEYS)
+def test_the_line_for_a_name_works_when_it_is_typed(key):
+    target = FOREIGN_NAMES[key.rpartition(".")[2]]
     value = VALUES.get(target, "3")
-    typed = remedy(f"{place}{name}={value}")
+    typed = remedy(f"{key}={value}")
     if target == TORCHRUN:
         program, *arguments = shlex.split(typed)
         assert program == "torchrun" and parse_args(arguments).nproc_per_node == "2"
@@ -57,6 +58,11 @@ def test_the_line_for_a_name_works_when_it_is_typed(name, place):
     assert typed == (target if "=" in target else f"{target}={value}")
     for overrides in typed.split(" or "):
         compose(shlex.split(overrides))
+
+
+def test_the_folder_of_a_dataset_is_not_that_of_demo_data():
+    for key in ("dataset.data_dir", "dataset.data_root", "dataset.storage.root"):
+        assert remedy(f"{key}=demo") == "dataset.storage.path=demo"
 
 
 @pytest.mark.parametrize("given", LONGER)

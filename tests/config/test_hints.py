@@ -28,6 +28,7 @@ CASES = [
     ("dataset.image_size=32", "augment.image_size=32"),
     ("dataset.path=demo", "dataset.storage.path=demo"),
     ("trainer.seed=3", "seed=3"),
+    ("trainer.warmup=0.1", "scheduler.warmup=0.1"),
     ("device=cpu", "trainer.device=cpu"),
     ("device=0", "trainer.device=cuda:0"),
     ("amp=true", "trainer.amp=bf16"),
@@ -74,6 +75,20 @@ def test_the_closest_match_composes(given, typed):
     beside = next((more for name, more in BESIDE.items() if typed.endswith(name)), [])
     for overrides in typed.split(" or "):
         compose([*shlex.split(overrides), *beside])
+
+
+@pytest.mark.parametrize("given", ["optimizer.llrd=0.3", "lrf=0.01", "min_lr=0.1", "hflip=0.5"])
+def test_no_remedy_gives_a_value_to_a_key_of_another_meaning(given):
+    with pytest.raises(ConfigError) as error:
+        compose([given])
+    [problem] = error.value.problems
+    assert problem.key == given.partition("=")[0] and "type " not in problem.message
+
+
+def test_a_name_of_a_source_chooses_the_source():
+    with pytest.raises(ConfigError, match="type dataset=stream dataset/source=kafka"):
+        compose(["dataset=kafka"])
+    compose(["dataset=stream", "dataset/source=kafka", "dataset.source.topic=photos"])
 
 
 def test_a_null_of_a_preset_for_another_storage_is_taken_away_as_said():
