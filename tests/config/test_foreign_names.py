@@ -14,7 +14,8 @@ from penstock.pipeline.config.foreign_names import FOREIGN_NAMES, TORCHRUN
 
 VALUES = {"loader.batch_size": "8", "loader.num_workers": "2", "logger": "csv", "optimizer": "adam",
           "dataset.storage.path": "demo", "outputs": "x", "optimizer.lr": "0.1",
-          "trainer.device": "cpu", "trainer.resume": "auto", "trainer.monitor_mode": "max"}  # fmt: skip
+          "trainer.device": "cpu", "trainer.resume": "auto",
+          "trainer.monitor_mode": "max"}  # fmt: skip
 KEYS = [f"{place}{name}" for name in FOREIGN_NAMES for place in ("", "trainer.", "data.")]
 KEYS.remove("data_dir")  # a key of the config, for demo data
 LONGER = {
