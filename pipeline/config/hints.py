@@ -212,7 +212,7 @@ def _settings() -> dict[str, str]:
 
 def _leaves(config: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
     """Yield the names and full keys of values, the first of a config last."""
-    for name, value in reversed(config.items()):
+    for name, value in reversed([*config.items()]):
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{prefix}{name}.")
         elif name not in ("_target_", "data_dir"):  # which is the folder of demo data

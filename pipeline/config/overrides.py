@@ -360,13 +360,13 @@ def _unreadable(text: str, texts: Sequence[str], composer: Composer) -> Problem:
             remedy = f", overrides have no dashes; {said}"
         return Problem(text, f"no such flag{remedy}")
     if "=" not in text and not text.startswith("~"):
-        near = {
+        named = {
             group: nearest(text, composer.options(group), cutoff=0.8)
             for group in top_level_keys()
             if composer.is_group(group)
         }
         remedy = _whole(text, texts) or " or ".join(
-            f"{group}={option}" for group, option in near.items() if option
+            f"{group}={option}" for group, option in named.items() if option
         )
         remedy = f"; type {remedy}" if remedy else ""
         return Problem(
