@@ -8,12 +8,7 @@ from typing import Any
 
 from penstock.core import registry
 from penstock.pipeline.config.errors import Problem, listing, nearest
-from penstock.pipeline.config.hints import (
-    TARGETS_INSTEAD,
-    VALUES_INSTEAD,
-    instead_of,
-    meant_for_another,
-)
+from penstock.pipeline.config.hints import VALUES_INSTEAD, instead_of, meant_for_another
 from penstock.pipeline.config.interpolation import is_unresolved
 from penstock.pipeline.config.places import (
     AUGMENT,
@@ -133,15 +128,13 @@ def not_allowed(target: str, place: Place) -> str:
 
 def near_target(target: str, place: Place) -> str:
     """Name the nearest target that fits the place, as the end of an error line."""
-    if target in TARGETS_INSTEAD:
-        return f"; {TARGETS_INSTEAD[target]}"
     if (near := _of_newer_module(target, place)) is not None:
         return f"; did you mean {near}?"
     names = _names(place)
     family = family_of(target)
     if family is not None and (not place.kinds or family.name in place.kinds):
         names = names + names_of(family)
-    near = nearest(target, names)
+    near = nearest(target, names, cutoff=0.92)  # targets share the name of their module
     return f"; did you mean {near}?" if near is not None else ""
 
 
@@ -272,7 +265,8 @@ class _Walk:
     def unknown(self, key: str, value: Any, known: list[str], accepted: str) -> None:
         """A key that nothing takes."""
         text = None if isinstance(value, dict) else shown(value)
-        remedy = instead_of(key, text, known, self.config, typed=key in self.typed)
+        typed = any(f"{each}.".startswith(f"{key}.") for each in self.typed)
+        remedy = instead_of(key, text, known, self.config, typed=typed)
         what = "" if text is None else f"{given(value)} given, "
         self.report(key, f"{what}unknown key; {accepted}; {remedy}")
 

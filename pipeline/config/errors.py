@@ -43,10 +43,10 @@ class ConfigError(ValueError):
         return ConfigError, (self.problems,)
 
 
-def nearest(name: str, names: Iterable[str]) -> str | None:
-    """Find the one of `names` that `name` was probably meant to be, or None."""
+def nearest(name: str, names: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """Return the name of `names` that is most similar to `name`, or None below `cutoff`."""
     by_lower = {known.lower(): known for known in names}
-    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=cutoff)
     return by_lower[close[0]] if close else None
 
 

@@ -20,7 +20,6 @@ from penstock.pipeline.config.combinations import (
 from penstock.pipeline.config.composition import Composer, CompositionError
 from penstock.pipeline.config.discovery import load_imports
 from penstock.pipeline.config.errors import ConfigError, Problem
-from penstock.pipeline.config.hints import rename_engine
 from penstock.pipeline.config.interpolation import plain, referred_keys, unresolved_keys
 from penstock.pipeline.config.overrides import (
     Change,
@@ -181,7 +180,6 @@ def _checked(
             del config["hydra"]
     resolved, unresolved = plain(config)
     resolved = hidden(resolved)
-    rename_engine(resolved)
     if fresh:
         chosen = {choice.group for choice in parsed.choices}
         chosen |= {change.key.partition(".")[0] for change in parsed.changes}

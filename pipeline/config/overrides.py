@@ -8,7 +8,6 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -27,12 +26,10 @@ from penstock.pipeline.config.composition import (
 )
 from penstock.pipeline.config.errors import ConfigError, Problem, listing, nearest, nearest_path
 from penstock.pipeline.config.hints import (
-    CHOICES,
-    FORMER,
-    INSTEAD,
-    RENAMED,
-    elsewhere,
+    REMEDIES,
+    foreign_name,
     instead_of_option,
+    nearest_option,
     without_dashes,
 )
 from penstock.pipeline.config.places import CHOSEN_BY, NAMED, STEPS, top_level_keys
@@ -210,7 +207,7 @@ def parse(
         command_keys: Names of these settings.
     """
     parsed = Parsed([], [], [], [])
-    for text in chain.from_iterable(FORMER.get(typed, (typed,)) for typed in texts):
+    for text in texts:
         quoted = quote(text, composer)
         try:
             override = composer.parse(quoted)
@@ -222,8 +219,8 @@ def parse(
         elif override.is_hydra_override():
             _add_hydra(override, quoted, parsed)
         else:
-            key = f"{command}.{override.key_or_group}"
-            if override.key_or_group in command_keys or key in RENAMED:
+            if override.key_or_group in command_keys:
+                key = f"{command}.{override.key_or_group}"
                 override = replace(override, key_or_group=key)
             start, _, name = override.key_or_group.rpartition(".")
             group = CHOSEN_BY.get(command or "", {}).get(name) if start == command else None
@@ -333,32 +330,32 @@ def _check_key(key: str, value: Any, override: Override, composer: Composer) -> 
 
 
 def _misspelt_group(key: str, value: str, composer: Composer) -> Problem | None:
-    """`optimiser=adam`: a group that is not there, rather than a value."""
-    if key in top_level_keys() or elsewhere(key, INSTEAD):
+    """Report a misspelt group, such as `optimiser=adam`."""
+    if key in top_level_keys():
         return None
     groups = composer.groups()
-    near = elsewhere(key, RENAMED) or nearest(key, [*groups, *top_level_keys()])
+    below = [group for group in groups if group.endswith(f"/{key}")]
+    near = foreign_name(key) or nearest(key, [*groups, *top_level_keys()], cutoff=0.7)
+    near = below[0] if below else near
     if near is None or near not in groups:
         return None
     options = composer.options(near)
-    option = CHOICES.get((near, value), value)
-    option = option if option in options else nearest(value, options) or "<option>"
+    option = value if value in options else nearest_option(value, options)
+    option = option or f"<option> (options: {listing(options, 30)})"
     return Problem(
         key, f"no such group, the groups are {listing(groups, 30)}; type {near}={option}"
     )
 
 
 def _add_hydra(override: Override, text: str, parsed: Parsed) -> None:
-    """Of Hydra's own config only the sweep's launcher and sweeper can be chosen."""
+    """Accept the launcher and the sweeper of a sweep, and report other settings of Hydra."""
     key = override.key_or_group
     if key.startswith(_HYDRA_KEYS):
         parsed.hydra.append(text)
         return
-    remedy = INSTEAD.get(key) or (f"type {RENAMED[key]}=<folder>" if key in RENAMED else "")
-    parsed.problems.append(
-        Problem(key, "of Hydra's own settings only hydra/launcher, hydra/sweeper and what stands "
-                "below them can be given" + (f"; {remedy}" if remedy else ""))
-    )  # fmt: skip
+    remedy = REMEDIES.get(key, f"leave {key} away")
+    message = f"of Hydra's settings, only hydra/launcher and hydra/sweeper are accepted; {remedy}"
+    parsed.problems.append(Problem(key, message))
 
 
 def _unreadable(text: str, texts: Sequence[str], composer: Composer) -> Problem:
@@ -366,14 +363,17 @@ def _unreadable(text: str, texts: Sequence[str], composer: Composer) -> Problem:
         near = nearest(text.split("=")[0], ("--help", "--cfg", "--multirun", "--config-dir"))
         remedy = f"; did you mean {near}?" if near else "; --help lists them"
         if said := without_dashes(text):
-            remedy = f", values have no dashes; {said}"
+            remedy = f", overrides have no dashes; {said}"
         return Problem(text, f"no such flag{remedy}")
     if "=" not in text and not text.startswith("~"):
-        named = {group: CHOICES.get((group, text), text) for group in top_level_keys()}
+        named = {
+            group: nearest(text, composer.options(group), cutoff=0.8)
+            for group in top_level_keys()
+            if composer.is_group(group)
+        }
         remedy = _whole(text, texts) or " or ".join(
-            f"{group}={option}" for group, option in named.items()
-            if composer.is_group(group) and option in composer.options(group)
-        )  # fmt: skip
+            f"{group}={option}" for group, option in named.items() if option
+        )
         remedy = f"; type {remedy}" if remedy else ""
         return Problem(
             text, f"no value given; an override is key=value, or ~key to take it away{remedy}"

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.pipeline.config import hints
-from penstock.pipeline.config.composition import HydraException, compose, composer_for
+from penstock.pipeline.config.composition import HydraException, composer_for
 from penstock.pipeline.config.errors import ConfigError
 from penstock.pipeline.config.overrides import naming_files, parse, quote
 
@@ -99,24 +98,6 @@ def _composer():
     if not _kept:
         _kept.append(composer_for([]))
     return _kept[0]
-
-
-@pytest.mark.parametrize(
-    ("overrides", "engine"),
-    [
-        (["loader=ring"], "threads"),
-        (["loader=ring", "loader.processes=2"], "processes"),
-        (["loader.engine=ring", "loader.num_workers=2"], "threads"),
-        (["loader=ring", "loader.engine=inline"], "inline"),
-    ],
-)
-def test_the_engine_of_version_1_is_understood_and_told_its_name(overrides, engine, capsys):
-    hints._tell.cache_clear()
-    assert compose(overrides)["loader"]["engine"] == engine
-    line = "" if engine == "inline" else f"loader=ring is called loader={engine} now\n"
-    assert capsys.readouterr().err == line
-    compose(overrides)  # and once is enough
-    assert capsys.readouterr().err == ""
 
 
 def test_a_pattern_names_the_files_it_fits(tmp_path):

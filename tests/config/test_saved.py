@@ -113,14 +113,6 @@ def test_auto_is_left_to_the_run():
     assert compose(["trainer.resume=null"])["trainer"]["resume"] is None
 
 
-def test_a_run_of_version_1_goes_on_with_the_engine_of_today(run_dir):
-    file = run_dir / "config.yaml"
-    saved = yaml.safe_load(file.read_text())
-    saved["loader"] |= {"engine": "ring", "processes": 2, "num_workers": 2}
-    file.write_text(yaml.safe_dump(saved))
-    assert compose([f"trainer.resume={run_dir}"])["loader"]["engine"] == "processes"
-
-
 def test_the_runs_own_command_line_goes_on_with_it(run_dir):
     own = ["sampler=weighted", "augment=light", "augment.image_size=48"]
     resume = f"trainer.resume={run_dir}"
