@@ -22,6 +22,7 @@ from penstock.pipeline.schedulers.units import better
 from penstock.pipeline.training.checkpoint import RunState
 from penstock.pipeline.training.distributed.strategy import Strategy
 from penstock.pipeline.training.distributed.world import World
+from penstock.pipeline.training.image_sizes import warn_of_sizes
 from penstock.pipeline.training.parts import Parts
 from penstock.pipeline.training.recorder import Recorder
 from penstock.pipeline.training.settings import TrainerSettings, monitored, no_such_figure
@@ -72,6 +73,7 @@ def fit(
     window = torch.tensor([state.window_loss, 0], dtype=torch.float64, device=world.device)
     skipped = 0
     told = not world.is_main
+    compares_sizes = world.is_main and settings.overfit_batches is None
 
     while not (state.closed and (state.reached(settings) or hooks.stop())):
         recorder.epoch_began()
@@ -135,6 +137,7 @@ def fit(
             state.step += 1
             state.batch += len(group)
             state.samples += int(valid)
+            state.image_size = train.image_size
             state.closed = False
             recorder.stepped(int(valid))
             if state.step % settings.log_every == 0:
@@ -170,6 +173,9 @@ def fit(
                     by_class=recorder.by_class,
                     progress=recorder.validating,
                 )
+            if compares_sizes and scores is not None:
+                warn_of_sizes(state.image_size, parts.val.image_size, parts.eval_steps)
+                compares_sizes = False
         if scores is None:
             state.window_loss = _finite_loss(window, state)
             recorder.save()

@@ -33,6 +33,7 @@ from penstock.pipeline.learning.building import build_model, build_task, fitted_
 from penstock.pipeline.learning.unlabelled import leave_target, opened_for_predictions
 from penstock.pipeline.training.checkpoint import find_checkpoint, load_weights, read_checkpoint
 from penstock.pipeline.training.distributed.world import World, joined
+from penstock.pipeline.training.image_sizes import warn_of_sizes
 from penstock.pipeline.training.job import prepare_torch
 from penstock.pipeline.training.loop import precision_of
 from penstock.pipeline.training.output import check_output, spoken_lines
@@ -64,6 +65,7 @@ class Trained:
         others: Splits of the same data that are left out.
         labelled: Whether the labels of the data are read; a prediction needs none.
         target: The column that a regression predicts, where batches have it under its own name.
+        image_size: Height and width of the images it was trained on; None if unknown or varied.
     """
 
     checkpoint: Path | str
@@ -75,6 +77,7 @@ class Trained:
     others: tuple[Split, ...]
     labelled: bool
     target: str | None
+    image_size: tuple[int, int] | None
 
     @property
     def data(self) -> str:
@@ -108,7 +111,11 @@ def opened_trained(
         world = stack.enter_context(joined(trainer.device, trainer.timeout_s))
         stack.enter_context(spoken_lines(world.rank))
         world.on_main(lambda: check_output(key, [output], endings, overwrite=asked.overwrite))
-        yield world, _open(config, command, world, stack), output
+        trained = _open(config, command, world, stack)
+        yield world, trained, output
+        if world.is_main:
+            steps = config["augment"]["eval"]
+            warn_of_sizes(trained.image_size, trained.batches.image_size, steps)
 
 
 def _open(config: Mapping[str, Any], command: str, world: World, stack: ExitStack) -> Trained:
@@ -182,6 +189,7 @@ def _open(config: Mapping[str, Any], command: str, world: World, stack: ExitStac
         others=others,
         labelled=labelled,
         target=target,
+        image_size=content.get("state", {}).get("image_size"),
     )
 
 
