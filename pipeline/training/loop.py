@@ -73,7 +73,7 @@ def fit(
     window = torch.tensor([state.window_loss, 0], dtype=torch.float64, device=world.device)
     skipped = 0
     told = not world.is_main
-    compares_sizes = world.is_main and settings.overfit_batches is None
+    compares_sizes = world.is_main
 
     while not (state.closed and (state.reached(settings) or hooks.stop())):
         recorder.epoch_began()

@@ -42,6 +42,18 @@ def test_training_and_evaluation_have_the_size_that_was_typed():
             assert next(iter(loader))["image"].shape[1:3] == (48, 48)
 
 
+def test_a_crop_that_fits_into_no_image_is_refused():
+    with pytest.raises(ValueError, match=r"augment\.eval\.crop") as error:
+        compose(["augment=imagenet", "augment.image_size=300"])
+    remedy = re.search(r"; type (.*)$", str(error.value), re.MULTILINE)[1].split()
+    typed = ["augment=imagenet", "augment.image_size=300", *remedy, "loader=inline"]
+    config = compose([*typed, "loader.batch_size=2"])
+    for split in ("train", "val"):
+        with build_loader(config, split) as loader:
+            assert next(iter(loader))["image"].shape[1:3] == (300, 300)
+    compose(["augment=imagenet", "augment.image_size=300", "augment.eval.crop.pad_if_needed=true"])
+
+
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
     """Images of differing sizes in two classes, the same ones to train and to validate on."""
@@ -83,7 +95,6 @@ OTHER = {
     "imagenet": ["augment.eval.crop.height=24", "augment.eval.crop.width=28"],
     "light": ["augment.eval.resize.height=24", "augment.eval.resize.width=28"],
     "torchvision": ["augment.eval.resize.size=[24,28]"],
-    "device": [f"augment.eval.crop.{side}" for side in ("height=24", "width=28")],
 }
 
 
@@ -92,7 +103,7 @@ def test_sizes_that_differ_are_told_once_with_the_keys_to_type(augment, photos, 
     if augment == "torchvision":
         pytest.importorskip("torchvision")
     typed = [f"augment={augment}", *OTHER[augment]]
-    settings = [each for each in run(photos, tmp_path, *typed) if "eval_size" not in each]
+    settings = run(photos, tmp_path, *typed, *["~augment.eval_size"][: augment != "imagenet"])
     train(compose(settings))
     [said] = warned(capsys)
     assert "24 x 28" in said
@@ -105,6 +116,7 @@ def test_sizes_that_differ_are_told_once_with_the_keys_to_type(augment, photos, 
     "typed",
     [
         ["augment.eval_size=64"],
+        ["augment=device", "~augment.eval_size", *OTHER["imagenet"]],  # the device's crop is last
         ["augment.eval.crop=null", "loader.batch_size=1"],
         [*OTHER["imagenet"], "trainer.overfit_batches=1"],
     ],
