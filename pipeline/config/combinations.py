@@ -383,7 +383,7 @@ def crops_above_images(config: dict[str, Any]) -> Iterator[Problem]:
             if target == "albumentations.SmallestMaxSize" and isinstance(step.get("max_size"), int):
                 short = f"{key}.max_size", step["max_size"]
                 continue
-            sides = step.get("height"), step.get("width")
+            sides: list[Any] = [step.get("height"), step.get("width")]
             crops = target in _CROPS and not step.get("pad_if_needed")
             if crops and short and all(isinstance(side, int) and side > short[1] for side in sides):
                 variable = stack == "eval" and "eval_size" in config["augment"]

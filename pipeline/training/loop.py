@@ -22,11 +22,10 @@ from penstock.pipeline.schedulers.units import better
 from penstock.pipeline.training.checkpoint import RunState
 from penstock.pipeline.training.distributed.strategy import Strategy
 from penstock.pipeline.training.distributed.world import World
-from penstock.pipeline.training.image_sizes import warn_of_sizes
 from penstock.pipeline.training.parts import Parts
 from penstock.pipeline.training.recorder import Recorder
 from penstock.pipeline.training.settings import TrainerSettings, monitored, no_such_figure
-from penstock.pipeline.training.validation import validate
+from penstock.pipeline.training.validation import validate, warn_of_sizes
 
 _log = logging.getLogger(__name__)
 _SKIPS_IN_A_ROW = 10

@@ -197,7 +197,7 @@ def build_parts(
         class_names=class_names or train.class_names,
         still=still,
         held=_held(train.dataset),
-        eval_steps=config["augment"]["eval"],
+        eval_steps=(config.get("augment") or {}).get("eval") or {},
     )
 
 

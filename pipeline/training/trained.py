@@ -33,7 +33,6 @@ from penstock.pipeline.learning.building import build_model, build_task, fitted_
 from penstock.pipeline.learning.unlabelled import leave_target, opened_for_predictions
 from penstock.pipeline.training.checkpoint import find_checkpoint, load_weights, read_checkpoint
 from penstock.pipeline.training.distributed.world import World, joined
-from penstock.pipeline.training.image_sizes import warn_of_sizes
 from penstock.pipeline.training.job import prepare_torch
 from penstock.pipeline.training.loop import precision_of
 from penstock.pipeline.training.output import check_output, spoken_lines
@@ -46,6 +45,7 @@ from penstock.pipeline.training.run_folder import (
     read_classes,
     settled,
 )
+from penstock.pipeline.training.validation import warn_of_sizes
 
 if TYPE_CHECKING:
     from penstock.pipeline.loader.loader import Loader
