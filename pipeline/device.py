@@ -104,6 +104,22 @@ def describe_inputs(batch: Batch) -> str:
     return "; ".join(told[:4]) or "nothing but labels"
 
 
+def _sizes_of(batch: Batch) -> set[tuple[int, int]]:
+    """Return the heights and widths of the images of a batch; none where they are padded."""
+    images = batch.get("image")
+    if isinstance(images, torch.Tensor):
+        images = [] if images.is_nested or images.ndim < 4 else [*images[:1]]
+    if not isinstance(images, list) or "image_lengths" in batch:
+        return set()
+    sizes = set()
+    for image in images:
+        if isinstance(image, torch.Tensor) and image.ndim > 2:
+            last = image.shape[-1] in (1, 3, 4)
+            high, wide = image.shape[-3:-1] if last else image.shape[-2:]
+            sizes.add((high, wide))
+    return sizes
+
+
 class DevicePrefetcher:
     """Iterates over a loader and yields its batches on the device, transformed there.
 
@@ -146,6 +162,7 @@ class DevicePrefetcher:
         self._stats = stats if isinstance(stats, LoaderStats) else None
         self._under_way: deque[Copy] = deque()
         self._yielded_state: dict[str, Any] | None = None
+        self._image_sizes: set[tuple[int, int]] = set()
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -161,6 +178,11 @@ class DevicePrefetcher:
             # Closing at once lets the loader stop its read-ahead when an epoch is left early.
             if isinstance(batches, Generator):
                 batches.close()
+
+    @property
+    def image_size(self) -> tuple[int, int] | None:
+        """Height and width of all images so far; None if there were none, or if they differ."""
+        return next(iter(self._image_sizes)) if len(self._image_sizes) == 1 else None
 
     def set_epoch(self, epoch: int) -> None:
         """Set the loader's epoch."""
@@ -190,6 +212,8 @@ class DevicePrefetcher:
     def _transformed(self, batch: Batch) -> Batch:
         for transform in self.transforms:
             batch = on_pixels(transform, batch)
+        if len(self._image_sizes) < 2:
+            self._image_sizes |= _sizes_of(batch)
         return batch
 
     def _directly(self, batches: Iterator[Batch]) -> Iterator[Batch]:

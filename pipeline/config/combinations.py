@@ -368,6 +368,38 @@ def watched_validation(config: dict[str, Any]) -> Iterator[Problem]:
                           f"and with trainer.{key}=0 nothing is; {remedy}")  # fmt: skip
 
 
+def crops_above_images(config: dict[str, Any]) -> Iterator[Problem]:
+    """Refuse a crop whose two sides exceed the short side that the images were resized to."""
+    from penstock.transforms.cpu.stack import ordered_steps
+
+    for stack in ("train", "eval"):
+        short: tuple[str, int] | None = None
+        try:
+            steps = ordered_steps(config["augment"].get(stack) or {})
+        except ValueError:  # reported with the step itself
+            continue
+        for name, step in steps.items():
+            key, target = f"augment.{stack}.{name}", step.get("_target_")
+            if target == "albumentations.SmallestMaxSize" and isinstance(step.get("max_size"), int):
+                short = f"{key}.max_size", step["max_size"]
+                continue
+            sides: list[Any] = [step.get("height"), step.get("width")]
+            crops = target in _CROPS and not step.get("pad_if_needed")
+            if crops and short and all(isinstance(side, int) and side > short[1] for side in sides):
+                variable = stack == "eval" and "eval_size" in config["augment"]
+                larger = round(max(sides) * 256 / 224)  # the usual ratio
+                remedy = "augment.eval_size" if variable else short[0]
+                yield Problem(
+                    key,
+                    f"a crop of {sides[0]} x {sides[1]} does not fit into images whose short side "
+                    f"is {short[1]} ({short[0]}); type {remedy}={larger}",
+                )
+            short = None
+
+
+_CROPS = ("albumentations.CenterCrop", "albumentations.RandomCrop")
+
+
 def colours_after_normalize(config: dict[str, Any]) -> Iterator[Problem]:
     """Refuse steps that compute with colours behind the one that takes the mean away."""
     from penstock.transforms.cpu.stack import ordered_steps
@@ -504,6 +536,7 @@ RULES: dict[Rule, tuple[str, ...]] = {
     parameter_groups: ("optimizer", "optimizer.groups"),
     watched_validation: ("callback", "trainer.validate_every", "trainer.limit_val_batches"),
     colours_after_normalize: ("augment", "augment.device"),
+    crops_above_images: ("augment", "augment.train", "augment.eval"),
     empty_run: ("dataset", "dataset.decode"),
     classes_in_batches: (
         "dataset", "dataset.storage", "sampler", "sampler.identities",

@@ -291,6 +291,7 @@ class RunState:
         best_epoch: The epoch that has it, counted from 1.
         best_metrics: Its validation's figures.
         metrics: The last validation's figures.
+        image_size: Height and width of the images trained on; None if they vary.
     """
 
     epoch: int = 0
@@ -306,6 +307,7 @@ class RunState:
     best_epoch: int | None = None
     best_metrics: dict[str, float] | None = None
     metrics: dict[str, float] | None = None
+    image_size: tuple[int, int] | None = None
 
     def steps_reached(self, settings: TrainerSettings) -> bool:
         """Whether the settings' optimizer steps are made."""

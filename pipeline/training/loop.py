@@ -25,10 +25,12 @@ from penstock.pipeline.training.distributed.world import World
 from penstock.pipeline.training.parts import Parts
 from penstock.pipeline.training.recorder import Recorder
 from penstock.pipeline.training.settings import TrainerSettings, monitored, no_such_figure
-from penstock.pipeline.training.validation import validate
+from penstock.pipeline.training.validation import validate, warn_of_sizes
 
 _log = logging.getLogger(__name__)
 _SKIPS_IN_A_ROW = 10
+_LEAST_SCALE = 2.0**-_SKIPS_IN_A_ROW
+"""Each skip of fp16's loss scaler halves the scale, which has no use below 1."""
 
 
 def fit(
@@ -54,7 +56,8 @@ def fit(
         True when done; False when it was interrupted, after a checkpoint.
 
     Raises:
-        ValueError: The loss or a gradient is not finite, and `on_nonfinite` says to stop.
+        ValueError: The loss or a gradient is not finite, and `on_nonfinite` says to stop; or
+            the loss scale of fp16 falls without end.
     """
     train, scaler = parts.train, parts.scaler
     optimizer, scheduler, hooks = parts.optimizer, parts.scheduler, parts.hooks
@@ -69,6 +72,7 @@ def fit(
     window = torch.tensor([state.window_loss, 0], dtype=torch.float64, device=world.device)
     skipped = 0
     told = not world.is_main
+    compares_sizes = world.is_main
 
     while not (state.closed and (state.reached(settings) or hooks.stop())):
         recorder.epoch_began()
@@ -120,6 +124,8 @@ def fit(
                 with parts.warmup.at(state.step, optimizer):
                     scaler.step(optimizer)
                 scaler.update()
+                if scaler.is_enabled() and (checks_each or not state.step % settings.log_every):
+                    _check_scale(scaler.get_scale(), state)
                 window += found
                 state.window_steps += 1
             hooks.stepped(state.step + 1)
@@ -130,6 +136,7 @@ def fit(
             state.step += 1
             state.batch += len(group)
             state.samples += int(valid)
+            state.image_size = train.image_size
             state.closed = False
             recorder.stepped(int(valid))
             if state.step % settings.log_every == 0:
@@ -165,6 +172,9 @@ def fit(
                     by_class=recorder.by_class,
                     progress=recorder.validating,
                 )
+            if compares_sizes and scores is not None:
+                warn_of_sizes(state.image_size, parts.val.image_size, parts.eval_steps)
+                compares_sizes = False
         if scores is None:
             state.window_loss = _finite_loss(window, state)
             recorder.save()
@@ -271,6 +281,16 @@ def _stopped(cause: str, state: RunState) -> str:
         f"{state.batch + 1}); lower optimizer.lr, set trainer.clip_norm=1, or skip such steps "
         f"with trainer.on_nonfinite=skip"
     )
+
+
+def _check_scale(scale: float, state: RunState) -> None:
+    """Stop a run whose gradients stay infinite or NaN however far fp16 lowers its loss scale."""
+    if scale < _LEAST_SCALE:
+        raise ValueError(
+            f"trainer.amp=fp16: gradients were not finite again and again, and the loss scale fell "
+            f"to {scale:.2g} at step {state.step + 1}; type trainer.amp=bf16, or trainer.amp=off, "
+            f"with which trainer.on_nonfinite names the first bad step"
+        )
 
 
 def _validates(ended: bool, state: RunState, settings: TrainerSettings) -> bool:

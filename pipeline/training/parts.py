@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,7 @@ class Parts:
         class_names: The classes of what is predicted, or None.
         still: Norms that are frozen, whose running figures stay as they are.
         held: Is told how many records of the epoch a checkpoint holds, of a queue.
+        eval_steps: The config's ``augment.eval``.
     """
 
     model: nn.Module
@@ -82,6 +83,7 @@ class Parts:
     class_names: tuple[str, ...] | None = None
     still: tuple[nn.Module, ...] = ()
     held: Callable[[int], None] | None = None
+    eval_steps: Mapping[str, Any] = field(default_factory=dict)
 
     def lr(self, step: int) -> float:
         """The learning rate of a step, counted from 0 (of the first group of parameters)."""
@@ -195,6 +197,7 @@ def build_parts(
         class_names=class_names or train.class_names,
         still=still,
         held=_held(train.dataset),
+        eval_steps=(config.get("augment") or {}).get("eval") or {},
     )
 
 

@@ -54,7 +54,8 @@ class TrainerSettings:
         freeze: Patterns of parameters that are not trained, such as ``backbone`` for all of a
             module or ``*.bias``; running figures of norms that are frozen stay as they are.
         on_nonfinite: If the loss or a gradient is infinite or NaN, `stop` the run, or `skip` the
-            step (at most 10 in a row). With `amp=fp16` the loss scaler skips bad gradients.
+            step (at most 10 in a row). With `amp=fp16` the loss scaler skips bad gradients;
+            a loss scale below 2**-10 stops the run.
         limit_train_batches: Train batches of an epoch, the others are left out; None: all.
         limit_val_batches: Validation batches, of records that are spread evenly over all (of a
             stream the first); None: all.

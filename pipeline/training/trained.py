@@ -45,6 +45,7 @@ from penstock.pipeline.training.run_folder import (
     read_classes,
     settled,
 )
+from penstock.pipeline.training.validation import warn_of_sizes
 
 if TYPE_CHECKING:
     from penstock.pipeline.loader.loader import Loader
@@ -64,6 +65,7 @@ class Trained:
         others: Splits of the same data that are left out.
         labelled: Whether the labels of the data are read; a prediction needs none.
         target: The column that a regression predicts, where batches have it under its own name.
+        image_size: Height and width of the images it was trained on; None if unknown or varied.
     """
 
     checkpoint: Path | str
@@ -75,6 +77,7 @@ class Trained:
     others: tuple[Split, ...]
     labelled: bool
     target: str | None
+    image_size: tuple[int, int] | None
 
     @property
     def data(self) -> str:
@@ -108,7 +111,11 @@ def opened_trained(
         world = stack.enter_context(joined(trainer.device, trainer.timeout_s))
         stack.enter_context(spoken_lines(world.rank))
         world.on_main(lambda: check_output(key, [output], endings, overwrite=asked.overwrite))
-        yield world, _open(config, command, world, stack), output
+        trained = _open(config, command, world, stack)
+        yield world, trained, output
+        if world.is_main:
+            steps = config["augment"]["eval"]
+            warn_of_sizes(trained.image_size, trained.batches.image_size, steps)
 
 
 def _open(config: Mapping[str, Any], command: str, world: World, stack: ExitStack) -> Trained:
@@ -182,6 +189,7 @@ def _open(config: Mapping[str, Any], command: str, world: World, stack: ExitStac
         others=others,
         labelled=labelled,
         target=target,
+        image_size=content.get("state", {}).get("image_size"),
     )
 
 

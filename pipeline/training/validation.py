@@ -1,9 +1,10 @@
-"""Compute loss and metrics over validation batches."""
+"""Compute loss and metrics over validation batches, and check the size of their images."""
 
 from __future__ import annotations
 
+import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any
@@ -19,6 +20,9 @@ from penstock.pipeline.learning.losses import loss_if_any
 from penstock.pipeline.training.checkpoint import random_states, restore_random_states
 from penstock.pipeline.training.distributed.world import World
 from penstock.pipeline.training.report import Meter
+from penstock.transforms.cpu.stack import ordered_steps
+
+_log = logging.getLogger(__name__)
 
 
 @torch.no_grad()
@@ -144,3 +148,36 @@ def class_tasks(task: Task) -> dict[str, ClassTask]:
     """The tasks whose figures can be told by class: of several by name, else under no name."""
     tasks = task.tasks if isinstance(task, TaskGroup) else {"": task}
     return {name: each for name, each in tasks.items() if isinstance(each, ClassTask)}
+
+
+def warn_of_sizes(
+    trained: tuple[int, int] | None, evaluated: tuple[int, int] | None, steps: Mapping[str, Any]
+) -> None:
+    """Log a warning if evaluation has images of another size than training.
+
+    Args:
+        trained: The size in training; None if unknown, or if it varies.
+        evaluated: The size in evaluation; None if unknown, or if it varies.
+        steps: The config's ``augment.eval``.
+    """
+    if trained is None or evaluated is None or tuple(trained) == tuple(evaluated):
+        return
+    _log.warning(
+        "the model is trained on images of %d x %d (height x width) and evaluated on images of "
+        "%d x %d; to evaluate at the size of training, %s",
+        *trained,
+        *evaluated,
+        _remedy(trained, steps),
+    )
+
+
+def _remedy(size: tuple[int, int], steps: Mapping[str, Any]) -> str:
+    """Name the keys of the last step that sets an image size."""
+    high, wide = size
+    for name, step in reversed(ordered_steps(steps).items()):
+        key = f"augment.eval.{name}"
+        if {"height", "width"} <= step.keys():
+            return f"type {key}.height={high} {key}.width={wide}"
+        if isinstance(sides := step.get("size"), Sequence) and len(sides) == 2:
+            return f"type '{key}.size=[{high},{wide}]'"
+    return "give augment.eval a step that resizes to it"

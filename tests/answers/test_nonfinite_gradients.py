@@ -98,6 +98,16 @@ def test_such_steps_again_and_again_stop_the_run(settings):
         train(compose([*settings, *batches, "model.position=3", "trainer.overfit_batches=1"]))
 
 
+def test_gradients_that_no_loss_scale_makes_finite_stop_the_run(settings):
+    batches = ["trainer.amp=fp16", "trainer.overfit_batches=1", "trainer.max_epochs=60"]
+    results = train(compose([*settings, *batches]))
+    assert results["step"] == 60, "the poisoned row is of another batch"
+    for on_nonfinite in ("stop", "skip"):
+        typed = [*settings, *batches, "model.position=3", f"trainer.on_nonfinite={on_nonfinite}"]
+        with pytest.raises(ValueError, match=r"trainer\.amp"):
+            train(compose(typed))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_ranks_skip_such_a_step_together(settings, tmp_path, strategy):

@@ -109,7 +109,7 @@ def failing(photos: Path) -> list[str]:
     return [*overrides(photos), step]
 
 
-@pytest.mark.parametrize("engine", ["inline", "threads", "torch"])
+@pytest.mark.parametrize("engine", ["inline", "threads", "processes", "torch"])
 def test_want_of_memory_replaces_no_record(engine, photos):
     config = compose([*failing(photos), "loader.on_error=replace"])
     with loader_of(config, **way(engine)) as loader:
@@ -128,7 +128,7 @@ def test_a_program_that_lacks_memory_ends_with_a_line_of_settings_to_lower(
     photos, tmp_path, capsys
 ):
     run = ["model.width=8", "trainer.device=cpu", "trainer.progress=off", f"outputs={tmp_path}"]
-    for engine in ("inline", "torch"):
+    for engine in ("inline", "processes", "torch"):
         loader = [f"loader={engine}", "loader.num_workers=2"]
         assert penstock("train", *failing(photos), *run, *loader) != 0
         said = capsys.readouterr().err

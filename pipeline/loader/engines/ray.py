@@ -201,11 +201,12 @@ class RayWorker(WatchedWorker):
         """Let it compute a job."""
         assert job.slot is not None
         task, *others = job.tasks
-        self._order(job, Order(task, job.slot.number, others=tuple(others)))
+        order = Order(task, job.slot.number, False, tuple(others), job.reports_memory)
+        self._order(job, order)
 
     def probe(self, task: BatchTask) -> None:
         """Let it compute a task only to find out whether it survives."""
-        self._order(Job([], 0), Order(task))
+        self._order(Job([], 0), Order(task, reports_memory=True))
 
     def _order(self, job: Job, order: Order) -> None:
         ticket = self._begun(job)

@@ -396,8 +396,9 @@ class WatchedPool:
         try:
             job.quarantined = find_killers(task, partial(self._survives, job))
             how = ""
-            for _ in range(_TRIES):
+            for tries in range(1, _TRIES + 1):
                 job.slot = self._slots.take()
+                job.reports_memory = tries == _TRIES
                 answer, how = self._probe(job, lambda prober: prober.send(job))
                 if answer is not None:
                     return self._deliver(job, answer)

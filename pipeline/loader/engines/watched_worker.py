@@ -28,6 +28,7 @@ class Job:
         slot: Where the batches go; None as long as no worker has it.
         quarantined: Positions of a single task that were found to kill.
         deaths: Workers that died while they were at it.
+        reports_memory: Its worker answers with a MemoryError instead of ending by it.
     """
 
     bundle: list[Pending]
@@ -35,6 +36,7 @@ class Job:
     slot: Slot | None = None
     quarantined: tuple[int, ...] = ()
     deaths: int = 0
+    reports_memory: bool = False
 
     @property
     def tasks(self) -> tuple[BatchTask, ...]:
@@ -108,7 +110,10 @@ class WatchedWorker(ABC):
 
     @abstractmethod
     def probe(self, task: BatchTask) -> None:
-        """Let it compute a task only to find out whether it survives; raises as `send` does."""
+        """Compute a task only to see whether the worker survives; raises as `send` does.
+
+        The worker survives a MemoryError: that is no fault of the record.
+        """
 
     @abstractmethod
     def receive(self) -> tuple[Job, Answer] | None:

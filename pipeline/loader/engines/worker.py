@@ -64,12 +64,14 @@ class Order:
         slot: Number of the slot to write to; None where only surviving matters.
         has_descriptor: Whether the slot's descriptor follows: this process has not seen it yet.
         others: What to compute with it, into the same slot.
+        reports_memory: Answer with a MemoryError instead of ending the process by it.
     """
 
     task: BatchTask
     slot: int | None = None
     has_descriptor: bool = False
     others: tuple[BatchTask, ...] = ()
+    reports_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,14 +231,16 @@ class OrderRunner:
             self._reader.begin(ticket, order.task)
 
     def run(self, ticket: int, order: Order, slot: Slot | None) -> Answer:
-        """Carry an order out, its batches into a slot; None where only surviving matters.
+        """Carry out an order and write its batches to `slot`, if one is given.
 
-        The process ends where memory cannot be had.
+        A MemoryError ends the process unless the order says to report it.
         """
         try:
             given = {} if self._reader is None else self._reader.take(ticket)
             return self._carry_out(order, slot, given)
-        except MemoryError:
+        except MemoryError as error:
+            if order.reports_memory:
+                return _failed(error)
             _die_out_of_memory()
 
     def _carry_out(self, order: Order, slot: Slot | None, given: Given) -> Answer:
@@ -254,7 +258,7 @@ class OrderRunner:
         except MemoryError:
             raise
         except BaseException as error:
-            return Answer(Packed(pickle.dumps([Failure.of(error)]), [], 0))
+            return _failed(error)
 
     def _several(self, tasks: tuple[BatchTask, ...], place: _Place) -> list[Delivery | Failure]:
         """Deliveries of several tasks, up to the first that fails."""
@@ -290,8 +294,12 @@ class _Place:
         return self.filled
 
 
+def _failed(error: BaseException) -> Answer:
+    return Answer(Packed(pickle.dumps([Failure.of(error)]), [], 0))
+
+
 def _die_out_of_memory() -> NoReturn:
-    """End: a process that got no memory is no place to go on in."""
+    """End this process: after a MemoryError its state cannot be trusted."""
     os.write(2, b"loader: MemoryError in a worker process\n")
     os._exit(OUT_OF_MEMORY)
 

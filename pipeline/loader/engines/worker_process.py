@@ -108,14 +108,15 @@ class WorkerProcess(WatchedWorker):
         assert slot is not None
         is_new = self._slots.get(slot.number) is not slot
         task, *others = job.tasks
-        self._order(job, Order(task, slot.number, is_new, tuple(others)))
+        order = Order(task, slot.number, is_new, tuple(others), job.reports_memory)
+        self._order(job, order)
         if is_new:
             send_descriptor(self.connection, slot.fd)
             self._slots[slot.number] = slot
 
     def probe(self, task: BatchTask) -> None:
         """Let it compute a task only to find out whether it survives; raises as `send` does."""
-        self._order(Job([], 0), Order(task))
+        self._order(Job([], 0), Order(task, reports_memory=True))
 
     def _order(self, job: Job, order: Order) -> None:
         self.connection.send_bytes(pickle.dumps((self._begun(job), order)))
