@@ -301,7 +301,7 @@ def content_mark(storage: Storage) -> str | None:
     mark = inner.content_mark() if isinstance(inner, IndexedStorage) else None
     if mark is None:
         return None
-    return json.dumps([storage.fingerprint(), mark], sort_keys=True, default=os.fspath)
+    return json.dumps([storage.fingerprint(), mark], sort_keys=True, default=repr)
 
 
 def file_mark(path: str | Path) -> list[int]:

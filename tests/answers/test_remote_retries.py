@@ -92,7 +92,8 @@ def test_a_store_that_is_away_when_the_data_is_opened(store, put):
 def test_a_store_that_is_away_while_it_is_read(store, put, engine):
     overrides = put(store)
     if engine == "processes":
-        overrides.append("loader.num_workers=1")
+        # A fork server may be older than the store's credentials.
+        overrides += ["loader.num_workers=1", "loader.multiprocessing_context=spawn"]
     with opened(overrides, 0, engine) as loader:
         go_away(store, float("inf"))
         with pytest.raises(Exception, match=r"dataset\.retry_s=0"):

@@ -81,7 +81,7 @@ REFUSED = {
         f"{PHOTOS}.dataset.args={{root: .}}": "",
     },
     "of the sources alone": {
-        f"{PHOTOS}.dataset.storage.path=nowhere": f"{PHOTOS}.dataset.storage.path: 'nowhere' does",
+        f"{PHOTOS}.dataset.storage.path=nowhere": f"{PHOTOS}.dataset.storage.path: 'nowhere' not",
         f"{PACKED}.dataset.cache=ram": "",
         f"{PACKED}.dataset.cache.max_bytes=x": f"{PACKED}.dataset.cache.max_bytes: 'x' given, "
         "expected an amount",

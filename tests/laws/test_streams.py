@@ -291,7 +291,7 @@ def test_compose_refuses_configs_that_cannot_work(tars, photos):
     for typed, said in (
         (["sampler=random"], "type sampler=sequential"),
         (["dataset.source.path=-"], "type trainer.max_epochs=1"),
-        (["dataset.source.path=nowhere/x.tar"], "does not exist"),
+        (["dataset.source.path=nowhere/x.tar"], "dataset.source.path"),
         (["dataset.source.fields={image: 3}"], "dataset.source.fields"),
         (["dataset.lanes=0"], "dataset.lanes"),
         (["dataset/storage=zip"], "dataset/stream takes no storage"),

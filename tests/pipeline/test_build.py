@@ -100,7 +100,7 @@ def test_the_validation_part_may_lie_elsewhere(data_dir, dataset):
     with build_loader(config, "train") as train, build_loader(config, "val") as val:
         assert (len(train.dataset), len(val.dataset)) == (3000, 600)
     assert len(open_storage(config, "val")) == 600
-    with pytest.raises(ConfigError, match=r"dataset\.val_path: '/no/such' does not exist"):
+    with pytest.raises(ConfigError, match=r"dataset\.val_path: '/no/such' not found"):
         compose([*given, "dataset.val_path=/no/such"])
 
 

@@ -215,7 +215,7 @@ def test_many_files_do_not_exhaust_descriptors(tmp_path):
         np.save(tmp_path / f"x_{shard}.npy", np.full((2, 4), shard))
     storage = open_npy_shards(str(tmp_path))
     len(storage)
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")  # without the descriptors of other tests
     process = context.Process(target=_read_with_few_descriptors, args=(storage,))
     process.start()
     process.join(120)
@@ -223,7 +223,7 @@ def test_many_files_do_not_exhaust_descriptors(tmp_path):
 
 
 def _read_with_few_descriptors(storage):
-    most = len(os.listdir("/proc/self/fd")) + 100  # the test program has some open itself
+    most = len(os.listdir("/proc/self/fd")) + 100
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     order = np.random.default_rng(0).permutation(800)
     records = storage.read(order)

@@ -143,7 +143,7 @@ def test_a_point_that_cannot_be_measured_does_not_stop_the_others(data_dir, tmp_
         ["dataset=lmdb", "loader=inline", "bench.split=val"],
         ["dataset=torch", "dataset.target=tests.torch_datasets.Squares", "loader=inline"],
         ["dataset=torch", "dataset.target=tests.torch_datasets.SquareStream", "loader=inline",
-         "sampler=sequential"],
+         "sampler=sequential", "dataset.val_fraction=0"],
     ],
     ids=["eager", "lmdb", "torch", "stream"],
 )  # fmt: skip

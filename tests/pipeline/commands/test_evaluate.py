@@ -256,7 +256,7 @@ def test_data_without_labels_cannot_be_evaluated_on(run_dir, photographs, tmp_pa
         (["output={tmp}/there.json"], 1, "there_confusion.png exists; choose another path"),
         (["model.width=8"], 1, "best.pt does not fit this model"),
         (["split=tset"], 2, "evaluate.split"),
-        (["dataset.test_path=/no/such"], 2, "dataset.test_path: '/no/such' does not exist"),
+        (["dataset.test_path=/no/such"], 2, "dataset.test_path: '/no/such' not found"),
         (["sampler=random"], 2, "keeps the components of its config but for its data"),
         (["photo.jpg"], 2, "no value given"),
     ],
