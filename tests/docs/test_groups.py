@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 from hydra.core.config_store import ConfigStore
 
-from penstock.core import registry
 from docs import groups, pages
+from penstock.core import registry
 from penstock.pipeline.commands import COMMANDS
 from penstock.pipeline.config.composition import CONF, composer_for
 from penstock.pipeline.config.places import PARTS, PARTS_OF
