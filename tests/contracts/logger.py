@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping
 
-import numpy as np
 import torch
 
-from penstock.core.contracts import Logger, LoggerCapabilities, capabilities_of
+from penstock.core.contracts import Logger
 
+Step = Callable[[Logger], None]
 Figures = Mapping[tuple[str, int], float]
 """Metrics by name and step."""
 
@@ -22,18 +22,30 @@ ROWS = [
 ]
 
 
-def check_logger(make: Callable[[], Logger], read: Callable[[], Figures]) -> None:
+def nothing(logger: Logger) -> None:
+    """Leave a logger as it is."""
+
+
+def check_logger(
+    make: Callable[[], Logger],
+    read: Callable[[], Figures],
+    *,
+    begin: Step = nothing,
+    draw: Step = nothing,
+    fail: Step = nothing,
+) -> None:
     """Log the rows of a run that is killed after its checkpoint, and resume from it.
 
     Args:
         make: Makes the logger of the run.
         read: Reads all metrics of a closed logger.
+        begin: Begins a run, for loggers that do so apart.
+        draw: Logs a picture, for loggers that take one.
+        fail: Marks a run as failed, for loggers that can.
     """
     first = make()
-    _begin(first)
-    picture = capabilities_of(first, LoggerCapabilities).picture
-    if picture is not None:
-        picture(0, "first_batch", np.full((4, 6, 3), 7, np.uint8))
+    begin(first)
+    draw(first)
     for step, values in ROWS[:3]:
         first.log(step, dict(values))
     state = _kept(first.state_dict())
@@ -43,26 +55,18 @@ def check_logger(make: Callable[[], Logger], read: Callable[[], Figures]) -> Non
 
     second = make()
     second.load_state_dict(state)
-    _begin(second)
+    begin(second)
     for step, values in ROWS[3:]:
         second.log(step, dict(values))
-    failed = capabilities_of(second, LoggerCapabilities).failed
-    if failed is not None:
-        failed()
+    fail(second)
     second.close()
     found = read()
     wanted = {(name, step): value for step, row in ROWS for name, value in row.items()}
     assert {key: repr(found.get(key)) for key in wanted} == {k: repr(v) for k, v in wanted.items()}
 
     third = make()  # a run that ends before its first row
-    _begin(third)
+    begin(third)
     third.close()
-
-
-def _begin(logger: Logger) -> None:
-    begin = capabilities_of(logger, LoggerCapabilities).begin
-    if begin is not None:
-        begin()
 
 
 def _kept(state: dict[str, object]) -> dict[str, object]:

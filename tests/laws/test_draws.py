@@ -99,3 +99,15 @@ def test_without_replacement_heavier_records_come_first_and_none_comes_twice(arr
         order = epoch["index"].tolist()
         assert sorted(order) == sorted({*range(RECORDS)} - {3})
         assert sum(key % 2 for key in order[:29]) >= 28
+
+
+def test_shards_come_in_an_order_of_their_own_in_each_epoch(arrays):
+    typed = ["sampler=shard_shuffle", "sampler.window=1", "sampler.shard_records=10"]
+    orders = []
+    for seed in (0, 1):
+        for epoch in epochs(arrays / "few", *typed, seed=seed):
+            records = epoch["index"].numpy().reshape(-1, 10)
+            assert (records // 10 == records[:, :1] // 10).all()
+            assert np.array_equal(np.sort(records, axis=None), np.arange(RECORDS))
+            orders.append(tuple(records[:, 0] // 10))
+    assert len({*orders}) == len(orders) == 4

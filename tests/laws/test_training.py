@@ -33,7 +33,11 @@ def _train(given: list[str]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "damage",
-    ["cut short", *(pytest.param(how, marks=pytest.mark.slow) for how in ("empty", "missing"))],
+    [
+        "cut short",
+        "a flipped byte",
+        *(pytest.param(how, marks=pytest.mark.slow) for how in ("empty", "missing")),
+    ],
 )
 def test_a_resume_uses_and_reports_the_previous_checkpoint(damage, photos, tmp_path, capsys):
     # An epoch has 9 batches: step 7 is in the first epoch, step 13 in the second.
@@ -42,6 +46,11 @@ def test_a_resume_uses_and_reports_the_previous_checkpoint(damage, photos, tmp_p
     last = stopped["folder"] / "checkpoints" / "last.pt"
     if damage == "missing":
         last.unlink()
+    elif damage == "a flipped byte":
+        weight = next(each for each in stopped["weights"].values() if each.numel() > 100)
+        data, place = last.read_bytes(), weight.numpy().tobytes()
+        assert data.count(place) == 1
+        last.write_bytes(data.replace(place, bytes([place[0] ^ 1]) + place[1:]))
     else:
         last.write_bytes(last.read_bytes()[: 0 if damage == "empty" else -1000])
     capsys.readouterr()
@@ -49,7 +58,7 @@ def test_a_resume_uses_and_reports_the_previous_checkpoint(damage, photos, tmp_p
     resumed = _train(given)
     said = "".join(capsys.readouterr())
     assert "previous.pt" in said or damage == "missing"
-    assert ("cut short" in said) == (damage != "missing")
+    assert ("cut short" in said) == (damage in ("cut short", "empty"))
     assert resumed["folder"] == stopped["folder"]
     different = [
         name

@@ -18,7 +18,7 @@ from penstock.datasets.storages.lmdb import LmdbStorage
 from penstock.datasets.storages.lmdb.writer import LmdbWriter
 from penstock.datasets.writing import write_storage
 from tests.contracts.storage import check_storage
-from tests.contracts.writer import ListedRecords, assert_equal_records, check_writer
+from tests.datasets.writers.writer_contract import ListedRecords, assert_equal_records, check_writer
 
 
 def put(root, files):

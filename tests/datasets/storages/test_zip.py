@@ -19,7 +19,7 @@ from penstock.datasets.storages.zip import ZipStorage, ZipWriter
 from penstock.datasets.writing import write_storage
 from tests.contracts.damage import flipped, unless_refused
 from tests.contracts.storage import check_storage, read_all, summary
-from tests.contracts.writer import ListedRecords, assert_equal_records, check_writer
+from tests.datasets.writers.writer_contract import ListedRecords, assert_equal_records, check_writer
 
 rng = np.random.default_rng(0)
 

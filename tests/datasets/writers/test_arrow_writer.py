@@ -7,7 +7,7 @@ import pytest
 
 from penstock.datasets.storages.arrow import ArrowStorage, ArrowWriter
 from penstock.datasets.writing import write_storage
-from tests.contracts.writer import ListedRecords, assert_equal_records, check_writer
+from tests.datasets.writers.writer_contract import ListedRecords, assert_equal_records, check_writer
 
 
 def test_contract(tmp_path):

@@ -8,7 +8,12 @@ import pytest
 
 from penstock.datasets.storages.hdf5 import Hdf5Storage, Hdf5Writer
 from penstock.datasets.writing import write_storage
-from tests.contracts.writer import ListedRecords, assert_equal_records, check_writer, records_of
+from tests.datasets.writers.writer_contract import (
+    ListedRecords,
+    assert_equal_records,
+    check_writer,
+    records_of,
+)
 
 pytestmark = pytest.mark.usefixtures("unguarded")
 

@@ -11,7 +11,7 @@ import pytest
 from penstock.datasets.storages.lmdb import LmdbStorage, LmdbWriter
 from penstock.datasets.storages.lmdb import writer as lmdb_packed
 from penstock.datasets.writing import join, make_plan, write_part, write_storage
-from tests.contracts.writer import check_writer, contents, records_of
+from tests.datasets.writers.writer_contract import check_writer, contents, records_of
 
 
 def small() -> LmdbWriter:

@@ -8,7 +8,7 @@ import pytest
 from penstock.datasets.storages.memmap.storage import MemmapStorage
 from penstock.datasets.storages.memmap.writer import MemmapWriter
 from penstock.datasets.writing import write_storage
-from tests.contracts.writer import ListedRecords, check_writer
+from tests.datasets.writers.writer_contract import ListedRecords, check_writer
 
 
 def small() -> MemmapWriter:

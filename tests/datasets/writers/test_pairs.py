@@ -10,7 +10,7 @@ from penstock.core import registry
 from penstock.core.parts import KINDS
 from penstock.datasets.writing import write_storage
 from penstock.pipeline.config.discovery import load_builtin
-from tests.contracts.writer import (
+from tests.datasets.writers.writer_contract import (
     assert_equal_records,
     contents,
     holdable,

@@ -9,7 +9,12 @@ import torch
 from penstock.datasets.storages.npy_shards import NpyShardsWriter
 from penstock.datasets.storages.pt_shards import PtShardsWriter
 from penstock.datasets.writing import write_storage
-from tests.contracts.writer import ListedRecords, assert_equal_records, check_writer, open_written
+from tests.datasets.writers.writer_contract import (
+    ListedRecords,
+    assert_equal_records,
+    check_writer,
+    open_written,
+)
 
 WRITERS = [NpyShardsWriter, PtShardsWriter]
 

@@ -12,8 +12,13 @@ import pytest
 from penstock.core.arrays import read_npy
 from penstock.datasets.storages.sqlite import SqliteStorage, SqliteWriter
 from penstock.datasets.writing import write_storage
-from tests.contracts.writer import ListedRecords, assert_equal_records, check_writer, contents
 from tests.datasets.storages.sqlite_tables import at
+from tests.datasets.writers.writer_contract import (
+    ListedRecords,
+    assert_equal_records,
+    check_writer,
+    contents,
+)
 
 
 def small() -> SqliteWriter:

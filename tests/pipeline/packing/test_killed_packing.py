@@ -18,8 +18,8 @@ import pytest
 
 from penstock.pipeline.config.discovery import load_builtin
 from penstock.pipeline.packing.run import pack
-from tests.contracts.killing import check_killed, pack_killed
-from tests.contracts.writer import contents, records_of
+from tests.datasets.writers.writer_contract import contents, records_of
+from tests.pipeline.packing.killing import check_killed, pack_killed
 from tests.pipeline.packing.packings import KINDS, Deadly, packing, small_writer
 from tests.waiting import wait_until
 
@@ -140,7 +140,7 @@ from dataclasses import replace
 from pathlib import Path
 from penstock.pipeline.config.discovery import load_builtin
 from penstock.pipeline.packing.run import pack
-from tests.contracts.writer import records_of
+from tests.datasets.writers.writer_contract import records_of
 from tests.pipeline.packing.packings import KINDS, Held, packing
 
 if __name__ == "__main__":

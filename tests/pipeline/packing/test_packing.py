@@ -21,8 +21,13 @@ from penstock.pipeline.packing import run as split
 from penstock.pipeline.packing.report import summary_lines
 from penstock.pipeline.packing.run import SendPart, WritePart, pack
 from penstock.pipeline.packing.verify import check
-from tests.contracts.killing import packing_of
-from tests.contracts.writer import ListedRecords, assert_equal_records, contents, records_of
+from tests.datasets.writers.writer_contract import (
+    ListedRecords,
+    assert_equal_records,
+    contents,
+    records_of,
+)
+from tests.pipeline.packing.killing import packing_of
 from tests.pipeline.packing.packings import KINDS, packing
 
 

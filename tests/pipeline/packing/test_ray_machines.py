@@ -13,9 +13,9 @@ from penstock.pipeline.commands import main
 from penstock.pipeline.config.discovery import load_builtin
 from penstock.pipeline.packing.run import pack
 from tests.cluster import another_machine, local_cluster
-from tests.contracts.killing import packing_of
-from tests.contracts.writer import contents, holdable, records_of
+from tests.datasets.writers.writer_contract import contents, holdable, records_of
 from tests.laws.conftest import make_photos
+from tests.pipeline.packing.killing import packing_of
 from tests.pipeline.packing.packings import KINDS, Deadly, packing
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,7 @@ from penstock.pipeline.packing.ray_workers import RayLauncher
 from penstock.pipeline.packing.run import pack
 from penstock.pipeline.packing.workers import Needs
 from tests.cluster import local_cluster, where_penstock_is_missing
-from tests.contracts.writer import contents, records_of
+from tests.datasets.writers.writer_contract import contents, records_of
 from tests.laws.conftest import make_photos
 from tests.object_store import BUCKET
 from tests.pipeline.packing.packings import KINDS, Deadly, packing

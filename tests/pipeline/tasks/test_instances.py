@@ -25,8 +25,8 @@ from penstock.pipeline.tasks.multi import Multi
 from penstock.transforms.cpu.stack import build_stack
 from penstock.transforms.decode.image import ImageDecoder
 from tests.contracts.task import check_task
-from tests.contracts.writer import ListedRecords, open_written
 from tests.datasets.annotations.annotated import fields_of, open_annotated, write_images
+from tests.datasets.writers.writer_contract import ListedRecords, open_written
 
 load_builtin()
 WRITERS = {each.name: each.target for each in registry.components("writer")}

@@ -27,6 +27,18 @@ from tests.pipeline.training.tiny_job import config_of
 from tests.pipeline.training.tiny_runs import rows, the_folder
 
 
+def begin(logger):
+    logger.capabilities.begin()
+
+
+def draw(logger):
+    logger.capabilities.picture(0, "first_batch", np.full((4, 6, 3), 7, np.uint8))
+
+
+def fail(logger):
+    logger.capabilities.failed()
+
+
 def figures_of_csv(folder: Path):
     found = {}
     for name in ("metrics.csv", "timings.csv"):
@@ -51,7 +63,7 @@ def test_tensorboard(tmp_path):
         names = events.Tags()["scalars"]
         return {(name, e.step): e.value for name in names for e in events.Scalars(name)}
 
-    check_logger(lambda: TensorBoardLogger(run_dir=tmp_path), read)
+    check_logger(lambda: TensorBoardLogger(run_dir=tmp_path), read, draw=draw)
 
 
 class Service:
@@ -256,7 +268,7 @@ class TestWandb:
             time.sleep(1.01)  # wandb names the folder by the second, and would write over it
             return WandbLogger(run_dir=tmp_path, config=CONFIG)
 
-        check_logger(logger, lambda: self.figures(tmp_path))
+        check_logger(logger, lambda: self.figures(tmp_path), begin=begin, draw=draw, fail=fail)
         assert len([*tmp_path.glob("wandb/*/files/media/images/first_batch*.png")]) == 1
         folders = [each.name.rpartition("-")[2] for each in tmp_path.glob("wandb/offline-run-*")]
         assert len(folders) == 3 and len(set(folders)) == 2
@@ -311,7 +323,10 @@ class TestMlflow:
             found["train/loss", 12] = float("inf")  # the greatest number that the database holds
             return found
 
-        check_logger(lambda: MlflowLogger(run_dir=tmp_path, config=CONFIG, tracking_uri=uri), read)
+        check_logger(
+            lambda: MlflowLogger(run_dir=tmp_path, config=CONFIG, tracking_uri=uri), read,
+            begin=begin, draw=draw, fail=fail,
+        )  # fmt: skip
         first, second = runs()
         assert (first.info.status, second.info.status) == ("FAILED", "FINISHED")
         assert first.data.params["model.size"] == "[1, 2]" and first.info.run_name == "mine"

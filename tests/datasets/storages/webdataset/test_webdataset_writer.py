@@ -12,7 +12,7 @@ from penstock.datasets.storages.webdataset.storage import WebDatasetStorage
 from penstock.datasets.storages.webdataset.writer import WebDatasetWriter
 from penstock.datasets.writing import write_storage
 from tests.contracts.damage import flipped
-from tests.contracts.writer import ListedRecords, assert_equal_records, check_writer
+from tests.datasets.writers.writer_contract import ListedRecords, assert_equal_records, check_writer
 from tests.encoded_images import JPEGS, OTHERS
 
 BOXES = np.arange(8, dtype=np.float32).reshape(2, 4)

@@ -1,4 +1,4 @@
-"""Contract of a writer class; `packing.py` has the contract of a packed form."""
+"""What a writer class does part by part; `contracts/packing.py` has the contract of its form."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from penstock.core.registry import components
 from penstock.core.sample import Record
 from penstock.datasets.writing import join, make_plan, write_part, write_storage
 from tests.contracts.components import component
-from tests.contracts.killing import check_killed, packing_of
 from tests.contracts.records import COUNT, ListedRecords, records_of
 from tests.contracts.storage import contents, summary
+from tests.pipeline.packing.killing import check_killed, packing_of
 
 _KILLS = 4
 
