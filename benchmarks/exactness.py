@@ -212,7 +212,7 @@ def resumed(tool: str, folder: Path, workers: int) -> Batches | None:
 
 
 def after_a_kill(tool: str, folder: Path) -> str:
-    """What becomes of an epoch when one of its two workers is killed."""
+    """Kill one of two workers, and describe the rest of the epoch."""
     seeded()
     loader = OPEN[tool](folder, 2)
     batches = iter(loader)
@@ -226,7 +226,7 @@ def after_a_kill(tool: str, folder: Path) -> str:
         return f"stops ({type(error).__name__})"
     finally:
         signal.alarm(0)
-    return "goes on" if found == epoch(tool, folder, 2) else "loses records"
+    return "continues" if found == epoch(tool, folder, 2) else "loses records"
 
 
 def _hangs(*_: object) -> None:

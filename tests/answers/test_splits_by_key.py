@@ -1,4 +1,4 @@
-"""A record trains or validates by its key, whatever records lie beside it and wherever they lie."""
+"""The key of a record decides whether it trains or validates; other records do not matter."""
 
 from __future__ import annotations
 

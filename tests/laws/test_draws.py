@@ -64,7 +64,7 @@ def test_each_seed_and_epoch_has_a_permutation_of_its_own(arrays, size):
     ],
 )
 def test_each_seed_epoch_and_position_has_draws_of_its_own(arrays, step):
-    """All records are one image, so that pixels differ by what was drawn alone."""
+    """All records are the same image, so that only draws make pixels differ."""
     images = []
     for seed in (0, 1):
         for epoch in epochs(arrays / "few", "sampler=sequential", f"augment.{step}", seed=seed):

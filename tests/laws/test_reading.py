@@ -1,4 +1,4 @@
-"""What a loader reads is what was stored: the right record, the right pixels, no damage unseen."""
+"""A loader returns the stored data: the right record, the right pixels, no damage unseen."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_row_of_arrays_is_that_of_its_index(tmp_path):
 
 @pytest.mark.parametrize("to", ["lmdb", "zip", "webdataset", "parquet"])
 def test_a_flipped_byte_of_packed_data_makes_its_record_a_bad_one(to, photographs, tmp_path):
-    """The byte lies behind the pixels, where no decoder looks."""
+    """The byte follows the pixels, where no decoder reads."""
     marked = tmp_path / "marked"
     marked.mkdir()
     for file in photographs.iterdir():

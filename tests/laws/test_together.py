@@ -1,4 +1,4 @@
-"""What belongs to an image moves with it: masks, boxes and keypoints are where the picture is."""
+"""Masks, boxes, keypoints and mixed labels follow their image."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def scenes(tmp_path_factory):
 
 
 def batches(scenes, *overrides):
-    """What a model gets in two epochs."""
+    """Yield the batches of two epochs as a model gets them."""
     config = compose(
         [
             "dataset=image_folder", f"dataset.storage.path={scenes / 'images'}",
