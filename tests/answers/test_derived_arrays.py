@@ -121,9 +121,10 @@ def test_weights_of_another_folder_and_after_an_edit(tmp_path, storage):
 def test_weights_edited_in_place(tmp_path):
     place = _write_memmap(tmp_path, _columns(FIRST))
     assert _drawn(place) == {FIRST}
-    mapped = np.load(tmp_path / "quality.npy", mmap_mode="r+")
-    mapped[[FIRST, SECOND]] = mapped[[SECOND, FIRST]]
-    mapped.flush()
+    values = np.load(tmp_path / "quality.npy")
+    values[[FIRST, SECOND]] = values[[SECOND, FIRST]]
+    with open(tmp_path / "quality.npy", "r+b") as file:
+        np.save(file, values)
     assert _drawn(place) == {SECOND}
 
 

@@ -10,7 +10,7 @@ from torch.distributed.run import parse_args
 
 from penstock.pipeline.config.composition import compose
 from penstock.pipeline.config.errors import ConfigError
-from penstock.pipeline.config.foreign_names import FOREIGN_NAMES, TORCHRUN
+from penstock.pipeline.config.hints import FOREIGN_NAMES, TORCHRUN
 
 VALUES = {"loader.batch_size": "8", "loader.num_workers": "2", "logger": "csv", "optimizer": "adam",
           "dataset.storage.path": "demo", "outputs": "x", "optimizer.lr": "0.1",

@@ -16,8 +16,8 @@ import pytest
 from penstock import build_loader, compose
 
 ROOT = Path(__file__).resolve().parents[2]
-TYPED = ["imports=[tests.laws.numbers]", "augment=none", "loader=inline", "loader.batch_size=256",
-         "loader.drop_last=false", "seed=3"]  # fmt: skip
+TYPED = ["imports=[tests.laws.many_numbers]", "augment=none", "loader=inline",
+         "loader.batch_size=256", "loader.drop_last=false", "seed=3"]  # fmt: skip
 
 LOADERS = """
 import json, resource, sys, time
