@@ -139,7 +139,7 @@ def naming_files(texts: Sequence[str]) -> list[str]:
     return [*data, *others]
 
 
-_RECORD_FILES = (".csv", ".tsv", ".parquet", ".arrow", ".feather", ".h5", ".hdf5", ".zip", ".lmdb")
+_RECORD_FILES = (".csv", ".tsv", ".parquet", ".arrow", ".feather", ".zip", ".lmdb")
 
 
 def _expanded(path: str) -> list[str]:
