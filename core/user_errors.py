@@ -1,10 +1,13 @@
-"""Errors: which of them a line explains, which say nothing of the data, and what advice names."""
+"""Errors: mistakes in a config, errors that one line explains, faults of the machine."""
 
 from __future__ import annotations
 
+import difflib
 import errno
 import shlex
 import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 _ROOT = Path(__file__).parents[1]
@@ -21,6 +24,37 @@ _NO_MEMORY = (
     "out of memory", "insufficient memory", "not enough memory", "cannot allocate memory",
     "can't allocate memory",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake in a config.
+
+    Attributes:
+        key: The full key, such as ``dataset.storage.path``; empty if no single key is wrong.
+        message: What was given, what is expected and what to type, in one line.
+    """
+
+    key: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.message}" if self.key else self.message
+
+
+def nearest(name: str, names: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """Return the name of `names` that is most similar to `name`, or None below `cutoff`."""
+    by_lower = {known.lower(): known for known in names}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=cutoff)
+    return by_lower[close[0]] if close else None
+
+
+def listing(names: Iterable[str], limit: int = 12) -> str:
+    """List names in one line, cut after `limit` of them."""
+    known = list(names)
+    if len(known) > limit:
+        return ", ".join(known[:limit]) + f", ... ({len(known)} in all)"
+    return ", ".join(known)
 
 
 class ExplainedError(RuntimeError):

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.core.user_errors import Problem, listing, nearest
 from penstock.datasets.files.passwords import masked
 
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One mistake.
-
-    Attributes:
-        key: The full key, such as ``dataset.storage.path``.
-        message: What was given, what is accepted and what to type, in one line.
-    """
-
-    key: str
-    message: str
-
-    def __str__(self) -> str:
-        return masked(f"{self.key}: {self.message}" if self.key else self.message)
+__all__ = ["ConfigError", "Problem", "listing", "nearest", "nearest_path", "tell"]
 
 
 class ConfigError(ValueError):
@@ -37,17 +22,11 @@ class ConfigError(ValueError):
         self.problems = tuple(dict.fromkeys(problems))
         count = len(self.problems)
         title = f"{count} error{'s' * (count != 1)} in the configuration:"
-        super().__init__("\n".join([title, *(f"  {problem}" for problem in self.problems)]))
+        lines = [f"  {masked(str(problem))}" for problem in self.problems]
+        super().__init__("\n".join([title, *lines]))
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[tuple[Problem, ...]]]:
         return ConfigError, (self.problems,)
-
-
-def nearest(name: str, names: Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """Return the name of `names` that is most similar to `name`, or None below `cutoff`."""
-    by_lower = {known.lower(): known for known in names}
-    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=cutoff)
-    return by_lower[close[0]] if close else None
 
 
 def nearest_path(path: str) -> str | None:
@@ -66,14 +45,6 @@ def nearest_path(path: str) -> str | None:
             return None
         there /= near
     return str(there)
-
-
-def listing(names: Iterable[str], limit: int = 12) -> str:
-    """List names in one line, cut after `limit` of them."""
-    known = list(names)
-    if len(known) > limit:
-        return ", ".join(known[:limit]) + f", ... ({len(known)} in all)"
-    return ", ".join(known)
 
 
 def is_first_rank() -> bool:
