@@ -15,7 +15,6 @@ from penstock.pipeline.build import (
     build_loggers,
     build_settings,
 )
-from penstock.pipeline.config.combinations import task_field
 from penstock.pipeline.config.composition import compose, composer_for
 from penstock.pipeline.config.errors import ConfigError
 from penstock.pipeline.config.places import CHOSEN_BY
@@ -25,6 +24,7 @@ from penstock.pipeline.learning.building import (
     build_scheduler,
     build_task,
 )
+from penstock.pipeline.learning.fields import task_field
 
 ROOT = Path(__file__).resolve().parents[1]
 

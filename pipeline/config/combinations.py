@@ -17,7 +17,7 @@ from penstock.datasets.mix import with_keys_of_source
 from penstock.pipeline.config.errors import Problem, listing, nearest, nearest_path
 from penstock.pipeline.config.places import MIX, sources_of
 from penstock.pipeline.config.signatures import signature_of
-from penstock.pipeline.config.targets import resolve_class, resolve_target
+from penstock.pipeline.config.targets import resolve_class
 from penstock.pipeline.config.values import fits, given, mistake, shown
 from penstock.pipeline.schedulers.units import PLATEAU, better, takes_interval
 
@@ -548,32 +548,6 @@ RULES: dict[Rule, tuple[str, ...]] = {
 """The rules, and the keys that must be right for them to make sense."""
 
 
-ClassesOf = Callable[[str], "tuple[str, ...] | None"]
-"""Names of the classes of a field; None where it has none."""
-
-
-def tasks_of(config: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """List the tasks of a task that holds several, by name; none where it is one."""
-    return {name: task for name, task in (config["task"].get("tasks") or {}).items() if task}
-
-
-def field_of(task: Mapping[str, Any]) -> str:
-    """Name the field whose classes a task is about: its own, its class's, or ``label``."""
-    of_class = getattr(resolve_target(task["_target_"]), "field", "label")
-    return str(task.get("field") or of_class)
-
-
-def task_field(config: Mapping[str, Any]) -> str:
-    """Name the field whose classes the task of a config is about."""
-    return field_of(config["task"])
-
-
-def task_classes(config: Mapping[str, Any], classes_of: ClassesOf) -> dict[str, list[str]]:
-    """List the names of the classes that each task of a config is about, by field."""
-    fields = [field_of(task) for task in tasks_of(config).values()] or [task_field(config)]
-    return {field: list(names) for field in fields if (names := classes_of(field)) is not None}
-
-
 def model_capabilities(node: Mapping[str, Any]) -> ModelCapabilities:
     """Ask a model what its arguments say of it.
 
@@ -589,11 +563,6 @@ def model_capabilities(node: Mapping[str, Any]) -> ModelCapabilities:
     asked = inspect.signature(component.capabilities).parameters
     told: ModelCapabilities = component.capabilities(**{k: node[k] for k in asked if k in node})
     return told
-
-
-def without_weights(node: Mapping[str, Any]) -> dict[str, Any]:
-    """A model's part of a config with weights that are drawn: a checkpoint has all of them."""
-    return {**node, **model_capabilities(node).begins_with}
 
 
 def suit_model(config: dict[str, Any], wrong: Collection[str]) -> list[Problem]:

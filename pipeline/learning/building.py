@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.core.contracts import FittedTask, TaskGroup
 from penstock.pipeline.build import Config, build
-from penstock.pipeline.config.combinations import (
+from penstock.pipeline.config.places import PLACES
+from penstock.pipeline.config.targets import resolve_target
+from penstock.pipeline.learning.fields import (
     ClassesOf,
     field_of,
     tasks_of,
     without_weights,
 )
-from penstock.pipeline.config.places import PLACES
-from penstock.pipeline.config.targets import resolve_target
 from penstock.pipeline.schedulers.units import PLATEAU
 
 if TYPE_CHECKING:

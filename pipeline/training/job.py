@@ -27,7 +27,7 @@ from penstock.core.contracts import Logger, LoggerCapabilities, capabilities_of
 from penstock.core.sample import Batch
 from penstock.datasets.files.access import is_url
 from penstock.pipeline.build import build_loggers, build_settings
-from penstock.pipeline.config.combinations import task_classes
+from penstock.pipeline.learning.fields import task_classes
 from penstock.pipeline.schedulers.units import better
 from penstock.pipeline.training.checkpoint import (
     CheckpointFolder,

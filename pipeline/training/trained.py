@@ -25,11 +25,11 @@ from penstock.pipeline.build import (
     settle,
     splits_of,
 )
-from penstock.pipeline.config.combinations import task_field
 from penstock.pipeline.config.errors import listing
 from penstock.pipeline.config.saved import SAVED, fetched_run, run_behind
 from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.learning.building import build_model, build_task, fitted_tasks
+from penstock.pipeline.learning.fields import task_field
 from penstock.pipeline.learning.unlabelled import leave_target, opened_for_predictions
 from penstock.pipeline.training.checkpoint import find_checkpoint, load_weights, read_checkpoint
 from penstock.pipeline.training.distributed.world import World, joined

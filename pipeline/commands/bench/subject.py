@@ -15,9 +15,9 @@ from torch.profiler import profile, record_function
 
 from penstock.pipeline.build import build_device_transforms, build_loader, build_settings
 from penstock.pipeline.commands.bench.memory import used_bytes
-from penstock.pipeline.config.combinations import task_field
 from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.learning.building import build_model, build_optimizer, build_task
+from penstock.pipeline.learning.fields import task_field
 from penstock.pipeline.learning.losses import total_loss
 from penstock.pipeline.loader.stats import LoaderTimes
 from penstock.pipeline.training.distributed.world import local_device

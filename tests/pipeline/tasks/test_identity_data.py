@@ -9,8 +9,8 @@ import torch
 
 from penstock import build_loader, compose
 from penstock.pipeline.build import build_device_transforms
-from penstock.pipeline.config.combinations import task_field
 from penstock.pipeline.learning.building import build_model, build_task
+from penstock.pipeline.learning.fields import task_field
 
 
 @pytest.fixture
