@@ -183,7 +183,6 @@ class StorageCapabilities:
         reads_copies: Reads copies on this machine of what lies elsewhere.
         keep_most_used: Is told how records rank by their expected uses, before any is read: a
             cache.
-        shared_room: Names the room that it shares with other caches, such as a folder.
         wraps: The storage whose records it passes on.
     """
 
@@ -193,7 +192,6 @@ class StorageCapabilities:
     shards: Callable[[], Int64Array] | None = None
     reads_copies: bool = False
     keep_most_used: Callable[[Ranks], None] | None = None
-    shared_room: str | None = None
     wraps: Storage | None = None
 
 

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
         Storage,
         Transform,
     )
-    from penstock.datasets.mix import MixDataset
     from penstock.pipeline.loader.loader import Loader
     from penstock.pipeline.samplers.mix import Mixture
 
@@ -489,18 +488,15 @@ def _storage_of(dataset: Any) -> StorageCapabilities:
 
 
 def _tell_cache(dataset: Any, sampler: Any) -> None:
-    """Tell the cache of a data set, if it has one, how often its records will be used."""
+    """Pass the ranks of records by expected uses to the cache of a single data set."""
     import numpy as np
 
-    from penstock.datasets.mix import MixDataset
     from penstock.pipeline.epoch_orders import StoredTable, digest_of
 
     keep, uses = (
         _storage_of(dataset).keep_most_used,
         capabilities_of(sampler, SamplerCapabilities).uses,
     )
-    if isinstance(dataset, MixDataset) and uses is not None:
-        _tell_caches_of_mix(dataset, uses())
     if keep is None or uses is None:
         return
     expected = uses()
@@ -510,38 +506,6 @@ def _tell_cache(dataset: Any, sampler: Any) -> None:
 
     name = f"table-ranks-{digest_of(expected)}"
     keep(StoredTable(name, np.int64, len(expected), fill, what="table of uses"))
-
-
-def _tell_caches_of_mix(dataset: MixDataset, uses: Any) -> None:
-    """Tell caches that share a room how the records of all of them rank by uses per byte.
-
-    A rank counts in records of its own source: a cache knows how many of these the room holds.
-    """
-    import numpy as np
-
-    from penstock.pipeline.epoch_orders import StoredTable, digest_of
-
-    rooms: dict[str, list[tuple[Any, Any, Any]]] = {}
-    parts = np.split(uses, dataset.index.firsts[1:-1])
-    for source, own in zip(dataset.sources.values(), parts, strict=True):
-        can = _storage_of(source)
-        if can.keep_most_used and can.shared_room and len(own):
-            known = "size_bytes" in source.index.columns
-            sizes = source.index.column("size_bytes") if known else None
-            rooms.setdefault(can.shared_room, []).append((can.keep_most_used, own, sizes))
-    for caches in rooms.values():
-        if len(caches) < 2 or any(sizes is None for _, _, sizes in caches):
-            continue
-        every = np.concatenate([np.maximum(sizes, 1) for _, _, sizes in caches])
-        expected = np.concatenate([own for _, own, _ in caches]) / every
-        order = np.argsort(-expected, kind="stable")
-        before = np.empty(len(order), np.int64)
-        before[order] = np.cumsum(every[order]) - every[order]
-        stops = np.cumsum([len(own) for _, own, _ in caches])[:-1]
-        for (keep, _, sizes), own_before in zip(caches, np.split(before, stops), strict=True):
-            ranks = own_before // max(int(np.mean(sizes)), 1)
-            name = f"table-ranks-{digest_of(ranks)}"
-            keep(StoredTable.of(name, ranks, what="table of uses"))
 
 
 def _column_of(dataset: Any, name: str) -> Any:

@@ -20,7 +20,6 @@ from penstock.datasets.records.label_files import (
     marks_of,
     stem_of,
 )
-from penstock.datasets.records.landmarks import parse_xml
 
 _MAX_BYTES = 1 << 26
 _MOST = 1 << 31
@@ -89,7 +88,7 @@ class VocAnnotations:
         except MissingFile as error:
             return f"{name} {error}"
         try:
-            tree = parse_xml(text)
+            tree = _parse_xml(text)
         except ValueError as error:
             return f"{name} {error}"
         try:
@@ -123,6 +122,20 @@ class VocAnnotations:
             found.extras["difficult"].append(difficult)
             found.extras["truncated"].append(_whole(node, "truncated"))
         return found
+
+
+def _parse_xml(text: bytes) -> ElementTree.Element:
+    """Parse XML text.
+
+    Raises:
+        ValueError: It is not XML, or it declares a document type or entities.
+    """
+    if b"<!DOCTYPE" in text or b"<!ENTITY" in text:
+        raise ValueError("declares a document type or entities, which annotations have no use for")
+    try:
+        return ElementTree.fromstring(text)
+    except (ElementTree.ParseError, LookupError) as error:
+        raise ValueError(f"is no XML: {error}") from None
 
 
 def _number(node: ElementTree.Element, path: str, default: float | None = None) -> float:

@@ -40,10 +40,6 @@ class Store(Protocol):
         """Bytes that entries may take in all."""
 
     @property
-    def shared_room(self) -> str | None:
-        """Names the room, if other stores take from it too."""
-
-    @property
     def damaged(self) -> int:
         """Number of entries that this process found damaged, and dropped."""
 
@@ -97,7 +93,6 @@ class CachedStorage:
             columns=base.columns,
             shards=base.shards,
             keep_most_used=self._keep,
-            shared_room=self.store.shared_room,
             wraps=self.base,
         )
 

@@ -162,11 +162,6 @@ class DiskStore:
         """Bytes that entries may take in all."""
         return self._max_bytes - self._start
 
-    @property
-    def shared_room(self) -> str:
-        """The folder."""
-        return str(self.path.parent)
-
     def close(self) -> None:
         """Close the file, which others may remove then; it is opened again when it is needed."""
         self._file = self._in_use = None

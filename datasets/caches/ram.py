@@ -112,7 +112,6 @@ class KeepStore:
     """
 
     damaged = 0
-    shared_room = None
 
     def __init__(self, count: int, size_bytes: int) -> None:
         start = _aligned(_PAGE + 8 * count)

@@ -80,6 +80,14 @@ REMEDIES: dict[str, str] = {
 }
 """Keys that belong to another component or setting of Penstock or Hydra."""
 
+REMOVED_OPTIONS: dict[tuple[str, str], str] = {
+    ("dataset/annotations", "landmarks_xml"): "convert the labels to COCO keypoints and type "
+    "dataset/annotations=coco dataset.annotations.path=<file>.json",
+    ("dataset/annotations", "voc_keypoints"): "convert the labels to COCO keypoints and type "
+    "dataset/annotations=coco dataset.annotations.path=<file>.json",
+}
+"""Removed options by group and name, with what to use instead."""
+
 _OWN_OPTIONS = {
     "transform": "name the step: type augment.train.<name>._target_=albumentations.<Class>; "
     "for a step of your own, type imports=[my_module.py] transform=<name>",
@@ -141,6 +149,8 @@ def instead_of_option(group: str, name: str, known: Sequence[str]) -> str:
         name: The option that was given.
         known: The options of the group.
     """
+    if (group, name) in REMOVED_OPTIONS:
+        return f"; {REMOVED_OPTIONS[group, name]}"
     name = name.removeprefix(_LIBRARIES.get(group, ""))
     if group == "experiment" and (name.endswith((".yaml", ".yml")) or "/" in name):
         path = Path(name)

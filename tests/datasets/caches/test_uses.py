@@ -72,36 +72,6 @@ def test_of_uneven_uses_it_keeps_the_records_that_are_drawn_most(shards, cache, 
     assert best > 0.8, "those that come first hit 0.75"
 
 
-@pytest.mark.parametrize("many_first", [True, False])
-def test_of_a_mix_it_keeps_the_source_that_is_drawn_most_for_its_size(many_first, tmp_path):
-    sources = {"many": (300, 2 * SIZE), "few": (100, SIZE)}
-    for name, (count, size) in sources.items():
-        content = {
-            f"{name}{n}": {"image": bytes([n % 251]) * size, "label": 0} for n in range(count)
-        }
-        write_storage(WebDatasetWriter(), tmp_path / name, ListedRecords(content, ("a",)))
-    config = compose([
-        "dataset=mix",
-        "loader=inline", "loader.batch_size=8", "loader.across_epochs=false",
-        "collate=list", "augment=as_is", "dataset.length=400",
-        *(
-            text
-            for name in sorted(sources, reverse=many_first)
-            for text in (
-                f"dataset.sources.{name}.weight=1",
-                f"dataset.sources.{name}.dataset=webdataset",
-                f"dataset.sources.{name}.dataset.storage.path={tmp_path / name}",
-                f"dataset.sources.{name}.dataset.decode=raw",
-                f"dataset.sources.{name}.dataset.val_fraction=0",
-                f"dataset.sources.{name}.dataset.cache=disk",
-                f"dataset.sources.{name}.dataset.cache.max_bytes={105 * SIZE}",
-            )
-        ),
-    ])  # fmt: skip
-    *_, last = hits_of(config, 5)
-    assert last == pytest.approx(0.5, abs=0.04), "all of the few; those that come first hit 0.2"
-
-
 def test_ranks_of_a_machine_share_what_lies_on_its_disk(shards, monkeypatch):
     with object_store(monkeypatch.setenv) as store:
         config = given(store.put(shards, "ranks"))
