@@ -90,6 +90,8 @@ _OWN_OPTIONS = {
 VALUES_INSTEAD: dict[str, str] = {
     "trainer.resume=true": "type trainer.resume=auto for the newest run of this config",
     "trainer.resume=false": "type trainer.resume=null to start a new run",
+    "loader.affinity=auto": "type loader.affinity=none, and start the run by torchrun "
+    "--numa-binding=node",
     "trainer.amp=true": "type trainer.amp=bf16, or fp16 on CUDA",
 }
 """Values of another type whose meaning is clear."""

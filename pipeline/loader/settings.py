@@ -53,9 +53,7 @@ class LoaderSettings:
             ``{decoders: 1}`` for a resource of the cluster's own. null: a core that is free when
             it is placed.
         affinity: Cores that workers may run on, processes and threads alike: a list of their
-            numbers; ``none``: those of the trainer; ``auto``: under torchrun, on a machine of
-            several NUMA nodes, those of the node that this rank's GPU is at, and those of the
-            trainer everywhere else. The trainer itself is left alone.
+            numbers; ``none``: the cores of the trainer. The trainer itself is left alone.
         nice: How far workers give way to the trainer where cores are short: 0, not at all, to
             19. The kernel's own priority, as of ``nice``.
         prefetch_factor: Batches that each worker computes ahead. Small ones that need no work
@@ -87,7 +85,7 @@ class LoaderSettings:
     num_workers: Annotated[int, Ge(0), Le(_MOST)] | Literal["auto"] = "auto"
     processes: Annotated[int, Ge(0), Le(_MOST)] | None = None
     resources: dict[str, Annotated[float, Ge(0)]] | None = None
-    affinity: Annotated[list[Annotated[int, Ge(0)]], MinLen(1)] | Literal["auto", "none"] = "none"
+    affinity: Annotated[list[Annotated[int, Ge(0)]], MinLen(1)] | Literal["none"] = "none"
     nice: Annotated[int, Ge(0), Le(_NICEST)] = 0
     prefetch_factor: Annotated[int, Ge(1), Le(_MOST)] = 2
     read_ahead: Annotated[int, Ge(0), Le(_MOST)] = 0
