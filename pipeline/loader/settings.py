@@ -59,10 +59,6 @@ class LoaderSettings:
         prefetch_factor: Batches that each worker computes ahead. Small ones that need no work
             per sample (arrays, tables) are made up to 16 at a time, in bundles of up to 6 MB,
             and a bundle counts as one; not by ``torch``.
-        read_ahead: Of ``threads``, ``processes`` and ``auto``: that many batches more are handed
-            out, and the records of those that wait for a worker are read by threads of their
-            own. For slow storages (a network, cold disks); it takes the memory of so many
-            batches. 0: workers read.
         pin_memory: Page-locked batches for fast copies to the device; ``auto``: if there is CUDA.
         persistent_workers: Keep workers from one epoch to the next.
         across_epochs: In training, compute the first batches of the next epoch when the last ones
@@ -88,7 +84,6 @@ class LoaderSettings:
     affinity: Annotated[list[Annotated[int, Ge(0)]], MinLen(1)] | Literal["none"] = "none"
     nice: Annotated[int, Ge(0), Le(_NICEST)] = 0
     prefetch_factor: Annotated[int, Ge(1), Le(_MOST)] = 2
-    read_ahead: Annotated[int, Ge(0), Le(_MOST)] = 0
     pin_memory: bool | Literal["auto"] = "auto"
     persistent_workers: bool = True
     across_epochs: bool = True

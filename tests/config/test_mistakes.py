@@ -231,7 +231,7 @@ def test_steps_that_wait_for_one_another_are_told_so_once():
     assert "no step named" in lines("augment.train.flip._after_=flip")["augment.train.flip._after_"]
 
 
-@pytest.mark.parametrize("name", ["num_workers", "processes", "prefetch_factor", "read_ahead"])
+@pytest.mark.parametrize("name", ["num_workers", "processes", "prefetch_factor"])
 def test_sizes_of_the_loader_that_no_machine_has_are_refused(name):
     assert "<= 1024" in lines(f"loader.{name}=1025")[f"loader.{name}"]
     with pytest.raises(ValueError, match=f"loader.{name} is 1025: input should be less than or"):

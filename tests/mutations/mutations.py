@@ -154,8 +154,8 @@ MUTATIONS = (
     ),
     Mutation(
         "a global state seeded", COMPUTE,
-        "times = times or StageTimes()\n        if task.asked",
-        "np.random.seed(0)\n        times = times or StageTimes()\n        if task.asked",
+        "times = StageTimes()\n        if task.asked",
+        "np.random.seed(0)\n        times = StageTimes()\n        if task.asked",
         _laws("global_states"),
     ),
     Mutation(

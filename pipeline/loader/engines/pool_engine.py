@@ -27,7 +27,6 @@ from penstock.pipeline.loader.engines.pool import (
 from penstock.pipeline.loader.engines.watched_pool import Starter, WatchedPool
 from penstock.pipeline.loader.engines.worker_process import ProcessStarter
 from penstock.pipeline.loader.placement import placement_of
-from penstock.pipeline.loader.read_ahead import ReadAhead, reads_ahead
 from penstock.pipeline.loader.worker_errors import LoaderClosedError
 
 if TYPE_CHECKING:
@@ -200,21 +199,16 @@ class PoolEngine:
         compute, settings = self._compute, self._settings
         if layout == WorkerLayout():
             return ConsumerPool(compute, settings)
-        ahead = settings.read_ahead if reads_ahead(compute, settings.read_ahead) else 0
-        depth = settings.workers * settings.prefetch_factor + ahead
+        depth = settings.workers * settings.prefetch_factor
         if layout.processes:
             starter = self._starter(compute, settings, len(layout.processes))
-            return WatchedPool(
-                starter, settings, threads=layout.processes, depth=depth, read_ahead=ahead
-            )
+            return WatchedPool(starter, settings, threads=layout.processes, depth=depth)
         warn_about_cores(settings)
-        placement = placement_of(settings)
         return ThreadPool(
             compute,
             layout.threads,
             depth=depth,
             timeout_s=settings.timeout_s,
             pinned=pins(settings),
-            placement=placement,
-            reader=ReadAhead(compute.read, ahead, placement) if ahead else None,
+            placement=placement_of(settings),
         )

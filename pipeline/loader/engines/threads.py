@@ -24,7 +24,6 @@ from penstock.pipeline.loader.engines.pool import Pending, Usage, WorkerLayout, 
 from penstock.pipeline.loader.engines.pool_engine import PoolEngine
 from penstock.pipeline.loader.engines.worker import quiet_opencv
 from penstock.pipeline.loader.placement import AS_THE_TRAINER, Placement
-from penstock.pipeline.loader.read_ahead import ReadAhead
 from penstock.pipeline.loader.worker_errors import LoaderClosedError, LoaderTimeoutError
 
 if TYPE_CHECKING:
@@ -39,10 +38,10 @@ _TICK_S = 0.5
 class ThreadsEngine(PoolEngine):
     """``num_workers`` threads of this process: the least memory, and the fastest start.
 
-    Idle threads take the next task; deliveries come in the order of the tasks, at most
-    ``num_workers * prefetch_factor + read_ahead`` of them computed ahead. Small batches that need
-    no work per sample are computed in bundles, of 16 and 6 MB at most, each of which counts there
-    as one. Where a component draws from global random states, each worker is a process.
+    Idle threads take the next task. Deliveries come in the order of the tasks, and at most
+    ``num_workers * prefetch_factor`` of them are computed ahead. Small batches that need no work
+    per sample are computed in bundles of up to 16 batches and 6 MB, and a bundle counts as one.
+    Where a component draws from global random states, each worker is a process.
 
     Args:
         compute: A task to a delivery.
@@ -80,7 +79,6 @@ class ThreadPool:
         timeout_s: Seconds to wait for one batch.
         pinned: Batches are to lie in page-locked memory.
         placement: Where its threads run.
-        reader: Reads the records of tasks that wait; ended with the threads. None: workers read.
     """
 
     restarts = 0
@@ -94,7 +92,6 @@ class ThreadPool:
         timeout_s: float,
         pinned: bool = False,
         placement: Placement = AS_THE_TRAINER,
-        reader: ReadAhead | None = None,
     ) -> None:
         self.depth = depth
         self.is_ready = True
@@ -105,7 +102,6 @@ class ThreadPool:
         self._pinned = pinned
         self._placement = placement
         self._memory = BatchMemory()
-        self._reader = reader
         self._bundles: queue.SimpleQueue[tuple[int, list[Pending]] | None] = queue.SimpleQueue()
         self._drops = 0  # so often all was forgotten; each bundle knows the number of its time
         self._usages = [Usage() for _ in range(num_threads)]
@@ -139,9 +135,6 @@ class ThreadPool:
     def submit(self, tasks: Sequence[BatchTask]) -> list[Pending]:
         """Give tasks to the next thread that is idle."""
         bundle = [Pending(task) for task in tasks]
-        if self._reader is not None:
-            for pending in bundle:
-                self._reader.begin(pending, pending.task)
         self._bundles.put((self._drops, bundle))
         return bundle
 
@@ -181,8 +174,6 @@ class ThreadPool:
         with suppress(queue.Empty):
             while True:
                 self._bundles.get_nowait()
-        if self._reader is not None:
-            self._reader.drop()
         self._memory.release()  # the next run may be hours away
 
     def close(self) -> None:
@@ -198,8 +189,6 @@ class ThreadPool:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
-        if self._reader is not None:
-            self._reader.close(max(0.0, deadline - time.monotonic()))
 
     def _work(self, usage: Usage) -> None:
         self._placement.enter()
@@ -247,8 +236,7 @@ class ThreadPool:
         return []
 
     def _computed(self, pending: Pending) -> list[Delivery]:
-        given = {} if self._reader is None else self._reader.take(pending)
-        return self._in_place(lambda **memory: [self._compute(pending.task, **memory, **given)])
+        return self._in_place(lambda **memory: [self._compute(pending.task, **memory)])
 
     def _in_place(self, compute: Callable[..., list[Delivery]]) -> list[Delivery]:
         """Deliveries whose images are written to where they are handed over."""

@@ -73,15 +73,12 @@ class Starter(Protocol):
     def slots(self, held: int) -> SlotPool:
         """Where their batches go; `held` of them may be viewed at a time."""
 
-    def start(
-        self, number: int, *, num_threads: int, read_ahead: int, probes: bool
-    ) -> WatchedWorker:
+    def start(self, number: int, *, num_threads: int, probes: bool) -> WatchedWorker:
         """Start a worker.
 
         Args:
             number: Its number among the workers.
             num_threads: Tasks that it computes at a time.
-            read_ahead: Tasks that it is given beyond those, to read their records.
             probes: It finds out what kills, beside the workers and soon.
 
         Raises:
@@ -108,7 +105,6 @@ class WatchedPool:
         settings: Whether batches are pinned.
         threads: Number of threads of each worker.
         depth: Batches to be computed ahead of the consumer.
-        read_ahead: Batches that wait in the workers, where their records are read.
     """
 
     def __init__(
@@ -118,7 +114,6 @@ class WatchedPool:
         *,
         threads: Sequence[int],
         depth: int,
-        read_ahead: int = 0,
     ) -> None:
         self.depth = depth
         self.usage = Usage()  # what is spent elsewhere is not known here
@@ -126,7 +121,6 @@ class WatchedPool:
         self.rows_together = 0  # until somebody has told how large rows are
         self._starter = starter
         self._threads = threads
-        self._read_ahead = -(-read_ahead // len(threads))
         self._pins = pins(settings)
         self._slots = starter.slots(depth + HELD_BY_CONSUMER)
         self._waiting: deque[Job] = deque()
@@ -274,7 +268,6 @@ class WatchedPool:
                 return self._starter.start(
                     number,
                     num_threads=1 if probes else self._threads[number],
-                    read_ahead=0 if probes else self._read_ahead,
                     probes=probes,
                 )
             except WorkerError as error:

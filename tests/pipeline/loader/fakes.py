@@ -195,7 +195,7 @@ class Nothing:
     """A batch computer that takes no time and gives no batch."""
 
     imports: tuple[str, ...] = ()
-    global_random = reads_apart = False
+    global_random = False
     row_bytes = 0
 
     def __call__(self, task: Any) -> Delivery:
