@@ -144,6 +144,8 @@ def instead_of_option(group: str, name: str, known: Sequence[str]) -> str:
         known: The options of the group.
     """
     name = name.removeprefix(_LIBRARIES.get(group, ""))
+    if (group, name) == ("loader", "auto"):
+        return "; type loader=default"
     if group == "experiment" and (name.endswith((".yaml", ".yml")) or "/" in name):
         path = Path(name)
         folder = path.parent.parent if path.parent.name == group else path.parent

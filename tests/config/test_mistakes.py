@@ -211,7 +211,7 @@ def test_what_cannot_be_resolved_is_one_line_wherever_it_stands(key, others):
 @pytest.mark.parametrize(
     ("group", "options"),
     [
-        ("loader", "auto, inline, processes, ray, threads, torch"),
+        ("loader", "default, inline, processes, ray, threads, torch"),
         ("trainer", "default"),
         ("optimizer", "adam, adamw, sgd"),
     ],

@@ -148,8 +148,8 @@ MUTATIONS = (
     ),
     Mutation(
         "deliveries out of order", "pipeline/loader/engines/pool.py",
-        "pool, bundle = ahead.popleft()",
-        "pool, bundle = ahead.pop()",
+        "bundle = ahead.popleft()",
+        "bundle = ahead.pop()",
         _laws("equality"),
     ),
     Mutation(

@@ -28,7 +28,6 @@ from penstock.core.ray_cluster import (
 )
 from penstock.core.registry import register
 from penstock.pipeline.loader.contract import BatchTask
-from penstock.pipeline.loader.engines.calibration import settled
 from penstock.pipeline.loader.engines.pool_engine import PoolEngine
 from penstock.pipeline.loader.engines.processes import layout_of_processes
 from penstock.pipeline.loader.engines.slots import Slot, SlotPool
@@ -73,8 +72,7 @@ class RayEngine(PoolEngine):
     """
 
     def __init__(self, compute: BatchComputer, settings: LoaderSettings) -> None:
-        layout = settled(layout_of_processes(compute, settings))
-        super().__init__(compute, settings, layout, RayStarter)
+        super().__init__(compute, settings, layout_of_processes(compute, settings), RayStarter)
 
 
 class RayStarter:

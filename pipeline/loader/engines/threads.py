@@ -19,8 +19,7 @@ from penstock.core.registry import register
 from penstock.pipeline.loader.bundles import rows_of_bundle
 from penstock.pipeline.loader.contract import BatchTask, Delivery
 from penstock.pipeline.loader.engines.batch_memory import BatchMemory, compute_pinned
-from penstock.pipeline.loader.engines.calibration import settled
-from penstock.pipeline.loader.engines.pool import Pending, Usage, WorkerLayout, demanded_layout
+from penstock.pipeline.loader.engines.pool import Pending, WorkerLayout, demanded_layout
 from penstock.pipeline.loader.engines.pool_engine import PoolEngine
 from penstock.pipeline.loader.engines.worker import quiet_opencv
 from penstock.pipeline.loader.placement import AS_THE_TRAINER, Placement
@@ -53,7 +52,7 @@ class ThreadsEngine(PoolEngine):
 
     def __init__(self, compute: BatchComputer, settings: LoaderSettings) -> None:
         layout = demanded_layout(compute, settings) or WorkerLayout(settings.workers)
-        super().__init__(compute, settings, settled(layout))
+        super().__init__(compute, settings, layout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,6 @@ class ThreadPool:
         placement: Placement = AS_THE_TRAINER,
     ) -> None:
         self.depth = depth
-        self.is_ready = True
         self._owner = os.getpid()
         self._closed = False
         self._compute = compute
@@ -104,23 +102,15 @@ class ThreadPool:
         self._memory = BatchMemory()
         self._bundles: queue.SimpleQueue[tuple[int, list[Pending]] | None] = queue.SimpleQueue()
         self._drops = 0  # so often all was forgotten; each bundle knows the number of its time
-        self._usages = [Usage() for _ in range(num_threads)]
         quiet_opencv()
         self._threads = [
-            threading.Thread(
-                target=self._work, args=(usage,), name=f"penstock-{number}", daemon=True
-            )
-            for number, usage in enumerate(self._usages)
+            threading.Thread(target=self._work, name=f"penstock-{number}", daemon=True)
+            for number in range(num_threads)
         ]
         for thread in self._threads:
             thread.start()
         # A daemon thread that still computes while the interpreter is taken down can abort it.
         atexit.register(self.close)
-
-    @property
-    def usage(self) -> Usage:
-        """Times that all threads have spent on computing since they were started."""
-        return sum(self._usages, Usage())
 
     @property
     def rows_together(self) -> int:
@@ -190,16 +180,10 @@ class ThreadPool:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _work(self, usage: Usage) -> None:
+    def _work(self) -> None:
         self._placement.enter()
         while (item := self._bundles.get()) is not None:
-            start, cpu_start = time.perf_counter(), time.thread_time()
             for done in self._outcomes(*item):
-                wall_s, cpu_s = time.perf_counter(), time.thread_time()
-                usage.batches += len(done)
-                usage.wall_s += wall_s - start
-                usage.cpu_s += cpu_s - cpu_start
-                start, cpu_start = wall_s, cpu_s
                 while done:
                     pending, outcome = done.pop(0)
                     pending.put(outcome)

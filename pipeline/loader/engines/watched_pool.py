@@ -21,7 +21,7 @@ import numpy as np
 from penstock.pipeline.loader.bundles import rows_of_bundle
 from penstock.pipeline.loader.contract import BatchTask, Delivery
 from penstock.pipeline.loader.engines.batch_memory import pins
-from penstock.pipeline.loader.engines.pool import Pending, Usage
+from penstock.pipeline.loader.engines.pool import Pending
 from penstock.pipeline.loader.engines.slots import SlotPool, unpack
 from penstock.pipeline.loader.engines.watched_worker import Job, WatchedWorker
 from penstock.pipeline.loader.engines.worker import Answer
@@ -116,7 +116,6 @@ class WatchedPool:
         depth: int,
     ) -> None:
         self.depth = depth
-        self.usage = Usage()  # what is spent elsewhere is not known here
         self.restarts = 0
         self.rows_together = 0  # until somebody has told how large rows are
         self._starter = starter
@@ -134,7 +133,6 @@ class WatchedPool:
         self._awake, self._waker = Pipe(duplex=False)
         self._watch = threading.Thread(target=self._run, name="penstock-watch", daemon=True)
         self._started = threading.Event()
-        self._have_started = False
         self._abandoned = False
         self._watch.start()
         if starter.forks:
@@ -151,15 +149,6 @@ class WatchedPool:
     def is_own(self) -> bool:
         """Whether the workers are those of this process, and not of one that it is a copy of."""
         return os.getpid() == self._owner
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether all workers have started, once; raises why they cannot."""
-        if self._error is not None:
-            raise self._error
-        if not self._have_started and self._started.is_set():
-            self._have_started = all(worker.is_ready for worker in self._workers)
-        return self._have_started
 
     def submit(self, tasks: Sequence[BatchTask]) -> list[Pending]:
         """Give tasks to the next worker that is idle."""

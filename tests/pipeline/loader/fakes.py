@@ -155,8 +155,7 @@ def make_loader(dataset: Any, sampler: Any = None, **changes: Any) -> Loader:
 
 def the_pool(loader: Loader) -> Any:
     """The worker pool of a loader whose engine has one; None before it is started."""
-    pools: Any = loader._engine.pools  # type: ignore[attr-defined]
-    return next(iter(pools.values()), None)
+    return loader._engine.pool  # type: ignore[attr-defined]
 
 
 def kill_worker(loader: Loader, number: int, *, spared: Sequence[int] = ()) -> int:

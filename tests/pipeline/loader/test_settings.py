@@ -16,7 +16,7 @@ def test_a_wait_that_no_clock_takes_is_refused(wrong):
 
 
 def test_an_engine_that_nobody_has_is_refused_before_there_is_data():
-    with pytest.raises(ValueError, match=r"loader.engine is 'warp'; engines: auto, inline, proc"):
+    with pytest.raises(ValueError, match=r"loader.engine is 'warp'; engines: inline, proc"):
         LoaderSettings(engine="warp")
     with pytest.raises(ValueError, match=r"new name: type loader.engine=processes"):
         LoaderSettings(engine="ring", processes=2)
