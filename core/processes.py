@@ -430,10 +430,8 @@ def _server_of_ours() -> Any | None:
     return server if ours else None
 
 
-def why_no_processes(start_method: str) -> str | None:
-    """Say why processes had better not be started while threads compute; None if they may."""
-    if start_method == "fork":
-        return "multiprocessing_context=fork copies a process safely only before it has threads"
+def why_no_processes() -> str | None:
+    """Say why processes that import the main module would fail; None if they can start."""
     if not _main_is_guarded():
         return (
             'the program has no `if __name__ == "__main__":` around what it does, and each '

@@ -81,7 +81,6 @@ ROWS = [
     Row("ours-threads", "**ours**, files, threads", "ours", "ours", "threads"),
     Row("ours-processes", "**ours**, files, processes", "ours", "ours", "processes"),
     Row("ours-torch", "**ours**, files, engine=torch", "ours", "ours", "torch"),
-    Row("ours-auto", "**ours**, files, loader=auto", "ours", "ours", "auto"),
     Row("ours-whole", "**ours**, files, decode.region=whole", "ours", "ours", "whole"),
     Row("ours-tiled", "**ours**, tiled JPEG", "ours", "ours", "tiled", prepares="tiled"),
     Row("ours-tiled-processes", "**ours**, tiled JPEG, processes", "ours", "ours",

@@ -37,7 +37,6 @@ PACKS: dict[str, list[str]] = {
 
 # How it is loaded; what is not named here, by threads.
 LOADERS: dict[str, list[str]] = {
-    "auto": ["loader=auto"],
     "processes": _PROCESSES,
     "tiled_processes": _PROCESSES,
     "half_raw_processes": _PROCESSES,

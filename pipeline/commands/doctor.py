@@ -27,7 +27,7 @@ _PACKAGES = (
 )  # fmt: skip
 _READ_BATCHES, _READ_BYTES = 4, 64_000_000
 """What is read at most, but for a batch, to tell what an epoch asks for."""
-_OURS = ("auto", "inline", "processes", "threads", "torch")
+_OURS = (None, "inline", "processes", "threads", "torch")
 _INLINE: dict[str, Any] = {"engine": "inline", "num_workers": 0}
 
 
@@ -160,19 +160,19 @@ def _promise(loader: LoaderSettings) -> str:
     engine = loader.engine
     if engine == "inline" or not loader.workers:
         return "batches are computed in this process: a crash or a hang of it is fatal"
-    if engine in ("processes", "ray") or (engine == "auto" and loader.processes):
+    if engine in ("processes", "ray") or (engine is None and loader.processes != 0):
+        only = " (threads for columns)" if engine is None and loader.processes is None else ""
         return (
-            f"loader={engine}{' with processes' * (engine == 'auto')}: a worker that dies or hangs "
-            f"is replaced, and a sample that kills its worker again is quarantined"
+            f"loader={engine or 'default'}{only}: a worker process that dies or hangs is replaced, "
+            f"and a sample that kills its worker again is quarantined"
         )
     if engine not in _OURS:
         return f"loader.engine={engine} is your own: `doctor equal=true` compares its batches"
     if engine == "torch":
         return "loader=torch: a worker that dies ends the run with a clear line; resume goes on"
-    when = "begins with" if engine == "auto" and loader.processes is None else "with"
     return (
-        f"loader={engine} {when} threads of this process, {loader.workers} here: there a crash is "
-        f"fatal, and a hang ends the run at loader.timeout_s with all stacks; set "
+        f"loader={engine or 'default'} with threads of this process, {loader.workers} here: a "
+        f"crash is fatal, and a hang ends the run at loader.timeout_s with all stacks; set "
         f"loader.engine=processes to have both recovered from"
     )
 
@@ -278,7 +278,7 @@ def _ways(config: dict[str, Any], batches: int) -> dict[str, Callable[[], list[G
         ways[f"{own}, as configured"] = partial(_given, config, {}, batches)
     ways |= {f"torch, {n} worker{'s' * (n > 1)}": way("torch", n) for n in (1, 2, 3)}
     return ways | {
-        "auto": partial(_given, config, {"engine": "auto", "processes": None}, batches),
+        "default": partial(_given, config, {"engine": None, "processes": None}, batches),
         "2 threads": way("threads", 2, processes=None),
         "2 threads in 1 process": way("processes", 2, processes=1),
         "2 processes": way("processes", 2, processes=2),

@@ -98,6 +98,8 @@ _OWN_OPTIONS = {
 VALUES_INSTEAD: dict[str, str] = {
     "trainer.resume=true": "type trainer.resume=auto for the newest run of this config",
     "trainer.resume=false": "type trainer.resume=null to start a new run",
+    "loader.affinity=auto": "type loader.affinity=none, and start the run by torchrun "
+    "--numa-binding=node",
     "trainer.amp=true": "type trainer.amp=bf16, or fp16 on CUDA",
 }
 """Values of another type whose meaning is clear."""
@@ -152,6 +154,8 @@ def instead_of_option(group: str, name: str, known: Sequence[str]) -> str:
     if (group, name) in REMOVED_OPTIONS:
         return f"; {REMOVED_OPTIONS[group, name]}"
     name = name.removeprefix(_LIBRARIES.get(group, ""))
+    if (group, name) == ("loader", "auto"):
+        return "; type loader=default"
     if group == "experiment" and (name.endswith((".yaml", ".yml")) or "/" in name):
         path = Path(name)
         folder = path.parent.parent if path.parent.name == group else path.parent

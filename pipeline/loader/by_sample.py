@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -26,15 +26,13 @@ _QUARANTINED = "quarantined: it killed the worker that computed it"
 
 @dataclass
 class Work:
-    """Records, times and memory that the samples of a batch are made with.
+    """Times and memory of the samples of a batch.
 
     Attributes:
-        records: What was read ahead, a record for each row; None: nothing was.
         times: Added to while the batch is computed.
         allocate: Gives memory for the batch's images, uint8 [n, H, W, C], or None.
     """
 
-    records: Sequence[Any] | None
     times: StageTimes
     allocate: Callable[[], NDArray[np.uint8] | None] = lambda: None
 
@@ -70,11 +68,6 @@ class BySample:
         made = iter(self._noted(task, rows[~held], work) if not held.all() else [])
         return [self._quarantined(task, row) if held[row] else next(made) for row in rows.tolist()]
 
-    def read(self, task: BatchTask) -> Sequence[Any]:
-        """Read the records of a task, where reading is apart."""
-        assert self._stages is not None
-        return self._stages.read(task.indices, task.positions, task.epoch)
-
     def _quarantined(self, task: BatchTask, row: int) -> BadSample:
         index = int(task.indices[row]) if task.items is None else -1
         position = int(task.positions[row])
@@ -91,7 +84,7 @@ class BySample:
         """Find the sample that raises: they are pure, so it does so alone."""
         for row in rows.tolist():
             try:
-                self._made(task, np.array([row]), Work(None, StageTimes()))
+                self._made(task, np.array([row]), Work(StageTimes()))
             except Exception:
                 return (
                     f"{self._key(task, row)!r} at position {task.positions[row]} of epoch "
@@ -128,18 +121,14 @@ class BySample:
         indices, positions = task.indices[rows], task.positions[rows]
         whole = len(rows) == task.positions.size
         pieces = [slice(0, len(rows))]
-        if work.records is None and self._held_bytes is not None:
+        if self._held_bytes is not None:
             pieces = pieces_of(self._held_bytes(indices), indices.size)
         made: list[Sample | BadSample] = []
         for piece in pieces:
-            records: Sequence[Any]
-            if work.records is None:
-                start = time.perf_counter()
-                records = stages.read(indices[piece], positions[piece], task.epoch)
-                work.times.read += time.perf_counter() - start
-                work.times.count(records)
-            else:
-                records = [work.records[row] for row in rows.tolist()]
+            start = time.perf_counter()
+            records = stages.read(indices[piece], positions[piece], task.epoch)
+            work.times.read += time.perf_counter() - start
+            work.times.count(records)
             images = work.images if whole else None  # memory is asked for after the first reading
             into = None if images is None else images[piece]
             made += stages.finish(

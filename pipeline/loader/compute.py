@@ -82,31 +82,11 @@ class BatchComputer:
         """Whether a part draws from global random states, and so needs a process of its own."""
         return self.can.dataset.global_random or self.can.collate.global_random
 
-    @property
-    def reads_apart(self) -> bool:
-        """Whether `read` gives records."""
-        return self.can.dataset.staged is not None and self.can.way != "columns"
-
-    def read(self, task: BatchTask) -> Sequence[Any] | None:
-        """Read the records of a task, to be computed later; None where reading is not apart."""
-        if task.items is not None or not task.positions.size or not self.reads_apart:
-            return None
-        return self._by_sample.read(task)
-
-    def __call__(
-        self,
-        task: BatchTask,
-        *,
-        records: Sequence[Any] | None = None,
-        times: StageTimes | None = None,
-        allocate: Allocate | None = None,
-    ) -> Delivery:
+    def __call__(self, task: BatchTask, *, allocate: Allocate | None = None) -> Delivery:
         """Compute one batch.
 
         Args:
             task: What to compute.
-            records: What `read` gave for the task, if it was read ahead.
-            times: What reading ahead took; the delivery's times are added to it.
             allocate: Gives a writable buffer of so many bytes for the batch's images; None takes
                 ordinary memory.
 
@@ -114,14 +94,14 @@ class BatchComputer:
             BadSampleError: A sample is bad and may not be replaced or skipped.
             Exception: Whatever a component raised, with a note that names key and position.
         """
-        times = times or StageTimes()
+        times = StageTimes()
         if task.asked is not None:
             times.ask(task.asked)
         if not task.positions.size:  # a sampler's empty batch, or other ranks have records
             return Delivery(task.number, None)
-        if records is None and (whole := self._whole_batch(task, times, allocate)):
+        if whole := self._whole_batch(task, times, allocate):
             return whole
-        work = Work(records, times, partial(self._image_rows, task, allocate))
+        work = Work(times, partial(self._image_rows, task, allocate))
         rows = _Rows(task)
         for row, sample in enumerate(self._by_sample(task, work)):
             self._place(rows, row, sample)

@@ -177,7 +177,7 @@ class Engine(Protocol):
 
     @property
     def choice(self) -> str:
-        """Say who computes; an engine that chooses says what it chose and why."""
+        """Say who computes."""
 
     def run(self, tasks: Iterator[BatchTask]) -> Iterator[Delivery]:
         """Deliver every task, in order; the loader closes one run before it begins another."""

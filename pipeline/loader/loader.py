@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sized
@@ -35,6 +36,7 @@ from penstock.pipeline.loader.contract import (
 )
 from penstock.pipeline.loader.engines import engine_named
 from penstock.pipeline.loader.engines.batch_memory import keep_freed_memory
+from penstock.pipeline.loader.engines.rule import engine_by_rule
 from penstock.pipeline.loader.faults import BadSampleError, BadSampleLog
 from penstock.pipeline.loader.plan import BatchPlan, Quarantine, indexed_tasks
 from penstock.pipeline.loader.state import (
@@ -54,6 +56,8 @@ if TYPE_CHECKING:
     from penstock.core.contracts import Collate, Dataset, RowTransform, Sampler
     from penstock.core.sample import Batch
     from penstock.pipeline.loader.settings import LoaderSettings
+
+_logger = logging.getLogger(__name__)
 
 
 class EpochRuns:
@@ -253,6 +257,8 @@ class Loader:
             bad_samples_path, split=split, max_error_rate=settings.max_error_rate
         )
         self._start_engine()
+        if self._why and not self._evaluates:
+            _logger.info("loader: batches are computed by %s", self.engine_choice)
         self._epoch = 0
         self._next_batch = 0
         self._finished = False
@@ -268,7 +274,11 @@ class Loader:
         """Make the engine of this process."""
         settings = self.settings
         self._pid = os.getpid()
-        self._engine: Engine = engine_named(settings.engine)(self._compute, settings)
+        name, self._why = settings.engine, ""
+        if name is None:
+            name, self._why = engine_by_rule(self._compute, settings)
+            settings = replace(settings, engine=name)
+        self._engine: Engine = engine_named(name)(self._compute, settings)
         self.stats.workers = capabilities_of(self._engine, EngineCapabilities).workers
         self._runs = EpochRuns(
             self._engine,
@@ -314,8 +324,8 @@ class Loader:
 
     @property
     def engine_choice(self) -> str:
-        """Say who computes the batches; with ``engine=auto`` also why."""
-        return self._engine.choice
+        """Say who computes the batches, and why where the rule chose."""
+        return f"{self._engine.choice} ({self._why})" if self._why else self._engine.choice
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration be `epoch`, from where a loaded state stands in it, if it does.
@@ -516,7 +526,7 @@ class Loader:
             "batches": f"{batches} of {self.batch_size}",
             "data": f"{len(self.dataset):,} samples" if isinstance(self.dataset, Sized) else "",
             "classes": names[:200] + "…" * (len(names) > 200),
-            "computed by": self.settings.engine,
+            "computed by": self.engine_choice,
         }
         cells = (f"<tr><th>{k}</th><td>{escape(v)}</td></tr>" for k, v in rows.items() if v)
         return f"<table>{''.join(cells)}</table>"

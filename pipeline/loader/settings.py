@@ -26,7 +26,7 @@ or takes minutes to start them, and so many batches fill any memory before the f
 
 
 _NICEST = 19
-_SPREAD = ("auto", "processes", "ray")
+_SPREAD = (None, "processes", "ray")
 """Engines whose workers are spread over processes."""
 
 
@@ -36,35 +36,29 @@ class LoaderSettings:
     """How batches are made: sizes, workers, and what happens to bad samples.
 
     Attributes:
-        engine: Who computes batches: ``auto`` (finds out what is fastest), ``threads`` (of this
-            process), ``processes`` (threads of worker processes, which are replaced when they
-            die or hang), ``ray`` (the same with actors of a Ray cluster), ``torch`` (worker
-            processes of torch's DataLoader) or ``inline`` (this process, when a batch is asked
-            for).
+        engine: Who computes batches: null (``inline`` without workers, ``threads`` where batches
+            are made as columns, else ``processes``), ``threads`` (of this process),
+            ``processes`` (threads of worker processes, which are replaced when they die or
+            hang), ``ray`` (the same with actors of a Ray cluster), ``torch`` (worker processes of
+            torch's DataLoader) or ``inline`` (this process, when a batch is asked for).
         batch_size: Samples in a batch over all ranks; the most, where a sampler cuts batches.
         eval_batch_size: The same for evaluation; null takes `batch_size`.
         num_workers: Workers of each rank; 0 computes in this process; ``auto``: one for each
             core of this rank's share, by affinity and quota, 32 at most.
-        processes: Of ``processes``, ``auto`` and ``ray``: worker processes (Ray's actors) that
-            the workers, which are threads, are spread over. null: each worker is a process, or
-            what ``auto`` finds out; 0: of ``auto``, threads of this process. Where a component
-            draws from global random states, each worker is a process.
+        processes: Of ``processes``, ``ray`` and a null `engine`: worker processes (Ray's actors)
+            that the workers, which are threads, are spread over. null: each worker is a process.
+            0: a null `engine` takes threads of this process. Where a component draws from global
+            random states, each worker is a process.
         resources: Of ``ray``: what each actor takes of its machine, as ``{CPU: 2}`` or
             ``{decoders: 1}`` for a resource of the cluster's own. null: a core that is free when
             it is placed.
         affinity: Cores that workers may run on, processes and threads alike: a list of their
-            numbers; ``none``: those of the trainer; ``auto``: under torchrun, on a machine of
-            several NUMA nodes, those of the node that this rank's GPU is at, and those of the
-            trainer everywhere else. The trainer itself is left alone.
+            numbers; ``none``: the cores of the trainer. The trainer itself is left alone.
         nice: How far workers give way to the trainer where cores are short: 0, not at all, to
             19. The kernel's own priority, as of ``nice``.
         prefetch_factor: Batches that each worker computes ahead. Small ones that need no work
             per sample (arrays, tables) are made up to 16 at a time, in bundles of up to 6 MB,
             and a bundle counts as one; not by ``torch``.
-        read_ahead: Of ``threads``, ``processes`` and ``auto``: that many batches more are handed
-            out, and the records of those that wait for a worker are read by threads of their
-            own. For slow storages (a network, cold disks); it takes the memory of so many
-            batches. 0: workers read.
         pin_memory: Page-locked batches for fast copies to the device; ``auto``: if there is CUDA.
         persistent_workers: Keep workers from one epoch to the next.
         across_epochs: In training, compute the first batches of the next epoch when the last ones
@@ -81,16 +75,15 @@ class LoaderSettings:
             0 alone.
     """
 
-    engine: str = "auto"
+    engine: str | None = None
     batch_size: Annotated[int, Ge(1)] = 64
     eval_batch_size: Annotated[int, Ge(1)] | None = None
     num_workers: Annotated[int, Ge(0), Le(_MOST)] | Literal["auto"] = "auto"
     processes: Annotated[int, Ge(0), Le(_MOST)] | None = None
     resources: dict[str, Annotated[float, Ge(0)]] | None = None
-    affinity: Annotated[list[Annotated[int, Ge(0)]], MinLen(1)] | Literal["auto", "none"] = "none"
+    affinity: Annotated[list[Annotated[int, Ge(0)]], MinLen(1)] | Literal["none"] = "none"
     nice: Annotated[int, Ge(0), Le(_NICEST)] = 0
     prefetch_factor: Annotated[int, Ge(1), Le(_MOST)] = 2
-    read_ahead: Annotated[int, Ge(0), Le(_MOST)] = 0
     pin_memory: bool | Literal["auto"] = "auto"
     persistent_workers: bool = True
     across_epochs: bool = True
@@ -119,7 +112,12 @@ class LoaderSettings:
             raise ValueError(
                 f"loader.engine is 'ring', which has a new name: type loader.engine={now}"
             )
-        engine_named(self.engine)
+        if self.engine == "auto":
+            raise ValueError(
+                "loader.engine is 'auto', which a fixed rule replaces: type loader=default"
+            )
+        if self.engine is not None:
+            engine_named(self.engine)
         if processes and self.engine in _SPREAD and self.workers < processes:
             raise ValueError(
                 f"loader.processes is {processes} and loader.num_workers {self.num_workers}: "

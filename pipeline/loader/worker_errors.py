@@ -90,7 +90,7 @@ def _cause(code: int | None) -> str:
             "loader.engine=inline"
         )
     if code is not None and code > 0:
-        if (reason := why_no_processes("spawn")) is not None:
+        if (reason := why_no_processes()) is not None:
             return f"its traceback stands above; {reason}"
         return (
             "its traceback stands above, if it had one; if it could not start, try "

@@ -17,7 +17,7 @@ from penstock import build_loader, compose
 
 ROWS, BATCH = 96, 8
 PROCESSES = ("processes", "torch")
-ENGINES = ("inline", "threads", "auto", *PROCESSES)
+ENGINES = ("inline", "threads", "null", *PROCESSES)
 SETTINGS = (
     "augment=as_is",
     "dataset.val_fraction=0",

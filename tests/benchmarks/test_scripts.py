@@ -93,16 +93,6 @@ def test_memory(tmp_path, photographs):
         assert f"| {way} |" in said
 
 
-@pytest.mark.slow
-def test_the_engine_that_chooses_beside_a_step(tmp_path, photographs):
-    arguments = ["--rounds", "1", "--images", "16", "--batch-size", "4", "--steps", "1x1"]
-    arguments += ["--warm", "2", "--batches", "4"]
-    said = finish(tmp_path, start(tmp_path, "auto.py", str(photographs), *arguments))
-    for way in ("auto", "2 threads", "1 process"):
-        assert f"| {way} |" in said
-    assert "auto chose, a round each:" in said
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_benchmark_that_is_broken_off_leaves_nothing(tmp_path, photographs, number):
     process = start(tmp_path, "run.py", str(photographs), *_TINY, "--rows", "ours-threads")

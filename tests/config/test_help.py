@@ -49,7 +49,7 @@ def shown(capsys, monkeypatch):
     ("arguments", "said"),
     [
         (["--help", "loader"], "loader.batch_size=64 an integer >= 1 Samples in a batch over all"),
-        (["loader=threads", "--help"], "loader.engine=threads a string Who computes batches:"),
+        (["loader=threads", "--help"], "loader.engine=threads a string or null Who computes"),
         (["dataset=lmdb", "--help"],
          "dataset.storage.checksums=true true or false Compare a packed record with"),
         (["trainer", "--help"], "trainer.max_steps=null an integer >= 1 or null Optimizer steps"),
@@ -68,7 +68,7 @@ def test_help_has_the_docstring_beside_each_argument(arguments, said, shown):
 
 def test_help_on_a_group_names_its_options_and_each_component_once(shown):
     text, words = shown("--help", "loader")
-    for option in ("auto", "inline", "processes", "threads", "torch"):
+    for option in ("default", "inline", "processes", "threads", "torch"):
         assert f"\n    {option} " in text
     assert text.count("settings/loader:") == words.count("loader.batch_size=") == 1
 

@@ -215,7 +215,7 @@ def test_what_cannot_be_resolved_is_one_line_wherever_it_stands(key, others):
 @pytest.mark.parametrize(
     ("group", "options"),
     [
-        ("loader", "auto, inline, processes, ray, threads, torch"),
+        ("loader", "default, inline, processes, ray, threads, torch"),
         ("trainer", "default"),
         ("optimizer", "adam, adamw, sgd"),
     ],
@@ -235,7 +235,7 @@ def test_steps_that_wait_for_one_another_are_told_so_once():
     assert "no step named" in lines("augment.train.flip._after_=flip")["augment.train.flip._after_"]
 
 
-@pytest.mark.parametrize("name", ["num_workers", "processes", "prefetch_factor", "read_ahead"])
+@pytest.mark.parametrize("name", ["num_workers", "processes", "prefetch_factor"])
 def test_sizes_of_the_loader_that_no_machine_has_are_refused(name):
     assert "<= 1024" in lines(f"loader.{name}=1025")[f"loader.{name}"]
     with pytest.raises(ValueError, match=f"loader.{name} is 1025: input should be less than or"):

@@ -112,7 +112,7 @@ def keys_of(loader: Any) -> list[str]:
             "multiprocessing_context": "fork",
         },
         {"engine": "torch", "num_workers": 2, "multiprocessing_context": "fork"},
-        {"engine": "auto"},
+        {"engine": None},
     ],
     ids=str,
 )

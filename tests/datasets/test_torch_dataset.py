@@ -321,7 +321,7 @@ WAYS = [
     {"engine": "threads", "num_workers": 1},
     {"engine": "processes", "num_workers": 2, "multiprocessing_context": "fork"},
     {"engine": "torch", "num_workers": 3, "multiprocessing_context": "fork"},
-    {"engine": "auto", "num_workers": 2, "multiprocessing_context": "fork"},
+    {"engine": None, "num_workers": 2, "multiprocessing_context": "fork"},
     pytest.param({"engine": "threads", "num_workers": 5}, marks=pytest.mark.slow),
 ]
 

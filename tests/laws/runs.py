@@ -51,12 +51,13 @@ AUGMENTS = {
 IMPORTS = "imports=[tests.laws.components]"
 LOADER = ["loader.batch_size=6", "loader.drop_last=false", "loader.max_error_rate=1"]
 INLINE = {"engine": "inline", "num_workers": 0}
-ENGINES = ("threads", "processes", "torch", "auto")
+ENGINES = ("threads", "processes", "torch", "default")
 
 
 def way(engine: str, num_workers: int = 2, **changes: Any) -> dict[str, Any]:
     """Return loader settings for one of the engines."""
-    return {"engine": engine, "num_workers": num_workers, **changes}
+    chosen = None if engine == "default" else engine
+    return {"engine": chosen, "num_workers": num_workers, **changes}
 
 
 def overrides(

@@ -31,7 +31,7 @@ CACHES = {
 }  # fmt: skip
 WAYS = {
     "threads": {"engine": "threads", "num_workers": 3, "processes": 0},
-    "processes": {"engine": "processes", "num_workers": 2, "processes": 2, "read_ahead": 2},
+    "processes": {"engine": "processes", "num_workers": 2, "processes": 2},
     "torch, fork": {"engine": "torch", "num_workers": 2, "multiprocessing_context": "fork"},
     "torch, forkserver": {"engine": "torch", "num_workers": 2},
     "spawn": {

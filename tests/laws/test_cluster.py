@@ -122,7 +122,7 @@ def test_a_component_that_needs_global_states_has_its_own_actor(photos):
 def test_training_and_evaluation_have_their_own_actors_and_a_state_resumes(photos):
     config = compose(overrides(photos, sampler="weighted", augment="strong"))
     _, second = digests(config, **INLINE)
-    actors = way("ray", 2, read_ahead=2)
+    actors = way("ray", 2)
     with loader_of(config, **actors) as loader, loader_of(config, "val", **actors) as evaluated:
         loader.set_epoch(1)
         first = rest(loader, 3)

@@ -1,4 +1,4 @@
-"""The same batches for any engine, workers, start method, persistence and read-ahead."""
+"""The same batches for any engine, workers, start method, persistence and prefetching."""
 
 from __future__ import annotations
 

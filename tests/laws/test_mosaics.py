@@ -18,7 +18,7 @@ WAYS = {
     "torch, spawned": {"engine": "torch", "num_workers": 1, "multiprocessing_context": "spawn"},
     "threads": {"engine": "threads", "num_workers": 3, "processes": 0},
     "processes": {"engine": "processes", "num_workers": 2, "processes": 1},
-    "read ahead": {"engine": "threads", "num_workers": 2, "processes": 0, "read_ahead": 3},
+    "two threads": {"engine": "threads", "num_workers": 2, "processes": 0},
 }
 
 

@@ -1,4 +1,4 @@
-"""Batches stay as they are while the loader reuses its memory and reads ahead.
+"""Batches stay as they are while the loader reuses its memory.
 
 On a machine with CUDA this memory is page-locked.
 """
@@ -15,15 +15,14 @@ THREADS = {"engine": "threads", "num_workers": 2, "multiprocessing_context": "fo
 PROCESSES = {**THREADS, "engine": "processes", "processes": 2}
 
 
-@pytest.mark.parametrize("read_ahead", [0, 3])
 @pytest.mark.parametrize("way", [THREADS, PROCESSES], ids=["threads", "processes"])
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_kept_batches_stay_the_same_while_the_loader_reuses_its_memory(
-    dataset, way, read_ahead, photos, packed
+    dataset, way, photos, packed
 ):
     config = compose(overrides(photos, packed, dataset=dataset, augment="imagenet"))
     expected = digests(config, **INLINE)
-    with loader_of(config, **way, read_ahead=read_ahead) as loader:
+    with loader_of(config, **way) as loader:
         kept = [list(loader) for _ in range(2)]
         assert [[batch_digest(batch) for batch in epoch] for epoch in kept] == expected
         assert [batch_digest(batch) for batch in loader] not in expected, "a third epoch"

@@ -20,7 +20,7 @@ WAYS: list[dict[str, Any]] = [
     way("threads", 3),
     INLINE,
     way("torch", 1, multiprocessing_context="fork"),
-    way("auto", 2, multiprocessing_context="fork"),
+    way("default", 2, multiprocessing_context="fork"),
     way("processes", 2, multiprocessing_context="fork"),
     way("threads", 0),
 ]

@@ -47,7 +47,7 @@ WAYS: list[dict[str, Any]] = [
     {"engine": "torch", "num_workers": 2, "multiprocessing_context": "forkserver"},
     {"engine": "torch", "num_workers": 3, "persistent_workers": False,
      "multiprocessing_context": "fork"},
-    {"engine": "auto"},
+    {"engine": None},
 ]  # fmt: skip
 
 

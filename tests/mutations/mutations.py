@@ -148,14 +148,14 @@ MUTATIONS = (
     ),
     Mutation(
         "deliveries out of order", "pipeline/loader/engines/pool.py",
-        "pool, bundle = ahead.popleft()",
-        "pool, bundle = ahead.pop()",
+        "bundle = ahead.popleft()",
+        "bundle = ahead.pop()",
         _laws("equality"),
     ),
     Mutation(
         "a global state seeded", COMPUTE,
-        "times = times or StageTimes()\n        if task.asked",
-        "np.random.seed(0)\n        times = times or StageTimes()\n        if task.asked",
+        "times = StageTimes()\n        if task.asked",
+        "np.random.seed(0)\n        times = StageTimes()\n        if task.asked",
         _laws("global_states"),
     ),
     Mutation(

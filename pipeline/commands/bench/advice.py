@@ -145,7 +145,7 @@ def _of_workers(config: dict[str, Any], facts: Facts) -> Iterator[Candidate]:
         yield from _of_actors(loader, facts)
     if workers and (engine != "ray" or workers <= cores):  # a cluster's number may not fit here
         for other in facts.engines:
-            if other not in (engine, "inline", "auto", "ray"):
+            if other not in (engine, "inline", "ray"):
                 yield _typed(f"loader.engine={other}", *unset)
     if engine == "ray":
         return

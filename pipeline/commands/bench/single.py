@@ -196,7 +196,7 @@ def print_loader(subject: Subject) -> None:
     if subject.loader.stats.drawn:
         size += f" of {len(subject.loader.stats.drawn)} sources"
     workers = f"{subject.workers} worker{'s' if subject.workers != 1 else ''}"
-    choice = f"engine {settings.engine}, {workers}"
+    choice = f"engine {settings.engine or 'default'}, {workers}"
     say("data", f"{size}, batches of {subject.loader.batch_size}, {choice}")
     say("first batch", f"after {subject.first_batch_s:.2f} s, workers started included; the loader "
         f"takes {megabytes(subject.memory_bytes)} of memory")  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.core.registry import register
 from penstock.pipeline.loader.contract import BatchTask, Delivery
 from penstock.pipeline.loader.engines.batch_memory import pins
-from penstock.pipeline.loader.engines.pool import Pending, Usage
+from penstock.pipeline.loader.engines.pool import Pending
 
 if TYPE_CHECKING:
     from penstock.pipeline.loader.compute import BatchComputer
@@ -51,8 +51,6 @@ class ConsumerPool:
 
     depth = 1
     rows_together = 0
-    is_ready = True
-    usage = Usage()
     restarts = 0
 
     def __init__(self, compute: BatchComputer, settings: LoaderSettings) -> None:

@@ -24,32 +24,6 @@ _logger = logging.getLogger(__name__)
 _said: set[str] = set()
 
 
-@dataclass(slots=True)
-class Usage:
-    """Times of computing.
-
-    Attributes:
-        batches: Batches computed.
-        wall_s: Seconds that threads were at them.
-        cpu_s: Seconds of processor time in that; the rest is waiting for the interpreter, for
-            a core or for data.
-    """
-
-    batches: int = 0
-    wall_s: float = 0.0
-    cpu_s: float = 0.0
-
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            self.batches + other.batches, self.wall_s + other.wall_s, self.cpu_s + other.cpu_s
-        )
-
-    def __sub__(self, other: Usage) -> Usage:
-        return Usage(
-            self.batches - other.batches, self.wall_s - other.wall_s, self.cpu_s - other.cpu_s
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class WorkerLayout:
     """The threads that compute; with none of either kind, the consumer's own thread does.
@@ -133,14 +107,6 @@ class WorkerPool(Protocol):
     def restarts(self) -> int:
         """Workers that were replaced."""
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether it computes at once; raises why it never will."""
-
-    @property
-    def usage(self) -> Usage:
-        """Times that its threads of this process have spent on computing."""
-
     def submit(self, tasks: Sequence[BatchTask]) -> list[Pending]:
         """Give tasks, to be computed as one, to the next worker that is idle."""
 
@@ -154,8 +120,8 @@ class WorkerPool(Protocol):
         """End the workers."""
 
 
-Ahead = deque[tuple[WorkerPool, list[Pending]]]
-"""Bundles of tasks, and the pools that they were given to."""
+Ahead = deque[list[Pending]]
+"""Bundles of tasks that a pool was given."""
 
 
 def demanded_layout(compute: BatchComputer, settings: LoaderSettings) -> WorkerLayout | None:
@@ -222,49 +188,38 @@ def bytes_of(batch: Any) -> int:
 
 
 def deliver(
-    tasks: Iterator[BatchTask], pool_of_next: Callable[[], WorkerPool], ahead: Ahead
-) -> Iterator[tuple[WorkerPool, Delivery]]:
-    """Let worker pools compute tasks, and hand their deliveries over in order.
+    tasks: Iterator[BatchTask], open_pool: Callable[[], WorkerPool], ahead: Ahead
+) -> Iterator[Delivery]:
+    """Let a worker pool compute tasks, and yield their deliveries in order.
 
     Args:
-        tasks: What to compute; what they raise is raised after all that came before.
-        pool_of_next: Who computes the next task. Pools may change at any task: what was given
-            to the one before is taken from it when its turn comes.
-        ahead: Empty; holds what was given to pools and not yet taken.
-
-    Yields:
-        Each delivery, and the pool that computed it.
+        tasks: What to compute; an error of theirs is raised after all deliveries before it.
+        open_pool: Returns the pool, each time tasks are submitted.
+        ahead: Empty; holds the tasks that were submitted and not yet taken.
 
     Raises:
-        Exception: What the pools or the tasks raise.
+        Exception: What the pool or the tasks raise.
     """
     source = _UntilError(tasks)
-    _submit(source, ahead, pool_of_next)
+    _submit(source, ahead, open_pool())
     while ahead:
-        pool, bundle = ahead.popleft()
+        bundle = ahead.popleft()
         for number, pending in enumerate(bundle):
-            taken = [pool.take(pending)]
+            taken = [open_pool().take(pending)]
             if number == 0:
-                _submit(source, ahead, pool_of_next)
-            yield pool, taken.pop()  # kept nowhere here: this may stand still for an evaluation
+                _submit(source, ahead, open_pool())
+            yield taken.pop()  # kept nowhere here: this may stand still for an evaluation
     if source.error is not None:
         raise source.error
 
 
-def _submit(
-    source: _UntilError,
-    ahead: Ahead,
-    pool_of_next: Callable[[], WorkerPool],
-) -> None:
-    """Give tasks out until as many are ahead as the pool of the next one computes.
-
-    Tasks that go out together count as one.
-    """
-    while len(ahead) < (pool := pool_of_next()).depth:
+def _submit(source: _UntilError, ahead: Ahead, pool: WorkerPool) -> None:
+    """Submit tasks until as many are ahead as the pool computes; a bundle counts as one."""
+    while len(ahead) < pool.depth:
         tasks = source.bundle(pool.rows_together)
         if not tasks:
             return
-        ahead.append((pool, pool.submit(tasks)))
+        ahead.append(pool.submit(tasks))
 
 
 class _UntilError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.registry import register
-from penstock.pipeline.loader.engines.calibration import settled
 from penstock.pipeline.loader.engines.pool import WorkerLayout
 from penstock.pipeline.loader.engines.pool_engine import PoolEngine
 
@@ -28,7 +27,7 @@ class ProcessesEngine(PoolEngine):
     """
 
     def __init__(self, compute: BatchComputer, settings: LoaderSettings) -> None:
-        super().__init__(compute, settings, settled(layout_of_processes(compute, settings)))
+        super().__init__(compute, settings, layout_of_processes(compute, settings))
 
 
 def layout_of_processes(compute: BatchComputer, settings: LoaderSettings) -> WorkerLayout:

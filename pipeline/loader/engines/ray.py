@@ -28,7 +28,6 @@ from penstock.core.ray_cluster import (
 )
 from penstock.core.registry import register
 from penstock.pipeline.loader.contract import BatchTask
-from penstock.pipeline.loader.engines.calibration import settled
 from penstock.pipeline.loader.engines.pool_engine import PoolEngine
 from penstock.pipeline.loader.engines.processes import layout_of_processes
 from penstock.pipeline.loader.engines.slots import Slot, SlotPool
@@ -73,8 +72,7 @@ class RayEngine(PoolEngine):
     """
 
     def __init__(self, compute: BatchComputer, settings: LoaderSettings) -> None:
-        layout = settled(layout_of_processes(compute, settings))
-        super().__init__(compute, settings, layout, RayStarter)
+        super().__init__(compute, settings, layout_of_processes(compute, settings), RayStarter)
 
 
 class RayStarter:
@@ -113,7 +111,7 @@ class RayStarter:
         """The object store's own memory."""
         return _StoreSlots(held)
 
-    def start(self, number: int, *, num_threads: int, read_ahead: int, probes: bool) -> RayWorker:
+    def start(self, number: int, *, num_threads: int, probes: bool) -> RayWorker:
         """Ask for an actor. One that probes takes nothing, so that there is room for it."""
         takes: dict[str, Any] = {"num_cpus": 0} if probes else self._options()
         return RayWorker(
@@ -123,7 +121,6 @@ class RayStarter:
             number=number,
             num_workers=self._num_workers,
             num_threads=num_threads,
-            read_ahead=read_ahead,
             timeout_s=self._settings.timeout_s,
         )
 
@@ -151,7 +148,6 @@ class RayWorker(WatchedWorker):
         number: Its number among the actors.
         num_workers: Their number.
         num_threads: Tasks that it computes at a time.
-        read_ahead: Tasks that it is given beyond those, to read their records.
         timeout_s: Seconds after which a task counts as hanging.
     """
 
@@ -164,24 +160,17 @@ class RayWorker(WatchedWorker):
         number: int,
         num_workers: int,
         num_threads: int,
-        read_ahead: int,
         timeout_s: float,
     ) -> None:
         import ray
 
-        super().__init__(
-            number=number, num_threads=num_threads, read_ahead=read_ahead, timeout_s=timeout_s
-        )
+        super().__init__(number=number, num_threads=num_threads, timeout_s=timeout_s)
         self.connection, self._waker = Pipe(duplex=False)
         self._arrived: queue.SimpleQueue[tuple[int, Future[Any]]] = queue.SimpleQueue()
         self._computing = computing
         self._where: tuple[str, int] | None = None
         self._cause = ""
-        self._actor = (
-            ray.remote(_Actor)
-            .options(max_concurrency=num_threads + read_ahead, **takes)
-            .remote(num_threads, read_ahead)
-        )
+        self._actor = ray.remote(_Actor).options(max_concurrency=num_threads, **takes).remote()
         origin = version("penstock"), Surroundings.here()
         self._ask(READY, self._actor.open.remote(payload, origin, number, num_workers))
 
@@ -210,7 +199,7 @@ class RayWorker(WatchedWorker):
 
     def _order(self, job: Job, order: Order) -> None:
         ticket = self._begun(job)
-        self._ask(ticket, self._actor.carry_out.remote(ticket, order))
+        self._ask(ticket, self._actor.carry_out.remote(order))
 
     def _ask(self, ticket: int, answer: Any) -> None:
         answer.future().add_done_callback(partial(self._arrive, ticket))
@@ -284,16 +273,9 @@ class RayWorker(WatchedWorker):
 
 
 class _Actor:
-    """Computes batches, in an actor's process.
+    """Compute batches in an actor's process, in as many threads as Ray runs methods at a time."""
 
-    Args:
-        num_threads: Orders that are carried out at a time.
-        read_ahead: Orders whose records are read meanwhile.
-    """
-
-    def __init__(self, num_threads: int, read_ahead: int) -> None:
-        self._read_ahead = read_ahead
-        self._free = threading.Semaphore(num_threads)
+    def __init__(self) -> None:
         self._own = threading.local()
         self._runner: OrderRunner
 
@@ -325,18 +307,16 @@ class _Actor:
         except Exception as error:
             raise WorkerError(f"loader: {why_not_opened(error)}") from None
         tell_torch_datasets(opened, number, num_workers)
-        self._runner = OrderRunner(opened.value, self._read_ahead)
+        self._runner = OrderRunner(opened.value)
         return host, os.getpid()
 
-    def carry_out(self, ticket: int, order: Order) -> tuple[Answer, NDArray[np.uint8] | None]:
+    def carry_out(self, order: Order) -> tuple[Answer, NDArray[np.uint8] | None]:
         """Compute an order; the answer, and the memory that its batches lie in."""
         if order.slot is None:
-            return self._runner.run(ticket, order, None), None
-        self._runner.begin(ticket, order)
-        with self._free:
-            # Of this thread, which has been through with the one before when it is called again.
-            slot = self._own.__dict__.setdefault("slot", _HeapSlot())
-            answer = self._runner.run(ticket, order, slot)
+            return self._runner.run(order, None), None
+        # This thread has given back the batch before when Ray calls it again.
+        slot = self._own.__dict__.setdefault("slot", _HeapSlot())
+        answer = self._runner.run(order, slot)
         packed = answer.packed
         size_bytes = packed.size_bytes if packed is not None else 0
         return answer, slot.memory(size_bytes) if size_bytes else None

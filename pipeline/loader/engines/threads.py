@@ -19,12 +19,10 @@ from penstock.core.registry import register
 from penstock.pipeline.loader.bundles import rows_of_bundle
 from penstock.pipeline.loader.contract import BatchTask, Delivery
 from penstock.pipeline.loader.engines.batch_memory import BatchMemory, compute_pinned
-from penstock.pipeline.loader.engines.calibration import settled
-from penstock.pipeline.loader.engines.pool import Pending, Usage, WorkerLayout, demanded_layout
+from penstock.pipeline.loader.engines.pool import Pending, WorkerLayout, demanded_layout
 from penstock.pipeline.loader.engines.pool_engine import PoolEngine
 from penstock.pipeline.loader.engines.worker import quiet_opencv
 from penstock.pipeline.loader.placement import AS_THE_TRAINER, Placement
-from penstock.pipeline.loader.read_ahead import ReadAhead
 from penstock.pipeline.loader.worker_errors import LoaderClosedError, LoaderTimeoutError
 
 if TYPE_CHECKING:
@@ -39,10 +37,10 @@ _TICK_S = 0.5
 class ThreadsEngine(PoolEngine):
     """``num_workers`` threads of this process: the least memory, and the fastest start.
 
-    Idle threads take the next task; deliveries come in the order of the tasks, at most
-    ``num_workers * prefetch_factor + read_ahead`` of them computed ahead. Small batches that need
-    no work per sample are computed in bundles, of 16 and 6 MB at most, each of which counts there
-    as one. Where a component draws from global random states, each worker is a process.
+    Idle threads take the next task. Deliveries come in the order of the tasks, and at most
+    ``num_workers * prefetch_factor`` of them are computed ahead. Small batches that need no work
+    per sample are computed in bundles of up to 16 batches and 6 MB, and a bundle counts as one.
+    Where a component draws from global random states, each worker is a process.
 
     Args:
         compute: A task to a delivery.
@@ -54,7 +52,7 @@ class ThreadsEngine(PoolEngine):
 
     def __init__(self, compute: BatchComputer, settings: LoaderSettings) -> None:
         layout = demanded_layout(compute, settings) or WorkerLayout(settings.workers)
-        super().__init__(compute, settings, settled(layout))
+        super().__init__(compute, settings, layout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +78,6 @@ class ThreadPool:
         timeout_s: Seconds to wait for one batch.
         pinned: Batches are to lie in page-locked memory.
         placement: Where its threads run.
-        reader: Reads the records of tasks that wait; ended with the threads. None: workers read.
     """
 
     restarts = 0
@@ -94,10 +91,8 @@ class ThreadPool:
         timeout_s: float,
         pinned: bool = False,
         placement: Placement = AS_THE_TRAINER,
-        reader: ReadAhead | None = None,
     ) -> None:
         self.depth = depth
-        self.is_ready = True
         self._owner = os.getpid()
         self._closed = False
         self._compute = compute
@@ -105,26 +100,17 @@ class ThreadPool:
         self._pinned = pinned
         self._placement = placement
         self._memory = BatchMemory()
-        self._reader = reader
         self._bundles: queue.SimpleQueue[tuple[int, list[Pending]] | None] = queue.SimpleQueue()
         self._drops = 0  # so often all was forgotten; each bundle knows the number of its time
-        self._usages = [Usage() for _ in range(num_threads)]
         quiet_opencv()
         self._threads = [
-            threading.Thread(
-                target=self._work, args=(usage,), name=f"penstock-{number}", daemon=True
-            )
-            for number, usage in enumerate(self._usages)
+            threading.Thread(target=self._work, name=f"penstock-{number}", daemon=True)
+            for number in range(num_threads)
         ]
         for thread in self._threads:
             thread.start()
         # A daemon thread that still computes while the interpreter is taken down can abort it.
         atexit.register(self.close)
-
-    @property
-    def usage(self) -> Usage:
-        """Times that all threads have spent on computing since they were started."""
-        return sum(self._usages, Usage())
 
     @property
     def rows_together(self) -> int:
@@ -139,9 +125,6 @@ class ThreadPool:
     def submit(self, tasks: Sequence[BatchTask]) -> list[Pending]:
         """Give tasks to the next thread that is idle."""
         bundle = [Pending(task) for task in tasks]
-        if self._reader is not None:
-            for pending in bundle:
-                self._reader.begin(pending, pending.task)
         self._bundles.put((self._drops, bundle))
         return bundle
 
@@ -181,8 +164,6 @@ class ThreadPool:
         with suppress(queue.Empty):
             while True:
                 self._bundles.get_nowait()
-        if self._reader is not None:
-            self._reader.drop()
         self._memory.release()  # the next run may be hours away
 
     def close(self) -> None:
@@ -198,19 +179,11 @@ class ThreadPool:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
-        if self._reader is not None:
-            self._reader.close(max(0.0, deadline - time.monotonic()))
 
-    def _work(self, usage: Usage) -> None:
+    def _work(self) -> None:
         self._placement.enter()
         while (item := self._bundles.get()) is not None:
-            start, cpu_start = time.perf_counter(), time.thread_time()
             for done in self._outcomes(*item):
-                wall_s, cpu_s = time.perf_counter(), time.thread_time()
-                usage.batches += len(done)
-                usage.wall_s += wall_s - start
-                usage.cpu_s += cpu_s - cpu_start
-                start, cpu_start = wall_s, cpu_s
                 while done:
                     pending, outcome = done.pop(0)
                     pending.put(outcome)
@@ -247,8 +220,7 @@ class ThreadPool:
         return []
 
     def _computed(self, pending: Pending) -> list[Delivery]:
-        given = {} if self._reader is None else self._reader.take(pending)
-        return self._in_place(lambda **memory: [self._compute(pending.task, **memory, **given)])
+        return self._in_place(lambda **memory: [self._compute(pending.task, **memory)])
 
     def _in_place(self, compute: Callable[..., list[Delivery]]) -> list[Delivery]:
         """Deliveries whose images are written to where they are handed over."""

@@ -21,7 +21,7 @@ import numpy as np
 from penstock.pipeline.loader.bundles import rows_of_bundle
 from penstock.pipeline.loader.contract import BatchTask, Delivery
 from penstock.pipeline.loader.engines.batch_memory import pins
-from penstock.pipeline.loader.engines.pool import Pending, Usage
+from penstock.pipeline.loader.engines.pool import Pending
 from penstock.pipeline.loader.engines.slots import SlotPool, unpack
 from penstock.pipeline.loader.engines.watched_worker import Job, WatchedWorker
 from penstock.pipeline.loader.engines.worker import Answer
@@ -73,15 +73,12 @@ class Starter(Protocol):
     def slots(self, held: int) -> SlotPool:
         """Where their batches go; `held` of them may be viewed at a time."""
 
-    def start(
-        self, number: int, *, num_threads: int, read_ahead: int, probes: bool
-    ) -> WatchedWorker:
+    def start(self, number: int, *, num_threads: int, probes: bool) -> WatchedWorker:
         """Start a worker.
 
         Args:
             number: Its number among the workers.
             num_threads: Tasks that it computes at a time.
-            read_ahead: Tasks that it is given beyond those, to read their records.
             probes: It finds out what kills, beside the workers and soon.
 
         Raises:
@@ -108,7 +105,6 @@ class WatchedPool:
         settings: Whether batches are pinned.
         threads: Number of threads of each worker.
         depth: Batches to be computed ahead of the consumer.
-        read_ahead: Batches that wait in the workers, where their records are read.
     """
 
     def __init__(
@@ -118,15 +114,12 @@ class WatchedPool:
         *,
         threads: Sequence[int],
         depth: int,
-        read_ahead: int = 0,
     ) -> None:
         self.depth = depth
-        self.usage = Usage()  # what is spent elsewhere is not known here
         self.restarts = 0
         self.rows_together = 0  # until somebody has told how large rows are
         self._starter = starter
         self._threads = threads
-        self._read_ahead = -(-read_ahead // len(threads))
         self._pins = pins(settings)
         self._slots = starter.slots(depth + HELD_BY_CONSUMER)
         self._waiting: deque[Job] = deque()
@@ -140,7 +133,6 @@ class WatchedPool:
         self._awake, self._waker = Pipe(duplex=False)
         self._watch = threading.Thread(target=self._run, name="penstock-watch", daemon=True)
         self._started = threading.Event()
-        self._have_started = False
         self._abandoned = False
         self._watch.start()
         if starter.forks:
@@ -157,15 +149,6 @@ class WatchedPool:
     def is_own(self) -> bool:
         """Whether the workers are those of this process, and not of one that it is a copy of."""
         return os.getpid() == self._owner
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether all workers have started, once; raises why they cannot."""
-        if self._error is not None:
-            raise self._error
-        if not self._have_started and self._started.is_set():
-            self._have_started = all(worker.is_ready for worker in self._workers)
-        return self._have_started
 
     def submit(self, tasks: Sequence[BatchTask]) -> list[Pending]:
         """Give tasks to the next worker that is idle."""
@@ -274,7 +257,6 @@ class WatchedPool:
                 return self._starter.start(
                     number,
                     num_threads=1 if probes else self._threads[number],
-                    read_ahead=0 if probes else self._read_ahead,
                     probes=probes,
                 )
             except WorkerError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from itertools import count, islice
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.processes import start_patience
@@ -57,7 +57,6 @@ class WatchedWorker(ABC):
     Args:
         number: Its number among the workers.
         num_threads: Tasks that it computes at a time.
-        read_ahead: Tasks that it is given beyond those, to read their records.
         timeout_s: Seconds after which a task counts as hanging.
 
     Attributes:
@@ -73,14 +72,13 @@ class WatchedWorker(ABC):
     connection: Connection
     sentinels: tuple[Any, ...] = ()
 
-    def __init__(self, *, number: int, num_threads: int, read_ahead: int, timeout_s: float) -> None:
+    def __init__(self, *, number: int, num_threads: int, timeout_s: float) -> None:
         self.number = number
         self.num_threads = num_threads
         self.is_ready = False
         self.timed_out = False
         self.jobs: dict[int, Job] = {}
         self._tickets = count()
-        self._read_ahead = read_ahead
         self._timeout_s = timeout_s
         # Of the start, and of the tasks that its threads are at.
         self._deadlines = {READY: time.monotonic() + start_patience(timeout_s)}
@@ -93,7 +91,7 @@ class WatchedWorker(ABC):
     @property
     def room(self) -> int:
         """Tasks that it can be given; none before it is ready."""
-        return self.num_threads + self._read_ahead - len(self.jobs) if self.is_ready else 0
+        return self.num_threads - len(self.jobs) if self.is_ready else 0
 
     @property
     def deadline(self) -> float:
@@ -136,20 +134,13 @@ class WatchedWorker(ABC):
         """Note that it is given a job; the ticket that the answer will have."""
         ticket = next(self._tickets)
         self.jobs[ticket] = job
-        self._expect()
+        self._deadlines[ticket] = time.monotonic() + self._timeout_s
         return ticket
 
     def _answered(self, ticket: int, answer: Answer) -> tuple[Job, Answer] | None:
         """Note that it answered; what `receive` gives."""
-        self._deadlines.pop(ticket, None)  # none, if it overtook an older one
+        del self._deadlines[ticket]
         if ticket == READY:
             self.is_ready = True
             return None
-        job = self.jobs.pop(ticket)
-        self._expect()
-        return job, answer
-
-    def _expect(self) -> None:
-        """Give the tasks that its threads are at a deadline: the oldest ones, in order."""
-        for ticket in islice(self.jobs, self.num_threads):
-            self._deadlines.setdefault(ticket, time.monotonic() + self._timeout_s)
+        return self.jobs.pop(ticket), answer

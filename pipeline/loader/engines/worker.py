@@ -19,7 +19,6 @@ from penstock.core.stage_times import counted
 from penstock.pipeline.loader.contract import BatchTask, Delivery
 from penstock.pipeline.loader.engines.batch_memory import keep_freed_memory
 from penstock.pipeline.loader.engines.slots import Packed, Slot, pack
-from penstock.pipeline.loader.read_ahead import Given, ReadAhead
 from penstock.pipeline.loader.worker_errors import Failure
 
 if TYPE_CHECKING:
@@ -140,7 +139,6 @@ def run_worker(
     number: int,
     num_processes: int,
     num_threads: int,
-    read_ahead: int,
     placement: Placement,
 ) -> None:
     """Compute until the connection ends, which it does with the consumer's process.
@@ -151,7 +149,6 @@ def run_worker(
         number: This worker among the processes.
         num_processes: Their number.
         num_threads: Threads that compute here.
-        read_ahead: Orders that come before a thread is free for them.
         placement: Where its threads run.
     """
     placement.enter_process()  # before there are more threads, which inherit it
@@ -161,7 +158,7 @@ def run_worker(
     faulthandler.register(TELL_STACKS, file=2)
     use_one_thread()
     tell_torch_datasets(payload, number, num_processes)
-    worker = _Worker(OrderRunner(payload.value, read_ahead), connection)
+    worker = _Worker(OrderRunner(payload.value), connection)
     for thread in range(num_threads):
         threading.Thread(target=worker.work, name=f"worker-{thread}", daemon=True).start()
     try:
@@ -193,14 +190,13 @@ class _Worker:
                     replaced.close()
                 self._slots[order.slot] = Slot(order.slot, fd=fd)
             slot = self._slots[order.slot]
-            self._runner.begin(ticket, order)
         self._orders.put((ticket, order, slot))
 
     def work(self) -> None:
         """Carry orders out, for ever."""
         while True:
             ticket, order, slot = self._orders.get()
-            answer = self._runner.run(ticket, order, slot)
+            answer = self._runner.run(order, slot)
             try:
                 self.answer(ticket, answer)
             except OSError:
@@ -218,41 +214,33 @@ class OrderRunner:
 
     Args:
         compute: What computes.
-        read_ahead: Orders whose records are read before a thread is free for them.
     """
 
-    def __init__(self, compute: BatchComputer, read_ahead: int) -> None:
+    def __init__(self, compute: BatchComputer) -> None:
         self._compute = compute
-        self._reader = ReadAhead(compute.read, read_ahead) if read_ahead else None
 
-    def begin(self, ticket: int, order: Order) -> None:
-        """Begin to read what an order needs, which `run` will be called for."""
-        if self._reader is not None:
-            self._reader.begin(ticket, order.task)
-
-    def run(self, ticket: int, order: Order, slot: Slot | None) -> Answer:
+    def run(self, order: Order, slot: Slot | None) -> Answer:
         """Carry out an order and write its batches to `slot`, if one is given.
 
         A MemoryError ends the process unless the order says to report it.
         """
         try:
-            given = {} if self._reader is None else self._reader.take(ticket)
-            return self._carry_out(order, slot, given)
+            return self._carry_out(order, slot)
         except MemoryError as error:
             if order.reports_memory:
                 return _failed(error)
             _die_out_of_memory()
 
-    def _carry_out(self, order: Order, slot: Slot | None, given: Given) -> Answer:
+    def _carry_out(self, order: Order, slot: Slot | None) -> Answer:
         try:
             if slot is None:
-                self._compute(order.task, **given)
+                self._compute(order.task)
                 return Answer()
             place = _Place(slot)
             if order.others:
                 outcomes = self._several((order.task, *order.others), place)
             else:
-                outcomes = [self._compute(order.task, allocate=place.allocate, **given)]
+                outcomes = [self._compute(order.task, allocate=place.allocate)]
             packed = pack(outcomes, slot, filled=place.filled)
             return Answer(packed, self._compute.row_bytes)
         except MemoryError:

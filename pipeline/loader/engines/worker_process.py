@@ -49,7 +49,6 @@ class WorkerProcess(WatchedWorker):
         number: Its number among the processes.
         num_processes: Their number.
         num_threads: Tasks that it computes at a time.
-        read_ahead: Tasks that it is given beyond those, to read their records.
         placement: Where its threads run.
         timeout_s: Seconds after which a task, or a message cut off in the middle, counts as
             hanging.
@@ -67,20 +66,17 @@ class WorkerProcess(WatchedWorker):
         number: int,
         num_processes: int,
         num_threads: int,
-        read_ahead: int = 0,
         placement: Placement,
         timeout_s: float,
     ) -> None:
-        super().__init__(
-            number=number, num_threads=num_threads, read_ahead=read_ahead, timeout_s=timeout_s
-        )
+        super().__init__(number=number, num_threads=num_threads, timeout_s=timeout_s)
         self._slots: dict[int, Slot] = {}
         try:
             self._child = ChildProcess(
                 context,
                 run_worker,
                 Payload(compute, compute.imports),
-                *(number, num_processes, num_threads, read_ahead, placement),
+                *(number, num_processes, num_threads, placement),
                 message_timeout_s=timeout_s,
             )
         except (TypeError, AttributeError, pickle.PicklingError) as error:
@@ -190,9 +186,7 @@ class ProcessStarter:
         """Memory that both sides map."""
         return SlotPool(held)
 
-    def start(
-        self, number: int, *, num_threads: int, read_ahead: int, probes: bool
-    ) -> WorkerProcess:
+    def start(self, number: int, *, num_threads: int, probes: bool) -> WorkerProcess:
         """Start a process.
 
         Raises:
@@ -208,7 +202,6 @@ class ProcessStarter:
                     number=number,
                     num_processes=self._num_processes,
                     num_threads=num_threads,
-                    read_ahead=read_ahead,
                     placement=self._placement,
                     timeout_s=self._settings.timeout_s,
                 )

@@ -134,13 +134,13 @@ def test_actors_are_tried_up_to_those_that_there_is_room_for():
     assert "ray start --address=" in lacking[0].lacks
 
 
-@pytest.mark.parametrize("engine", ["inline", "threads", "processes", "torch", "auto", "ray"])
+@pytest.mark.parametrize("engine", ["inline", "threads", "processes", "torch", "default", "ray"])
 @pytest.mark.parametrize("limit", ["loader", "model"])
 def test_what_is_advised_can_be_typed(engine, limit):
     given = [f"loader={engine}", "loader.num_workers=4"]
-    given += ["loader.processes=2"] if engine in ("processes", "auto", "ray") else []
+    given += ["loader.processes=2"] if engine in ("processes", "default", "ray") else []
     given += ["loader.resources={CPU: 1}"] if engine == "ray" else []
-    engines = ("inline", "threads", "processes", "torch", "auto", "ray")
+    engines = ("inline", "threads", "processes", "torch", "ray")
     known = facts(limit=limit, workers=4, engines=engines, actors=8, reading=0.1, cuda=True)
     for candidate in candidates.candidates(compose(given), known):
         if candidate.how in ("typed", "cached"):

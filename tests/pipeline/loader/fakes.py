@@ -155,8 +155,7 @@ def make_loader(dataset: Any, sampler: Any = None, **changes: Any) -> Loader:
 
 def the_pool(loader: Loader) -> Any:
     """The worker pool of a loader whose engine has one; None before it is started."""
-    pools: Any = loader._engine.pools  # type: ignore[attr-defined]
-    return next(iter(pools.values()), None)
+    return loader._engine.pool  # type: ignore[attr-defined]
 
 
 def kill_worker(loader: Loader, number: int, *, spared: Sequence[int] = ()) -> int:
@@ -195,7 +194,7 @@ class Nothing:
     """A batch computer that takes no time and gives no batch."""
 
     imports: tuple[str, ...] = ()
-    global_random = reads_apart = False
+    global_random = False
     row_bytes = 0
 
     def __call__(self, task: Any) -> Delivery:

@@ -17,7 +17,6 @@ from penstock.pipeline.collates.stack import stack
 from penstock.pipeline.loader.bundles import row_bytes
 from penstock.pipeline.loader.contract import Delivery
 from penstock.pipeline.loader.digest import batch_digest
-from penstock.pipeline.loader.engines.pool import Pending
 from penstock.pipeline.loader.engines.threads import ThreadPool
 from penstock.pipeline.loader.faults import BadSampleError
 from penstock.pipeline.samplers.sequential import SequentialSampler
@@ -27,7 +26,6 @@ from tests.pipeline.loader.bundled import (
     THREADS,
     Arrays,
     N,
-    computer,
     dataset,
     task,
 )
@@ -200,24 +198,6 @@ def test_the_next_bundle_is_computed_as_soon_as_one_is_begun(arrays_folder):
                 while len(storage.taken) < bundles + 2:
                     assert time.monotonic() < deadline, "it waits for the rest of this bundle"
                     time.sleep(0.001)
-
-
-def test_what_a_batch_took_is_counted_before_it_is_handed_over(arrays_folder, monkeypatch):
-    put, counted = Pending.put, []
-
-    def looked(self, outcome):
-        counted.append((self.task.number, pool.usage.batches))
-        put(self, outcome)
-
-    monkeypatch.setattr(Pending, "put", looked)
-    pool = ThreadPool(computer(Arrays(arrays_folder)), 1, depth=4, timeout_s=120)
-    try:
-        waiting = [*pool.submit([task(0, 1, 2), task(1, 3), task(2, 4)])]
-        waiting += pool.submit([task(3, 5)])
-        assert [pool.take(pending).number for pending in waiting] == [0, 1, 2, 3]
-    finally:
-        pool.close()
-    assert counted == [(0, 3), (1, 3), (2, 3), (3, 4)]
 
 
 class OneByOne:

@@ -1,4 +1,4 @@
-"""A batch computed in one call, or from records that were read ahead."""
+"""A batch computed in one call."""
 
 from __future__ import annotations
 
@@ -24,16 +24,6 @@ def task(*positions: int, quarantined: tuple[int, ...] = ()) -> BatchTask:
     return BatchTask(1, 0, at, np.ones(at.size, np.bool_), at, quarantined=quarantined)
 
 
-@pytest.mark.parametrize("quarantined", [(), (3,)])
-def test_records_read_ahead_make_the_same_batch(quarantined):
-    compute = computer(dataset())
-    asked = task(0, 2, 3, 5, 7, quarantined=quarantined)
-    at_once = compute(asked)
-    later = compute(asked, records=compute.read(asked))
-    assert_same(later.batch, at_once.batch)
-    assert later.faults == at_once.faults and len(at_once.faults) == 2 + len(quarantined)
-
-
 def test_the_stages_are_timed():
     times = computer(dataset())(task(0, 1, 3)).times
     assert min(times.read, times.decode, times.transform, times.collate) > 0
@@ -54,5 +44,4 @@ def test_a_subclass_with_a_fetch_of_its_own_is_asked_for_it():
     darker.__class__ = Darker
     compute = computer(darker)
     batch = compute(task(0, 1, 3)).batch
-    assert compute.read(task(0)) is None
     assert_same(batch["image"], computer(plain)(task(0, 1, 3)).batch["image"] // 2)

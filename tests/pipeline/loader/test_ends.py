@@ -17,7 +17,7 @@ ENGINES = {
     "inline": {"engine": "inline"},
     "threads": {"engine": "threads", "num_workers": 2, "processes": 0},
     "processes": {"engine": "processes", "num_workers": 2, "processes": 1},
-    "auto": {"engine": "auto", "num_workers": 2},
+    "default": {"engine": None, "num_workers": 2, "processes": 0},
     "torch": {"engine": "torch", "num_workers": 1},
 }
 
@@ -56,7 +56,7 @@ def test_closed_while_another_thread_waits_for_a_batch(engine):
         assert next(iter(loader))["position"].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
 
 
-@pytest.mark.parametrize("engine", ["threads", "auto"])
+@pytest.mark.parametrize("engine", ["threads", "default"])
 def test_a_forgotten_loader_ends_its_threads_at_once(engine):
     before = penstock_threads()
     gc.collect()
@@ -70,7 +70,7 @@ def test_a_forgotten_loader_ends_its_threads_at_once(engine):
         gc.enable()
 
 
-@pytest.mark.parametrize("engine", ["threads", "auto"])
+@pytest.mark.parametrize("engine", ["threads", "default"])
 def test_a_copy_by_fork_starts_threads_of_its_own(engine):
     with make_loader(FakeDataset(64), timeout_s=120, **ENGINES[engine]) as loader:
         expected = digests(loader)

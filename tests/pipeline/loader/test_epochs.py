@@ -21,11 +21,11 @@ WAYS = pytest.mark.parametrize(
     [
         {"engine": "inline"},
         THREADS,
-        {**THREADS, "engine": "auto"},
+        {**THREADS, "engine": None, "processes": 0},
         {**THREADS, "engine": "processes", "processes": 1, "multiprocessing_context": "fork"},
         {"engine": "torch", "num_workers": 2, "multiprocessing_context": "fork"},
     ],
-    ids=["inline", "threads", "auto", "process", "torch"],
+    ids=["inline", "threads", "default", "process", "torch"],
 )
 
 

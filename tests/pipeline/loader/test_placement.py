@@ -1,4 +1,4 @@
-"""Where workers run: chosen on made-up machines, and told by the kernel of real workers."""
+"""Where workers run, as the kernel reports it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,8 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from penstock.pipeline.loader.placement import (
-    Machine,
-    cores_text,
-    near_cores,
-    parse_cores,
-    read_machine,
-)
+from penstock import compose
+from penstock.pipeline.loader.placement import cores_text
 from penstock.pipeline.loader.settings import LoaderSettings
 from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader
 from tests.waiting import wait_until
@@ -25,96 +20,13 @@ from tests.waiting import wait_until
 LAST = max(os.sched_getaffinity(0))
 
 
-def cores(text):
-    return parse_cores(text)
-
-
-def chosen(machine, allowed, ranks):
-    return [
-        near_cores(machine, {*cores(allowed)}, local_rank=rank, local_ranks=ranks)
-        for rank in range(ranks)
-    ]
-
-
-SOCKETS = {0: cores("0-31,64-95"), 1: cores("32-63,96-127")}  # hyperthreads behind the cores
-EIGHT = Machine(SOCKETS, (0, 0, 0, 0, 1, 1, 1, 1))
-
-
-def test_each_rank_has_the_node_of_its_gpu_with_both_threads_of_its_cores():
-    found = chosen(EIGHT, "0-127", 8)
-    assert [where for where, _ in found] == [SOCKETS[0]] * 4 + [SOCKETS[1]] * 4
-    assert found[5][1] == "workers on the 64 cores of NUMA node 1, where the GPU is"
-    crossed = chosen(Machine(SOCKETS, (1, 0)), "0-127", 2)
-    assert [where for where, _ in crossed] == [SOCKETS[1], SOCKETS[0]]
-
-
-def test_a_container_has_of_a_node_what_it_may_use():
-    found = chosen(EIGHT, "28-35,92-99", 8)
-    assert {where for where, _ in found[:4]} == {cores("28-31,92-95")}
-    assert {where for where, _ in found[4:]} == {cores("32-35,96-99")}
-
-
-@pytest.mark.parametrize(("allowed", "ranks"), [("0-14", 4), ("0-14", 2), ("1-15", 4)])
-def test_an_odd_core_unbinds_nobody(allowed, ranks):
-    machine = Machine({0: cores("0-7"), 1: cores("8-15")}, (0, 0, 1, 1)[:: 4 // ranks])
-    assert all(where for where, _ in chosen(machine, allowed, ranks))
-
-
-@pytest.mark.parametrize(
-    ("machine", "allowed", "ranks", "why"),
-    [
-        (EIGHT, "0-127", 1, "one rank has the machine to itself"),
-        (Machine({0: cores("0-63")}, (0, 0)), "0-63", 2, "all cores are of one NUMA node"),
-        (EIGHT, "3-17", 8, "all cores are of one NUMA node"),
-        (Machine(SOCKETS), "0-127", 2, "nobody says which node rank 0's GPU is at"),
-        (Machine(SOCKETS, (-1, -1)), "0-127", 2, "nobody says which node rank 0's GPU is at"),
-        (Machine(SOCKETS, (0,)), "0-127", 2, "nobody says which node rank 0's GPU is at"),
-        (
-            Machine(SOCKETS, (0, 0, 0, 0)), "0-127", 4,
-            "NUMA node 0 has 16 cores for each of its 4 ranks, an even share of all is 32",
-        ),
-        (
-            EIGHT, "0,32-63", 8,
-            "NUMA node 0 has 0 cores for each of its 4 ranks, an even share of all is 4",
-        ),
-    ],
-)  # fmt: skip
-def test_nobody_is_bound_where_it_gains_nothing_or_costs_cores(machine, allowed, ranks, why):
-    where, said = chosen(machine, allowed, ranks)[0]
-    assert where is None and said == f"workers stay unbound: {why}"
-
-
-def test_bound_ranks_have_at_least_an_even_share():
-    for split in range(1, 9):
-        machine = Machine(SOCKETS, (0,) * split + (1,) * (8 - split))
-        for rank, (where, _) in enumerate(chosen(machine, "0-127", 8)):
-            sharing = machine.gpu_nodes.count(machine.gpu_nodes[rank])
-            assert where is None or len(where) / sharing >= 16
-
-
-def test_the_kernels_lists_are_read_and_written():
-    assert parse_cores("0-2,8,10-11\n") == {0, 1, 2, 8, 10, 11} and parse_cores("\n") == set()
+def test_cores_are_written_as_ranges():
     assert cores_text({0, 1, 2, 8, 10, 11}) == "0-2,8,10-11"
 
 
-def test_nodes_and_gpus_are_read_from_sysfs(tmp_path, monkeypatch):
-    for node, text in enumerate(("0-3\n", "4-7\n", "\n")):  # the last one has memory alone
-        folder = tmp_path / f"devices/system/node/node{node}"
-        folder.mkdir(parents=True)
-        (folder / "cpulist").write_text(text)
-    for address, node in (("0000:3b:00.0", 1), ("0001:af:00.0", 0)):
-        folder = tmp_path / "bus/pci/devices" / address
-        folder.mkdir(parents=True)
-        (folder / "numa_node").write_text(f"{node}\n")
-    monkeypatch.setattr(
-        "penstock.pipeline.loader.placement._gpu_addresses",
-        lambda: ["0000:3b:00.0", "0001:af:00.0", "0000:99:00.0"],
-    )
-    machine = read_machine(3, tmp_path)
-    assert machine == Machine({0: cores("0-3"), 1: cores("4-7"), 2: frozenset()}, (1, 0, -1))
-    assert read_machine(1, tmp_path).gpu_nodes == (), "nobody asks for GPUs of one rank"
-    here = read_machine(2).nodes
-    assert os.sched_getaffinity(0) <= frozenset().union(*here.values())
+def test_the_removed_numa_policy_names_what_to_use_instead():
+    with pytest.raises(ValueError, match=r"loader\.affinity.*torchrun --numa-binding=node"):
+        compose(["loader.affinity=auto"])
 
 
 def where(task):
@@ -189,12 +101,8 @@ def test_by_default_nothing_is_touched(monkeypatch):
 
     monkeypatch.setattr(os, "sched_setaffinity", touched)
     monkeypatch.setattr(os, "nice", touched)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
-    for affinity in ("none", "auto"):
-        with make_loader(
-            FakeDataset(64), engine="threads", num_workers=2, affinity=affinity
-        ) as loader:
-            assert len(digests(loader)) == 8
+    with make_loader(FakeDataset(64), engine="threads", num_workers=2) as loader:
+        assert len(digests(loader)) == 8
     assert LoaderSettings().affinity == "none" and LoaderSettings().nice == 0
 
 
@@ -210,7 +118,7 @@ def test_cores_that_this_process_may_not_use_are_refused():
         LoaderSettings(affinity=[4097])
     with pytest.raises(ValueError, match=r"type loader\.affinity=none loader\.nice=0"):
         LoaderSettings(engine="ray", nice=3)
-    for wrong in ([], [-1], "all"):
+    for wrong in ([], [-1], "all", "auto"):
         with pytest.raises(ValueError, match=r"loader\.affinity is "):
             LoaderSettings(affinity=wrong)
     with pytest.raises(ValueError, match=r"loader\.nice is 20: .* less than or equal to 19"):

@@ -161,15 +161,6 @@ def test_a_field_to_be_renamed_that_is_not_there(folder):
         computed(dataset(MemmapStorage(str(folder)), keys={"photo": "image"}), task())
 
 
-def test_nothing_is_read_ahead_where_batches_are_taken_whole(folder):
-    storage = MemmapStorage(str(folder))
-    for data, ahead in ((dataset(storage), False), (dataset(storage, steps=FLIP), True)):
-        computer = BatchComputer(
-            data, sampler=SequentialSampler(N), collate=stack, seed=0, on_error="raise"
-        )
-        assert (computer.read(task()) is not None) == ahead
-
-
 WAYS = [
     ["loader=inline"],
     ["loader=threads", "loader.num_workers=2"],

@@ -13,13 +13,11 @@ THREADS = {"engine": "threads", "num_workers": 2, "multiprocessing_context": "fo
 PROCESSES = {**THREADS, "engine": "processes", "processes": 2}
 
 
-@pytest.mark.parametrize("read_ahead", [0, 3])
 @pytest.mark.parametrize("way", [THREADS, PROCESSES], ids=["threads", "processes"])
 @pytest.mark.parametrize("dataset", DATASETS)
-def test_pinned_memory_and_reading_ahead_change_nothing(
+def test_pinned_memory_changes_nothing(
     dataset,
     way,
-    read_ahead,
     photos,
     packed,
     monkeypatch,
@@ -27,7 +25,7 @@ def test_pinned_memory_and_reading_ahead_change_nothing(
     config = compose(overrides(photos, packed, dataset=dataset, augment="imagenet"))
     expected = digests(config, **INLINE)
     use_instead_of_cuda(monkeypatch, FakeMemory())
-    with loader_of(config, **way, read_ahead=read_ahead) as loader:
+    with loader_of(config, **way) as loader:
         kept = [list(loader) for _ in range(2)]
         assert [[batch_digest(batch) for batch in epoch] for epoch in kept] == expected
         assert [batch_digest(batch) for batch in loader] not in expected, "a third epoch"

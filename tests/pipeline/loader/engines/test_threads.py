@@ -203,7 +203,7 @@ def test_global_random_states_need_a_process_each(dataset, changes):
     with make_loader(dataset, **THREADS, **FORK, **changes) as loader:
         next(iter(loader))
         assert len(the_pool(loader).pids) == 2
-    for engine in ("threads", "auto"):
+    for engine in ("threads", None):
         with pytest.raises(ValueError, match=r"loader.processes is 0.*global random states"):
             make_loader(dataset, engine=engine, num_workers=2, processes=0, **changes)
 
@@ -213,7 +213,7 @@ def test_global_random_states_need_a_process_each(dataset, changes):
     [(2, 0, ()), (0, None, ()), (3, 1, (3,)), (5, 2, (3, 2)), (2, 2, (1, 1))],
 )
 def test_workers_are_spread_over_processes(num_workers, processes, shares):
-    settings = LoaderSettings(engine="auto", num_workers=num_workers, processes=processes)
+    settings = LoaderSettings(num_workers=num_workers, processes=processes)
     threads = 0 if shares else num_workers
     expected = WorkerLayout(threads=threads, processes=shares)
     assert demanded_layout(Nothing(), settings) == expected
@@ -228,7 +228,7 @@ def test_only_settings_or_components_demand_a_layout():
     assert str(WorkerLayout()) == "the consumer's own thread"
 
 
-@pytest.mark.parametrize("engine", ["threads", "auto"])
+@pytest.mark.parametrize("engine", ["threads", "processes"])
 def test_what_threads_need_is_imported_before_a_batch_is_asked_for(engine):
     program = f"""
 import sys
