@@ -26,14 +26,14 @@ from penstock.core.contracts import (
 )
 from penstock.datasets.files.listings import looking_once
 from penstock.datasets.files.passwords import revealed
-from penstock.pipeline.config.discovery import load_all, module_of
-from penstock.pipeline.config.places import NOT_PIXELS, PLACES, TARGETS, said_of_source, sources_of
-from penstock.pipeline.config.targets import (
+from penstock.pipeline.config.components import module_of, register_components
+from penstock.pipeline.config.libraries import (
     family_of,
     resolve_class,
     resolve_function,
     resolve_target,
 )
+from penstock.pipeline.config.places import NOT_PIXELS, PLACES, TARGETS, said_of_source, sources_of
 
 if TYPE_CHECKING:
     from penstock.core.contracts import (
@@ -193,7 +193,7 @@ def build_dataset(
     from penstock.datasets.files.clients import set_retry_s
     from penstock.datasets.partners import check_gives_partners
 
-    load_all(config["imports"])
+    register_components(config["imports"])
     node = dict(config["dataset"])
     make = resolve_target(node.pop("_target_"))
     arguments: dict[str, Any] = {
@@ -237,7 +237,7 @@ def settle(config: Config) -> Config:
     node = config["dataset"].get("source")
     if node is None:
         return config
-    load_all(config["imports"])
+    register_components(config["imports"])
     recipe = _storage_recipe(node, Path(config["data_dir"]))
     if not isinstance(recipe.make, SettledSource):
         return config
@@ -277,7 +277,7 @@ def storage_opener(config: Config, split: Split) -> Callable[[], Storage]:
     """Make what opens the records of a split, here or, pickled, in another process."""
     from penstock.datasets.records.splits import open_split
 
-    load_all(config["imports"])
+    register_components(config["imports"])
     node = config["dataset"]
     if "storage" not in node:
         what = f"{node['_target_']} has no storage of its own"
@@ -643,7 +643,7 @@ def _divided(
 
 def build_loggers(config: Config, run_dir: Path) -> list[Logger]:
     """Build the loggers, by their order in the config."""
-    load_all(config["imports"])
+    register_components(config["imports"])
     nodes = [node for node in config["logger"].values() if node]
     return [build(node, run_dir=run_dir, config=config) for node in nodes]
 

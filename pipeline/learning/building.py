@@ -16,8 +16,8 @@ from penstock.pipeline.config.combinations import (
     tasks_of,
     without_weights,
 )
+from penstock.pipeline.config.libraries import resolve_target
 from penstock.pipeline.config.places import PLACES
-from penstock.pipeline.config.targets import resolve_target
 from penstock.pipeline.schedulers.units import PLATEAU
 
 if TYPE_CHECKING:
