@@ -29,6 +29,7 @@ from penstock.datasets.files.passwords import revealed
 from penstock.pipeline.config.components import module_of, register_components
 from penstock.pipeline.config.libraries import (
     family_of,
+    refuse_library_mistakes,
     resolve_class,
     resolve_function,
     resolve_target,
@@ -189,11 +190,21 @@ def build_dataset(
         split: The split.
         classes: Names of the classes by field that are settled already, see `StorageRecipe`.
         located: Whether samples also say where their image lies in its file, see `LocatedStack`.
+
+    Raises:
+        ConfigError: A class of a library is missing or takes other arguments.
     """
+    register_components(config["imports"])
+    refuse_library_mistakes(config)
+    return _build_dataset(config, split, classes, located=located)
+
+
+def _build_dataset(
+    config: Config, split: Split, classes: Classes, *, located: bool
+) -> Dataset | StreamDataset:
     from penstock.datasets.files.clients import set_retry_s
     from penstock.datasets.partners import check_gives_partners
 
-    register_components(config["imports"])
     node = dict(config["dataset"])
     make = resolve_target(node.pop("_target_"))
     arguments: dict[str, Any] = {
@@ -206,7 +217,7 @@ def build_dataset(
             arguments[key] = {}
             for name, part in sources_of(config).items():
                 with said_of_source(name):
-                    arguments[key][name] = build_dataset(part, split, classes, located=located)
+                    arguments[key][name] = _build_dataset(part, split, classes, located=located)
             retries = [part["dataset"].get("retry_s", 0) for part in sources_of(config).values()]
             set_retry_s(max(retries))  # of this process, which reads all sources
         elif key in ("storage", "source"):

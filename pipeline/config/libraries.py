@@ -1,23 +1,24 @@
-"""Targets that a config may name: registered components and a short list of classes.
+"""Classes of libraries that a config may name, and the arguments that a config gives them.
 
-A prefix is no check: ``torch.nn.functional.importlib.import_module`` resolves, and it is no
-part of torch. So the object is resolved first, and then it is the object that is looked at:
-the module it says it comes from, and the class it descends from. Modules that `imports` name are
-the user's own: of these, any class counts that descends from such a class.
+The allow-list looks at the resolved object, because a path proves nothing:
+``torch.nn.functional.importlib.import_module`` resolves to a function outside torch.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import sys
 import types
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.core import registry
+from penstock.pipeline.config.errors import ConfigError, Problem, listing, nearest
+from penstock.pipeline.config.places import PARTS_OF, PLACES
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +26,11 @@ class Family:
     """Classes of a library that a config may name.
 
     Attributes:
-        name: The prefix of their paths, and of the ``__module__`` that they must have.
-        bases: Dotted paths of classes, of which they must descend from one.
-        injected: Arguments that are given at run time and may not stand in a config.
-        distribution: The installed distribution that has them.
-        what: One word for error lines.
+        name: Prefix of their paths and of their ``__module__``.
+        bases: Dotted paths of accepted base classes.
+        injected: Arguments that the run gives; a config may not.
+        distribution: The package to install.
+        what: The kind of class, for error lines.
     """
 
     name: str
@@ -64,7 +65,9 @@ FAMILIES: dict[str, Family] = {
         ),
         Family(
             "kornia.augmentation",
-            ("kornia.augmentation.base._BasicAugmentationBase",
+            ("kornia.augmentation.AugmentationBase2D",
+             "kornia.augmentation.AugmentationBase3D",
+             "kornia.augmentation.MixAugmentationBaseV2",
              "kornia.augmentation.container.base.BasicSequentialBase"),
             frozenset(), "kornia", "augmentation of kornia",
         ),
@@ -86,10 +89,7 @@ def is_own(path: str) -> bool:
 
 
 def family_of(path: str) -> Family | None:
-    """Find the family whose prefix a dotted path has, or that a class of the user's descends from.
-
-    The longest prefix wins.
-    """
+    """Return the family of a dotted path by its prefix, or of a user's class by its bases."""
     for family in FAMILIES.values():  # torch.optim.lr_scheduler stands before torch.optim
         if path.startswith(f"{family.name}."):
             return family
@@ -205,3 +205,141 @@ def _descend(found: Any, names: list[str], path: str) -> Any:
             raise ValueError(f"{path!r}: {getattr(found, '__name__', found)!r} has no {name!r}")
         found = getattr(found, name)
     return found
+
+
+def refuse_library_mistakes(config: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` with all problems that `check_libraries` finds."""
+    if problems := check_libraries(config):
+        raise ConfigError(problems)
+
+
+def check_libraries(config: Mapping[str, Any]) -> list[Problem]:
+    """Compare the arguments of every library class in a plain config with its signature."""
+    return list(_walk(config, ""))
+
+
+def _walk(value: Any, key: str) -> Iterator[Problem]:
+    if isinstance(value, Mapping):
+        target = value.get("_target_")
+        if isinstance(target, str) and "/" not in target:
+            yield from _check_node(value, key, target)
+        items = list(value.items())
+    else:
+        items = list(enumerate(value)) if isinstance(value, (list, tuple)) else []
+    for name, item in items:
+        yield from _walk(item, f"{key}.{name}" if key else str(name))
+
+
+def _check_node(node: Mapping[str, Any], key: str, target: str) -> Iterator[Problem]:
+    family = family_of(target)
+    if family and not is_own(target) and not _installed(family.distribution):
+        extra = family.distribution in ("kornia", "torchvision")
+        package = f"'penstock[{family.distribution}]'" if extra else family.distribution
+        yield Problem(
+            f"{key}._target_",
+            f"{target!r}: the package {family.distribution} is missing; run: pip install {package}",
+        )
+        return
+    try:
+        call = resolve_target(target)
+    except ValueError as error:
+        near = family and nearest(target, _names(family))
+        remedy = f"; did you mean {near}? type {key}._target_={near}" if near else ""
+        yield Problem(f"{key}._target_", f"{error}{remedy}")
+        return
+    assert family is not None
+    yield from _check_arguments(node, key, call, family.injected)
+
+
+def _installed(distribution: str) -> bool:
+    return importlib.util.find_spec(distribution) is not None
+
+
+def _names(family: Family) -> list[str]:
+    """List the public classes of a family."""
+    module, bases = importlib.import_module(family.name), tuple(map(_locate, family.bases))
+    return [
+        f"{family.name}.{name}"
+        for name, found in vars(module).items()
+        if inspect.isclass(found) and issubclass(found, bases) and found not in bases
+    ]
+
+
+def _check_arguments(
+    node: Mapping[str, Any], key: str, call: Callable[..., Any], injected: frozenset[str]
+) -> Iterator[Problem]:
+    target, parameters = node["_target_"], inspect.signature(call).parameters
+    kinds = {parameter.kind for parameter in parameters.values()}
+    named = {each.name: each for each in registry.parameters(call, injected)}
+    beside = registry.find(PLACES[key].beside or "") if key in PLACES else None
+    other = {"_target_", "_after_"} | set(
+        inspect.signature(beside.target).parameters if beside else ()
+    )
+    given = PARTS_OF["model/module"]["module"].given if key == "model.module" else ()
+    positional = node.get("_args_", ())
+    filled = {*list(named)[: len(positional)], *node, *given}
+    if (
+        positional
+        and inspect.Parameter.VAR_POSITIONAL not in kinds
+        and len(positional) > len(named)
+    ):
+        yield Problem(
+            f"{key}._args_", f"{len(positional)} values given, {target} takes {len(named)}"
+        )
+    for name, value in node.items():
+        full = f"{key}.{name}"
+        if name in named:
+            expected = _expected(named[name], value)
+            if expected:
+                yield Problem(full, f"{value!r} given, {target} expects {expected}"
+                              f"{_example(named[name], full, value)}")  # fmt: skip
+        elif name in injected and name in parameters:
+            yield Problem(full, f"{value!r} given, but the run gives {name}; type ~{full}")
+        elif name not in other and name != "_args_" and inspect.Parameter.VAR_KEYWORD not in kinds:
+            near = nearest(name, set(named) - set(node))
+            remedy = f"did you mean {near}? type {key}.{near}={value}" if near else f"type ~{full}"
+            yield Problem(full, f"{value!r} given, unknown argument of {target}; {remedy} "
+                          f"(arguments: {listing(named)})")  # fmt: skip
+    for name, parameter in named.items():
+        if parameter.default is inspect.Parameter.empty and name not in filled:
+            yield Problem(f"{key}.{name}", f"missing, {target} requires it; type {key}.{name}=...")
+
+
+_WORDS = {"bool": "true or false", "int": "an integer", "float": "a number"}
+
+
+def _expected(parameter: inspect.Parameter, value: Any) -> str | None:
+    """Name the expected type if `value` has another; None where the signature leaves it open."""
+    annotation = parameter.annotation
+    if annotation is inspect.Parameter.empty:
+        text = ""
+    else:
+        text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    plain = text in _WORDS
+    kind = text if plain else type(parameter.default).__name__
+    if kind not in _WORDS:
+        return None
+    if not plain and kind == "int":  # `momentum=0`
+        kind = "float"
+    accepted: Any = {"bool": bool, "int": int, "float": (int, float)}[kind]
+    if isinstance(value, accepted) and (kind == "bool" or not isinstance(value, bool)):
+        return None
+    if isinstance(value, Mapping) or (value == parameter.default and value is not None):
+        return None
+    admits = any(word in text for word in (type(value).__name__, "Any", "Literal", "Enum"))
+    closed = plain or (isinstance(value, (str, bool)) and not admits)
+    return _WORDS[kind] if closed else None
+
+
+def _example(parameter: inspect.Parameter, full: str, value: Any) -> str:
+    """End a line with a value that builds: the number in quotes, else the default."""
+    with suppress(ValueError):
+        if (
+            isinstance(value, str)
+            and parameter.default is not True
+            and parameter.default is not False
+        ):
+            return f"; type {full}={float(value):g}"
+    if parameter.default is inspect.Parameter.empty:
+        return ""
+    return f"; type for example {full}={str(parameter.default).lower()}"
