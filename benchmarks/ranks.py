@@ -85,9 +85,9 @@ def _cache() -> int:
 def index(form: str, folder: str) -> dict[str, float]:
     """Open packed data, in this process."""
     from penstock.core.registry import find
-    from penstock.pipeline.config.discovery import load_builtin
+    from penstock.pipeline.config.components import register_components
 
-    load_builtin()
+    register_components()
     component = find(f"storage/{form}")
     assert component is not None
     before, files = _own(), _cache()

@@ -12,8 +12,8 @@ from typing import Any
 from penstock.core import registry
 from penstock.core.registry import Component
 from penstock.pipeline.commands import COMMANDS
+from penstock.pipeline.config.components import LEAVES
 from penstock.pipeline.config.composition import CONF, ROOT_CONFIG, Composer, composer_for
-from penstock.pipeline.config.discovery import LEAF_PACKAGES
 from penstock.pipeline.config.help import arguments_of, components_of, what_is
 from penstock.pipeline.config.places import AUGMENT, CHOSEN_BY, PARTS, PLACES
 
@@ -40,7 +40,7 @@ def extras_of(component: Component) -> list[str]:
     """
     file = Path(inspect.getfile(inspect.unwrap(component.target)))
     package = component.target.__module__.rpartition(".")[0]
-    alone = package in LEAF_PACKAGES or package.count(".") < 2
+    alone = package in LEAVES or package.count(".") < 2
     files = [file] if alone else sorted(file.parent.glob("*.py"))
     return sorted({name for each in files for name in _EXTRA.findall(each.read_text())})
 

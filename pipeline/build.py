@@ -26,14 +26,15 @@ from penstock.core.contracts import (
 )
 from penstock.datasets.files.listings import looking_once
 from penstock.datasets.files.passwords import revealed
-from penstock.pipeline.config.discovery import load_all, module_of
-from penstock.pipeline.config.places import NOT_PIXELS, PLACES, TARGETS, said_of_source, sources_of
-from penstock.pipeline.config.targets import (
+from penstock.pipeline.config.components import module_of, register_components
+from penstock.pipeline.config.libraries import (
     family_of,
+    refuse_library_mistakes,
     resolve_class,
     resolve_function,
     resolve_target,
 )
+from penstock.pipeline.config.places import NOT_PIXELS, PLACES, TARGETS, said_of_source, sources_of
 
 if TYPE_CHECKING:
     from penstock.core.contracts import (
@@ -188,11 +189,21 @@ def build_dataset(
         split: The split.
         classes: Names of the classes by field that are settled already, see `StorageRecipe`.
         located: Whether samples also say where their image lies in its file, see `LocatedStack`.
+
+    Raises:
+        ConfigError: A class of a library is missing or takes other arguments.
     """
+    register_components(config["imports"])
+    refuse_library_mistakes(config)
+    return _build_dataset(config, split, classes, located=located)
+
+
+def _build_dataset(
+    config: Config, split: Split, classes: Classes, *, located: bool
+) -> Dataset | StreamDataset:
     from penstock.datasets.files.clients import set_retry_s
     from penstock.datasets.partners import check_gives_partners
 
-    load_all(config["imports"])
     node = dict(config["dataset"])
     make = resolve_target(node.pop("_target_"))
     arguments: dict[str, Any] = {
@@ -205,7 +216,7 @@ def build_dataset(
             arguments[key] = {}
             for name, part in sources_of(config).items():
                 with said_of_source(name):
-                    arguments[key][name] = build_dataset(part, split, classes, located=located)
+                    arguments[key][name] = _build_dataset(part, split, classes, located=located)
             retries = [part["dataset"].get("retry_s", 0) for part in sources_of(config).values()]
             set_retry_s(max(retries))  # of this process, which reads all sources
         elif key in ("storage", "source"):
@@ -236,7 +247,7 @@ def settle(config: Config) -> Config:
     node = config["dataset"].get("source")
     if node is None:
         return config
-    load_all(config["imports"])
+    register_components(config["imports"])
     recipe = _storage_recipe(node, Path(config["data_dir"]))
     if not isinstance(recipe.make, SettledSource):
         return config
@@ -276,7 +287,7 @@ def storage_opener(config: Config, split: Split) -> Callable[[], Storage]:
     """Make what opens the records of a split, here or, pickled, in another process."""
     from penstock.datasets.records.splits import open_split
 
-    load_all(config["imports"])
+    register_components(config["imports"])
     node = config["dataset"]
     if "storage" not in node:
         what = f"{node['_target_']} has no storage of its own"
@@ -607,7 +618,7 @@ def _divided(
 
 def build_loggers(config: Config, run_dir: Path) -> list[Logger]:
     """Build the loggers, by their order in the config."""
-    load_all(config["imports"])
+    register_components(config["imports"])
     nodes = [node for node in config["logger"].values() if node]
     return [build(node, run_dir=run_dir, config=config) for node in nodes]
 

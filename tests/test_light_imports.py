@@ -14,7 +14,7 @@ import pytest
 
 from penstock.datasets.demo.forms import demo_forms, pack_demo
 from penstock.pipeline.commands import COMMANDS
-from penstock.pipeline.config.discovery import load_builtin
+from penstock.pipeline.config.components import register_components
 from tests.heavy_modules import HEAVY
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,7 +22,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def test_configuration_imports_nothing_heavy():
     code = (
-        "import sys; from penstock.pipeline.config.discovery import load_builtin; load_builtin();"
+        "import sys; from penstock.pipeline.config.components import register_components;"
+        "register_components();"
         f"print([m for m in {HEAVY!r} if m in sys.modules])"
     )
     done = subprocess.run(
@@ -54,10 +55,10 @@ def test_a_program_imports_what_every_use_of_it_needs_and_no_more(names, needed)
 FIRST_RUN = """
 import sys
 import numpy as np
-from penstock.pipeline.config.discovery import load_builtin
+from penstock.pipeline.config.components import register_components
 from penstock.core.registry import components
 
-load_builtin()
+register_components()
 storages = {storage.name: storage.target for storage in components("storage")}
 for argument in sys.argv[1:]:
     name, path = argument.split("=")
@@ -75,7 +76,7 @@ def test_the_first_run_over_data_needs_pyarrow_only_where_the_data_does(tmp_path
     paths = {"image_folder": tmp_path / "images/train"}
     shutil.make_archive(str(tmp_path / "images"), "zip", tmp_path / "images/train")
     paths["zip"] = tmp_path / "images.zip"
-    load_builtin()
+    register_components()
     others = {"image_folder", "jsonl", "arrow", "csv", "parquet", "zip"}
     heavy = ("csv", "parquet")
     for name in (*sorted({*demo_forms()} - others), *heavy):

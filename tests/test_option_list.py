@@ -14,7 +14,7 @@ import yaml
 
 from penstock.core import registry
 from penstock.pipeline.commands import COMMANDS
-from penstock.pipeline.config.discovery import load_all
+from penstock.pipeline.config.components import register_components
 
 ROOT = Path(__file__).resolve().parents[1]
 LISTED = Path(__file__).with_name("options.txt")
@@ -33,7 +33,7 @@ def sections() -> Iterator[list[str]]:
     """Yield the lines of each file of `conf/`, then of each component's signature."""
     for file in sorted((ROOT / "conf").rglob("*.yaml")):
         yield [f"[{file.relative_to(ROOT)}]", *flat(yaml.safe_load(file.read_text()) or {})]
-    load_all()
+    register_components()
     for command in COMMANDS:
         import_module(f"penstock.pipeline.commands.{command}")
     for component in registry.components():

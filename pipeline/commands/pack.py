@@ -106,7 +106,7 @@ def run(config: dict[str, Any], typed: Sequence[str] = ()) -> int:
     from penstock.core.processes import default_workers
     from penstock.datasets.records.memory_index import full_index
     from penstock.pipeline.build import build, build_settings
-    from penstock.pipeline.config.discovery import load_all
+    from penstock.pipeline.config.components import register_components
     from penstock.pipeline.packing.report import training_line
     from penstock.pipeline.packing.run import Packing, pack
     from penstock.pipeline.packing.staging import Place
@@ -121,7 +121,7 @@ def run(config: dict[str, Any], typed: Sequence[str] = ()) -> int:
         num_workers = int(connected("pack.launcher=ray").cluster_resources().get("CPU", 1))
     imports = config["imports"]
     if settings.check is not None:
-        load_all(imports)
+        register_components(imports)
         path = settings.check
         if is_url(path):
             from penstock.datasets.files.local_copies import local_copy

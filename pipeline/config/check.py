@@ -10,6 +10,7 @@ from penstock.core import registry
 from penstock.pipeline.config.errors import Problem, listing, nearest
 from penstock.pipeline.config.hints import VALUES_INSTEAD, instead_of, meant_for_another
 from penstock.pipeline.config.interpolation import is_unresolved
+from penstock.pipeline.config.libraries import FAMILIES, family_of, is_own
 from penstock.pipeline.config.places import (
     AUGMENT,
     LIES_IN,
@@ -24,7 +25,6 @@ from penstock.pipeline.config.places import (
     wrong_order,
 )
 from penstock.pipeline.config.signatures import Signature, asks_for, names_of, signature_of
-from penstock.pipeline.config.targets import FAMILIES, family_of, is_own
 from penstock.pipeline.config.values import (
     NOTHING,
     Argument,

@@ -15,9 +15,9 @@ from penstock.core.contracts import ModelCapabilities
 from penstock.datasets.files.access import is_object_store, is_url
 from penstock.datasets.mix import with_keys_of_source
 from penstock.pipeline.config.errors import Problem, listing, nearest, nearest_path
+from penstock.pipeline.config.libraries import resolve_class
 from penstock.pipeline.config.places import MIX, sources_of
 from penstock.pipeline.config.signatures import signature_of
-from penstock.pipeline.config.targets import resolve_class
 from penstock.pipeline.config.values import fits, given, mistake, shown
 from penstock.pipeline.schedulers.units import PLATEAU, better, takes_interval
 

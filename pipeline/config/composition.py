@@ -31,7 +31,7 @@ from yaml import SafeDumper, YAMLError, safe_dump
 
 from penstock.core import registry
 from penstock.core.registry import Component
-from penstock.pipeline.config.discovery import load_all
+from penstock.pipeline.config.components import register_components
 from penstock.pipeline.config.errors import ConfigError, Problem, listing
 
 __all__ = ["BasicSweeper", "Composer", "HydraException", "Override", "OverrideType", "Quote",
@@ -312,11 +312,11 @@ def composer_for(overrides: Sequence[str], *, config_dir: str | Path | None = No
     folder = Path(config_dir or "conf").expanduser()
     if config_dir and not folder.is_dir():
         raise ConfigError([Problem("--config-dir", f"no folder {str(folder)!r}")])
-    load_all()
+    register_components()
     composer = Composer(folder.resolve() if folder.is_dir() else None)
     imports = imports_in(overrides, composer)
     if imports:
-        load_all(imports)
+        register_components(imports)
         composer = composer.again()
     return composer
 

@@ -20,10 +20,10 @@ from penstock.core.user_errors import program_of
 from penstock.pipeline.config.check import accepts, standing_beside
 from penstock.pipeline.config.composition import STACK_OF, Composer
 from penstock.pipeline.config.errors import ConfigError, Problem, listing, nearest
+from penstock.pipeline.config.libraries import family_of
 from penstock.pipeline.config.overrides import compose_choices, parse
 from penstock.pipeline.config.places import CHOSEN_BY, PARTS_OF, PLACES, PRESETS
 from penstock.pipeline.config.signatures import signature_of
-from penstock.pipeline.config.targets import family_of
 from penstock.pipeline.config.values import NO_DEFAULT, holds_component, shown
 
 _EXAMPLES = (

@@ -17,8 +17,8 @@ from penstock.pipeline.config.combinations import (
     suit_iterable,
     suit_model,
 )
+from penstock.pipeline.config.components import load_imports
 from penstock.pipeline.config.composition import Composer, CompositionError
-from penstock.pipeline.config.discovery import load_imports
 from penstock.pipeline.config.errors import ConfigError, Problem
 from penstock.pipeline.config.interpolation import plain, referred_keys, unresolved_keys
 from penstock.pipeline.config.overrides import (

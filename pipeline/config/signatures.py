@@ -26,7 +26,7 @@ from typing import Any
 
 from penstock.core import registry
 from penstock.core.files import machine_folder, write_whole
-from penstock.pipeline.config.targets import FAMILIES, Family, family_of, is_own, resolve_target
+from penstock.pipeline.config.libraries import FAMILIES, Family, family_of, is_own, resolve_target
 from penstock.pipeline.config.values import NO_DEFAULT, Argument, annotation_of, reduce
 
 _FORMAT = 4

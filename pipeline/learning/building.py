@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.core.contracts import FittedTask, TaskGroup
 from penstock.pipeline.build import Config, build
+from penstock.pipeline.config.libraries import resolve_target
 from penstock.pipeline.config.places import PLACES
-from penstock.pipeline.config.targets import resolve_target
 from penstock.pipeline.learning.fields import (
     ClassesOf,
     field_of,

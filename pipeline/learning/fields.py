@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock.pipeline.config.combinations import model_capabilities
-from penstock.pipeline.config.targets import resolve_target
+from penstock.pipeline.config.libraries import resolve_target
 
 ClassesOf = Callable[[str], "tuple[str, ...] | None"]
 """Names of the classes of a field; None for a field without classes."""

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from penstock.pipeline.config.discovery import load_builtin
+from penstock.pipeline.config.components import load_builtin
 
 load_builtin()

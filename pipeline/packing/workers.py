@@ -94,7 +94,7 @@ class Needs:
 
     def loaded(self) -> Work:
         """The work."""
-        from penstock.pipeline.config.discovery import load_imports
+        from penstock.pipeline.config.components import load_imports
 
         load_imports(list(self.imports))
         loaded: Work = pickle.loads(self.work)

@@ -27,6 +27,8 @@ from penstock.core.contracts import Logger, LoggerCapabilities, capabilities_of
 from penstock.core.sample import Batch
 from penstock.datasets.files.access import is_url
 from penstock.pipeline.build import build_loggers, build_settings
+from penstock.pipeline.config.components import register_components
+from penstock.pipeline.config.libraries import refuse_library_mistakes
 from penstock.pipeline.learning.fields import task_classes
 from penstock.pipeline.schedulers.units import better
 from penstock.pipeline.training.checkpoint import (
@@ -70,10 +72,13 @@ def train(config: Mapping[str, Any]) -> dict[str, Any]:
         ``run_dir``.
 
     Raises:
+        ConfigError: A class of a library is missing or takes other arguments.
         ValueError: The data, the checkpoint or the settings cannot be used.
         ExplainedError: A URL cannot be read, or the run's folder at one lacks what is here.
         SystemExit: 130 after Ctrl-C, with everything saved.
     """
+    register_components(config["imports"])
+    refuse_library_mistakes(config)
     try:
         return _train(config, build_settings(config["trainer"]))
     except KeyboardInterrupt as error:  # before the first step or after the last

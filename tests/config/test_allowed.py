@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.pipeline.config.discovery import load_builtin
+from penstock.pipeline.config.components import register_components
+from penstock.pipeline.config.libraries import resolve_class, resolve_function, resolve_target
 from penstock.pipeline.config.signatures import signature_of
-from penstock.pipeline.config.targets import resolve_class, resolve_function, resolve_target
 
 
 @pytest.mark.parametrize(
@@ -35,13 +35,13 @@ def test_components_of_the_libraries_resolve(target: str):
     ],
 )  # fmt: skip
 def test_nothing_else_does(target: str):
-    load_builtin()
+    register_components()
     with pytest.raises(ValueError, match=r"\S"):
         resolve_target(target)
 
 
 def test_registered_components_know_what_is_injected():
-    load_builtin()
+    register_components()
     sampler = signature_of("sampler/random")
     assert sampler.injected == {"n", "index", "seed", "batch_size", "mixed", "column_of",
                                 "shards"}  # fmt: skip

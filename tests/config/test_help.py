@@ -8,8 +8,8 @@ import pytest
 
 from penstock.core import registry
 from penstock.pipeline.config.command_line import main
+from penstock.pipeline.config.components import register_components
 from penstock.pipeline.config.composition import ROOT, compose
-from penstock.pipeline.config.discovery import load_builtin
 
 PARTS = '''
 from penstock import register
@@ -32,7 +32,7 @@ class EveryOther:
 @pytest.fixture
 def shown(capsys, monkeypatch):
     """Type arguments; give what is printed, and the same with every run of blanks as one."""
-    load_builtin()
+    register_components()
     monkeypatch.setattr(registry, "_components", dict(registry._components))
     monkeypatch.setenv("COLUMNS", "80")
 

@@ -21,19 +21,19 @@ from penstock.datasets.records.splits import StorageRecipe, open_split
 from penstock.datasets.storages.image_folder import ImageFolder
 from penstock.datasets.storages.lmdb import LmdbStorage
 from penstock.datasets.streams import sources as stream_sources
-from penstock.pipeline.config.discovery import load_all, load_builtin
+from penstock.pipeline.config.components import register_components
 
 AS_ARRAYS = ("memmap", "npy_shards", "pt_shards")
 
 
 def _forms() -> list[str]:
-    load_builtin()
+    register_components()
     return [name for name in demo_forms() if name not in (*AS_ARRAYS, "jsonl", "image_folder")]
 
 
 @pytest.fixture(autouse=True)
 def loaded():
-    load_all(())
+    register_components(())
 
 
 @pytest.fixture

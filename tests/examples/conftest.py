@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.core import registry
-from penstock.pipeline.config.discovery import load_builtin, load_imports
+from penstock.pipeline.config.components import load_imports, register_components
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 @pytest.fixture
 def registered_anew(monkeypatch):
     """What examples register, and their modules, are forgotten when the test ends."""
-    load_builtin()
+    register_components()
     monkeypatch.setattr(registry, "_components", dict(registry._components))
     monkeypatch.setattr(sys, "path", [*sys.path])
     before = {*sys.modules}

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from penstock import compose
-from penstock.pipeline.config.discovery import load_entry_points
+from penstock.pipeline.config.components import load_entry_points
 from tests.examples.conftest import EXAMPLES
 
 PLUGINS = {file.stem: file for file in (EXAMPLES / "plugins").glob("*.py")}

@@ -12,7 +12,7 @@ import torch
 
 from penstock import build_loader, compose
 from penstock.core import registry
-from penstock.pipeline.config.discovery import load_builtin, load_imports
+from penstock.pipeline.config.components import load_imports, register_components
 from penstock.pipeline.learning.building import build_task
 from penstock.pipeline.loader import engines
 from tests.contracts.engine import check_engine, check_patience
@@ -28,7 +28,7 @@ BLOCKS = dict(BLOCK.findall(PAGE.read_text()))
 @pytest.fixture
 def written(tmp_path, monkeypatch):
     """Writes a block of the page to a file of its name, registered until the test ends."""
-    load_builtin()
+    register_components()
     monkeypatch.setattr(registry, "_components", dict(registry._components))
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     before = set(sys.modules)

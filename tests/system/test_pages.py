@@ -20,8 +20,8 @@ from penstock import compose
 from penstock.core import registry
 from penstock.pipeline import commands
 from penstock.pipeline.config.command_line import main
+from penstock.pipeline.config.components import load_imports
 from penstock.pipeline.config.composition import composer_for
-from penstock.pipeline.config.discovery import load_imports
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [

@@ -93,7 +93,7 @@ def _answer(
     os.environ["XDG_CACHE_HOME"] = cache
     try:
         if imports:
-            from penstock.pipeline.config.discovery import load_imports
+            from penstock.pipeline.config.components import load_imports
 
             load_imports(imports)
         return _measured(storage, seconds, seed)

@@ -27,6 +27,7 @@ from penstock.core.user_errors import ExplainedError, in_one_line, program_of
 from penstock.datasets.files.access import absolute_path, is_url
 from penstock.datasets.files.passwords import MASK, masked
 from penstock.pipeline.config.command_line import print_config
+from penstock.pipeline.config.components import register_components
 from penstock.pipeline.config.composition import (
     ROOT_CONFIG,
     BasicSweeper,
@@ -35,7 +36,6 @@ from penstock.pipeline.config.composition import (
     base_version,
     setup_globals,
 )
-from penstock.pipeline.config.discovery import load_all
 from penstock.pipeline.config.errors import ConfigError, Problem, is_first_rank
 from penstock.pipeline.config.job import Job, check_config, read_job
 from penstock.pipeline.config.overrides import parse, quote
@@ -329,7 +329,7 @@ def run_job(config: DictConfig, *, job: str, search: tuple[str, ...] = ()) -> An
         typed = " ".join(text.lstrip("+") for text in hydra.overrides.task)
         with suppress(BrokenPipeError):  # nobody reads any more: the job's own lines will end it
             print(f"job {hydra.job.num}: {masked(typed)}", flush=True)
-    load_all(list(config.get("imports") or ()))
+    register_components(list(config.get("imports") or ()))
     return pkgutil.resolve_name(job)(check_config(config))
 
 

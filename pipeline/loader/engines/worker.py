@@ -107,11 +107,11 @@ class Payload(Generic[T]):
 
 def _unpickled(imports: tuple[str, ...], retry_s: float, pickled: bytes) -> Payload[Any]:
     from penstock.datasets.files.clients import set_retry_s
-    from penstock.pipeline.config.discovery import load_all
+    from penstock.pipeline.config.components import register_components
 
     set_retry_s(retry_s)
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
-    load_all(imports)
+    register_components(imports)
     return Payload(pickle.loads(pickled), imports)
 
 

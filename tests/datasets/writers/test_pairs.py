@@ -9,7 +9,7 @@ import pytest
 from penstock.core import registry
 from penstock.core.parts import KINDS
 from penstock.datasets.writing import write_storage
-from penstock.pipeline.config.discovery import load_builtin
+from penstock.pipeline.config.components import register_components
 from tests.datasets.writers.writer_contract import (
     assert_equal_records,
     contents,
@@ -19,7 +19,7 @@ from tests.datasets.writers.writer_contract import (
 )
 from tests.shares import in_turn
 
-load_builtin()
+register_components()
 WRITERS = {
     component.name: component.target
     for component in registry.components("writer")

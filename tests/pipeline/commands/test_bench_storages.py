@@ -216,9 +216,9 @@ def test_large_records_are_fewer(monkeypatch):
 def test_sizes_are_those_of_the_files(data_dir, tmp_path):
     from penstock.pipeline.build import open_storage
     from penstock.pipeline.config.command_line import configure
-    from penstock.pipeline.config.discovery import load_all
+    from penstock.pipeline.config.components import register_components
 
-    load_all([])
+    register_components([])
     source = open_storage(configure([f"data_dir={data_dir}"]), "val")
     form = pack_form("zip", source, tmp_path / "zip")
     assert form.why == ""
@@ -229,9 +229,9 @@ def test_sizes_are_those_of_the_files(data_dir, tmp_path):
 def test_a_missing_package_is_a_reason(data_dir, tmp_path, monkeypatch):
     from penstock.pipeline.build import open_storage
     from penstock.pipeline.config.command_line import configure
-    from penstock.pipeline.config.discovery import load_all
+    from penstock.pipeline.config.components import register_components
 
-    load_all([])
+    register_components([])
     monkeypatch.setitem(sys.modules, "h5py", None)
     source = open_storage(configure([f"data_dir={data_dir}"]), "val")
     form = pack_form("hdf5", source, tmp_path / "hdf5")
@@ -256,9 +256,9 @@ def test_records_that_a_split_leaves_over_are_packed(data_dir, tmp_path):
 def test_a_cache_holds_the_same_share_of_a_sample(data_dir, tmp_path):
     from penstock.pipeline.build import open_storage
     from penstock.pipeline.config.command_line import configure
-    from penstock.pipeline.config.discovery import load_all
+    from penstock.pipeline.config.components import register_components
 
-    load_all([])
+    register_components([])
     source = open_storage(configure([f"data_dir={data_dir}"]), "val")
     whole = pickle.loads(pack_form("parquet", source, tmp_path / "whole").opens)()
     tenth = pickle.loads(pack_form("parquet", source, tmp_path / "tenth", share=0.1).opens)()

@@ -14,7 +14,7 @@ from penstock.datasets.storages.memmap.storage import MemmapStorage
 from penstock.datasets.storages.npy_shards import open_npy_shards
 from penstock.pipeline.build import build_loader
 from penstock.pipeline.collates.stack import stack
-from penstock.pipeline.config.discovery import load_builtin
+from penstock.pipeline.config.components import register_components
 from penstock.pipeline.loader.compute import BatchComputer
 from penstock.pipeline.loader.contract import BatchTask
 from penstock.pipeline.samplers.sequential import SequentialSampler
@@ -23,7 +23,7 @@ from penstock.transforms.decode.array import ArrayDecoder
 from tests.building import build_step
 from tests.contracts.equality import assert_same
 
-load_builtin()
+register_components()
 N = 24
 rng = np.random.default_rng(0)
 ARRAYS = {

@@ -7,14 +7,14 @@ from torch import nn
 
 from penstock import compose
 from penstock.core import registry
-from penstock.pipeline.config.discovery import load_builtin
+from penstock.pipeline.config.components import register_components
 from penstock.pipeline.learning.building import build_model
 from penstock.pipeline.training import job
 
 
 @pytest.mark.parametrize("name", ["x", "batch"])
 def test_a_registered_module_of_images_or_batches_trains(name, data_dir, tmp_path, monkeypatch):
-    load_builtin()
+    register_components()
     monkeypatch.setattr(registry, "_components", dict(registry._components))
 
     class Net(nn.Module):

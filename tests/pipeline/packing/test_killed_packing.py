@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from penstock.pipeline.config.discovery import load_builtin
+from penstock.pipeline.config.components import register_components
 from penstock.pipeline.packing.run import pack
 from tests.datasets.writers.writer_contract import contents, records_of
 from tests.pipeline.packing.killing import check_killed, pack_killed
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture(autouse=True)
 def storages():
-    load_builtin()
+    register_components()
 
 
 @pytest.mark.slow
@@ -138,13 +138,13 @@ HELD = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from penstock.pipeline.config.discovery import load_builtin
+from penstock.pipeline.config.components import register_components
 from penstock.pipeline.packing.run import pack
 from tests.datasets.writers.writer_contract import records_of
 from tests.pipeline.packing.packings import KINDS, Held, packing
 
 if __name__ == "__main__":
-    load_builtin()
+    register_components()
     listed = records_of(KINDS, 90)
     source = Held(listed.records, listed.index.class_names, Path(sys.argv[1] + ".held"))
     sys.exit(pack(packing(Path(sys.argv[1]), {"train": source}, num_workers=2)))

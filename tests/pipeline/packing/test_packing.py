@@ -16,7 +16,7 @@ import pytest
 
 from penstock.datasets.storages.lmdb import LmdbStorage
 from penstock.datasets.writing import make_plan
-from penstock.pipeline.config.discovery import load_builtin
+from penstock.pipeline.config.components import register_components
 from penstock.pipeline.packing import run as split
 from penstock.pipeline.packing.report import summary_lines
 from penstock.pipeline.packing.run import SendPart, WritePart, pack
@@ -33,7 +33,7 @@ from tests.pipeline.packing.packings import KINDS, packing
 
 @pytest.fixture(autouse=True)
 def storages():
-    load_builtin()
+    register_components()
 
 
 def test_any_number_of_workers_gives_the_same_bytes(tmp_path, monkeypatch):

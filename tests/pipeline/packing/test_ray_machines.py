@@ -10,7 +10,7 @@ import pytest
 from penstock.core import registry
 from penstock.core.contracts import WriterCapabilities, capabilities_of
 from penstock.pipeline.commands import main
-from penstock.pipeline.config.discovery import load_builtin
+from penstock.pipeline.config.components import register_components
 from penstock.pipeline.packing.run import pack
 from tests.cluster import another_machine, local_cluster
 from tests.datasets.writers.writer_contract import contents, holdable, records_of
@@ -19,7 +19,7 @@ from tests.pipeline.packing.killing import packing_of
 from tests.pipeline.packing.packings import KINDS, Deadly, packing
 
 pytestmark = pytest.mark.slow
-load_builtin()
+register_components()
 WRITERS = {
     component.name: component.target
     for component in registry.components("writer")

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.pipeline.commands import pack as command
 from penstock.pipeline.config.command_line import configure
-from penstock.pipeline.config.discovery import load_builtin
+from penstock.pipeline.config.components import register_components
 from penstock.pipeline.packing.ray_workers import RayLauncher
 from penstock.pipeline.packing.run import pack
 from penstock.pipeline.packing.workers import Needs
@@ -32,7 +32,7 @@ ON_RAY = {"num_workers": 3, "launcher": "ray"}
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
-    load_builtin()
+    register_components()
     with local_cluster() as started:
         yield started
 
@@ -109,10 +109,10 @@ def test_a_machine_without_penstock_is_told_at_the_first_task(tmp_path):
     told = where_penstock_is_missing(
         tmp_path / "hidden",
         "from pathlib import Path\n"
-        "from penstock.pipeline.config.discovery import load_builtin\n"
+        "from penstock.pipeline.config.components import register_components\n"
         "from penstock.pipeline.packing.run import pack\n"
         "from tests.pipeline.packing.packings import packing\n"
-        "load_builtin()\n"
+        "register_components()\n"
         f"pack(packing(Path({str(tmp_path / 'packed')!r}), num_workers=2, launcher='ray'))\n",
     )
     assert "pack: " in told and "cannot begin: ModuleNotFoundError: No module named 'pens" in told

@@ -16,7 +16,7 @@ from penstock.datasets.annotations.coco import CocoAnnotations
 from penstock.datasets.demo.shapes import CLASSES, draw_scene, run_lengths
 from penstock.datasets.writing import write_storage
 from penstock.pipeline.build import build
-from penstock.pipeline.config.discovery import load_all, load_builtin
+from penstock.pipeline.config.components import register_components
 from penstock.pipeline.learning import networks
 from penstock.pipeline.learning.losses import total_loss
 from penstock.pipeline.pictures.picture import class_colour, draw_box_masks
@@ -28,7 +28,7 @@ from tests.contracts.task import check_task
 from tests.datasets.annotations.annotated import fields_of, open_annotated, write_images
 from tests.datasets.writers.writer_contract import ListedRecords, open_written
 
-load_builtin()
+register_components()
 WRITERS = {each.name: each.target for each in registry.components("writer")}
 SQUARE = [[2, 1, 6, 1, 6, 4, 2, 4]]
 
@@ -169,7 +169,7 @@ def test_masks_and_boxes_stay_aligned_under_augmentations():
 
 @pytest.mark.parametrize("name", ["mosaic", "copy_paste"])
 def test_steps_that_do_not_move_masks_refuse_them(name):
-    load_all([])
+    register_components([])
     size = {"height": 8, "width": 8} if name == "mosaic" else {}
     step = build({"_target_": f"transform/{name}", "p": 1.0, **size})
     sample = {"image": np.zeros((8, 8, 3), np.uint8), "key": "a", "boxes": np.zeros((0, 4)),

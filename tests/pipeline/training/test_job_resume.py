@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from penstock.pipeline.config.discovery import load_builtin
+from penstock.pipeline.config.components import register_components
 from penstock.pipeline.training import job, parts
 from penstock.pipeline.training.checkpoint import read_checkpoint
 from tests.pipeline.training.tiny_job import config_of
@@ -219,7 +219,7 @@ def test_auto_goes_on_longer_as_if_it_had_been_asked_from_the_start(tmp_path, mo
     def steady(config, optimizer, total_steps, *, better):
         return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=9.0)
 
-    load_builtin()
+    register_components()
     monkeypatch.setattr(parts, "build_scheduler", steady)
     trainer = {"resume": "auto", "validate_every": 2, "monitor": "loss"}
     trainer |= {"scheduler_interval": "epoch", "log_every": 1}

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import pytest
 
-from penstock.pipeline.config.discovery import load_builtin
+from penstock.pipeline.config.components import register_components
 from penstock.pipeline.loader.settings import LoaderSettings
 from penstock.pipeline.training.run_folder import comparable
 
@@ -35,7 +35,7 @@ def test_runs_are_equal_whatever_only_watches_them_and_not_with_another_average(
         nodes = {name: {"_target_": f"callback/{name}", **each} for name, each in callbacks.items()}
         return comparable({"dataset": {}, "loader": {}, "trainer": {}, "callback": nodes})
 
-    load_builtin()
+    register_components()
     of_old = comparable({"dataset": {}, "loader": {}, "trainer": {}})
     assert run() == of_old == run(early_stopping={"patience": 3}, profile={})
     assert run(ema={"decay": 0.9}) not in (run(), run(ema={"decay": 0.99}))

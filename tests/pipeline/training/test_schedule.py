@@ -12,7 +12,7 @@ import torch
 
 from penstock import compose
 from penstock.core import registry
-from penstock.pipeline.config.discovery import load_builtin
+from penstock.pipeline.config.components import register_components
 from penstock.pipeline.training import job
 from penstock.pipeline.training.settings import TrainerSettings, monitored
 from tests.pipeline.training.tiny_runs import assert_equal_weights, checkpoint, weights
@@ -56,7 +56,7 @@ def test_who_types_steps_gets_steps(tmp_path, data_dir):
 
 
 def test_one_of_your_own_says_it_by_what_it_asks_for(tmp_path, data_dir, monkeypatch):
-    load_builtin()
+    register_components()
     monkeypatch.setattr(registry, "_components", dict(registry._components))
 
     @registry.register("scheduler", "halves")

@@ -1,4 +1,4 @@
-"""Finding components: our own leaves, the user's modules and files, installed packages."""
+"""Components: find and import everything that registers one."""
 
 from __future__ import annotations
 
@@ -12,70 +12,71 @@ from functools import cache
 from pathlib import Path
 
 from penstock.pipeline.config.errors import ConfigError, Problem
-from penstock.pipeline.config.targets import take_classes_of
+from penstock.pipeline.config.libraries import take_classes_of
 
-_ROOMS = ("pipeline", "datasets", "transforms")
 ENTRY_POINT_GROUP = "penstock.components"
 
-LEAF_PACKAGES = (
+# A walk over all packages would import torch and the training loop.
+LEAVES = (
     "penstock.datasets",
     "penstock.datasets.storages",
     "penstock.datasets.annotations",
     "penstock.datasets.caches",
     "penstock.datasets.sources",
+    "penstock.datasets.streams.dataset",
     "penstock.transforms.decode",
     "penstock.transforms.cpu",
     "penstock.transforms.device",
     "penstock.pipeline.samplers",
     "penstock.pipeline.collates",
     "penstock.pipeline.loader.engines",
+    "penstock.pipeline.loader.settings",
     "penstock.pipeline.tasks",
     "penstock.pipeline.models",
     "penstock.pipeline.schedulers",
+    "penstock.pipeline.learning.parameters",
+    "penstock.pipeline.training.settings",
     "penstock.pipeline.training.loggers",
     "penstock.pipeline.training.callbacks",
 )
-LEAF_MODULES = (
-    "penstock.datasets.streams.dataset",
-    "penstock.pipeline.loader.settings",
-    "penstock.pipeline.learning.parameters",
-    "penstock.pipeline.training.settings",
-    "penstock.transforms.cpu.targets",
-)
+"""Packages whose modules register components, and single modules that do."""
 
 
-@cache
-def load_builtin() -> None:
-    """Import every leaf of this project, which registers its components."""
-    for name in LEAF_PACKAGES:
-        package = importlib.import_module(name)
-        for module in sorted(found.name for found in pkgutil.iter_modules(package.__path__)):
-            importlib.import_module(f"{name}.{module}")
-    for name in LEAF_MODULES:
-        importlib.import_module(name)
+def register_components(imports: Iterable[str] = ()) -> None:
+    """Import the built-in components, installed plug-ins and the user's `imports`.
 
-
-@cache
-def load_entry_points() -> None:
-    """Import what installed packages offer under the entry-point group."""
-    for entry_point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
-        entry_point.load()
-
-
-def load_all(imports: Iterable[str] = ()) -> None:
-    """Import everything that registers components; a second call costs next to nothing."""
+    A repeated call costs next to nothing.
+    """
     load_builtin()
     load_entry_points()
     load_imports(imports)
 
 
+@cache
+def load_builtin() -> None:
+    """Import every built-in component."""
+    for name in LEAVES:
+        leaf = importlib.import_module(name)
+        for module in sorted(
+            found.name for found in pkgutil.iter_modules(getattr(leaf, "__path__", ()))
+        ):
+            importlib.import_module(f"{name}.{module}")
+
+
+@cache
+def load_entry_points() -> None:
+    """Import the plug-ins of installed packages."""
+    for entry_point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
+        entry_point.load()
+
+
 def load_imports(names: Iterable[str]) -> None:
     """Import the user's modules (``my_package.parts``) and files (``./parts.py``).
 
-    An import that fails raises what it raises, with its own traceback.
+    An import that fails raises its own exception, with its traceback.
 
     Raises:
-        ConfigError: A module or file does not exist, or a file's name is that of another module.
+        ConfigError: A module or file is missing, or a file has the name of another module.
     """
     problems = []
     for name in names:
@@ -105,9 +106,7 @@ def _load(name: str) -> str | None:
     try:
         importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name in _ROOMS:
-            return _renamed(name, error.name)
-        # The module itself, or a package above it; anything else is a failure inside of it.
+        # Another missing name is an import inside the module.
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
         file = Path(*name.split(".")).with_suffix(".py")
@@ -128,31 +127,19 @@ def _load_file(path: Path) -> str | None:
     if other is not None and other != path:
         return f"{str(path)!r}: another module is named {stem!r} ({other}); rename the file"
     _search_also(path.parent)
-    try:
-        importlib.import_module(stem)
-    except ModuleNotFoundError as error:
-        if error.name not in _ROOMS:
-            raise
-        return _renamed(path.name, error.name)
+    importlib.import_module(stem)
     return None
 
 
 def _search_also(folder: Path) -> None:
-    """Find modules in a folder, last, so that none of them hides a module of someone else's."""
+    """Append a folder to ``sys.path``, so that its modules hide no others."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
         importlib.invalidate_caches()
 
 
-def _renamed(name: str, room: str) -> str:
-    return (
-        f"{name} imports {room!r}, which is a part of the package penstock now; write "
-        f"`from penstock import register`, or `from penstock.{room}...`"
-    )
-
-
 def _origin_of(stem: str) -> Path | None:
-    """Find where a module of this name comes from, loaded or not."""
+    """Return the file of the module of this name, loaded or not."""
     loaded = sys.modules.get(stem)
     if loaded is not None:
         file = getattr(loaded, "__file__", None)

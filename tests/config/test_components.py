@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from penstock.core import registry
+from penstock.pipeline.config.components import load_entry_points, load_imports, register_components
 from penstock.pipeline.config.composition import compose
-from penstock.pipeline.config.discovery import load_builtin, load_entry_points, load_imports
 from penstock.pipeline.config.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("composed_anew")
@@ -26,7 +26,7 @@ class Sampler:
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch):
-    load_builtin()  # once in a process: what is taken back below must not be of these
+    register_components()  # once in a process: what is taken back below must not be of these
     monkeypatch.setattr(registry, "_components", dict(registry._components))
     monkeypatch.setattr(sys, "path", list(sys.path))
 
