@@ -18,6 +18,7 @@ class Mistake(NamedTuple):
         beside: Overrides that a remedy needs too.
         remedy: ``broken`` if a printed remedy fails, else empty.
         happened: The failure of a broken remedy.
+        typed: The remedies that the problem has to offer, joined by ``or``; empty for any.
     """
 
     overrides: tuple[str, ...]
@@ -26,15 +27,16 @@ class Mistake(NamedTuple):
     beside: tuple[str, ...]
     remedy: str
     happened: str
+    typed: str
 
 
 def m(*overrides: str, keys: str | None = None, kind: str = COMPOSE, beside: str = "",
-      broken: str = "") -> Mistake:  # fmt: skip
+      broken: str = "", typed: str = "") -> Mistake:  # fmt: skip
     """Make an entry; `keys` defaults to the key of the last override."""
     if keys is None:
         keys = overrides[-1].lstrip("+~").partition("=")[0]
     return Mistake(overrides, frozenset(keys.split() or [""]), kind, tuple(beside.split()),
-                   "broken" if broken else "", broken)  # fmt: skip
+                   "broken" if broken else "", broken, typed)  # fmt: skip
 
 
 MIX = ("dataset=mix", "dataset.sources.photos.dataset=image_folder",
@@ -43,10 +45,11 @@ SEQUENCE = (
     "scheduler=sequence", "scheduler.schedules.up._target_=torch.optim.lr_scheduler.LinearLR",
     "scheduler.schedules.fall._target_=scheduler/cosine",
 )  # fmt: skip
-OWN = ("imports=[own_nets]", "model=module")
+OWN = ("imports=[table_nets]", "model=module")
 KORNIA = "augment.device.k={_target_: batch_transform/kornia, augmentations: {j: %s}}"
 NO_CLASS = "the import that is offered does not make a function a class: refused again"
 IN_FILE = "the wrong key stands in the preset's file, which the line does not name"
+TORCHRUN = "torchrun --nproc-per-node=2 --no-python penstock train"
 K = "augment.device.normalize._after_=k"
 
 # fmt: off
@@ -105,20 +108,47 @@ MISTAKES: dict[str, list[Mistake]] = {
                "dataset.sources.packed.dataset.cache.max_bytes"),
     ],
     "names of other tools": [
-        m("batch_size=32"), m("image_size=32"), m("dataset.image_size=32"), m("dataset.path=demo"),
-        m("trainer.seed=3"), m("trainer.warmup=0.1"), m("device=cpu"), m("device=0"), m("amp=true"),
-        m("cache=ram"), m("task.class_weight=[1,2]"), m("image_folder"), m("csv"),
-        m("EarlyStopping"), m("ema=true"), m("mixup=0.2"),
-        m("trainer.early_stopping.patience=3", keys="trainer.early_stopping"),
-        m("callback.ema.decay=0.9", keys="callback.ema"), m("callbacks=early_stopping"),
-        m("optimizer=Adam"), m("optim=adamw_torch"), m("logger=WandbLogger"), m("dataset=npy"),
-        m("dataset=coco"), m("sampler=WeightedRandomSampler"), m("sampler=DistributedSampler"),
-        m("sampler=torch.utils.data.RandomSampler"), m("sampler=SubsetRandomSampler"),
-        m("scheduler=CosineAnnealingWarmRestarts", beside="scheduler.T_0=5"),
-        m("scheduler=ReduceLROnPlateau"),
+        m("batch_size=32", typed="loader.batch_size=32"),
+        m("image_size=32", typed="augment.image_size=32"),
+        m("dataset.image_size=32", typed="augment.image_size=32"),
+        m("dataset.path=demo", typed="dataset.storage.path=demo"),
+        m("trainer.seed=3", typed="seed=3"),
+        m("trainer.warmup=0.1", typed="scheduler.warmup=0.1"),
+        m("device=cpu", typed="trainer.device=cpu"),
+        m("device=0", typed="trainer.device=cuda:0"),
+        m("amp=true", typed="trainer.amp=bf16"),
+        m("cache=ram", typed="dataset/cache=ram"),
+        m("task.class_weight=[1,2]", typed="task.class_weights=[1,2]"),
+        m("image_folder", typed="dataset=image_folder"),
+        m("csv", typed="dataset=csv or logger=csv"),
+        m("EarlyStopping", typed="callback=early_stopping"),
+        m("ema=true", typed="callback=ema"),
+        m("mixup=0.2", typed="batch_transform=mixup"),
+        m("trainer.early_stopping.patience=3",
+          typed="callback=early_stopping", keys="trainer.early_stopping"),
+        m("callback.ema.decay=0.9", typed="callback=ema", keys="callback.ema"),
+        m("callbacks=early_stopping", typed="callback=early_stopping"),
+        m("optimizer=Adam", typed="optimizer=adam"),
+        m("optim=adamw_torch", typed="optimizer=adamw"),
+        m("logger=WandbLogger", typed="logger=wandb"),
+        m("dataset=npy", typed="dataset=npy_shards"),
+        m("dataset=coco", typed="dataset=image_folder dataset/annotations=coco"),
+        m("sampler=WeightedRandomSampler", typed="sampler=weighted"),
+        m("sampler=DistributedSampler", typed="sampler=random"),
+        m("sampler=torch.utils.data.RandomSampler", typed="sampler=random"),
+        m("sampler=SubsetRandomSampler",
+          typed="sampler=torch sampler.target=torch.utils.data.SubsetRandomSampler"),
+        m("scheduler=CosineAnnealingWarmRestarts",
+          typed="scheduler=none "
+                "scheduler._target_=torch.optim.lr_scheduler.CosineAnnealingWarmRestarts",
+          beside="scheduler.T_0=5"),
+        m("scheduler=ReduceLROnPlateau", typed="scheduler=plateau"),
         m("transform=albumentations.RandomCrop",
+          typed="augment.train.my_step._target_=albumentations.RandomCrop",
           beside="augment.train.my_step.height=16 augment.train.my_step.width=16"),
-        m("trainer.resume=true"), m("optimizer.llrd=0.3", kind=LIBRARIES), m("lrf=0.01"),
+        m("trainer.resume=true", typed="trainer.resume=auto"),
+        m("optimizer.llrd=0.3", kind=LIBRARIES),
+        m("lrf=0.01"),
         m("min_lr=0.1"), m("hflip=0.5"), m("dataset=kafka", beside="dataset.source.topic=photos"),
         m("experiment=bccd", "dataset=lmdb", "dataset/annotations=in_records",
           "dataset.storage.path=demo", keys="dataset.storage.labels"),
@@ -132,18 +162,19 @@ MISTAKES: dict[str, list[Mistake]] = {
         m("sampler=weighted", "sampler.weights={cat:", "1,", "dog:", "2}", keys="1, dog: 2}"),
     ],
     "classes of own modules": [
-        m("model=module", "model.module._target_=own_nets.Net", "model.module.width=5",
+        m("model=module", "model.module._target_=table_nets.Net", "model.module.width=5",
           keys="model.module._target_"),
-        m(*OWN, "model.module._target_=own_nets.Plain"),
-        m(*OWN, "model.module._target_=own_nets.net"),
-        m(*OWN, "model.module._target_=own_nets.os.system"),
-        m(*OWN, "model.module._target_=own_nets.torch.load"),
-        m(*OWN, "model.module._target_=own_nets.nothing"),
-        m("imports=[own_nets]", "model._target_=own_nets.Net", beside="model.module.width=5"),
-        m(*OWN, "model.module._target_=own_nets.Net", "model.module.width=5",
+        m(*OWN, "model.module._target_=table_nets.Plain"),
+        m(*OWN, "model.module._target_=table_nets.net"),
+        m(*OWN, "model.module._target_=table_nets.os.system"),
+        m(*OWN, "model.module._target_=table_nets.torch.load"),
+        m(*OWN, "model.module._target_=table_nets.nothing"),
+        m("imports=[table_nets]", "model._target_=table_nets.Net", beside="model.module.width=5"),
+        m(*OWN, "model.module._target_=table_nets.Net", "model.module.width=5",
           "model.module.widht=5"),
     ],
     "options and groups": [
+        m("transform=exposure"),
         m("sampler=wieghted"), m("optimiser=adam"), m("dataset/storge=lmdb"),
         m("dataset/storage/path=demo"), m("experiment=imagnet", beside="dataset.storage.path=demo"),
         m("debug=one_bach"), m("task=null"), m("dataset/cache=rom"),
@@ -348,29 +379,55 @@ MISTAKES: dict[str, list[Mistake]] = {
         m("experiment=presets/experiment/good.yaml"),
     ],
     "names of other tools, at the top and in two wrong places": [
-        m(f"{place}{name}={value}")
-        for name, value in {
-            "shuffle": "3", "collate_fn": "3", "shardshuffle": "3", "epochs": "3",
-            "learning_rate": "0.1", "root": "demo", "data_dir": "demo", "workers": "2",
-            "batch": "8", "gpus": "3", "accelerator": "cpu", "devices": "3", "precision": "3",
-            "gradient_clip_val": "3", "accumulate_grad_batches": "3",
-            "check_val_every_n_epoch": "3", "val_check_interval": "3", "mode": "max",
-            "ckpt_path": "auto", "default_root_dir": "x", "seed_everything": "3",
-            "fast_dev_run": "3", "enable_progress_bar": "3", "patience": "3",
-            "gradient_accumulation_steps": "3", "max_grad_norm": "3", "save_steps": "3",
-            "eval_strategy": "3", "output_dir": "x", "report_to": "csv", "bf16": "3", "fp16": "3",
-            "opt": "adam", "momentum": "3", "clip_grad": "3", "model_ema": "3",
-            "warmup_epochs": "3", "lr0": "0.1", "imgsz": "3", "max_duration": "3",
+        m(f"{place}{given}", typed=typed)
+        for given, typed in {
+            "shuffle=3": "sampler=random or sampler=sequential", "collate_fn=3": "collate=pad",
+            "shardshuffle=3": "sampler=shard_shuffle", "epochs=3": "trainer.max_epochs=3",
+            "learning_rate=0.1": "optimizer.lr=0.1", "root=demo": "dataset.storage.path=demo",
+            "data_dir=demo": "dataset.storage.path=demo", "workers=2": "loader.num_workers=2",
+            "batch=8": "loader.batch_size=8", "gpus=3": TORCHRUN,
+            "accelerator=cpu": "trainer.device=cpu", "devices=3": TORCHRUN,
+            "precision=3": "trainer.amp=bf16 or trainer.amp=off",
+            "gradient_clip_val=3": "trainer.clip_norm=3",
+            "accumulate_grad_batches=3": "trainer.accumulate=3",
+            "check_val_every_n_epoch=3": "trainer.validate_every=3",
+            "val_check_interval=3": "trainer.validate_every=1",
+            "mode=max": "trainer.monitor_mode=max", "ckpt_path=auto": "trainer.resume=auto",
+            "default_root_dir=x": "outputs=x", "seed_everything=3": "seed=3",
+            "fast_dev_run=3": "debug=one_batch",
+            "enable_progress_bar=3": "trainer.progress=off or trainer.progress=bar",
+            "patience=3": "callback=early_stopping callback.early_stopping.patience=5",
+            "gradient_accumulation_steps=3": "trainer.accumulate=3",
+            "max_grad_norm=3": "trainer.clip_norm=3", "save_steps=3": "trainer.checkpoint_every=3",
+            "eval_strategy=3": "trainer.validate_every=1", "output_dir=x": "outputs=x",
+            "report_to=csv": "logger=csv", "bf16=3": "trainer.amp=bf16",
+            "fp16=3": "trainer.amp=fp16", "opt=adam": "optimizer=adam",
+            "momentum=3": "optimizer=sgd optimizer.momentum=0.9",
+            "clip_grad=3": "trainer.clip_norm=3", "model_ema=3": "callback=ema",
+            "warmup_epochs=3": "scheduler.warmup=0.05", "lr0=0.1": "optimizer.lr=0.1",
+            "imgsz=3": "augment.image_size=3", "max_duration=3": "trainer.max_epochs=10",
         }.items()
         for place in ("", "trainer.", "data.")
-        if place + name != "data_dir"  # a key of the config
+        if place or not given.startswith("data_dir")  # a key of the config
     ],
     "longer names of other tools": [
-        m("num_train_epochs=7"), m("initial_learning_rate=0.7"), m("lr_warmup_epochs=7"),
-        m("warmup_steps=7"), m("dataloader_pin_memory=true"), m("dataloader_num_workers=2"),
-        m("resume_from_checkpoint=auto"), m("loader.eval_batch=8"),
-        m("per_device_train_batch_size=8"), m("per_device_eval_batch_size=8"),
-        m("dataset.data_dir=demo"), m("dataset.data_root=demo"), m("dataset.storage.root=demo"),
+        m("loader.pin_memory_device=cuda",
+          broken="loader.pin_memory=cuda is refused: it accepts true or false or auto"),
+        m("loader.collate_fn=x"), m("loader.worker_init_fn=x"), m("loader.prefetch=3"),
+        m(*MIX, "dataset.keys={x: image}"),
+        m("num_train_epochs=7", typed="trainer.max_epochs=7"),
+        m("initial_learning_rate=0.7", typed="optimizer.lr=0.7"),
+        m("lr_warmup_epochs=7", typed="scheduler.warmup=0.05"),
+        m("warmup_steps=7", typed="scheduler.warmup=7"),
+        m("dataloader_pin_memory=true", typed="loader.pin_memory=true"),
+        m("dataloader_num_workers=2", typed="loader.num_workers=2"),
+        m("resume_from_checkpoint=auto", typed="trainer.resume=auto"),
+        m("loader.eval_batch=8", typed="loader.eval_batch_size=8"),
+        m("per_device_train_batch_size=8", typed="loader.batch_size=8"),
+        m("per_device_eval_batch_size=8", typed="loader.eval_batch_size=8"),
+        m("dataset.data_dir=demo", typed="dataset.storage.path=demo"),
+        m("dataset.data_root=demo", typed="dataset.storage.path=demo"),
+        m("dataset.storage.root=demo", typed="dataset.storage.path=demo"),
     ],
 }
 # fmt: on
@@ -400,6 +457,7 @@ COMMAND_LINES = [
     ("bench seconds=1,2", "seconds"),
     ("bench bench.second=3", "bench.second"),
     ("doctor sampler=wheighted", "sampler"),
+    ("bench seed=1,2 loader.num_workers=0,1 loader.batch_size=8,16", "swept"),
     ("trian", "trian"),
     ("train --help nonsense", "--help"),
     ("train --help lmdb", "--help"),
@@ -435,7 +493,7 @@ _FILES = {
         "class Stream(IterableDataset): ...\n"
         "class Other: ...\n"
     ),
-    "own_nets.py": (
+    "table_nets.py": (
         "import os\nimport torch\n"
         "class Net(torch.nn.Module):\n    def __init__(self, width, num_classes): ...\n"
         "class Plain: ...\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import shlex
 import sys
@@ -40,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("mistakes")
     make_files(folder)
     yield folder
-    for name in ("checked_sets", "own_nets", "odd_parts"):
+    for name in ("checked_sets", "table_nets", "odd_parts"):
         sys.modules.pop(name, None)
 
 
@@ -83,6 +84,15 @@ def test_a_mistake_is_one_line_for_each_of_its_keys(mistake: Mistake):
     problems = problems_of(mistake)
     assert {key for key, _ in problems} == mistake.keys
     assert all(message and "\n" not in message for _, message in problems)
+    if mistake.typed:
+        [(_, message)] = problems
+        assert " or ".join(map(" ".join, alternatives(message))) == mistake.typed
+
+
+def test_errors_pickle():
+    with pytest.raises(ValueError) as caught:
+        compose(["lr=1"])
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
 @settings(max_examples=15)
