@@ -178,32 +178,6 @@ def test_help_after_a_choice_shows_what_its_components_take(choice, arguments, c
         assert f"\n  {argument}" in out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--package", "loader"], "--package: it says what --cfg prints; type --cfg job --package"),
-        (["-p=loader"], "type --cfg job --package loader"),
-        (["--resolve"], "--resolve: it says what --cfg prints; type --cfg job --resolve"),
-        (["-m", "--cfg", "job", "--package", "loader"], "prints the whole config of each job"),
-        (["--cfg"], "--cfg: expected one argument; --help lists the flags"),
-        (["--cfg="], "--cfg: invalid choice: '' (choose from "),
-        (["--config-dir"], "--config-dir: expected one argument"),
-        (["--package"], "--package: expected one argument"),
-        (["--cfg", "hydra"], "--cfg: invalid choice: 'hydra' (choose from "),
-        (["--multirun=2"], "--multirun: ignored explicit argument '2'"),
-        (["--mutlirun"], "--mutlirun: no such flag; type --multirun"),
-    ],
-)
-def test_flags_that_cannot_work_are_one_line(arguments, said):
-    from penstock.pipeline.config.command_line import take_apart
-    from penstock.pipeline.config.errors import ConfigError
-
-    with pytest.raises(ConfigError) as caught:
-        take_apart(arguments)
-    [problem] = caught.value.problems
-    assert said in str(problem)
-
-
 def test_help_names_every_group_and_option_in_a_line(tmp_path):
     from penstock.core import registry
     from penstock.pipeline.config.composition import composer_for
@@ -228,12 +202,6 @@ def test_help_names_every_group_and_option_in_a_line(tmp_path):
             told = summary.replace("``", "`")
             assert f" {option} {told}" in " ".join(out.split())
     assert sum(line.startswith(f"  python {ROOT / 'train.py'}") for line in out.splitlines()) == 5
-
-
-def test_a_transform_that_nobody_registered_is_told_how_steps_are_added(tmp_path):
-    done = run("transform=exposure", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "type augment.train.<name>._target_=" in done.stderr
 
 
 def test_an_import_that_fails_stops_with_its_own_traceback(tmp_path):

@@ -210,22 +210,6 @@ def test_options_of_ones_own_come_from_a_folder(tmp_path):
     assert config["augment"]["train"]["crop"]["size"] == [32, 32]
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("# @package _global_\ndefaults:\n  - override /sampler: weihgted\n", "weihgted"),
-        ("# @package _global_\nloader: [\n", "mine"),
-        ("# @package _global_\nloader:\n  bach_size: 3\n", "loader.bach_size"),
-        ("# @package _global_\nsidee: 3\n", "sidee"),
-    ],
-)
-def test_mistakes_in_a_preset_are_reported_like_others(tmp_path, text: str, said: str):
-    (tmp_path / "experiment").mkdir()
-    (tmp_path / "experiment" / "mine.yaml").write_text(text)
-    with pytest.raises(ConfigError, match=said):
-        compose(["experiment=mine"], config_dir=tmp_path)
-
-
 def test_callbacks_are_added_to_one_another_typed_or_in_a_preset(tmp_path):
     together = compose(["callback=[ema,early_stopping]", "callback.ema.decay=0.9"])["callback"]
     assert [*together] == ["ema", "early_stopping"] and together["ema"]["decay"] == 0.9
@@ -245,12 +229,35 @@ def test_callbacks_are_added_to_one_another_typed_or_in_a_preset(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "chosen", ["annotation: coco", "annotations: cocoo", "storage: lmdb", "cache: ram"]
+    "overrides",
+    [
+        ["sampler=identity"],
+        ["callback=ema", "trainer.validate_every=0"],
+        ["dataset=stream", "dataset/source=sql", "dataset.source.url=sqlite:///a.db"],
+        ["augment=none", "augment.train.flip=null"],
+        ["augment=light", "augment.train.blur=null"],
+        ["loader.num_workers=1024", "loader.read_ahead=1024"],
+    ],
 )
-def test_what_an_experiment_chooses_and_the_data_has_no_place_for_is_refused(chosen, tmp_path):
-    (tmp_path / "experiment").mkdir()
-    text = f"# @package _global_\ndefaults: [override /dataset/{chosen}]\n"
-    (tmp_path / "experiment/mine.yaml").write_text(text)
-    given = ["experiment=mine", "dataset=torch", "dataset.target=tests.torch_datasets.Squares"]
-    with pytest.raises(ConfigError, match=f"override {chosen}|has no option|no option"):
-        compose(given, config_dir=tmp_path)
+def test_what_is_near_a_mistake_and_right_composes(overrides):
+    compose(overrides)
+
+
+def test_a_stream_of_torch_brings_a_sampler_and_a_schedule_that_fit_it(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "streamed_sets.py").write_text(
+        "from torch.utils.data import IterableDataset\nclass Stream(IterableDataset): ...\n"
+    )
+    stream = ["dataset=torch", "dataset.target=streamed_sets.Stream"]
+    config = compose(stream)
+    assert config["sampler"]["_target_"] == "sampler/sequential"
+    assert config["scheduler"]["_target_"] == "scheduler/none"
+    assert "cosine" in compose([*stream, "trainer.max_steps=9"])["scheduler"]["_target_"]
+    assert "StepLR" in compose([*stream, "scheduler=step"])["scheduler"]["_target_"]
+    assert compose([*stream, "sampler=sequential"]) == config
+
+
+def test_an_emptied_stack_leaves_the_others_alone():
+    config = compose(["augment=none", "augment.train=null", "augment.eval=null"])
+    assert not config["augment"]["train"] and not config["augment"]["eval"]
+    assert compose(["augment=none", "~augment.train.resize"])["augment"]["eval"]["resize"]

@@ -37,19 +37,3 @@ def test_more_overrides_are_added_to_the_first_point():
     assert config["loader"]["num_workers"] == 5 and config["trainer"]["amp"] == "bf16"
     with pytest.raises(ConfigError):
         points.config_with("loader.num_worker=5")
-
-
-@pytest.mark.parametrize(
-    ("texts", "said"),
-    [
-        (["loader.num_workers=0,x"], "'x' given"),
-        (["loader.num_worker=0,1"], "type loader.num_workers"),
-        (["bench.seconds=1,2"], "give one value"),
-        (["seconds=1,2"], "give one value"),
-        (["seed=1,2", "loader.num_workers=0,1", "loader.batch_size=8,16"], "3 keys are swept"),
-        (["bench.second=3"], "type bench.seconds=3"),
-    ],
-)
-def test_every_mistake_of_every_point_is_told(texts, said):
-    with pytest.raises(ConfigError, match=said):
-        points_of(*texts)

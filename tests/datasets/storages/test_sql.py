@@ -120,14 +120,6 @@ def test_a_password_is_in_no_attribute_that_is_kept(monkeypatch):
         assert "geheim" not in repr({k: v for k, v in vars(storage).items() if k[0] != "_"})
 
 
-@pytest.mark.parametrize("name", ["postgresql", "mysql"])
-def test_other_names_lead_to_it(name):
-    with pytest.raises(ConfigError, match="type dataset=sql"):
-        compose([f"dataset={name}"])
-    with pytest.raises(ConfigError, match=r"dataset.storage.url: missing, .* type dataset.storage"):
-        compose(["dataset=sql"])
-
-
 def test_a_stream_has_no_parts():
     url = "dataset.source.url=sqlite:///a.db"
     with pytest.raises(ConfigError, match=r"dataset\.val_path: 'b' given, .*dataset.val_path=null"):

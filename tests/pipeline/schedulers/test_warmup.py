@@ -9,7 +9,6 @@ import torch
 from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR, OneCycleLR
 
 from penstock.pipeline.config.composition import compose
-from penstock.pipeline.config.errors import ConfigError
 from penstock.pipeline.learning.building import build_scheduler, build_warmup
 from penstock.pipeline.schedulers.sequence import sequence
 from penstock.pipeline.schedulers.warmup import WarmupSettings
@@ -63,24 +62,3 @@ def test_one_that_sets_its_own_rate_is_refused():
     schedules = {"a": lambda n: OneCycleLR(optimizer, 1.0, total_steps=n), "b": ConstantLR}
     with pytest.raises(ValueError, match=r"schedules.a: OneCycleLR begins from a rate of its own"):
         sequence(optimizer=optimizer, total_steps=9, schedules=schedules, lengths={"a": 4})
-
-
-SCHEDULES = [
-    "scheduler=sequence", "scheduler.schedules.up._target_=torch.optim.lr_scheduler.LinearLR",
-    "scheduler.schedules.fall._target_=scheduler/cosine",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        ([], r"scheduler.lengths.up: missing.*type scheduler.lengths.up=0.3"),
-        (["scheduler.lengths.upp=3"], r"lengths.upp: 3 given.*type scheduler.lengths.up="),
-        (["scheduler.lengths={up:3,fall:4}"], r"lengths.fall: 4 given, and the last one has"),
-        (["scheduler.lengths.up=3", "scheduler.schedules.fall={_target_:"
-          "torch.optim.lr_scheduler.ReduceLROnPlateau}"], "cannot stand in a sequence"),
-    ],
-)  # fmt: skip
-def test_a_sequence_says_what_is_wrong(typed, said):
-    with pytest.raises(ConfigError, match=said):
-        compose([*SCHEDULES, *typed])

@@ -12,7 +12,6 @@ import torch
 from penstock.pipeline.build import build_device_transforms, build_loader
 from penstock.pipeline.commands import main
 from penstock.pipeline.config.composition import compose
-from penstock.pipeline.config.errors import ConfigError
 from penstock.pipeline.learning.building import build_model, build_task
 from penstock.pipeline.learning.losses import total_loss
 from penstock.pipeline.models.reference import multi_net
@@ -61,13 +60,6 @@ def test_what_cannot_be_routed_is_said():
         multi_net(task_fields={"a": ("mask", 0)})
     with pytest.raises(ValueError, match="type task=multi"):
         multi_net(task_fields={})
-
-
-def test_nested_tasks_are_checked(data_dir):
-    with pytest.raises(ConfigError) as raised:
-        compose([*SMALL, "task.tasks.boxes.radios=2", "task.tasks.label._target_=model/small_cnn"])
-    assert "task.tasks.boxes.radios" in str(raised.value)
-    assert "task.tasks.label._target_" in str(raised.value)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,517 @@
+"""The configuration mistakes that Penstock reports: one table, as data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+COMPOSE, LIBRARIES = "compose", "libraries"
+
+
+class Mistake(NamedTuple):
+    """A mistake and the keys of its problems.
+
+    Args:
+        overrides: Overrides for `compose`.
+        keys: Keys of all reported problems.
+        kind: ``compose``, or ``libraries`` where finding the mistake may import a library.
+        beside: Overrides that a remedy needs too.
+        remedy: ``broken`` if a printed remedy fails, else empty.
+        happened: The failure of a broken remedy.
+        typed: The remedies that the problem has to offer, joined by ``or``; empty for any.
+    """
+
+    overrides: tuple[str, ...]
+    keys: frozenset[str]
+    kind: str
+    beside: tuple[str, ...]
+    remedy: str
+    happened: str
+    typed: str
+
+
+def m(*overrides: str, keys: str | None = None, kind: str = COMPOSE, beside: str = "",
+      broken: str = "", typed: str = "") -> Mistake:  # fmt: skip
+    """Make an entry; `keys` defaults to the key of the last override."""
+    if keys is None:
+        keys = overrides[-1].lstrip("+~").partition("=")[0]
+    return Mistake(overrides, frozenset(keys.split() or [""]), kind, tuple(beside.split()),
+                   "broken" if broken else "", broken, typed)  # fmt: skip
+
+
+MIX = ("dataset=mix", "dataset.sources.photos.dataset=image_folder",
+       "dataset.sources.photos.weight=3", "dataset.sources.packed.dataset=lmdb")  # fmt: skip
+SEQUENCE = (
+    "scheduler=sequence", "scheduler.schedules.up._target_=torch.optim.lr_scheduler.LinearLR",
+    "scheduler.schedules.fall._target_=scheduler/cosine",
+)  # fmt: skip
+OWN = ("imports=[table_nets]", "model=module")
+KORNIA = "augment.device.k={_target_: batch_transform/kornia, augmentations: {j: %s}}"
+NO_CLASS = "the import that is offered does not make a function a class: refused again"
+IN_FILE = "the wrong key stands in the preset's file, which the line does not name"
+TORCHRUN = "torchrun --nproc-per-node=2 --no-python penstock train"
+K = "augment.device.normalize._after_=k"
+
+# fmt: off
+MISTAKES: dict[str, list[Mistake]] = {
+    "device steps and empty paths": [
+        m("batch_transform=color_jitter", keys="augment.device.color_jitter"),
+        m("batch_transform=grayscale", keys="augment.device.grayscale"),
+        m("data_dir=", "seed=1", keys="data_dir"), m("outputs=", "seed=1", keys="outputs"),
+        m("dataset.storage.path=", "seed=1", keys="dataset.storage.path"),
+        m("trainer.resume=", "seed=1", keys="trainer.resume"),
+        m("batch_transform=grayscale", "augment.device.normalize._after_=greyscale"),
+    ],
+    "arguments of torch modules": [
+        m("model=module", "model.module._target_=torch.nn.Sequential",
+          "model.module._args_=[{_target_:torch.nn.Linear,in_featurs:2}]",
+          broken="a key inside a list cannot be typed: the misspelt key stays",
+          keys="model.module._args_.0.in_featurs model.module._args_.0.in_features "
+               "model.module._args_.0.out_features",
+          kind=LIBRARIES),
+    ],
+    "mixes of data sets": [
+        m("dataset=image_folder", "sampler=mix",
+          broken="dataset=mix alone is refused: it has no sources"),
+        m("dataset=mix", keys="dataset.sources"), m("augment=light", "augment.train.filp=null"),
+        m("task=multi", "task.tasks.zebra=null"), m(*MIX, "dataset.sources.photos.dataset=mix"),
+        m(*MIX, "sampler=weighted"), m(*MIX, "dataset.sources=null"),
+        m(*MIX, "dataset.sources.photos=null", "dataset.sources.packed=null",
+          keys="dataset.sources"),
+        m(*MIX, "dataset.sources.photos.weight=0", "dataset.sources.packed.weight=0",
+          keys="dataset.sources"),
+        m(*MIX, "dataset.sources.photos.weight=-1", "dataset.sources.packed.weight=nan",
+          "dataset.length=0",
+          keys="dataset.sources.photos.weight dataset.sources.packed.weight dataset.length"),
+        m(*MIX, "dataset.sources.photos.weight=inf", "dataset.sources.packed=zip",
+          keys="dataset.sources.packed dataset.sources.photos.weight"),
+        m(*MIX, "dataset.sources.photo.weight=2", "dataset.sources.pakced.dataset.storage.path=.",
+          "dataset.sources.slides.weight=1", "dataset.sources.photos.wieght=2",
+          "dataset.sources.packed.dataset=zipp", "dataset.sources.photos.sampler=wieghted",
+          beside="dataset.sources.slides.dataset=zip",
+          keys="dataset.sources.packed.dataset dataset.sources.photos.sampler "
+               "dataset.sources.photos.wieght dataset.sources.photo dataset.sources.pakced "
+               "dataset.sources.slides.dataset"),
+        m(*MIX, "dataset.sources.photso=null", "dataset.sources.zebra=null",
+          keys="dataset.sources.photso dataset.sources.zebra"),
+        m(*MIX, "dataset.sources=[a,b]"), m(*MIX, "dataset.sources=zip"),
+        m(*MIX, "dataset.storage.path=.", keys="dataset.storage"),
+        m(*MIX, "dataset.sources.photos.sampler=infinite", "dataset.sources.packed.dataset=stream",
+          keys="dataset.sources.photos.sampler dataset.sources.packed.dataset"),
+        m(*MIX, "dataset.sources.photos.dataset=torch",
+          "dataset.sources.photos.dataset.target=tests.laws.components.PhotoStream",
+          "dataset.sources.photos.dataset.args={root: .}", keys="dataset.sources.photos.dataset"),
+        m(*MIX, "dataset.sources.photos.dataset.storage.path=nowhere",
+          "dataset.sources.packed.dataset.cache=ram",
+          "dataset.sources.packed.dataset.cache.max_bytes=x",
+          keys="dataset.sources.photos.dataset.storage.path "
+               "dataset.sources.packed.dataset.cache.max_bytes"),
+    ],
+    "names of other tools": [
+        m("batch_size=32", typed="loader.batch_size=32"),
+        m("image_size=32", typed="augment.image_size=32"),
+        m("dataset.image_size=32", typed="augment.image_size=32"),
+        m("dataset.path=demo", typed="dataset.storage.path=demo"),
+        m("trainer.seed=3", typed="seed=3"),
+        m("trainer.warmup=0.1", typed="scheduler.warmup=0.1"),
+        m("device=cpu", typed="trainer.device=cpu"),
+        m("device=0", typed="trainer.device=cuda:0"),
+        m("amp=true", typed="trainer.amp=bf16"),
+        m("cache=ram", typed="dataset/cache=ram"),
+        m("task.class_weight=[1,2]", typed="task.class_weights=[1,2]"),
+        m("image_folder", typed="dataset=image_folder"),
+        m("csv", typed="dataset=csv or logger=csv"),
+        m("EarlyStopping", typed="callback=early_stopping"),
+        m("ema=true", typed="callback=ema"),
+        m("mixup=0.2", typed="batch_transform=mixup"),
+        m("trainer.early_stopping.patience=3",
+          typed="callback=early_stopping", keys="trainer.early_stopping"),
+        m("callback.ema.decay=0.9", typed="callback=ema", keys="callback.ema"),
+        m("callbacks=early_stopping", typed="callback=early_stopping"),
+        m("optimizer=Adam", typed="optimizer=adam"),
+        m("optim=adamw_torch", typed="optimizer=adamw"),
+        m("logger=WandbLogger", typed="logger=wandb"),
+        m("dataset=npy", typed="dataset=npy_shards"),
+        m("dataset=coco", typed="dataset=image_folder dataset/annotations=coco"),
+        m("sampler=WeightedRandomSampler", typed="sampler=weighted"),
+        m("sampler=DistributedSampler", typed="sampler=random"),
+        m("sampler=torch.utils.data.RandomSampler", typed="sampler=random"),
+        m("sampler=SubsetRandomSampler",
+          typed="sampler=torch sampler.target=torch.utils.data.SubsetRandomSampler"),
+        m("scheduler=CosineAnnealingWarmRestarts",
+          typed="scheduler=none "
+                "scheduler._target_=torch.optim.lr_scheduler.CosineAnnealingWarmRestarts",
+          beside="scheduler.T_0=5"),
+        m("scheduler=ReduceLROnPlateau", typed="scheduler=plateau"),
+        m("transform=albumentations.RandomCrop",
+          typed="augment.train.my_step._target_=albumentations.RandomCrop",
+          beside="augment.train.my_step.height=16 augment.train.my_step.width=16"),
+        m("trainer.resume=true", typed="trainer.resume=auto"),
+        m("optimizer.llrd=0.3", kind=LIBRARIES),
+        m("lrf=0.01"),
+        m("min_lr=0.1"), m("hflip=0.5"), m("dataset=kafka", beside="dataset.source.topic=photos"),
+        m("experiment=bccd", "dataset=lmdb", "dataset/annotations=in_records",
+          "dataset.storage.path=demo", keys="dataset.storage.labels"),
+        m("experiment=bccd", "dataset=lmdb", "dataset/annotations=in_records",
+          "dataset.storage.path=demo", "~dataset.storage.labels", "~dataset.storage.nothing"),
+        m("augment.train.c._target_=albumentations.RandomCrop", "augment.train.c.size=16",
+          keys="augment.train.c.size augment.train.c.height augment.train.c.width", kind=LIBRARIES),
+        m("augment.train.c._target_=albumentations.RandomCrop", "augment.train.c.size=[16,16]",
+          keys="augment.train.c.size augment.train.c.height augment.train.c.width", kind=LIBRARIES),
+        m("task=detection", "image_size=16"), m("task=detection", "augment.image_size=16"),
+        m("sampler=weighted", "sampler.weights={cat:", "1,", "dog:", "2}", keys="1, dog: 2}"),
+    ],
+    "classes of own modules": [
+        m("model=module", "model.module._target_=table_nets.Net", "model.module.width=5",
+          keys="model.module._target_"),
+        m(*OWN, "model.module._target_=table_nets.Plain"),
+        m(*OWN, "model.module._target_=table_nets.net"),
+        m(*OWN, "model.module._target_=table_nets.os.system"),
+        m(*OWN, "model.module._target_=table_nets.torch.load"),
+        m(*OWN, "model.module._target_=table_nets.nothing"),
+        m("imports=[table_nets]", "model._target_=table_nets.Net", beside="model.module.width=5"),
+        m(*OWN, "model.module._target_=table_nets.Net", "model.module.width=5",
+          "model.module.widht=5"),
+    ],
+    "options and groups": [
+        m("transform=exposure"),
+        m("sampler=wieghted"), m("optimiser=adam"), m("dataset/storge=lmdb"),
+        m("dataset/storage/path=demo"), m("experiment=imagnet", beside="dataset.storage.path=demo"),
+        m("debug=one_bach"), m("task=null"), m("dataset/cache=rom"),
+        m("sampler=wieghted", "optimzer=adam", "loader.workers=3", "data_dir=${nope}", "seed=-1",
+          "trainer.max_epochs=1,2", "hydra.job.chdir=true",
+          broken="a list and a text are offered for an integer, and each is refused",
+          keys="sampler optimzer trainer.max_epochs hydra.job.chdir data_dir seed "
+               "loader.workers"),
+        m("loader=null"), m("trainer=null"), m("optimizer=null"),
+        m("sampler=wieghted", "sampler.weights=x", "sampler.foo=1", keys="sampler"),
+        m("dataset/storage=ldmb", "dataset.storage.pth=x", keys="dataset/storage"),
+        m("experiment=no", "sampler.weights=x", keys="experiment"),
+    ],
+    "data": [
+        m("dataset.storage=lmdb"), m("dataset=torch", keys="dataset.target"),
+        m("experiment=imagenet", keys="dataset.storage.path"), m("dataset.storage.path=/no/such"),
+        m("dataset/decode=null", keys="dataset.decode"), m("dataset.val_fraction=2"),
+        m("dataset.decode.max_pixels=0"),
+        m("dataset=csv", "dataset.storage.path=.", "dataset.storage.labels=kind"),
+        m("dataset=memmap", "dataset.storage.path=.", "dataset.storage.labels=kind"),
+        m("dataset/cache=ram", "dataset.cache.max_bytes=2XB"),
+        m("dataset/cache=ram", "dataset.cache.what=pixels"),
+        m("dataset/cache=disk", "dataset.cache.max_bytes=40%"),
+        m("dataset/cache=disk", "dataset.cache.policy=lru"),
+        m("dataset=eager", "dataset/cache=ram"), m("dataset=lmdb", "dataset.storage.key_format={}"),
+        m("dataset.storage.path=photo"), m("dataset.storage.path=Photos/ct"),
+        m("dataset.storage.path=photos/cats/../cat"), m("dataset.val_path=my_fotos"),
+        m("dataset=lmdb", "dataset.storage.path=pakt.lmdb"),
+        m("dataset=stream", "dataset.source.path=photo"),
+    ],
+    "loader": [
+        m("loader.workers=3"), m("loader.num_worker=3"), m("+loader.num_worker=3"),
+        m("++loader.num_worker=3"), m("loader.shuffle=true"), m("loader.batch_size=big"),
+        m("loader.batch_size=0"), m("loader.batch_size=64.0"), m("loader.batch_size=true"),
+        m("loader.batch_size='64'"), m("loader.on_error=rais"), m("loader.drop_last=pads"),
+        m("loader.max_error_rate=1.5"), m("loader.num_workers=1025"), m("loader.processes=1025"),
+        m("loader.prefetch_factor=1025"), m("loader.read_ahead=1025"),
+        m("sampler=identity", "loader.batch_size=30"),
+        m("sampler=identity", "sampler.identities=5", keys="loader.batch_size"),
+    ],
+    "trainer and schedules": [
+        m("trainer.epochs=3"), m("trainer.gpus=2"),
+        m("trainer.max_epochs=None",
+          broken="null without trainer.max_steps is refused: neither limit is set"),
+        m("scheduler.warmup=-1"), m("scheduler.warmpu=3"), m("trainer.resume=/no/such"),
+        m("scheduler=plateau", "trainer.scheduler_interval=step"),
+        m("scheduler=plateau", "trainer.monitor=loss", "scheduler.mode=max"),
+        m("trainer.max_epochs=0"),
+    ],
+    "top of the config": [
+        m("lr=0.1"), m("batch_size=8"), m("hydra.run.dir=x"), m("hydra/launcher=joblib"),
+        m("seed=-1"), m("data_dir=${hydra:run.dir}"), m("~nothing"), m("seed"),
+        m("data.batch_size=8"), m("data.shuffle=true"), m("loaders.num_workers=2"),
+        m("optimzer.lr=0.1"), m("=3", keys="=3"),
+        m("callback=early_stopping", "trainer.validate_every=0", keys="callback.early_stopping"),
+        m("trainer.max_epochs=null", keys=""),
+        m("dataset=mix", "dataset.sources.a.dataset=lmdb", "seed=1,2",
+          broken="a list and a text are offered for an integer, and each is refused"),
+        m("lr=1"),
+    ],
+    "optimizer": [
+        m("optimizer.groups.head.lr=1", keys="optimizer.groups.head.params", kind=LIBRARIES),
+        m("optimizer.groups.a={params:[b],lrr:1}", keys="optimizer.groups.a.lrr",
+          beside="optimizer.groups.a.params=[b]", kind=LIBRARIES),
+        m("optimizer.groups.a={params:[b],lr:x}", keys="optimizer.groups.a.lr",
+          beside="optimizer.groups.a.params=[b]", kind=LIBRARIES),
+        m("optimizer.layer_decy=0.5", kind=LIBRARIES), m("optimizer.lr=abc", kind=LIBRARIES),
+        m("optimizer.lrr=1", kind=LIBRARIES), m("optimizer.params=[1]", kind=LIBRARIES),
+    ],
+    "models and tasks": [
+        m("task.label_smoothing=2"), m("task.top_k=0"), m("model.width=20"),
+    ],
+    "references": [
+        m("data_dir=${nope}"), m("data_dir=${data_dir}"), m("data_dir=x/${nope}/y"),
+        m("seed=${oc.env:NOT_SET}"), m("loader.num_workers=${loader}"),
+        m("data_dir=${loader.num_worker}"), m("augment.device=${not.there}"),
+        m("augment.image_size=${not.there}"),
+        m("dataset=mix", "dataset.sources.photos.dataset=lmdb",
+          "dataset.sources.photos.weight=${not.there}"),
+        m("loader.batch_size=${not.there}"), m("loader.bach_size=${not.there}"),
+        m("loader.prefetch_factor=${not.there}"), m("loader.processes=${not.there}"),
+        m("optimizer.lr=${not.there}"), m("optimizer.params=${not.there}"),
+        m("sampler._target_=${not.there}"),
+        m("sampler=identity", "sampler.identities=${not.there}"),
+        m("sampler=identity", "sampler.images_per_identity=${not.there}"),
+        m("dataset=mix", "dataset.sources.a.dataset=lmdb", "seed=${not.there}"),
+        m("trainer.max_epochs=${not.there}"), m("trainer.timeout_s=${not.there}"),
+        m("seed=${loader.batch_size}", "loader.batch_size=${seed}", keys="seed loader.batch_size"),
+    ],
+    "steps": [
+        m("augment.train.crop.scale=0.5"), m("augment.train.crop.scael=[0,1]", kind=LIBRARIES),
+        m("augment.image_sise=3"), m("augment.train.flip._after_=corp"), m("~augment.train.flp"),
+        m("augment.train={}"),
+        m("augment.train.flip._after_=crop", "augment.train.crop._after_=flip"),
+        m("augment.train.flip._after_=flip"),
+    ],
+    "samplers": [
+        m("sampler=random,weighted",
+          broken="the list takes the last sampler without a word, the text is no option"),
+        m("sampler=identity", "sampler.identities=many",
+          broken="1 identity contradicts loader.batch_size=64: a second refusal"),
+        m("sampler=identity", "sampler.images_per_identity=many"),
+        m("sampler=identity", "dataset.storage.labels=null", keys="sampler.column"),
+        m("sampler=balanced_batch", "dataset.storage.labels=null", keys="sampler.column"),
+        m("sampler=identity", "dataset=stream", keys="sampler"),
+        m("task=identity", "dataset=stream", keys="sampler",
+          broken="sampler.column and sampler.images_per_identity of the task are refused"),
+        m("sampler=identity", "sampler.short=dorp"), m("sampler=identity", "sampler.batch_size=8"),
+    ],
+    "imports": [
+        m("imports=odd_parts.py"), m("imports=[nope.py]"), m("imports=[no_such_module]"),
+    ],
+    "targets": [
+        m("model._target_=torch.nn.Flatten"),
+        m("optimizer._target_=os.system", broken=NO_CLASS, kind=LIBRARIES),
+        m("optimizer._target_=torch.nn.Linear", kind=LIBRARIES),
+        m("optimizer._target_=torch.optim.Adm", kind=LIBRARIES),
+        m("sampler._target_=sampler/wieghted"), m("sampler._target_=task/classification"),
+        m("optimizer._target_=torch.optim.Optimizer", kind=LIBRARIES),
+        m("scheduler._target_=torch.optim.lr_scheduler.warnings.warn", kind=LIBRARIES),
+        m("augment.train.flip._target_=albumentations.Compse", kind=LIBRARIES),
+        m("loader._target_=settings/trainer"),
+    ],
+    "data sets of torch": [
+        m("dataset=torch", "dataset.target=checked_set.Map"),
+        m("dataset=torch", "dataset.target=checked_sets.Other"),
+        m("dataset=torch", "dataset.target=checked_sets.Map", keys="dataset.args"),
+        m("dataset=torch", "dataset.target=checked_sets.Stream", "sampler=random"),
+        m("dataset=torch", "dataset.target=checked_sets.Stream", "sampler=weighted"),
+    ],
+    "several tasks": [
+        m("task=multi", "loader=inline", "loader.batch_size=4", "task.tasks.boxes.radios=2",
+          "task.tasks.label._target_=model/small_cnn",
+          keys="task.tasks.label._target_ task.tasks.boxes.radios"),
+    ],
+    "sequences of schedules": [
+        m(*SEQUENCE, keys="scheduler.lengths.up"),
+        m(*SEQUENCE, "scheduler.lengths.upp=3", keys="scheduler.lengths.up scheduler.lengths.upp"),
+        m(*SEQUENCE, "scheduler.lengths={up:3,fall:4}", keys="scheduler.lengths.fall"),
+        m(*SEQUENCE, "scheduler.lengths.up=3",
+          "scheduler.schedules.fall={_target_:torch.optim.lr_scheduler.ReduceLROnPlateau}",
+          broken="without `fall`, scheduler.lengths.up is refused",
+          kind=LIBRARIES),
+    ],
+    "passwords": [
+        m("dataset=sql",
+          "dataset.storage.ulr=postgresql+psycopg://me:geh%40eim:7@host:5432/db?sslmode=require",
+          "loader.batch_size=postgresql+psycopg://me:geh%40eim:7@host:5432/db?sslmode=require",
+          beside="dataset.storage.url=sqlite:///a.db",
+          keys="dataset.storage.url dataset.storage.ulr loader.batch_size"),
+    ],
+    "databases": [
+        m("dataset=postgresql", beside="dataset.storage.url=sqlite:///a.db"),
+        m("dataset=sql", keys="dataset.storage.url"),
+        m("dataset=mysql", beside="dataset.storage.url=sqlite:///a.db"),
+        m("dataset=stream", "dataset/source=sql", "dataset.source.url=sqlite:///a.db",
+          "dataset.val_path=b"),
+    ],
+    "image sizes": [
+        m("augment=imagenet", "augment.size=64"), m("augment=strong", "augment.size=64"),
+        m("augment=light", "augment.size=64"), m("augment=segmentation", "augment.size=64"),
+        m("augment=keypoints", "augment.size=64"),
+        m("augment=imagenet", "augment.height=64", "augment.width=64",
+          keys="augment.height augment.width"),
+        m("augment=strong", "augment.height=64", "augment.width=64",
+          keys="augment.height augment.width"),
+        m("augment=light", "augment.height=64", "augment.width=64",
+          keys="augment.height augment.width"),
+        m("augment=imagenet", "augment.size=48"),
+        m("augment=imagenet", "augment.image_size=300", keys="augment.eval.crop"),
+    ],
+    "kornia": [
+        m(K, KORNIA % "{_target_: kornia.augmentation.ColorJitter, brightnes: 0.3}",
+          beside="augment.device.k._target_=batch_transform/kornia "
+                 "augment.device.k.augmentations.j._target_=kornia.augmentation.ColorJitter",
+          keys="augment.device.k.augmentations.j.brightnes", kind=LIBRARIES),
+        m(K, KORNIA % "{_target_: kornia.augmentation.ColorJiter}",
+          keys="augment.device.k.augmentations.j._target_", kind=LIBRARIES),
+        m(K, KORNIA % "{_target_: kornia.io.load_image}", broken=NO_CLASS,
+          keys="augment.device.k.augmentations.j._target_", kind=LIBRARIES),
+    ],
+    "components of own files": [
+        m("imports=[odd_parts.py]", "sampler=odd", "sampler.n=3", "sampler.sed=3",
+          keys="sampler.n sampler.sed sampler.width"),
+        m("imports=[odd_parts.py]", "augment.device.mine._target_=batch_transform/odd",
+          "augment.device.mine.seed=3"),
+        m("imports=[odd/json.py]", keys="imports"), m("imports=[odd/odd-name.py]", keys="imports"),
+        m("model=module", "model.module._target_=os.system", broken=NO_CLASS),
+        m("model=module", "model.module._target_=torch.hub.load",
+          broken=NO_CLASS),
+        m("dataset.val_path=/no/such"),
+    ],
+    "presets of a folder": [
+        m("experiment=bad_option", keys=""), m("experiment=bad_yaml", keys=""),
+        m("experiment=bad_key", keys="loader.bach_size", broken=IN_FILE),
+        m("experiment=bad_top", keys="sidee", broken=IN_FILE),
+        m("experiment=no_package", keys="experiment"), m("experiment=override_unknown", keys=""),
+        m("experiment=override_unknown_slash", keys=""),
+        m("experiment=override_without_slash", keys=""),
+        *(m(f"experiment={name}", "dataset=torch", "dataset.target=tests.torch_datasets.Squares",
+            keys="") for name in ("annotation", "annotations", "storage", "cache")),
+        m("experiment=presets/experiment/good.yaml"),
+    ],
+    "names of other tools, at the top and in two wrong places": [
+        m(f"{place}{given}", typed=typed)
+        for given, typed in {
+            "shuffle=3": "sampler=random or sampler=sequential", "collate_fn=3": "collate=pad",
+            "shardshuffle=3": "sampler=shard_shuffle", "epochs=3": "trainer.max_epochs=3",
+            "learning_rate=0.1": "optimizer.lr=0.1", "root=demo": "dataset.storage.path=demo",
+            "data_dir=demo": "dataset.storage.path=demo", "workers=2": "loader.num_workers=2",
+            "batch=8": "loader.batch_size=8", "gpus=3": TORCHRUN,
+            "accelerator=cpu": "trainer.device=cpu", "devices=3": TORCHRUN,
+            "precision=3": "trainer.amp=bf16 or trainer.amp=off",
+            "gradient_clip_val=3": "trainer.clip_norm=3",
+            "accumulate_grad_batches=3": "trainer.accumulate=3",
+            "check_val_every_n_epoch=3": "trainer.validate_every=3",
+            "val_check_interval=3": "trainer.validate_every=1",
+            "mode=max": "trainer.monitor_mode=max", "ckpt_path=auto": "trainer.resume=auto",
+            "default_root_dir=x": "outputs=x", "seed_everything=3": "seed=3",
+            "fast_dev_run=3": "debug=one_batch",
+            "enable_progress_bar=3": "trainer.progress=off or trainer.progress=bar",
+            "patience=3": "callback=early_stopping callback.early_stopping.patience=5",
+            "gradient_accumulation_steps=3": "trainer.accumulate=3",
+            "max_grad_norm=3": "trainer.clip_norm=3", "save_steps=3": "trainer.checkpoint_every=3",
+            "eval_strategy=3": "trainer.validate_every=1", "output_dir=x": "outputs=x",
+            "report_to=csv": "logger=csv", "bf16=3": "trainer.amp=bf16",
+            "fp16=3": "trainer.amp=fp16", "opt=adam": "optimizer=adam",
+            "momentum=3": "optimizer=sgd optimizer.momentum=0.9",
+            "clip_grad=3": "trainer.clip_norm=3", "model_ema=3": "callback=ema",
+            "warmup_epochs=3": "scheduler.warmup=0.05", "lr0=0.1": "optimizer.lr=0.1",
+            "imgsz=3": "augment.image_size=3", "max_duration=3": "trainer.max_epochs=10",
+        }.items()
+        for place in ("", "trainer.", "data.")
+        if place or not given.startswith("data_dir")  # a key of the config
+    ],
+    "longer names of other tools": [
+        m("loader.pin_memory_device=cuda",
+          broken="loader.pin_memory=cuda is refused: it accepts true or false or auto"),
+        m("loader.collate_fn=x"), m("loader.worker_init_fn=x"), m("loader.prefetch=3"),
+        m(*MIX, "dataset.keys={x: image}"),
+        m("num_train_epochs=7", typed="trainer.max_epochs=7"),
+        m("initial_learning_rate=0.7", typed="optimizer.lr=0.7"),
+        m("lr_warmup_epochs=7", typed="scheduler.warmup=0.05"),
+        m("warmup_steps=7", typed="scheduler.warmup=7"),
+        m("dataloader_pin_memory=true", typed="loader.pin_memory=true"),
+        m("dataloader_num_workers=2", typed="loader.num_workers=2"),
+        m("resume_from_checkpoint=auto", typed="trainer.resume=auto"),
+        m("loader.eval_batch=8", typed="loader.eval_batch_size=8"),
+        m("per_device_train_batch_size=8", typed="loader.batch_size=8"),
+        m("per_device_eval_batch_size=8", typed="loader.eval_batch_size=8"),
+        m("dataset.data_dir=demo", typed="dataset.storage.path=demo"),
+        m("dataset.data_root=demo", typed="dataset.storage.path=demo"),
+        m("dataset.storage.root=demo", typed="dataset.storage.path=demo"),
+    ],
+}
+# fmt: on
+
+# Words of a command line, and the key of its problem.
+COMMAND_LINES = [
+    ("train --package loader", "--package"),
+    ("train -p=loader", "-p"),
+    ("train --resolve", "--resolve"),
+    ("train -m --cfg job --package loader", "--package"),
+    ("train --cfg", "--cfg"),
+    ("train --cfg=", "--cfg"),
+    ("train --config-dir", "--config-dir"),
+    ("train --package", "--package"),
+    ("train --cfg hydra", "--cfg"),
+    ("train --multirun=2", "--multirun"),
+    ("train --mutlirun", "--mutlirun"),
+    ("train --cfg job -p loadr", "--package"),
+    ("train writer=lmdb", "writer"),
+    ("pack path=x pack.to=lmbd", "pack.to"),
+    ("pack path=x to=lmdb writer.shard=3", "writer.shard"),
+    ("pack path=packed pack.compression=zstd", "pack.compression"),
+    ("pack path=packed to=lmdb writer.compression=zstd", "writer.compression"),
+    ("bench loader.num_workers=0,x", "loader.num_workers"),
+    ("bench loader.num_worker=0,1", "loader.num_worker"),
+    ("bench bench.seconds=1,2", "bench.seconds"),
+    ("bench seconds=1,2", "seconds"),
+    ("bench bench.second=3", "bench.second"),
+    ("doctor sampler=wheighted", "sampler"),
+    ("bench seed=1,2 loader.num_workers=0,1 loader.batch_size=8,16", "swept"),
+    ("trian", "trian"),
+    ("train --help nonsense", "--help"),
+    ("train --help lmdb", "--help"),
+]
+
+_PRESET = "# @package _global_\n"
+_OVERRIDE = f"{_PRESET}defaults:\n  - override "
+_PRESETS = {
+    "good": f"{_PRESET}seed: 7\n",
+    "no_package": "seed: 7\n",
+    "bad_option": f"{_OVERRIDE}/sampler: weihgted\n",
+    "bad_yaml": f"{_PRESET}loader: [\n",
+    "bad_key": f"{_PRESET}loader:\n  bach_size: 3\n",
+    "bad_top": f"{_PRESET}sidee: 3\n",
+    "override_unknown": f"{_OVERRIDE}nonsense: foo\n",
+    "override_unknown_slash": f"{_OVERRIDE}/nonsense: foo\n",
+    "override_without_slash": f"{_OVERRIDE}optimizer: sgd\n",
+    "annotation": f"{_OVERRIDE}/dataset/annotation: coco\n",
+    "annotations": f"{_OVERRIDE}/dataset/annotations: cocoo\n",
+    "storage": f"{_OVERRIDE}/dataset/storage: lmdb\n",
+    "cache": f"{_OVERRIDE}/dataset/cache: ram\n",
+}
+_FILES = {
+    "photo.txt": "",
+    "packed.lmdb": "",
+    "photos/cat/notes.txt": "",
+    "my fotos/notes.txt": "",
+    "odd/json.py": "raise SystemExit('imported')\n",
+    "odd/odd-name.py": "",
+    "checked_sets.py": (
+        "from torch.utils.data import Dataset, IterableDataset\n"
+        "class Map(Dataset):\n    def __init__(self, n): ...\n"
+        "class Stream(IterableDataset): ...\n"
+        "class Other: ...\n"
+    ),
+    "table_nets.py": (
+        "import os\nimport torch\n"
+        "class Net(torch.nn.Module):\n    def __init__(self, width, num_classes): ...\n"
+        "class Plain: ...\n"
+        "def net(): ...\n"
+    ),
+    "odd_parts.py": (
+        "from penstock import register\n"
+        "@register('sampler', 'odd')\n"
+        "class Odd:\n    def __init__(self, n: int, seed: int, *, width: int): ...\n"
+        "@register('batch_transform', 'odd')\n"
+        "def odd(batch, *, seed: int, factor: int = 1): ...\n"
+    ),
+    **{f"presets/experiment/{name}.yaml": text for name, text in _PRESETS.items()},
+}
+
+
+def make_files(folder: Path) -> None:
+    """Write the small files that entries of the table name."""
+    for name, text in _FILES.items():
+        (file := folder / name).parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
