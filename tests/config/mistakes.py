@@ -211,7 +211,7 @@ MISTAKES: dict[str, list[Mistake]] = {
         m("loader.batch_size=0"), m("loader.batch_size=64.0"), m("loader.batch_size=true"),
         m("loader.batch_size='64'"), m("loader.on_error=rais"), m("loader.drop_last=pads"),
         m("loader.max_error_rate=1.5"), m("loader.num_workers=1025"), m("loader.processes=1025"),
-        m("loader.prefetch_factor=1025"), m("loader.read_ahead=1025"),
+        m("loader.prefetch_factor=1025"),
         m("sampler=identity", "loader.batch_size=30"),
         m("sampler=identity", "sampler.identities=5", keys="loader.batch_size"),
     ],

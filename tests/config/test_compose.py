@@ -236,7 +236,7 @@ def test_callbacks_are_added_to_one_another_typed_or_in_a_preset(tmp_path):
         ["dataset=stream", "dataset/source=sql", "dataset.source.url=sqlite:///a.db"],
         ["augment=none", "augment.train.flip=null"],
         ["augment=light", "augment.train.blur=null"],
-        ["loader.num_workers=1024", "loader.read_ahead=1024"],
+        ["loader.num_workers=1024"],
     ],
 )
 def test_what_is_near_a_mistake_and_right_composes(overrides):

@@ -9,6 +9,7 @@ import torch
 
 from penstock.core.registry import register
 from penstock.pipeline.commands import pack  # noqa: F401 - registers its settings
+from penstock.pipeline.config import libraries
 from penstock.pipeline.config.composition import compose
 from penstock.pipeline.config.errors import ConfigError
 from penstock.pipeline.learning.building import build_model
@@ -55,7 +56,7 @@ def net(): ...
 def test_classes_of_a_module_that_imports_names_are_taken(tmp_path, monkeypatch):
     (tmp_path / "own_nets.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(targets, "_own_modules", set())
+    monkeypatch.setattr(libraries, "_own_modules", set())
     typed = ["model=module", "model.module._target_=own_nets.Net", "model.module.width=5"]
     with pytest.raises(ConfigError, match=r"type imports=\[own_nets\] too; a component of your"):
         compose(typed)
@@ -79,7 +80,7 @@ def test_a_model_that_takes_any_argument_is_told_the_classes_if_it_hands_them_on
 ):
     (tmp_path / "own_nets.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(targets, "_own_modules", set())
+    monkeypatch.setattr(libraries, "_own_modules", set())
     typed = ["imports=[own_nets]", "model=module", "model.module._target_=own_nets.Wrapped"]
     assert build_model(compose(typed), 3).module.head.out_features == 3
     config = compose([*typed, "model.module.num_classes=7"])
