@@ -77,7 +77,7 @@ def train(config: Mapping[str, Any]) -> dict[str, Any]:
         ExplainedError: A URL cannot be read, or the run's folder at one lacks what is here.
         SystemExit: 130 after Ctrl-C, with everything saved.
     """
-    register_components(config["imports"])
+    register_components(config.get("imports") or ())
     refuse_library_mistakes(config)
     try:
         return _train(config, build_settings(config["trainer"]))

@@ -174,7 +174,7 @@ MISTAKES: dict[str, list[Mistake]] = {
           "model.module.widht=5"),
     ],
     "options and groups": [
-        m("transform=exposure"),
+        m("transform=grainy"),
         m("sampler=wieghted"), m("optimiser=adam"), m("dataset/storge=lmdb"),
         m("dataset/storage/path=demo"), m("experiment=imagnet", beside="dataset.storage.path=demo"),
         m("debug=one_bach"), m("task=null"), m("dataset/cache=rom"),

@@ -209,7 +209,7 @@ def digests(given):
         return [batch_digest(batch) for batch in loader], loader.stats.times
 
 
-SMALL = ["augment=light", "augment.image_size=20", "loader.batch_size=4"]
+SMALL = ["loader=threads", "augment=light", "augment.image_size=20", "loader.batch_size=4"]
 
 
 LATER_RUNS = {  # what is asked for before the first records, each line a round trip

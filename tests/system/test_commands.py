@@ -172,7 +172,7 @@ def test_commands_end_when_nobody_reads(tmp_path, data_dir, arguments):
     command += [] if arguments == ["runs"] else [f"data_dir={data_dir}"]
     assert _left(command, cwd=tmp_path, lines=0) == 128 + signal.SIGPIPE
     runs = list(tmp_path.glob("outputs/*/*/config.yaml"))
-    assert len(runs) == (arguments[0] == "train")  # no other job of the sweep has begun
+    assert len(runs) <= (arguments[0] == "train")  # no other job of the sweep has begun
 
 
 def test_a_missing_path_is_an_error_and_generates_nothing(tmp_path):
