@@ -232,13 +232,8 @@ def _walk(value: Any, key: str) -> Iterator[Problem]:
 
 def _check_node(node: Mapping[str, Any], key: str, target: str) -> Iterator[Problem]:
     family = family_of(target)
-    if family and not is_own(target) and not _installed(family.distribution):
-        extra = family.distribution in ("kornia", "torchvision")
-        package = f"'penstock[{family.distribution}]'" if extra else family.distribution
-        yield Problem(
-            f"{key}._target_",
-            f"{target!r}: the package {family.distribution} is missing; run: pip install {package}",
-        )
+    if missing := missing_package(target):
+        yield Problem(f"{key}._target_", missing)
         return
     try:
         call = resolve_target(target)
@@ -249,6 +244,16 @@ def _check_node(node: Mapping[str, Any], key: str, target: str) -> Iterator[Prob
         return
     assert family is not None
     yield from _check_arguments(node, key, call, family.injected)
+
+
+def missing_package(target: str) -> str | None:
+    """Return a line that says how to install the library of a class, or None if it is there."""
+    family = family_of(target)
+    if not family or is_own(target) or _installed(family.distribution):
+        return None
+    name = family.distribution
+    package = f"'penstock[{name}]'" if name in ("kornia", "torchvision") else name
+    return f"{target!r}: the package {name} is missing; run: pip install {package}"
 
 
 def _installed(distribution: str) -> bool:
@@ -315,6 +320,8 @@ def _expected(parameter: inspect.Parameter, value: Any) -> str | None:
         text = ""
     else:
         text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    if text.startswith(("tuple[", "list[")) and isinstance(value, (int, float, str)):
+        return "a list"
     plain = text in _WORDS
     kind = text if plain else type(parameter.default).__name__
     if kind not in _WORDS:
@@ -332,7 +339,9 @@ def _expected(parameter: inspect.Parameter, value: Any) -> str | None:
 
 
 def _example(parameter: inspect.Parameter, full: str, value: Any) -> str:
-    """End a line with a value that builds: the number in quotes, else the default."""
+    """End a line with a value that builds: a list, the number in quotes, else the default."""
+    if isinstance(parameter.default, (tuple, list)) and isinstance(value, (int, float)):
+        return f"; type {full}=[{','.join([str(value)] * len(parameter.default))}]"
     with suppress(ValueError):
         if (
             isinstance(value, str)

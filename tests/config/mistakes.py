@@ -171,7 +171,7 @@ MISTAKES: dict[str, list[Mistake]] = {
         m(*OWN, "model.module._target_=table_nets.nothing"),
         m("imports=[table_nets]", "model._target_=table_nets.Net", beside="model.module.width=5"),
         m(*OWN, "model.module._target_=table_nets.Net", "model.module.width=5",
-          "model.module.widht=5"),
+          "model.module.widht=5", kind=LIBRARIES),
     ],
     "options and groups": [
         m("transform=grainy"),
@@ -265,7 +265,8 @@ MISTAKES: dict[str, list[Mistake]] = {
         m("seed=${loader.batch_size}", "loader.batch_size=${seed}", keys="seed loader.batch_size"),
     ],
     "steps": [
-        m("augment.train.crop.scale=0.5"), m("augment.train.crop.scael=[0,1]", kind=LIBRARIES),
+        m("augment.train.crop.scale=0.5", kind=LIBRARIES),
+        m("augment.train.crop.scael=[0,1]", kind=LIBRARIES),
         m("augment.image_sise=3"), m("augment.train.flip._after_=corp"), m("~augment.train.flp"),
         m("augment.train={}"),
         m("augment.train.flip._after_=crop", "augment.train.crop._after_=flip"),

@@ -1,0 +1,149 @@
+"""The command line: ``train.py`` and the commands, from arguments to an exit status."""
+
+from __future__ import annotations
+
+import argparse
+import pkgutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import hydra
+import yaml
+
+from penstock.core.user_errors import Problem, in_one_line, nearest
+from penstock.pipeline.composing.compose import configure, prepare
+from penstock.pipeline.composing.options import CONF, search_in
+from penstock.pipeline.composing.sweep import JOB, read_points, run_job, sweep
+from penstock.pipeline.config.errors import ConfigError, tell
+
+CONFIG_ERROR = 2
+FAILED = 1
+_LONG = ("--help", "--multirun", "--cfg", "--package", "--config-dir", "--shell-completion")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reads the flags; a wrong flag is a mistake of the configuration."""
+
+    def __init__(self) -> None:
+        super().__init__(add_help=False, allow_abbrev=False)
+        self.add_argument("-h", "--help", action="store_true")
+        self.add_argument("-m", "--multirun", action="store_true")
+        self.add_argument("-c", "--cfg", choices=["job"])
+        self.add_argument("-p", "--package", metavar="KEY")
+        self.add_argument("-cd", "--config-dir", metavar="FOLDER")
+        self.add_argument("-sc", "--shell-completion", action="store_true")
+        self.add_argument("--resolve", action="store_true")
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError([Problem("", f"{message}; --help lists the flags")])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train with the config that the arguments describe, or sweep.
+
+    Returns:
+        The exit status: 0, 2 for mistakes in the configuration, 1 for a failure in one line.
+    """
+    return run_command(None, sys.argv[1:] if argv is None else argv, JOB)
+
+
+def run_command(
+    command: str | None, argv: Sequence[str], job: str | Callable[[Any], int | None], *,
+    sweeps: bool = False,
+    rewrite: Callable[[list[str]], list[str]] = list,
+) -> int:  # fmt: skip
+    """Run one of the commands; its settings are registered as ``settings/<command>``.
+
+    They stand in the config under the command's name and may be given with or without it:
+    ``penstock pack pack.path=x`` and ``penstock pack path=x`` are the same.
+
+    Args:
+        command: Its name; None trains.
+        argv: Overrides and flags.
+        job: Takes the config, or all `Points` of a command that sweeps; or its dotted path, which
+            is imported when the config is right.
+        sweeps: Whether ``key=a,b`` means two configurations.
+        rewrite: Turns what is typed into overrides.
+    """
+    try:
+        flags, overrides = take_apart(argv)
+        if command is not None and flags.multirun and not sweeps:
+            raise ConfigError([Problem("-m", "a command runs one job; a sweep trains: penstock "
+                                       "train -m ...")])  # fmt: skip
+        search_in(flags.config_dir)
+        overrides = rewrite(overrides)
+        prepare(overrides)
+        if flags.help or flags.shell_completion:
+            return _by_hydra(command, flags, overrides)
+        if flags.multirun and not sweeps:
+            sweep(overrides)
+            return 0
+        points = read_points(overrides, command=str(command)) if sweeps else None
+        config = points.points[0].config if points else configure(overrides, command=command)
+        if flags.cfg:
+            print_config(config, flags.package)
+            return 0
+        run = pkgutil.resolve_name(job) if isinstance(job, str) else job
+        result = run(points if points else config)
+        return result if command is not None and isinstance(result, int) else 0
+    except ConfigError as error:
+        tell(str(error), of_all_ranks=True)
+        return CONFIG_ERROR
+    except Exception as error:
+        if (line := in_one_line(error, command=command or "")) is None:
+            raise
+        tell(f"error: {line}")
+        return FAILED
+
+
+def _by_hydra(command: str | None, flags: argparse.Namespace, overrides: list[str]) -> int:
+    """Let Hydra print its help, or complete a command line."""
+    if flags.help:
+        from penstock.pipeline.composing.help import print_help
+
+        print_help(overrides, command=command)
+        return 0
+    sys.argv[1:] = ["--shell-completion", *overrides]
+    hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")(run_job)()
+    return 0
+
+
+def take_apart(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Take arguments apart into flags and overrides.
+
+    Raises:
+        ConfigError: A flag is unknown, lacks its value, or means nothing without another.
+    """
+    flags, rest = _Parser().parse_known_args(argv)
+    problems = [
+        Problem(text, f"no such flag; type {nearest(text.partition('=')[0], _LONG) or '--help'}")
+        for text in rest
+        if text.startswith("-")
+    ]
+    for flag, value in (("--package", flags.package), ("--resolve", flags.resolve)):
+        if value and not flags.cfg:
+            typed = f"{flag} {value}" if isinstance(value, str) else flag
+            problems.append(Problem(flag, f"it belongs to --cfg; type --cfg job {typed}"))
+    if flags.cfg and flags.multirun:
+        problems.append(Problem("--cfg", "a sweep has several configs; leave -m away"))
+    if problems:
+        raise ConfigError(problems)
+    return flags, rest
+
+
+def print_config(config: Mapping[str, Any], package: str | None = None) -> None:
+    """Print a config, or the part of it at `package`, as YAML.
+
+    Raises:
+        ConfigError: There is no such part.
+    """
+    part: Any = config
+    for name in package.split(".") if package else ():
+        if not isinstance(part, Mapping) or name not in part:
+            near = nearest(name, list(part) if isinstance(part, Mapping) else [])
+            remedy = f"; did you mean {near}?" if near else ""
+            raise ConfigError([Problem("--package", f"{package!r} is not in the config{remedy}")])
+        part = part[name]
+    text = yaml.safe_dump(part, sort_keys=False, allow_unicode=True)
+    print(text.removesuffix("...\n"), end="")

@@ -1,0 +1,412 @@
+"""The one pass over a plain config that checks each component against its signature."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.core import registry
+from penstock.core.user_errors import Problem, listing, nearest
+from penstock.pipeline.composing.interpolation import is_unresolved
+from penstock.pipeline.composing.options import options_of
+from penstock.pipeline.composing.values import (
+    Argument,
+    arguments_of,
+    given,
+    holds_component,
+    mistake,
+    shown,
+)
+from penstock.pipeline.config.hints import VALUES_INSTEAD, instead_of, meant_for_another
+from penstock.pipeline.config.libraries import FAMILIES, family_of, is_own, missing_package
+from penstock.pipeline.config.places import (
+    AUGMENT,
+    LIES_IN,
+    PARTS,
+    PARTS_OF,
+    PLACES,
+    REFUSED_IN_MIX,
+    VALUES,
+    Place,
+    places_of,
+    top_level_keys,
+    wrong_order,
+)
+
+
+def check(
+    config: dict[str, Any],
+    *,
+    skip: frozenset[str] = frozenset(),
+    variables: frozenset[str] = frozenset(),
+    typed: frozenset[str] = frozenset(),
+    command: str | None = None,
+) -> tuple[dict[str, Any], list[Problem]]:
+    """Compare a config with the signatures of all registered components that it names.
+
+    Classes of libraries are checked when the config is used; see `libraries.check_libraries`.
+
+    Args:
+        config: A plain config, resolved.
+        skip: Keys that have been reported already; nothing below them is checked.
+        variables: Keys that interpolations refer to; any value may stand there, at the top and in
+            `augment`.
+        typed: Keys that the user gave, rather than a file.
+        command: The command whose settings stand under its name.
+
+    Returns:
+        The config with the defaults of registered components filled in, and all problems.
+    """
+    walk = _Walk(config, skip, variables, typed)
+    places = places_of(command)
+    known = sorted({*top_level_keys(), *places})
+    checked: dict[str, Any] = {}
+    for key, value in config.items():
+        if key in skip:
+            checked[key] = value
+        elif key in places:
+            checked[key] = walk.place(value, key, places[key])
+        elif key in VALUES:
+            walk.value(Argument(key, VALUES[key], "???"), value, key)
+            checked[key] = value
+        elif key == "augment":
+            checked[key] = walk.augment(value)
+        elif walk.is_variable(key, value):
+            checked[key] = value
+        else:
+            near = known + [f"{command}.{name}" for name in config.get(command or "", ())]
+            for place, given_there in _as_typed(key, value, typed):
+                accepted = f"the keys at the top are {listing(known, 20)}"
+                walk.unknown(place, given_there, near, accepted)
+    for key in sorted({*known} - {*config} - skip):
+        walk.absent(key, places, checked)
+    order = [*config, *(key for key in checked if key not in config)]
+    return {key: checked[key] for key in order if key in checked}, walk.problems
+
+
+def _as_typed(key: str, value: Any, typed: Collection[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the keys that the user typed below an unknown key, or the key itself."""
+    below = sorted(each for each in typed if each.startswith(f"{key}."))
+    if not below:
+        yield key, value
+    for each in below:
+        found = value
+        for name in each.split(".")[1:]:
+            found = found.get(name) if isinstance(found, dict) else None
+        yield each, found
+
+
+def beside(place: Place, arguments: Collection[str]) -> dict[str, Argument]:
+    """List the settings that may stand beside the arguments of a component."""
+    found = arguments_of(place.beside) if place.beside is not None else {}
+    return {name: each for name, each in found.items() if name not in arguments}
+
+
+def _kind(name: str) -> str:
+    return FAMILIES[name].what if name in FAMILIES else name
+
+
+def _targets(place: Place) -> list[str]:
+    """List the registered components that fit a place."""
+    kinds = place.kinds or tuple(registry.GROUPS)
+    return [c.target_name for c in registry.components() if c.group in kinds]
+
+
+def how_to_choose(key: str, place: Place, value: Any = None) -> str:
+    """Return what to type to choose a component."""
+    if place.implied:  # a source of a mix: the user chooses its data set
+        return how_to_choose(f"{key}.dataset", PARTS_OF[str(place.only)]["dataset"], value)
+    kinds = [registry.GROUPS[kind] for kind in place.kinds if kind in registry.GROUPS]
+    groups = [group.option_group or group.name for group in kinds]
+    slashed = key.replace(".", "/")
+    above, _, name = key.rpartition(".")
+    if above in groups and name in options_of(above):  # `callback.ema.decay=0.9` alone
+        return f"type {above}={name}"
+    of_source = key.startswith("dataset.sources.") and key.count(".") > 2
+    if slashed in groups or key in PLACES or of_source:
+        names = options_of(groups[0] if of_source else slashed)
+        if of_source:
+            names = [name for name in names if name not in REFUSED_IN_MIX]
+        near = nearest(str(value), names) if value is not None else None
+        typed = key if of_source else slashed
+        return f"type {typed}={near or '<option>'} (options: {listing(names, 20) or 'none'})"
+    names = _targets(place)
+    example = f"type {key}._target_=<{' or '.join(map(_kind, place.kinds)) or 'target'}>"
+    return f"{example} ({listing(names)})" if names else example
+
+
+@dataclass(slots=True)
+class _Walk:
+    """Goes through a config and collects the problems."""
+
+    config: dict[str, Any]
+    skip: frozenset[str]
+    variables: frozenset[str]
+    typed: frozenset[str]
+    problems: list[Problem] = field(default_factory=list)
+
+    def report(self, key: str, message: str) -> None:
+        if key not in self.skip:
+            self.problems.append(Problem(key, message))
+
+    def is_variable(self, key: str, value: Any) -> bool:
+        return key in self.variables and not holds_component(value)
+
+    def absent(self, key: str, places: Mapping[str, Place], checked: dict[str, Any]) -> None:
+        """Fill in a key that the config lacks: null where a place accepts it."""
+        if key == "imports":
+            checked[key] = []
+        elif key == "augment":
+            checked[key] = self.augment({})
+        elif key in places and places[key].nullable:
+            checked[key] = self.place(None, key, places[key])
+        else:
+            how = how_to_choose(key, places[key]) if key in places else f"type {key}=..."
+            self.report(key, f"missing; {how}")
+
+    def unknown(self, key: str, value: Any, known: list[str], accepted: str) -> None:
+        text = None if isinstance(value, dict) else shown(value)
+        typed = any(f"{each}.".startswith(f"{key}.") for each in self.typed)
+        remedy = instead_of(key, text, known, self.config, typed=typed)
+        quoted = "" if text is None else f"{given(value)} given, "
+        self.report(key, f"{quoted}unknown key; {accepted}; {remedy}")
+
+    def value(self, argument: Argument, value: Any, key: str) -> None:
+        if key in self.skip or is_unresolved(value):
+            return
+        if value == "???":
+            self.report(key, f"missing; type {key}=...")
+        elif (wrong := mistake(argument, value, key)) is not None:
+            meant = VALUES_INSTEAD.get(f"{key}={shown(value)}")
+            self.report(key, f"{given(value)} given; {meant}" if meant else wrong)
+
+    def augment(self, value: Any) -> dict[str, Any]:
+        """Check the stacks of steps, and the settings of boxes and keypoints."""
+        if not isinstance(value, dict):
+            self.report("augment", f"{given(value)} given; type augment=none or augment=light")
+            return {}
+        variables = {name: value[name] for name in value if name not in AUGMENT}
+        for name, variable in variables.items():
+            key = f"augment.{name}"
+            of_file = key not in self.typed and not holds_component(variable)
+            if not of_file and not self.is_variable(key, variable):
+                known = [f"augment.{part}" for part in AUGMENT]
+                self.unknown(key, variable, known, f"augment accepts {listing(AUGMENT)}")
+        parts = {
+            name: self.place(value.get(name), f"augment.{name}", place)
+            for name, place in AUGMENT.items()
+        }
+        return {**variables, **parts}
+
+    def place(self, value: Any, key: str, place: Place) -> Any:
+        return (self.mapping if place.named else self.component)(value, key, place)
+
+    def mapping(self, value: Any, key: str, place: Place) -> dict[str, Any]:
+        """Check components by name, such as the steps of a stack."""
+        if value is None or key in self.skip:
+            return {}
+        if not isinstance(value, dict):
+            how = "dataset=<option>" if place.implied else "_target_=..."
+            there = "missing" if value == "???" else f"{given(value)} given"
+            self.report(key, f"{there}, expected components by name; type {key}.<name>.{how}")
+            return {}
+        if "_target_" in value:
+            typed = f"type {key}.<name>._target_={value['_target_']}"
+            self.report(key, f"one component given, expected components by name; {typed}")
+            return {}
+        if place.step:
+            self.problems += wrong_order(value, key)
+        checked = {}
+        for name, node in value.items():
+            full = f"{key}.{name}"
+            if place.implied and meant_for_another(name, value):
+                others = [other for other in value if other != name]
+                accepted = (
+                    f"the sources are {listing(others)}; for another source type "
+                    f"{full}.dataset=<option>"
+                )
+                self.unknown(full, {}, [f"{key}.{other}" for other in others], accepted)
+                continue
+            checked[name] = self.component(node, full, place)
+        return checked
+
+    def component(self, node: Any, key: str, place: Place) -> Any:
+        """Check a component: its target, then its arguments."""
+        if key in self.skip or (node is None and place.nullable):
+            return None
+        if node is None or node == "???":
+            self.report(key, f"missing; {how_to_choose(key, place)}")
+            return None
+        if not isinstance(node, dict):
+            how = how_to_choose(key, place, node)
+            self.report(key, f"{given(node)} given, expected a component; {how}")
+            return None
+        target = node.get("_target_", place.only if place.implied else None)
+        if target is None or target == "???":
+            self.report(key, f"missing; {how_to_choose(key, place)}")
+        elif wrong := self._wrong_target(target, key, place):
+            self.report(f"{key}._target_", wrong)
+        elif registry.find(target) is not None:
+            return self._arguments(target, node, key, place)
+        else:
+            return self._of_library(node, key, place)
+        return node
+
+    def _wrong_target(self, target: Any, key: str, place: Place) -> str | None:
+        if not isinstance(target, str):
+            return f"{given(target)} given, expected group/name or a dotted path"
+        component, family = registry.find(target), family_of(target)
+        if component is None and family is None:
+            return _not_allowed(target, place)
+        if missing := missing_package(target):
+            return missing
+        if place.only is not None and target != place.only:
+            return f"{target!r} given, expected {place.only}"
+        kind = component.group if component is not None else str(family and family.name)
+        if place.kinds and kind not in place.kinds:
+            accepted = " or a ".join(map(_kind, place.kinds))
+            is_module = kind == "torch.nn" and "model" in place.kinds
+            remedy = f"; type {key}=module {key}.module._target_={target}" if is_module else ""
+            newer = f"{target.rpartition('.')[0]}.v2.{target.rpartition('.')[2]}"
+            if (found := family_of(newer)) and found.name in place.kinds:
+                remedy = f"; type {key}._target_={newer}"
+            return f"{target!r} is a {_kind(kind)}, expected a {accepted}{remedy}"
+        return None
+
+    def _of_library(self, node: dict[str, Any], key: str, place: Place) -> dict[str, Any]:
+        """Check the parts of a library's class that are ours; others when the config is used."""
+        around = beside(place, ())
+        checked: dict[str, Any] = {}
+        before = len(self.problems)
+        for name, value in node.items():
+            full = f"{key}.{name}"
+            if name in around:
+                checked[name] = self._argument(around[name], value, full)
+            elif isinstance(value, str) and value == "???":
+                self.report(full, f"missing; type {full}=...")
+            else:
+                checked[name] = self._nested(value, full)
+        self._check_settings({n: checked[n] for n in around if n in checked}, place, key, before)
+        return checked
+
+    def _arguments(
+        self, target: str, node: dict[str, Any], key: str, place: Place
+    ) -> dict[str, Any]:
+        component = registry.find(target)
+        assert component is not None
+        checked: dict[str, Any] = {"_target_": target}
+        before = len(self.problems)
+        parts = PARTS | PARTS_OF.get(target, {})
+        arguments = arguments_of(target)
+        around = beside(place, arguments)
+        signature = inspect.signature(component.target).parameters
+        injected = registry.GROUPS[component.group].injected
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.values())
+        for name, value in node.items():
+            full = f"{key}.{name}"
+            if name == "_target_":
+                continue
+            if name == "_after_" and place.step:
+                checked[name] = value
+            elif name in LIES_IN and component.group == "dataset" and name not in signature:
+                remedy = _without(name, key, node)
+                self.report(full, f"{target} takes no {name}; {remedy}")
+            elif name in parts and name in signature:
+                checked[name] = self.place(value, full, parts[name])
+            elif name in injected:
+                self.report(full, f"{given(value)} given, but the run sets it; leave it away")
+            elif name in arguments:
+                checked[name] = self._argument(arguments[name], value, full)
+            elif name in around:
+                checked[name] = self._argument(around[name], value, full)
+            elif takes_any:
+                checked[name] = self._nested(value, full)
+            else:
+                names = [*arguments, *around]
+                accepted = f"{target} accepts {listing(names, 16) or 'no arguments'}"
+                self.unknown(full, value, [f"{key}.{each}" for each in names], accepted)
+        for name, argument in arguments.items():
+            if name in {*node, *place.given} or f"{key}.{name}" in self.skip:
+                continue
+            own = PARTS_OF.get(target, {}).get(name)
+            if argument.required and own is not None:
+                self.place("???", f"{key}.{name}", own)
+            elif argument.required:
+                self.value(argument, "???", f"{key}.{name}")
+            else:
+                checked[name] = argument.default
+        for part in LIES_IN if component.group == "dataset" else ():
+            if part in signature and part not in node:
+                self.component("???", f"{key}.{part}", PARTS[part])
+        if component.group == "settings":
+            self._check_settings(checked, Place((), beside=target), key, before)
+        else:
+            self._check_settings(
+                {n: checked[n] for n in around if n in checked}, place, key, before
+            )
+        return checked
+
+    def _check_settings(
+        self, settings: Mapping[str, Any], place: Place, key: str, before: int
+    ) -> None:
+        """Let settings of the right types check themselves."""
+        values = {name: value for name, value in settings.items() if name != "_target_"}
+        if not values or place.beside is None or len(self.problems) > before:
+            return
+        component = registry.find(place.beside)
+        if component is None or any(map(is_unresolved, values.values())):
+            return
+        try:
+            component.target(**values)
+        except ValueError as error:
+            text = " ".join(str(error).split())
+            self.problems.append(Problem("" if text.startswith(key) else key, text))
+
+    def _argument(self, argument: Argument, value: Any, key: str) -> Any:
+        if holds_component(value):
+            return self._nested(value, key)
+        self.value(argument, value, key)
+        return value
+
+    def _nested(self, value: Any, key: str) -> Any:
+        if isinstance(value, dict):
+            if "_target_" in value:
+                return self.component(value, key, Place(()))
+            return {name: self._nested(item, f"{key}.{name}") for name, item in value.items()}
+        if isinstance(value, list):
+            return [self._nested(item, f"{key}.{i}") for i, item in enumerate(value)]
+        return value
+
+
+def _not_allowed(target: str, place: Place) -> str:
+    """Say why a config cannot name a target, and what it can name."""
+    families = [kind for kind in (place.kinds or FAMILIES) if kind in FAMILIES]
+    fitting = [*_targets(place)[:8], *(f"{name}.*" for name in families)]
+    own = "register a component of your own in a module that `imports` names"
+    module = target.rpartition(".")[0]
+    if is_own(target):
+        return f"{target!r} is not a class that a config can name; {own}"
+    if module and "/" not in target:
+        own = f"for a class of yours or of a library, type imports=[{module}] too; or {own}"
+    near = nearest(target, _targets(place), cutoff=0.92)  # names share their group
+    hint = f"; did you mean {near}?" if near else ""
+    return f"{target!r} is not registered; expected {listing(fitting, 16)}{hint}; {own}"
+
+
+def _without(part: str, key: str, node: Mapping[str, Any]) -> str:
+    """Say what to do with a storage or source that a data set does not take."""
+    if node.get("sources"):
+        source = next(iter(node["sources"]))
+        return f"its sources have their own; type {key}.sources.{source}.dataset.{part}.path=..."
+    return f"leave it away, or type {key}={'stream' if part == 'source' else 'image_folder'}"
+
+
+def lost_type(before: Any, after: Any) -> str | None:
+    """Return the type that an option's value had and a typed value lost, or None."""
+    if isinstance(before, bool):
+        return None if isinstance(after, bool) else "true or false"
+    if isinstance(before, int | float) and isinstance(after, str) and "${" not in after:
+        return "a number"
+    return None
