@@ -320,8 +320,6 @@ def _expected(parameter: inspect.Parameter, value: Any) -> str | None:
         text = ""
     else:
         text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    if text.startswith(("tuple[", "list[")) and isinstance(value, (int, float, str)):
-        return "a list"
     plain = text in _WORDS
     kind = text if plain else type(parameter.default).__name__
     if kind not in _WORDS:
@@ -339,9 +337,7 @@ def _expected(parameter: inspect.Parameter, value: Any) -> str | None:
 
 
 def _example(parameter: inspect.Parameter, full: str, value: Any) -> str:
-    """End a line with a value that builds: a list, the number in quotes, else the default."""
-    if isinstance(parameter.default, (tuple, list)) and isinstance(value, (int, float)):
-        return f"; type {full}=[{','.join([str(value)] * len(parameter.default))}]"
+    """End a line with a value that builds: the number in quotes, else the default."""
     with suppress(ValueError):
         if (
             isinstance(value, str)
