@@ -140,7 +140,10 @@ def folder(tmp_path, monkeypatch):
     store = ConfigStore.instance()
     monkeypatch.setattr(store, "repo", copy.deepcopy(store.repo))
     monkeypatch.setattr(registry, "_components", dict(registry._components))
-    monkeypatch.setattr(sys, "path", [*sys.path])
+    examples = ROOT / "examples"  # which other tests may have imported
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if not p.startswith(str(examples))])
+    for file in examples.glob("*.py"):
+        monkeypatch.delitem(sys.modules, file.stem, raising=False)
     before = set(sys.modules)
 
     def make(page: str) -> Path:
