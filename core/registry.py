@@ -11,16 +11,13 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import PurePath
 from typing import Any, TypeVar
 
-from penstock.core.user_errors import Problem
-
 T = TypeVar("T", bound=Callable[..., Any])
-Check = Callable[[Mapping[str, Any]], Iterable[Problem]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +86,6 @@ class Component:
     target: Callable[..., Any]
     global_random: bool
     capabilities: Callable[..., Any] | None = None
-    check: Check | None = None
 
     @property
     def origin(self) -> str:
@@ -122,7 +118,6 @@ def register(
     *,
     global_random: bool = False,
     capabilities: Callable[..., Any] | None = None,
-    check: Check | None = None,
 ) -> Callable[[T], T]:
     """Make a class or function available to configs as option `name` of `group`.
 
@@ -134,8 +129,6 @@ def register(
             seeded for every position.
         capabilities: Of a model: tells of its arguments, by name, before it is made; see
             `core.contracts.ModelCapabilities`.
-        check: Takes the whole config, in which this component is chosen and every value has its
-            type, and yields what is wrong with the combination.
 
     Raises:
         ValueError: The group is unknown, the name is no identifier, a default cannot stand in
@@ -147,7 +140,7 @@ def register(
         raise ValueError(f"register: {name!r} is no name: letters, digits and _, no digit first")
 
     def add(target: T) -> T:
-        component = Component(group, name, target, global_random, capabilities, check)
+        component = Component(group, name, target, global_random, capabilities)
         if GROUPS[group].option_group is not None:
             option_node(component)  # refused here, where its own line is in the traceback
         known = _components.get(component.target_name)

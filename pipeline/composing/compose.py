@@ -23,7 +23,7 @@ from penstock.pipeline.composing.interpolation import plain, referred_keys, unre
 from penstock.pipeline.composing.options import CONF, option_file, search_in, store_options
 from penstock.pipeline.composing.overrides import Typed, parse, quote, read_overrides
 from penstock.pipeline.composing.resolve import resolve
-from penstock.pipeline.composing.runs import naming_folders, resume, saved_run
+from penstock.pipeline.composing.runs import resume, saved_run
 from penstock.pipeline.composing.schema import check, lost_type
 from penstock.pipeline.composing.values import given
 from penstock.pipeline.config.combinations import check_combinations, suit_model
@@ -31,6 +31,7 @@ from penstock.pipeline.config.components import register_components
 from penstock.pipeline.config.errors import ConfigError
 from penstock.pipeline.config.libraries import family_of
 from penstock.pipeline.config.places import CHOSEN_BY, NAMED, PRESETS, STEPS
+from penstock.pipeline.config.saved import naming_folders
 
 _FAILURES = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -337,8 +337,3 @@ def _needs_sweep(override: Override) -> Problem:
 def _word(value: Any) -> str:
     """Write an option as it is typed: YAML reads ``on`` and numbers as other types."""
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def plain_mapping(typed: Sequence[Typed]) -> Mapping[str, Any]:
-    """Map the keys of changed values to their values."""
-    return {each.key: each.value for each in typed if not each.group}

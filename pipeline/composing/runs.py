@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,64 +11,34 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from penstock.core import registry
-from penstock.core.files import own_folder
 from penstock.core.user_errors import ExplainedError, Problem, nearest
-from penstock.datasets.files.access import MissingFile, absolute_path, is_url
+from penstock.datasets.files.access import absolute_path, is_url
 from penstock.datasets.files.passwords import masked
 from penstock.pipeline.composing.overrides import Typed
 from penstock.pipeline.composing.values import given
 from penstock.pipeline.config.errors import ConfigError
 from penstock.pipeline.config.places import (
-    AUGMENT,
     EXECUTION,
     LENGTH,
-    top_level_keys,
     watching,
 )
-
-SAVED = "config.yaml"
-RESUME = "trainer.resume"
-INIT_FROM = "trainer.init_from"
-CHECKPOINTS = ("evaluate.checkpoint", "export.checkpoint", "predict.checkpoint")
+from penstock.pipeline.config.saved import (
+    CHECKPOINTS,
+    RESUME,
+    SAVED,
+    fetched_run,
+    leaves,
+    newest_first,
+    read_saved,
+    run_behind,
+    variables_of,
+)
 
 _DATA_PLACES = frozenset(
     f"dataset.{part}.{name}"
     for part in ("storage", "source")
     for name in ("path", "table", "query", "topic", "queue")
 )
-_TIME = re.compile(r"(\d\d-\d\d-\d\d)(?:-(\d+))?")
-_DATE = re.compile(r"\d{4}-\d\d-\d\d")
-
-
-def naming_folders(texts: Sequence[str], command: str | None) -> list[str]:
-    """Put a run's folder in the place of its name, ``run.name``, where a run is asked for.
-
-    Of several runs of one name, take the newest that has a checkpoint. A run's folder or a file at
-    a path of this name comes first; another folder, such as data, does not.
-
-    Args:
-        texts: Overrides as typed.
-        command: The command whose settings may be given without its name.
-    """
-    values = {text.lstrip("+").partition("=")[0]: text.partition("=")[2] for text in texts}
-    keys = (RESUME, INIT_FROM, *((f"{command}.checkpoint", "checkpoint") if command else ()))
-    found: dict[str, Path] = {}
-    for key in values.keys() & {*keys}:
-        name = values[key].strip("'\"")
-        if name in ("", "auto", "null") or is_url(name) or _is_run_or_file(name):
-            continue
-        for folder in _with_checkpoint(values.get("outputs", "outputs")):
-            if _name_of(folder, name) == name:
-                found[key] = folder
-                break
-    folders = {key: f"{key}={folder}" for key, folder in found.items()}
-    return [folders.get(text.lstrip("+").partition("=")[0], text) for text in texts]
-
-
-def _is_run_or_file(path: str) -> bool:
-    """Return whether a path names a file, a run's folder, or a folder in one."""
-    place = Path(path).expanduser()
-    return place.is_file() or _config_at(place) is not None or (place / "checkpoints").is_dir()
 
 
 def _config_at(place: Path) -> Path | None:
@@ -143,75 +111,10 @@ def _saved_behind(url: str, key: str, problems: list[Problem]) -> Path | None:
     return None
 
 
-def run_behind(url: str) -> str | None:
-    """Find the URL of the run that a URL names: its own, or that of a checkpoint in it.
-
-    Raises:
-        ValueError: The URL carries a password.
-        RemoteError: It cannot be read.
-    """
-    from penstock.datasets.files.clients import AccessDenied
-    from penstock.datasets.files.remote import read_url
-
-    url, denied = absolute_path(url), None
-    for folder in (url, *(url.rsplit("/", up)[0] for up in (1, 2))):
-        try:
-            if not folder.endswith(":/") and read_url(f"{folder}/{SAVED}"):
-                return folder
-        except MissingFile:
-            pass
-        except AccessDenied as error:  # or there is none, and the key may not list
-            denied = denied or error
-    if denied is not None:
-        raise denied
-    return None
-
-
-def fetched_run(url: str, names: Sequence[str]) -> Path:
-    """Copy small files of a run behind a URL, those that are there, to a folder of this process."""
-    from penstock.datasets.files.local_copies import fetch_files
-
-    folder = Path(tempfile.mkdtemp(dir=own_folder()))
-    fetch_files(url, names, folder)
-    return folder
-
-
-def newest_first(outputs: Path) -> list[Path]:
-    """List run folders, the newest first by their names."""
-    found = []
-    for day in outputs.iterdir() if outputs.is_dir() else ():
-        if not _DATE.fullmatch(day.name) or not day.is_dir():
-            continue
-        for folder in day.iterdir():
-            match = _TIME.fullmatch(folder.name)
-            if match and (folder / SAVED).is_file():
-                found.append((day.name, match[1], int(match[2] or 1), folder))
-    return [folder for *_, folder in sorted(found, reverse=True)]
-
-
 def _with_checkpoint(outputs: Any) -> Iterator[Path]:
     """Yield the folders of runs that have a checkpoint, the newest first; none behind a URL."""
     folders = [] if is_url(outputs) else newest_first(Path(str(outputs)).expanduser())
     yield from (each for each in folders if next(each.glob("checkpoints/*.pt"), None))
-
-
-def find_run(path: str | None, outputs: str) -> Path:
-    """Find a run's folder by its path or its ``run.name``; None: the newest run.
-
-    Raises:
-        ValueError: There is none.
-    """
-    folders = [] if is_url(outputs) else newest_first(Path(outputs).expanduser())
-    found = folders[0] if path is None and folders else Path(path or outputs).expanduser()
-    if path is not None and _config_at(found) is None:
-        found = next((folder for folder in folders if _name_of(folder, path) == path), found)
-    if (found / SAVED).is_file():
-        return found
-    remedy = (
-        folders[0] if folders else "outputs/<date>/<time>, and make a run first: penstock train"
-    )
-    what = "no run's folder is there" if not found.exists() else f"there is no {SAVED} in it"
-    raise ValueError(f"top.path: {str(found)!r} given, {what}; type path={remedy}")
 
 
 def _type_newest(key: str, outputs: Any) -> str:
@@ -235,22 +138,6 @@ def _type_near(key: str, name: str, outputs: Any) -> str:
     if near is not None:
         return f"; type {short}={names[near]} ({near!r})"
     return "; to list the runs, type penstock runs" if runs else ""
-
-
-def read_saved(file: Path) -> DictConfig:
-    """Read the config that a run has saved."""
-    config = OmegaConf.create(yaml.safe_load(file.read_text(encoding="utf-8")))
-    if not isinstance(config, DictConfig):
-        raise ConfigError([Problem(RESUME, f"{file} is damaged: a mapping is expected in it")])
-    return config
-
-
-def variables_of(config: DictConfig) -> frozenset[str]:
-    """List what the saved config holds for interpolations, which are gone from it."""
-    top = {str(name) for name in config} - set(top_level_keys())
-    augment = config.get("augment")
-    inner = {str(name) for name in augment} if isinstance(augment, DictConfig) else set()
-    return frozenset(top | {f"augment.{name}" for name in inner - {*AUGMENT}})
 
 
 def resume(
@@ -370,17 +257,6 @@ def _of_another_run(
         values = [given(each[key]) if key in each else "nothing" for each in (now, then)]
         what = f"with what is typed {key} is {values[0]}, and the run has {values[1]}"
         yield Problem(name, f"{what}; {remedy}")
-
-
-def leaves(node: Any, key: str = "") -> dict[str, Any]:
-    """List the values in a config by their full keys, without those that are null."""
-    if not isinstance(node, Mapping) or not node:
-        return {} if node is None else {key: node}
-    return {
-        full: value
-        for name, item in node.items()
-        for full, value in leaves(item, f"{key}.{name}" if key else str(name)).items()
-    }
 
 
 def _changed(

@@ -59,7 +59,7 @@ def _why_no_workers(compute: BatchComputer, settings: LoaderSettings) -> str | N
     except (TypeError, AttributeError, pickle.PicklingError) as error:
         return f"the data set cannot be sent to them: {error}"
     if getattr(sys.modules["__main__"], "__file__", None) is None and sent.names_main:
-        return "a component is defined in this session, and they can import only files"
+        return "a component is defined at a prompt or in a notebook, and they can import only files"
     return None
 
 

@@ -90,7 +90,7 @@ def test_what_a_session_defines_is_not_sent_to_processes(monkeypatch):
     monkeypatch.setitem(sys.modules, "__main__", session)
     assert chosen(FakeDataset(40)).startswith("2 processes")
     monkeypatch.setattr(Defined, "__module__", "__main__")
-    assert "a component is defined in this session" in chosen(Defined(40))
+    assert "a component is defined at a prompt" in chosen(Defined(40))
 
 
 def test_the_training_loader_logs_the_choice_once(caplog):
