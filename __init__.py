@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.core.registry import register
     from penstock.pipeline.build import build_loader
     from penstock.pipeline.commands.preview.show import preview
-    from penstock.pipeline.config.composition import compose
+    from penstock.pipeline.config.compose import compose
     from penstock.pipeline.program import train
     from penstock.pipeline.training.job import train as fit
 
@@ -29,7 +29,7 @@ __all__ = ["build_loader", "compose", "fit", "preview", "register", "train"]
 # Imported on first use: `--help` and a typo in a config must not wait for torch.
 _HOMES = {
     "build_loader": ("penstock.pipeline.build", "build_loader"),
-    "compose": ("penstock.pipeline.config.composition", "compose"),
+    "compose": ("penstock.pipeline.config.compose", "compose"),
     "fit": ("penstock.pipeline.training.job", "train"),
     "preview": ("penstock.pipeline.commands.preview.show", "preview"),
     "register": ("penstock.core.registry", "register"),

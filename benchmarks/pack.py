@@ -103,7 +103,7 @@ def ours(folder: Path, target: Path, workers: str, *overrides: str) -> Callable[
     """The command, its configuration read."""
     sys.path.insert(0, str(ROOT))
     from penstock.pipeline.commands import pack
-    from penstock.pipeline.config.command_line import configure
+    from penstock.pipeline.config.compose import configure
 
     words = [f"dataset.storage.path={folder}", "dataset.val_fraction=0", f"pack.path={target}"]
     config = configure([*words, f"pack.num_workers={workers}", *overrides], command="pack")

@@ -73,7 +73,7 @@ def table(folder: Path, title: str, arguments: argparse.Namespace, *, raw: bool)
         pack_form,
     )
     from penstock.pipeline.commands.pack import PackSettings, make_recode
-    from penstock.pipeline.config.command_line import configure
+    from penstock.pipeline.config.compose import configure
 
     config = configure([f"dataset.storage.path={folder}", "dataset.val_fraction=0"])
     source = open_storage(config, "train")

@@ -11,13 +11,17 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import PurePath
 from typing import Any, TypeVar
 
+from penstock.core.contracts import ModelCapabilities
+from penstock.core.user_errors import Problem
+
 T = TypeVar("T", bound=Callable[..., Any])
+Rule = Callable[[Mapping[str, Any]], Iterable[Problem]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,7 @@ class Component:
 
 
 _components: dict[str, Component] = {}
+_checks: dict[tuple[str, str], tuple[Rule, frozenset[str], tuple[str, ...]]] = {}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -155,6 +160,58 @@ def register(
         return target
 
     return add
+
+
+def checks(*targets: str, needs: Iterable[str] = ()) -> Callable[[Rule], Rule]:
+    """Run a function on each config that names one of the targets.
+
+    The function takes the whole config and yields a `Problem` for each mistake. It runs before
+    anything is built, so it imports no library. For a source of a mix, ``dataset`` and ``sampler``
+    of the config are those of the source.
+
+    Args:
+        targets: Each a ``group/name``, a group, or the dotted path of a library class.
+        needs: Keys that the function relies on. It does not run if one of them is wrong.
+    """
+
+    def add(rule: Rule) -> Rule:
+        _checks[_identity(rule)] = rule, frozenset(targets), tuple(needs)
+        return rule
+
+    return add
+
+
+def checks_of(named: Collection[str]) -> Iterator[tuple[Rule, tuple[str, ...]]]:
+    """Yield the checks for any of the given targets, each with the keys that it needs."""
+    names = {*named, *(target.partition("/")[0] for target in named)}
+    for rule, targets, needs in _checks.values():
+        if not targets.isdisjoint(names):
+            yield rule, needs
+
+
+def value_at(config: Mapping[str, Any], key: str) -> Any:
+    """Return the value at a dotted key, or None."""
+    found: Any = config
+    for name in key.split("."):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
+def model_capabilities(node: Mapping[str, Any]) -> ModelCapabilities:
+    """Return what the arguments of a model say about it.
+
+    Args:
+        node: The config of the model.
+
+    Raises:
+        ValueError: The arguments are wrong, or a library is missing.
+    """
+    component = find(str(node.get("_target_")))
+    if component is None or component.capabilities is None:
+        return ModelCapabilities()
+    asked = inspect.signature(component.capabilities).parameters
+    told: ModelCapabilities = component.capabilities(**{k: node[k] for k in asked if k in node})
+    return told
 
 
 def _identity(target: Callable[..., Any]) -> tuple[str, str]:

@@ -57,6 +57,24 @@ def listing(names: Iterable[str], limit: int = 12) -> str:
     return ", ".join(known)
 
 
+def nearest_path(path: str) -> str | None:
+    """Return the existing folder, or file with the same suffix, that is most similar to a path."""
+    there = Path()
+    for part in Path(path).expanduser().parts:
+        if (there / part).exists():
+            there /= part
+            continue
+        ending = Path(part).suffix
+        alike = (
+            [each for each in there.iterdir() if each.suffix == ending] if there.is_dir() else []
+        )
+        near = nearest(part, [each.name for each in alike if ending or each.is_dir()])
+        if near is None:
+            return None
+        there /= near
+    return str(there)
+
+
 class ExplainedError(RuntimeError):
     """What stops a run and is no mistake of code: its line says all."""
 

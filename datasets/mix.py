@@ -8,10 +8,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import inf
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Lt
 from numpy.typing import NDArray
 
 from penstock.core.contracts import (
@@ -46,7 +47,7 @@ class SourceSettings:
 
     dataset: dict[str, Any]
     sampler: dict[str, Any] | None = None
-    weight: Annotated[float, Ge(0)] = 1.0
+    weight: Annotated[float, Ge(0), Lt(inf)] = 1.0
 
 
 @register("dataset", "mix")

@@ -13,8 +13,9 @@ from penstock.core import registry
 from penstock.core.registry import Component
 from penstock.pipeline.commands import COMMANDS
 from penstock.pipeline.config.components import LEAVES
-from penstock.pipeline.config.composition import CONF, ROOT_CONFIG, Composer, composer_for
-from penstock.pipeline.config.help import arguments_of, components_of, what_is
+from penstock.pipeline.config.compose import prepare
+from penstock.pipeline.config.help import components_of, described, group_summary
+from penstock.pipeline.config.options import CONF, groups, options_of, summaries
 from penstock.pipeline.config.places import AUGMENT, CHOSEN_BY, PARTS, PLACES
 
 _SECTION = re.compile(r"\n+(?:Args|Attributes|Returns|Raises|Yields):\n")
@@ -23,9 +24,9 @@ _EXTRA = re.compile(r"\bthe extra `?(\w+)")
 
 def pages() -> dict[str, str]:
     """Make all pages: their text by their names."""
-    composer = composer_for([])
-    made = {"index.md": _index(composer), "commands.md": _commands(composer)}
-    return made | {page_name(group): _group(composer, group) for group in composer.groups()}
+    prepare()
+    made = {"index.md": _index(), "commands.md": _commands()}
+    return made | {page_name(group): _group(group) for group in groups()}
 
 
 def page_name(group: str) -> str:
@@ -45,7 +46,7 @@ def extras_of(component: Component) -> list[str]:
     return sorted({name for each in files for name in _EXTRA.findall(each.read_text())})
 
 
-def _index(composer: Composer) -> str:
+def _index() -> str:
     lines = [
         "# Options",
         "",
@@ -55,15 +56,15 @@ def _index(composer: Composer) -> str:
         "| group | what | options |",
         "|---|---|---|",
     ]
-    for group in composer.groups():
+    for group in groups():
         page = page_name(group)
-        names = ", ".join(f"[`{name}`]({page}#{name})" for name in composer.options(group))
-        lines.append(f"| [`{group}`]({page}) | {_cell(what_is(group))} | {names} |")
-    lines += ["", "## What a run begins with", "", *_yaml(CONF / f"{ROOT_CONFIG}.yaml")]
+        names = ", ".join(f"[`{name}`]({page}#{name})" for name in options_of(group))
+        lines.append(f"| [`{group}`]({page}) | {_cell(group_summary(group))} | {names} |")
+    lines += ["", "## What a run begins with", "", *_yaml(CONF / "config.yaml")]
     return "\n".join(lines)
 
 
-def _commands(composer: Composer) -> str:
+def _commands() -> str:
     lines = [
         "# Commands",
         "",
@@ -81,40 +82,40 @@ def _commands(composer: Composer) -> str:
     lines += [
         "How long, how precisely and what is kept: [`trainer`](trainer.md). What it is called:"
     ]
-    lines += ["", *_component(composer, "run", {"_target_": "settings/run"})]
+    lines += ["", *_component("run", {"_target_": "settings/run"})]
     for name in COMMANDS:
         import_module(f"penstock.pipeline.commands.{name}")  # which registers its settings
         lines += ["", f"## penstock {name}", ""]
-        lines += _component(composer, name, {"_target_": f"settings/{name}"})
+        lines += _component(name, {"_target_": f"settings/{name}"})
     return "\n".join(lines)
 
 
-def _group(composer: Composer, group: str) -> str:
+def _group(group: str) -> str:
     typed = f"{group}=NAME"
     for command, chosen in CHOSEN_BY.items():
         for setting in (name for name, other in chosen.items() if other == group):
             typed = f"penstock {command} {command}.{setting}=NAME"
-    what = what_is(group)
+    what = group_summary(group)
     lines = [f"# {group}", "", f"{what[:1].upper()}{what[1:]}. It is typed as `{typed}`.", ""]
     if libraries := _libraries(group):
         names = " or ".join(f"`{name}`" for name in libraries)
         lines += [f"A config may also name any class of {names}, by its `_target_`.", ""]
     lines += ["| option | what |", "|---|---|"]
-    for option in composer.options(group):
-        lines.append(f"| [`{option}`](#{option}) | {_cell(composer.summary(group, option))} |")
+    for option, summary in summaries(group):
+        lines.append(f"| [`{option}`](#{option}) | {_cell(summary)} |")
     shown: dict[str, str] = {}
-    for option in composer.options(group):
+    for option, summary in summaries(group):
         lines += ["", f"## {option}", ""]
         if (file := CONF / group / f"{option}.yaml").exists():
-            lines += [f"{composer.summary(group, option)}", "", *_yaml(file)]
-        for key, node in components_of(composer, group, option):
+            lines += [summary, "", *_yaml(file)]
+        for key, node in components_of(group, option):
             target = node["_target_"]
             if (before := shown.setdefault(target, option)) != option and _is_plain(node):
                 lines += [f"`{key}` takes what that of [`{before}`](#{before}) does.", ""]
             else:
-                lines += _component(composer, key, node)
+                lines += _component(key, node)
         below = f"{group}/storage"
-        if group == "dataset" and option in composer.options(below):
+        if group == "dataset" and option in options_of(below):
             lines += [f"Its storage is [`{below}={option}`]({page_name(below)}#{option}).", ""]
     return "\n".join(lines)
 
@@ -130,7 +131,7 @@ def _libraries(group: str) -> list[str]:
     return [kind for kind in place.kinds if kind not in registry.GROUPS] if place else []
 
 
-def _component(composer: Composer, key: str, node: Mapping[str, Any]) -> list[str]:
+def _component(key: str, node: Mapping[str, Any]) -> list[str]:
     """Write a component: what it is, what it needs, its arguments."""
     target = node["_target_"]
     component = registry.find(target)
@@ -140,9 +141,10 @@ def _component(composer: Composer, key: str, node: Mapping[str, Any]) -> list[st
         lines = [f"**`{target}`**: {said}".replace("``", "`"), ""]
         for extra in extras_of(component):
             lines += [f"Extra: `pip install -c constraints.txt -e '.[{extra}]'`", ""]
-    arguments = arguments_of(composer, target, f"{key}.", node)
-    if isinstance(arguments, str):
-        return [*lines, arguments, ""]
+    try:
+        arguments = list(described(target, f"{key}.", node))
+    except (ValueError, ImportError) as error:
+        return [*lines, str(error), ""]
     if arguments:
         lines += ["| argument | accepts | what |", "|---|---|---|"]
     for argument in arguments:
@@ -171,8 +173,8 @@ def on_config(config: Any) -> Any:
     """Put the pages of the groups into the navigation."""
     for item in config.nav:
         if "Options" in item:
-            groups = composer_for([]).groups()
-            named = [{group: f"options/{page_name(group)}"} for group in groups]
+            prepare()
+            named = [{group: f"options/{page_name(group)}"} for group in groups()]
             item["Options"] = [{"All options": "options/index.md"}, *named]
     return config
 

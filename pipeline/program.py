@@ -89,10 +89,6 @@ def exit_with(run: Callable[[], int]) -> NoReturn:
     sys.exit(status)
 
 
-_JOB = "penstock.pipeline.training.job.train"
-"""The job of ``train``, imported when its config has been found right."""
-
-
 def main() -> NoReturn:
     """Run ``penstock <command> [overrides]``."""
     command(sys.argv[1:])
@@ -105,9 +101,9 @@ def train(argv: Sequence[str] | None = None) -> NoReturn:
         argv: Overrides and flags; None takes those of the program. A project's own ``train.py``
             imports its components and calls this.
     """
-    from penstock.pipeline.config.command_line import main as run
+    from penstock.pipeline.config.app import main as run
 
-    exit_with(partial(run, _JOB, argv))
+    exit_with(partial(run, argv))
 
 
 def command(argv: Sequence[str]) -> NoReturn:

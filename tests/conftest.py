@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, settings
 
 from penstock.core import registry
 from penstock.datasets.files import clients
-from penstock.pipeline.config.composition import Composer
+from penstock.pipeline.config import compose, libraries
+from penstock.pipeline.config.options import OwnFolder
 from tests.object_store import object_store
 
 # How long an example takes is decided by who else is at work on the machine. Where CI is set,
@@ -59,17 +60,33 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, shared: Path):
-    """Indexes, orders and signatures of the tests stay out of the user's cache.
-
-    What libraries are like is the same for all processes of this run, and found out once.
-    """
+    """Keep the caches of tests out of the user's cache."""
     folder = tmp_path_factory.mktemp("cache")
-    (shared / "signatures").mkdir(exist_ok=True)
-    (folder / "penstock").mkdir()
-    (folder / "penstock/signatures").symlink_to(shared / "signatures")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
         patch.setenv("MPLCONFIGDIR", str(shared / "matplotlib"))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def own_modules(monkeypatch: pytest.MonkeyPatch):
+    """Forget after a test which modules `imports` named, whose classes a config may name."""
+    monkeypatch.setattr(libraries, "_own_modules", set(libraries._own_modules))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def composed_once():
+    """Compose the same options once in a process: Hydra needs 0.1 s for it."""
+    compose_texts, known = compose.compose_texts, {}
+
+    def compose_once(texts):
+        key = *texts, OwnFolder.folder, *registry.components()
+        if OwnFolder.folder is not None or key not in known:
+            known[key] = pickle.dumps(compose_texts(texts))
+        return pickle.loads(known[key])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compose, "compose_texts", compose_once)
         yield
 
 
@@ -82,24 +99,6 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr("penstock.datasets.records.splits.set_retry_s", lambda retry_s: None)
     with object_store(monkeypatch.setenv) as store:
         yield store
-
-
-@pytest.fixture(scope="session", autouse=True)
-def composed_once():
-    """Compose what is chosen of our `conf/` once in a process: Hydra needs 0.2 s for it."""
-    compose, known = Composer.compose, {}
-
-    def compose_once(self, choices):
-        if self.config_dir is not None:
-            return compose(self, choices)
-        key = *choices, *((each.target_name, each.target) for each in registry.components())
-        if key not in known:
-            known[key] = pickle.dumps(compose(self, choices))
-        return pickle.loads(known[key])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Composer, "compose", compose_once)
-        yield compose
 
 
 @pytest.fixture(scope="session")

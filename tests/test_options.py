@@ -15,8 +15,9 @@ from penstock.pipeline.build import (
     build_loggers,
     build_settings,
 )
-from penstock.pipeline.config.composition import compose, composer_for
+from penstock.pipeline.config.compose import compose, prepare
 from penstock.pipeline.config.errors import ConfigError
+from penstock.pipeline.config.options import groups, options_of
 from penstock.pipeline.config.places import CHOSEN_BY
 from penstock.pipeline.learning.building import (
     build_model,
@@ -164,8 +165,8 @@ OF_COMMANDS = {group for chosen in CHOSEN_BY.values() for group in chosen.values
 
 def _options() -> list[tuple[str, str]]:
     """Options that Penstock has; other tests of this process may have registered theirs."""
-    composer = composer_for([])
-    groups = {group: composer.options(group) for group in composer.groups()}
+    prepare()
+    found = {group: options_of(group) for group in groups()}
     registered = {
         (registry.GROUPS[component.group].option_group, component.name)
         for component in registry.components()
@@ -173,7 +174,7 @@ def _options() -> list[tuple[str, str]]:
     }
     return [
         (group, option)
-        for group, options in sorted(groups.items())
+        for group, options in sorted(found.items())
         for option in options
         if group not in OF_COMMANDS
         if (group, option) in registered or (ROOT / "conf" / group / f"{option}.yaml").exists()

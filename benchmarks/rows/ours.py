@@ -52,7 +52,7 @@ LOADERS: dict[str, list[str]] = {
 def prepare(work: Work, option: str) -> None:
     """Write the photographs as `pack` does with the option's settings."""
     from penstock.pipeline.commands import pack
-    from penstock.pipeline.config.command_line import configure
+    from penstock.pipeline.config.compose import configure
 
     overrides = [*_files(work), f"pack.path={work.prepared}", *PACKS[option]]
     if pack.run(configure(overrides, command="pack")):

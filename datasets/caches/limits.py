@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
+
+from penstock.core.registry import checks
+from penstock.core.user_errors import Problem
 
 _UNITS = {"B": 0, "KB": 1, "MB": 2, "GB": 3, "TB": 4}
 _AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]i?B|B|%)\s*", re.IGNORECASE)
@@ -96,3 +101,18 @@ def _lines(file: Path) -> list[str]:
         return file.read_text().splitlines()
     except OSError:  # no such file: another version of control groups, or no Linux
         return []
+
+
+@checks("cache/ram", "cache/disk")
+def check_cache(config: Mapping[str, Any]) -> Iterator[Problem]:
+    """Refuse sizes that are no number of bytes, and a cache of what is in memory."""
+    cache = config["dataset"]["cache"]
+    in_memory = cache["_target_"] == "cache/ram"
+    if in_memory and config["dataset"]["_target_"] == "dataset/eager":
+        yield Problem("dataset/cache", "ram given, and dataset=eager keeps everything in memory; "
+                      "type dataset/cache=none")  # fmt: skip
+    try:
+        parse_bytes(cache["max_bytes"], whole=1 << 40 if in_memory else None)
+    except ValueError as error:
+        text = str(error).partition(": ")[2]
+        yield Problem("dataset.cache.max_bytes", f"{text}; type dataset.cache.max_bytes=4GB")

@@ -7,7 +7,6 @@ A command is a module here, with a settings dataclass registered as ``settings/<
 from __future__ import annotations
 
 import difflib
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,11 +22,11 @@ class Command:
 
     Attributes:
         what: What it does, for ``--help``.
-        sweeps: Takes ``key=a,b``: its ``run`` gets `pipeline.config.sweeps.sweep.Points`.
+        sweeps: Takes ``key=a,b``: its ``run`` gets `pipeline.config.sweep.Points`.
         takes_typed: Its ``run`` also gets the overrides as they were typed, as ``typed``.
         takes_files: Paths among its overrides are its data.
         words: Words that may follow its name, each with the override that it stands for.
-        path: The setting that a path alone gives.
+        path: The setting that a word without a key gives.
     """
 
     what: str
@@ -83,10 +82,6 @@ def main(argv: list[str]) -> int:
         print(_usage())
         return 0 if argv else 2
     name, *overrides = argv
-    if (
-        name in ("-sc", "--shell-completion") and overrides
-    ):  # what a shell asks that completes `penstock`
-        return _complete(overrides)
     if name not in COMMANDS:
         names = sorted(COMMANDS | _TRAIN)
         near = difflib.get_close_matches(name, names, n=1)
@@ -94,7 +89,7 @@ def main(argv: list[str]) -> int:
         print(f"penstock: no command {name!r}{hint} (commands: {', '.join(names)})",
               file=sys.stderr)  # fmt: skip
         return 2
-    from penstock.pipeline.config.command_line import run_command
+    from penstock.pipeline.config.app import run_command
 
     command = COMMANDS[name]
     run = import_module(f"penstock.pipeline.commands.{name}").run
@@ -107,25 +102,20 @@ def main(argv: list[str]) -> int:
             return 2
     if command.takes_typed:
         run = partial(run, typed=overrides)
-    return run_command(
-        name, overrides, run, sweeps=command.sweeps, takes_files=command.takes_files,
-        path=command.path,
-    )  # fmt: skip
+    rewrite = partial(_paths_as_overrides, command)
+    return run_command(name, overrides, run, sweeps=command.sweeps, rewrite=rewrite)
 
 
-def _complete(arguments: list[str]) -> int:
-    """Complete a line of ``penstock``: the name of a command, then its overrides."""
-    from penstock.pipeline.config import command_line
+def _paths_as_overrides(command: Command, texts: list[str]) -> list[str]:
+    """Turn words without a key into the setting or the data that they are for a command."""
+    if command.takes_files:
+        from penstock.pipeline.commands.named_files import naming_files
 
-    line = os.environ.get("COMP_LINE", "")
-    _, *words = line.split() or [""]
-    if arguments[0].startswith("query=") and len(words) + line.endswith(" ") < 2:
-        names = [name for name in sorted(COMMANDS | _TRAIN) if name.startswith("".join(words))]
-        print(*names, sep="\n" if arguments[0] == "query=fish" else " ")
-        return 0
-    if words and words[0] in COMMANDS:
-        return command_line.run_command(words[0], ["-sc", *arguments], lambda config: 0)
-    return command_line.main("", ["-sc", *arguments])
+        return naming_files(texts)
+    if command.path:
+        return [text if "=" in text or text[:1] == "~" else f"{command.path}={text}"
+                for text in texts]  # fmt: skip
+    return texts
 
 
 def _usage() -> str:

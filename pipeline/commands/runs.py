@@ -10,7 +10,6 @@ from typing import Any, Literal, NamedTuple
 from penstock.core.registry import register
 from penstock.pipeline.commands.table import table_lines
 from penstock.pipeline.config.saved import SAVED
-from penstock.pipeline.config.sweeps.sweep import figure
 from penstock.pipeline.schedulers.units import better, rank
 
 _HEADS = ("run", "name", "tags", "state", "epochs", "best", "at", "last", "of")
@@ -32,6 +31,13 @@ class RunsSettings:
     path: str | None = None
     sort: Literal["time", "name", "best", "last"] = "time"
     tag: str | None = None
+
+
+def _written(value: Any) -> str:
+    """Write a metric for a table; nothing for None."""
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 class _Run(NamedTuple):
@@ -98,6 +104,14 @@ def _read(folder: Path, shown: str) -> _Run:
     last, done = seen[-1] if seen else (None, 0)
     title, tags = str(called.get("name") or ""), [str(tag) for tag in called.get("tags") or ()]
     epochs = f"{done}/{trainer.get('max_epochs') or 'any'}"
-    cells = (shown, title, ", ".join(tags), state_of_run(folder), epochs, figure(best), str(epoch))
+    cells = (
+        shown,
+        title,
+        ", ".join(tags),
+        state_of_run(folder),
+        epochs,
+        _written(best),
+        str(epoch),
+    )
     order = {"name": (not title, title), "best": rank(best, mode), "last": rank(last, mode)}
-    return _Run((*cells, figure(last), name * bool(seen)), tags, order)
+    return _Run((*cells, _written(last), name * bool(seen)), tags, order)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from penstock.core.user_errors import Problem, listing, nearest
+from penstock.core.user_errors import Problem, listing, nearest, nearest_path
 from penstock.datasets.files.passwords import masked
 
 __all__ = ["ConfigError", "Problem", "listing", "nearest", "nearest_path", "tell"]
@@ -29,24 +29,6 @@ class ConfigError(ValueError):
         return ConfigError, (self.problems,)
 
 
-def nearest_path(path: str) -> str | None:
-    """Find the folder, or the file of the same ending, that a path was probably meant to be."""
-    there = Path()
-    for part in Path(path).expanduser().parts:
-        if (there / part).exists():
-            there /= part
-            continue
-        ending = Path(part).suffix
-        alike = (
-            [each for each in there.iterdir() if each.suffix == ending] if there.is_dir() else []
-        )
-        near = nearest(part, [each.name for each in alike if ending or each.is_dir()])
-        if near is None:
-            return None
-        there /= near
-    return str(there)
-
-
 def is_first_rank() -> bool:
     """Tell whether this process speaks for all that torchrun has started."""
     return os.environ.get("RANK", "0") == "0"
@@ -56,13 +38,13 @@ _TORCHRUN_ENDS_S = 3.0
 
 
 def tell(text: str, *, of_all_ranks: bool = False) -> None:
-    """Print an error; under torchrun it is the cause that the summary ends with, and said once.
+    """Print an error once; under torchrun, as the cause at the end of torchrun's summary.
 
-    What torchrun prints of itself cannot be kept back, and comes behind all that a rank prints.
+    torchrun prints its summary after all output of the ranks.
 
     Args:
-        text: What to say.
-        of_all_ranks: Every rank has found it: the first one tells.
+        text: The error.
+        of_all_ranks: Every rank has found the error; only the first rank prints it.
     """
     if of_all_ranks and not is_first_rank():
         leave_it_to_another()

@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from penstock.pipeline.config.errors import Problem, nearest
+from penstock.core.user_errors import Problem, nearest
 
 UNRESOLVED = type("UNRESOLVED", (), {})
 """Stands for a value whose interpolation could not be resolved, which has been reported."""
@@ -23,17 +23,69 @@ def plain(config: DictConfig) -> tuple[dict[str, Any], list[Problem]]:
     """Resolve a config to dicts, lists and scalars.
 
     Returns:
-        The plain config, with `UNRESOLVED` where an interpolation does not resolve, and a
-        problem for each that is not reported at the key which it refers to.
+        The plain config, with `UNRESOLVED` where an interpolation fails, and a problem for each
+        failure that is not reported at the key which it refers to.
     """
+    raw = OmegaConf.to_container(config, resolve=False)
     problems: list[Problem] = []
-    found = _plain(config, "", config, problems)
-    assert isinstance(found, dict)
-    return found, problems
+    assert isinstance(raw, dict)
+    return _plain(config, raw, "", list(_keys(raw)), problems), problems
+
+
+def _plain(node: Any, raw: Any, key: str, known: list[str], problems: list[Problem]) -> Any:
+    if isinstance(node, DictConfig):
+        return {
+            str(name): _child(node, raw, name, f"{key}.{name!s}".lstrip("."), known, problems)
+            for name in node
+        }
+    if isinstance(node, ListConfig):
+        return [_child(node, raw, n, f"{key}.{n}", known, problems) for n in range(len(node))]
+    return node
+
+
+def _child(
+    node: Any, raw: Any, name: Any, key: str, known: list[str], problems: list[Problem]
+) -> Any:
+    if OmegaConf.is_missing(node, name):
+        return "???"
+    inner = raw[name] if isinstance(raw, (dict, list)) else None
+    if not OmegaConf.is_interpolation(node, name):
+        return _plain(node[name], inner, key, known, problems)
+    text = str(inner)
+    if "${hydra:" in text:
+        problems.append(Problem(key, f"{text} cannot be used: runs do not know Hydra's config"))
+        return UNRESOLVED
+    try:
+        return _plain(node[name], inner, key, known, problems)
+    except (OmegaConfBaseException, RecursionError) as error:
+        if (why := _why(text, error, known)) is not None:
+            problems.append(Problem(key, f"{text} cannot be resolved: {why}"))
+        return UNRESOLVED
+
+
+def _why(text: str, error: BaseException, known: list[str]) -> str | None:
+    """Explain an error; None if the key that the text refers to is reported itself."""
+    said = str(error).splitlines()[0]
+    if isinstance(error, RecursionError) or _CIRCLE.search(said):
+        return "it refers to itself, or to a key that does; give it a value"
+    if (unset := _UNSET.search(said)) is not None:
+        remedy = f"set it, or give a default: ${{oc.env:{unset[1]},<default>}}"
+        return f"the variable {unset[1]} is not set; {remedy}" if unset[1] in text else None
+    if (missing := _MISSING.search(said)) is not None:
+        near = nearest(missing[1], known)
+        hint = f"; did you mean ${{{near}}}?" if near else ""
+        return f"no key {missing[1]!r}{hint}" if missing[1] in text else None
+    return said
+
+
+def _keys(raw: Any, prefix: str = "") -> Iterator[str]:
+    for name, value in raw.items() if isinstance(raw, dict) else ():
+        yield f"{prefix}{name}"
+        yield from _keys(value, f"{prefix}{name}.")
 
 
 def referred_keys(config: DictConfig) -> frozenset[str]:
-    """List the keys that interpolations refer to, and those that these lie below.
+    """List the keys that interpolations refer to, and their parents.
 
     A relative one, such as ``${.size}``, counts where variables may stand: the top and `augment`.
     """
@@ -47,80 +99,15 @@ def referred_keys(config: DictConfig) -> frozenset[str]:
     return frozenset(found)
 
 
-def _plain(node: Any, key: str, root: DictConfig, problems: list[Problem]) -> Any:
-    if isinstance(node, DictConfig | ListConfig) and (node._is_none() or node._is_missing()):
-        return None if node._is_none() else "???"
-    if isinstance(node, DictConfig):
-        names = [(name, f"{key}.{name!s}" if key else f"{name!s}") for name in node]
-        return {str(name): _child(node, name, full, root, problems) for name, full in names}
-    if isinstance(node, ListConfig):
-        return [_child(node, i, f"{key}.{i}", root, problems) for i in range(len(node))]
-    return node
-
-
-def _child(
-    node: DictConfig | ListConfig, name: Any, key: str, root: DictConfig, problems: list[Problem]
-) -> Any:
-    if OmegaConf.is_missing(node, name):
-        return "???"
-    raw = node._get_node(name)
-    if OmegaConf.is_interpolation(node, name):
-        text = str(raw._value())  # type: ignore[union-attr]
-        if "${hydra:" in text:
-            problems.append(Problem(key, f"{text} cannot be used: runs do not know Hydra's config"))
-            return UNRESOLVED
-        try:
-            return _plain(node[name], key, root, problems)
-        except (OmegaConfBaseException, RecursionError) as error:
-            why = _why(text, error, root)
-            if why is not None:
-                problems.append(Problem(key, f"{text} cannot be resolved: {why}"))
-            return UNRESOLVED
-    return _plain(node[name], key, root, problems)
-
-
-def _why(text: str, error: BaseException, root: DictConfig) -> str | None:
-    """Tell the reason and what to do; None where a key that it refers to is reported itself."""
-    said = str(error).splitlines()[0]
-    if isinstance(error, RecursionError) or _CIRCLE.search(said):
-        return "it refers to itself, or to a key that does; give it a value"
-    if (unset := _UNSET.search(said)) is not None:
-        remedy = f"set it, or give a default: ${{oc.env:{unset[1]},<default>}}"
-        return f"the variable {unset[1]} is not set; {remedy}" if unset[1] in text else None
-    if (missing := _MISSING.search(said)) is not None:
-        near = nearest(missing[1], _keys(root))
-        hint = f"; did you mean ${{{near}}}?" if near else ""
-        return f"no key {missing[1]!r}{hint}" if missing[1] in text else None
-    return said
-
-
-def _keys(node: DictConfig, prefix: str = "") -> list[str]:
-    found = []
-    for name in node:
-        key = f"{prefix}{name!s}"
-        found.append(key)
-        child = node._get_node(name)
-        if isinstance(child, DictConfig) and not child._is_none() and not child._is_missing() and (
-            not child._is_interpolation()
-        ):  # fmt: skip
-            found.extend(_keys(child, f"{key}."))
-    return found
-
-
-def is_unresolved(value: Any) -> bool:
-    """Tell whether a value could not be resolved, or holds one that could not."""
-    if isinstance(value, dict):
-        return any(map(is_unresolved, value.values()))
-    if isinstance(value, list):
-        return any(map(is_unresolved, value))
-    return value is UNRESOLVED
-
-
 def unresolved_keys(value: Any, key: str = "") -> Iterator[str]:
     """Yield the full keys of the values that could not be resolved."""
     if value is UNRESOLVED:
         yield key
     elif isinstance(value, (dict, list)):
-        named = value.items() if isinstance(value, dict) else enumerate(value)
-        for name, item in named:
+        for name, item in value.items() if isinstance(value, dict) else enumerate(value):
             yield from unresolved_keys(item, f"{key}.{name}" if key else f"{name}")
+
+
+def is_unresolved(value: Any) -> bool:
+    """Return whether a value holds one that could not be resolved."""
+    return any(True for _ in unresolved_keys(value))

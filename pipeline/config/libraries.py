@@ -98,7 +98,7 @@ def family_of(path: str) -> Family | None:
     with suppress(ValueError):
         found = _locate(path)
         for family in FAMILIES.values():
-            # What descends from a library's class has imported the library.
+            # A subclass of a library's class has imported the library.
             if inspect.isclass(found) and family.distribution in sys.modules:
                 if issubclass(found, tuple(map(_locate, family.bases))):
                     return family
@@ -152,7 +152,7 @@ def resolve_class(path: str, bases: Collection[str]) -> type:
         raise ValueError(f"{path!r} is a {type(found).__name__}, expected a class")
     accepted = tuple(_locate(base) for base in bases)
     if not issubclass(found, accepted):
-        raise ValueError(f"{path!r} is no subclass of {' or '.join(bases)}")
+        raise ValueError(f"{path!r} is not a subclass of {' or '.join(bases)}")
     return found
 
 
@@ -175,7 +175,7 @@ def resolve_function(path: str, modules: Collection[str]) -> Callable[..., Any]:
         )
     found = getattr(importlib.import_module(module_name), name, None)
     if not isinstance(found, types.FunctionType):
-        raise ValueError(f"{path!r}: {module_name} has no function {name!r}")
+        raise ValueError(f"{path!r}: no function {name!r} in {module_name}")
     if found.__module__ not in modules:
         raise ValueError(f"{path!r} is defined in {found.__module__}; name that in `imports`")
     return found
@@ -185,13 +185,13 @@ def _locate(path: str) -> Any:
     """Find the object at a dotted path: the longest importable module, then attributes of it."""
     parts = path.split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
-        raise ValueError(f"{path!r} is no dotted path, such as package.module.Name")
+        raise ValueError(f"{path!r} is not a dotted path such as package.module.Name")
     for length in range(len(parts) - 1, 0, -1):
         name = ".".join(parts[:length])
         try:
             found = importlib.import_module(name)
         except ModuleNotFoundError as error:
-            # That it is no module is fine; that it lacks something it imports is not.
+            # Only a missing module of this name is fine; a missing import inside it is an error.
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
                 raise
             continue
@@ -320,6 +320,8 @@ def _expected(parameter: inspect.Parameter, value: Any) -> str | None:
         text = ""
     else:
         text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    if text.startswith("tuple[") and "|" not in text and isinstance(value, (bool, int, float, str)):
+        return "a list"
     plain = text in _WORDS
     kind = text if plain else type(parameter.default).__name__
     if kind not in _WORDS:
@@ -347,4 +349,8 @@ def _example(parameter: inspect.Parameter, full: str, value: Any) -> str:
             return f"; type {full}={float(value):g}"
     if parameter.default is inspect.Parameter.empty:
         return ""
-    return f"; type for example {full}={str(parameter.default).lower()}"
+    default = parameter.default
+    shown = (
+        f"[{','.join(map(str, default))}]" if isinstance(default, tuple) else str(default).lower()
+    )
+    return f"; type for example {full}={shown}"

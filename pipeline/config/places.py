@@ -28,9 +28,9 @@ class Place:
         only: The one target that is accepted, where there is only one.
         named: It holds any number of components, by name.
         step: They are steps of a stack, which may say ``_after_``.
-        implied: The target is `only` where none is given.
-        given: Arguments that a run gives where nobody types them.
-        beside: Settings whose values may stand among the component's own arguments.
+        implied: The target defaults to `only`.
+        given: Arguments that the run fills in unless the config gives them.
+        beside: Settings whose values may be mixed with the component's own arguments.
     """
 
     kinds: tuple[str, ...]
@@ -119,13 +119,13 @@ VALUES: dict[str, Any] = {
 """Top-level keys that hold a value."""
 
 CHOSEN_BY: dict[str, dict[str, str]] = {"pack": {"to": "writer"}}
-"""By command: settings that choose an option of a group, which stands at the top beside them.
+"""By command: settings that choose an option of a top-level group.
 
 ``pack.to=lmdb`` chooses ``writer=lmdb``, whose arguments are ``writer.part_records=...``.
 """
 
 REFUSED_IN_MIX = ("mix", "stream")
-"""Options of ``dataset`` that are no source of a mix."""
+"""Options of ``dataset`` that cannot be a source of a mix."""
 
 AROUND = ("outputs", "run", "logger")
 EXECUTION = {
@@ -138,22 +138,20 @@ EXECUTION = {
         "resume resume_anyway progress timeout_s save checkpoint_every checkpoint_seconds log_every"
     ).split(),
 }
-"""What may differ between a run and what goes on with it, at the top and by group: how and how fast
-it is computed, what stops it, where it lies, what it is called and who is told, not what is
-computed."""
+"""Keys by group that a resumed run may change: they decide how a run computes, not its results."""
 
 LENGTH = ("max_epochs", "max_steps")
-"""Of the trainer, how long a run is. A run resumes with another length."""
+"""Settings of the trainer that limit the length of a run; a resumed run may change them."""
 
 
 def watching(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Find the callbacks, by name, that change nothing of what is computed."""
+    """Find the callbacks, by name, that only watch a run."""
     nodes = config.get("callback") or {}
     return {name: node for name, node in nodes.items() if not node or _declared(node).watches}
 
 
 def lengths_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """List by key what says how long a run is; null is no limit."""
+    """List the limits of the length of a run by key; null means unlimited."""
     lengths = {f"trainer.{name}": config["trainer"].get(name) for name in LENGTH}
     for name, node in (config.get("callback") or {}).items():
         for limit in _declared(node).limits if node else ():
@@ -172,8 +170,7 @@ NOT_PIXELS = frozenset(
         "worker_init_fn"
     ).split()
 )
-"""Of a dataset, where samples are held and which there are: the first changes no pixel, the second
-is in the data's fingerprint, which a resumption compares."""
+"""Arguments of a dataset that change no pixel."""
 
 PRESETS = ("experiment", "debug")
 """Groups whose options write to the whole config and leave no key of their own."""
@@ -193,7 +190,7 @@ def places_of(command: str | None) -> dict[str, Place]:
 
 
 def wrong_order(steps: Mapping[str, Any], key: str) -> Iterator[Problem]:
-    """Find what is wrong with the places that steps are given by ``_after_``.
+    """Find mistakes in the order of steps, which ``_after_`` gives.
 
     Args:
         steps: Nodes by name.
@@ -251,10 +248,10 @@ def sources_of(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 @contextmanager
 def said_of_source(name: str) -> Iterator[None]:
-    """Let what is wrong with a source be said with its name, and with its own keys.
+    """Add the name of a source to its errors, and name its keys in full.
 
     Raises:
-        ValueError: What came up within.
+        ValueError: With the name of the source.
     """
     try:
         yield

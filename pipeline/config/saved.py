@@ -1,11 +1,10 @@
-"""Saved runs: found by path, URL or age, and changed by what is typed to go on with or try one."""
+"""Saved runs: found by path, URL, name or age, and read."""
 
 from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,40 +12,27 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from penstock.core.files import own_folder
-from penstock.core.user_errors import ExplainedError
+from penstock.core.user_errors import ExplainedError, Problem, nearest
 from penstock.datasets.files.access import MissingFile, absolute_path, is_url
 from penstock.datasets.files.passwords import masked
-from penstock.pipeline.config.composition import Composer
-from penstock.pipeline.config.errors import ConfigError, Problem, nearest
-from penstock.pipeline.config.overrides import Choice, Parsed, apply_changes, compose_choices
-from penstock.pipeline.config.places import (
-    AUGMENT,
-    EXECUTION,
-    LENGTH,
-    top_level_keys,
-    watching,
-)
-from penstock.pipeline.config.values import given
+from penstock.pipeline.config.errors import ConfigError
+from penstock.pipeline.config.overrides import Typed
+from penstock.pipeline.config.places import AUGMENT, top_level_keys
 
 SAVED = "config.yaml"
 RESUME = "trainer.resume"
 INIT_FROM = "trainer.init_from"
 CHECKPOINTS = ("evaluate.checkpoint", "export.checkpoint", "predict.checkpoint")
 
-_DATA_PLACES = frozenset(
-    f"dataset.{part}.{name}"
-    for part in ("storage", "source")
-    for name in ("path", "table", "query", "topic", "queue")
-)
 _TIME = re.compile(r"(\d\d-\d\d-\d\d)(?:-(\d+))?")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 def naming_folders(texts: Sequence[str], command: str | None) -> list[str]:
-    """Put a run's folder in the place of its name, ``run.name``, where a run is asked for.
+    """Replace a run's name, ``run.name``, by its folder in overrides that take a run.
 
-    Of several runs of one name, take the newest that has a checkpoint. A run's folder or a file at
-    a path of this name comes first; another folder, such as data, does not.
+    Of several runs with one name, the newest with a checkpoint counts. An existing run folder or
+    file of this name comes first.
 
     Args:
         texts: Overrides as typed.
@@ -90,29 +76,26 @@ def _name_of(folder: Path, wanted: str = "") -> str | None:
         return None
 
 
-def saved_run(parsed: Parsed, command: str | None) -> Path | None:
+def saved_run(typed: Sequence[Typed], problems: list[Problem], command: str | None) -> Path | None:
     """Find the saved config that ``trainer.resume=<path>`` means, or a command's checkpoint.
 
     Returns:
-        The file; None where nothing is named so, where a checkpoint lies in no run's folder (it
-        is of what is typed), or there is no run at the path: that is added to the problems, as is
-        that a command has none, where there are runs.
+        The file; None if no run is named, if the checkpoint has no run folder, or if the path
+        leads to no run, which is added to the problems.
     """
     key, path, outputs = RESUME, None, "outputs"
-    for change in parsed.changes:
-        if change.key == "outputs":
-            outputs = change.override.value()
-        if change.key in (RESUME, *CHECKPOINTS):
-            key, path = change.key, change.override.value()
+    for each in typed:
+        if each.key == "outputs":
+            outputs = each.value
+        if each.key in (RESUME, *CHECKPOINTS):
+            key, path = each.key, each.value
     own = f"{command}.checkpoint"
     if path is None and own in CHECKPOINTS and (newest := _type_newest(own, outputs)):
-        parsed.problems.append(
-            Problem(own, f"missing, accepts a run's folder, or its run.name{newest}")
-        )
+        problems.append(Problem(own, f"missing, accepts a run's folder, or its run.name{newest}"))
     if not isinstance(path, str) or (key == RESUME and path in ("auto", "None", "")):
         return None
     if is_url(path):
-        return _saved_behind(path, key, parsed)
+        return _saved_behind(path, key, problems)
     folder = Path(path).expanduser()
     if (file := _config_at(folder)) is not None:
         return file
@@ -124,11 +107,11 @@ def saved_run(parsed: Parsed, command: str | None) -> Path | None:
     problem = Problem(key, f"{path!r} given, but {what}; accepts a run's folder, such as "
                       f"outputs/<date>/<time>, its run.name, {other}"
                       f"{_type_near(key, path, outputs)}")  # fmt: skip
-    parsed.problems.append(problem)
+    problems.append(problem)
     return None
 
 
-def _saved_behind(url: str, key: str, parsed: Parsed) -> Path | None:
+def _saved_behind(url: str, key: str, problems: list[Problem]) -> Path | None:
     """Copy the saved config of a run behind a URL, or of the run that a checkpoint there is of."""
     from penstock.datasets.files.listings import find_file
 
@@ -138,15 +121,15 @@ def _saved_behind(url: str, key: str, parsed: Parsed) -> Path | None:
         if key != RESUME and find_file(absolute_path(url)) is not None:
             return None
     except (ValueError, ExplainedError) as error:
-        parsed.problems.append(Problem(key, str(error)))
+        problems.append(Problem(key, str(error)))
         return None
     what = f"{masked(url)!r} given, but there is no {SAVED} in it"
-    parsed.problems.append(Problem(key, f"{what}; accepts a run's folder, or a checkpoint in one"))
+    problems.append(Problem(key, f"{what}; accepts a run's folder, or a checkpoint in one"))
     return None
 
 
 def run_behind(url: str) -> str | None:
-    """Find the URL of the run that a URL names: its own, or that of a checkpoint in it.
+    """Find the URL of a run from its own URL or the URL of a checkpoint in it.
 
     Raises:
         ValueError: The URL carries a password.
@@ -217,16 +200,16 @@ def find_run(path: str | None, outputs: str) -> Path:
 
 
 def _type_newest(key: str, outputs: Any) -> str:
-    """Tell how to name the newest run that has a checkpoint; nothing where there is none."""
+    """Return the override for the newest run that has a checkpoint, or an empty string."""
     newest = next(_with_checkpoint(outputs), None)
     short = key.rpartition(".")[2] if key in CHECKPOINTS else key
     return f"; type {short}={newest}" if newest else ""
 
 
 def _type_near(key: str, name: str, outputs: Any) -> str:
-    """Tell how to name the run whose `run.name` is nearly the given one, or how to list runs.
+    """Return a remedy: the run with the closest `run.name`, or the command that lists runs.
 
-    A path is answered with the newest run, as an example; a name never with another run.
+    For a path it names the newest run as an example.
     """
     if "/" in name:
         return _type_newest(key, outputs)
@@ -248,87 +231,11 @@ def read_saved(file: Path) -> DictConfig:
 
 
 def variables_of(config: DictConfig) -> frozenset[str]:
-    """List what the saved config holds for interpolations, which are gone from it."""
+    """List the variables of a saved config, whose interpolations are resolved already."""
     top = {str(name) for name in config} - set(top_level_keys())
     augment = config.get("augment")
     inner = {str(name) for name in augment} if isinstance(augment, DictConfig) else set()
     return frozenset(top | {f"augment.{name}" for name in inner - {*AUGMENT}})
-
-
-def as_typed(
-    own: Mapping[str, Any], config: dict[str, Any], parsed: Parsed
-) -> dict[str, Any] | None:
-    """Compare a command line with the run that it goes on with: its own, but for what may differ.
-
-    Args:
-        own: The run's config.
-        config: What is typed, without the run; changed.
-        parsed: What is typed.
-
-    Returns:
-        The config, with the run's own values where they may differ and none was typed; None where
-        values alone were typed: they change the saved config.
-
-    Raises:
-        ConfigError: Options were chosen with which it is another run.
-    """
-    paths = {choice: choice.group.rpartition("@")[2].replace("/", ".") for choice in parsed.choices}
-    typed = [change.key for change in parsed.changes]
-    for group, keys in {**EXECUTION, "trainer": [*EXECUTION["trainer"], *LENGTH]}.items():
-        for key in keys:
-            full = f"{group}.{key}"
-            if {group, full} & {*paths.values()}:
-                typed.append(full)
-            elif not any(f"{each}.".startswith(f"{full}.") for each in typed) and key in own[group]:
-                config[group][key] = own[group][key]
-    if "outputs" in own and "outputs" not in typed:
-        config["outputs"] = own["outputs"]
-    if own.get("run"):
-        config["run"] = _own_but_typed(own["run"], config.get("run"), "run", typed)
-    loggers = {} if "logger" in paths.values() else own.get("logger") or {}
-    for group, nodes in {"callback": watching(own), "logger": loggers}.items():
-        for name, node in nodes.items():
-            if node and (key := f"{group}.{name}") not in typed:
-                config[group] = now = config.get(group) or {}
-                now[name] = _own_but_typed(node, now.get(name), key, typed)
-    typed += ["logger", *(f"callback.{name}" for name in watching(config))]
-    config["trainer"]["resume"] = None
-    then, now = leaves(own), leaves(config)
-    differ = [key for key in sorted(then.keys() | now.keys()) if then.get(key) != now.get(key)]
-    differ = [key for key in differ if not any(f"{key}.".startswith(f"{each}.") for each in typed)]
-    if differ and not paths:
-        return None
-    if differ:
-        raise ConfigError(_of_another_run(differ, then, now, paths))
-    [value] = {change.override.value() for change in parsed.changes if change.key == RESUME}
-    config["trainer"]["resume"] = value
-    return config
-
-
-def _own_but_typed(
-    own: Mapping[str, Any], now: Mapping[str, Any] | None, key: str, typed: Sequence[str]
-) -> dict[str, Any]:
-    """A node of a run, at `key`, with what is typed of it now."""
-    changed = {name: value for name, value in (now or {}).items() if f"{key}.{name}" in typed}
-    return {**own, **changed}
-
-
-def _of_another_run(
-    differ: Sequence[str], then: Mapping[str, Any], now: Mapping[str, Any], paths: dict[Choice, str]
-) -> Iterator[Problem]:
-    """Tell where what is typed is not the run: of each option, else of all that is typed."""
-    remedy = f"leave {' '.join(choice.text for choice in paths)} away, and the run keeps its own"
-    found = {
-        choice: key
-        for choice, path in paths.items()
-        for key in reversed(differ)
-        if f"{key}.".startswith(f"{path}.")
-    }
-    at = {choice.group: key for choice, key in found.items()} or {RESUME: differ[0]}
-    for name, key in at.items():
-        values = [given(each[key]) if key in each else "nothing" for each in (now, then)]
-        what = f"with what is typed {key} is {values[0]}, and the run has {values[1]}"
-        yield Problem(name, f"{what}; {remedy}")
 
 
 def leaves(node: Any, key: str = "") -> dict[str, Any]:
@@ -340,87 +247,3 @@ def leaves(node: Any, key: str = "") -> dict[str, Any]:
         for name, item in node.items()
         for full, value in leaves(item, f"{key}.{name}" if key else str(name)).items()
     }
-
-
-def apply_to_saved(
-    file: Path, parsed: Parsed, added: Mapping[str, Any], composer: Composer
-) -> tuple[DictConfig, frozenset[str]]:
-    """Change a run's own config by the given values; mistakes go to `parsed.problems`.
-
-    Args:
-        file: The saved config.
-        parsed: What was typed.
-        added: Keys that stand beside those of the run, which values may be given for.
-        composer: Changes values.
-
-    Returns:
-        The config, and the variables that the run's has.
-    """
-    config = read_saved(file)
-    keys = [change.key for change in parsed.changes]
-    tries = any(key in CHECKPOINTS for key in keys)  # a trained model, maybe on other data
-    others = [choice for choice in parsed.choices if tries and choice.group.startswith("dataset")]
-    for choice in parsed.choices:
-        if choice not in others:
-            what = "is tried keeps the components of its config but for its data"
-            what = what if tries else "is gone on with keeps the components of its config"
-            parsed.problems.append(Problem(choice.group, f"{choice.text!r} given, but a run that "
-                                           f"{what}; leave it away"))  # fmt: skip
-    if others:
-        _choose_data(config, replace(parsed, choices=others), composer)
-    if tries and _DATA_PLACES & {*keys}:
-        for name in ("val_path", "test_path"):  # they lie beside what the run had
-            if name in config["dataset"]:
-                config["dataset"][name] = None
-    variables = variables_of(config)
-    config.update(added)
-    filled = variables & {*keys}
-    for key in filled:
-        parsed.problems.append(
-            Problem(key, "a saved config has its variables filled in already, so this would "
-                    "change nothing; change the keys that used it")
-        )  # fmt: skip
-    saved = [str(name) for name in config.get("imports") or ()]
-    apply_changes(config, parsed, composer, filled)
-    _refuse_untyped(saved, [str(name) for name in config.get("imports") or ()], keys)
-    return config, variables
-
-
-def _choose_data(config: DictConfig, parsed: Parsed, composer: Composer) -> None:
-    """Put chosen data in the place of a run's, or a part of it; how it is decoded stays.
-
-    Args:
-        config: The run's; changed.
-        parsed: Has the choices of data alone.
-        composer: Composes them.
-    """
-    composed, _ = compose_choices(parsed, composer)
-    groups = [choice.group for choice in parsed.choices]
-    run = {} if "dataset" not in groups else {**config["dataset"]}
-    for group in ("dataset", "sampler") if "dataset" in groups else groups:
-        key = group.rpartition("@")[2].replace("/", ".")
-        OmegaConf.update(config, key, OmegaConf.select(composed, key), merge=False)
-    before, now = run.get("storage") or {}, config["dataset"].get("storage") or {}
-    if before.get("_target_") == now.get("_target_") and "endings" in before:
-        now["endings"] = before["endings"]  # a folder of sounds
-    for name in {"decode", "val_fraction"} & run.keys() & config["dataset"].keys():
-        if f"dataset/{name}" not in groups:
-            config["dataset"][name] = run[name]
-
-
-def _refuse_untyped(saved: Sequence[str], given: Sequence[str], typed: Collection[str]) -> None:
-    """Refuse to run code that a saved config alone names: it may be a stranger's.
-
-    Args:
-        saved: Modules that the saved config names.
-        given: Those that the config names now; where they were typed they are loaded already.
-        typed: The keys that were typed.
-
-    Raises:
-        ConfigError: A module was not named by the command itself.
-    """
-    named = {name.rpartition("/")[2] for name in given} if "imports" in typed else set()
-    if lacking := [name for name in saved if name.rpartition("/")[2] not in named]:
-        what = f"the saved config names {', '.join(lacking)}, and what it imports is run"
-        how = f"type imports=[{','.join(saved)}] if you trust it"
-        raise ConfigError([Problem("imports", f"{what}; {how}")])

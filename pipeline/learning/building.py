@@ -114,11 +114,13 @@ def build_optimizer(config: Config, model: nn.Module) -> Optimizer:
     """Build the optimizer over the parameters of a model that are trained, in their groups.
 
     Raises:
+        ConfigError: A group has no patterns, or arguments that the optimizer does not accept.
         ValueError: A group has no parameter.
     """
-    from penstock.pipeline.learning.parameters import grouped_optimizer
+    from penstock.pipeline.learning.parameters import check_groups, grouped_optimizer
 
     node, settings = _apart(config["optimizer"], "optimizer")
+    check_groups(node["_target_"], settings.groups or {})
     return grouped_optimizer(lambda params: build(node, params=params), model, settings)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from penstock.pipeline.config.combinations import model_capabilities
+from penstock.core.registry import model_capabilities
 from penstock.pipeline.config.libraries import resolve_target
 
 ClassesOf = Callable[[str], "tuple[str, ...] | None"]

@@ -6,13 +6,17 @@ import difflib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from inspect import signature
 from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Gt, Le
 
+from penstock.core import registry
 from penstock.core.registry import register
-from penstock.pipeline.config.errors import listing
+from penstock.core.user_errors import Problem, listing
+from penstock.pipeline.config.errors import ConfigError
+from penstock.pipeline.config.libraries import check_libraries
 
 if TYPE_CHECKING:
     from torch import nn
@@ -36,6 +40,36 @@ class ParameterSettings:
     groups: Mapping[str, Mapping[str, Any]] | None = None
     decay_norms: bool = True
     layer_decay: Annotated[float, Gt(0), Le(1)] | None = None
+
+
+def check_groups(target: str, groups: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse arguments of groups that torch would ignore, and groups without patterns.
+
+    Args:
+        target: The ``_target_`` of the optimizer.
+        groups: See `ParameterSettings`.
+
+    Raises:
+        ConfigError: With all mistakes.
+    """
+    component = registry.find(target)
+    found: list[Problem] = []
+    for name, group in groups.items():
+        key, patterns = f"optimizer.groups.{name}", group.get("params")
+        if not (isinstance(patterns, list) and patterns and {*map(type, patterns)} == {str}):
+            example = patterns if isinstance(patterns, str) and patterns else "head"
+            text = f"{patterns!r} given, expected patterns of the names of parameters"
+            found.append(Problem(f"{key}.params", f"{text}; type {key}.params=[{example}]"))
+        node = {argument: value for argument, value in group.items() if argument != "params"}
+        if component is None:
+            node = {"_target_": target, **node}
+            found += check_libraries({"optimizer": {"groups": {name: node}}})
+            continue
+        for argument in node.keys() - signature(component.target).parameters.keys():
+            text = f"unknown argument of {target}; type ~{key}.{argument}"
+            found.append(Problem(f"{key}.{argument}", text))
+    if found:
+        raise ConfigError(found)
 
 
 def matching(pattern: str, names: Collection[str], *, key: str) -> list[str]:

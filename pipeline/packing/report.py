@@ -19,7 +19,8 @@ from penstock.core.contracts import Storage
 from penstock.core.parts import PartSummary, written_labels
 from penstock.core.sample import Record
 from penstock.core.user_errors import program_of
-from penstock.pipeline.config.composition import compose, composer_for
+from penstock.pipeline.config.compose import compose, prepare
+from penstock.pipeline.config.options import options_of
 
 _BALANCED = 1.5
 _LINE_EVERY_S = 10.0
@@ -180,7 +181,8 @@ def training_line(
 def _dataset(to: str, typed: Sequence[str]) -> str:
     """Write the override that chooses the storage; a user's own is no option of ``dataset``."""
     imports = [text for text in typed if text.startswith("imports=")]
-    is_option = to in composer_for(imports).options("dataset")
+    prepare(imports)
+    is_option = to in options_of("dataset")
     return f"dataset={to}" if is_option else f"dataset/storage={to}"
 
 

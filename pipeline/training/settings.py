@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt
 
-from penstock.core.registry import register
+from penstock.core.registry import checks, find, register, value_at
+from penstock.core.user_errors import Problem
+from penstock.datasets.files.access import is_url
 from penstock.pipeline.config.errors import nearest
 
 
@@ -133,6 +136,40 @@ class RunSettings:
 
     name: str | None = None
     tags: list[str] | None = None
+
+
+_EMPTY = {"data_dir": ".", "outputs": ".", "trainer.resume": "null", "trainer.init_from": "null"}
+"""Paths that cannot be empty, and the values to type instead."""
+_LOCAL = (
+    "data_dir dataset.cache.path dataset.decode.statistics predict.output evaluate.output "
+    "export.output preview.path"
+).split()
+"""Paths that cannot be URLs."""
+
+
+@checks("settings/trainer")
+def check_folders(config: Mapping[str, Any]) -> Iterator[Problem]:
+    """Refuse an empty path, which would be the working directory, and URLs for local files."""
+    for key, instead in _EMPTY.items():
+        if value_at(config, key) == "":
+            text = "'' given, expected a path (is a variable unset?)"
+            yield Problem(key, f"{text}; type {key}={instead}")
+    for key in _LOCAL:
+        if is_url(path := value_at(config, key)):
+            yield Problem(key, f"{path!r} given, accepts a path of this machine")
+
+
+@checks("settings/trainer", needs=("callback",))
+def check_validation(config: Mapping[str, Any]) -> Iterator[Problem]:
+    """Refuse callbacks that watch a metric if validation is off."""
+    on = {"validate_every": 1, "limit_val_batches": "null"}
+    off = next((name for name in on if value_at(config, f"trainer.{name}") == 0), "")
+    for name, node in config["callback"].items() if off else ():
+        component = find(str(node.get("_target_"))) if node else None
+        if component and "watched" in inspect.signature(component.target).parameters:
+            text = f"{component.target_name} watches a metric that trainer.{off}=0 turns off"
+            remedy = f"type trainer.{off}={on[off]}, or callback.{name}=null"
+            yield Problem(f"callback.{name}", f"{text}; {remedy}")
 
 
 def _least(*limits: int | None) -> int | None:

@@ -1,263 +1,174 @@
-"""`compose`: what choices and values make, and that it disturbs nothing."""
+"""`compose`: choices and values make a plain config, and Hydra's own state is left alone."""
 
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
+from hydra import initialize_config_dir, version
+from hydra.core.global_hydra import GlobalHydra
 
+from penstock import compose, register
 from penstock.core import registry
-from penstock.pipeline.config.composition import compose
+from penstock.pipeline import config as room
 from penstock.pipeline.config.errors import ConfigError
 
-pytestmark = pytest.mark.usefixtures("composed_anew")
+MIX = ("dataset=mix dataset.sources.photos.dataset=image_folder dataset.sources.photos.weight=3 "
+       "dataset.sources.packed.dataset=lmdb ")  # fmt: skip
+SOURCES = "dataset.sources"
+TORCH = "dataset=torch dataset.target=tests.torch_datasets.Squares"
+STREAM = "dataset=torch dataset.target=tests.laws.components.PhotoStream dataset.args={root:.} "
+# Overrides, and values at full keys of the config; `key.*` lists the keys of a mapping.
+CASES: list[tuple[str, dict]] = [
+    ("dataset=lmdb loader.num_workers=3",
+     {"dataset._target_": "dataset/map", "dataset.storage._target_": "storage/lmdb",
+      "loader.num_workers": 3, "loader.prefetch_factor": 2}),
+    *((f"{sign}loader.eval_batch_size=3 {sign}debug=overfit",
+       {"loader.eval_batch_size": 3, "trainer.overfit_batches": 2,
+        "augment.train.resize._target_": "albumentations.Resize"}) for sign in ("", "+", "++")),
+    ("experiment=weighted sampler=random debug=one_batch",
+     {"sampler": {"_target_": "sampler/random"}, "trainer.limit_train_batches": 1}),
+    ("experiment=in_memory", {"dataset._target_": "dataset/eager"}),
+    ("~augment.train.flip augment.train.crop.scale=[0.5,1] augment.eval.resize=null "
+     "augment.train.blur={_target_:albumentations.Blur,_after_:crop}",
+     {"augment.train.*": ["crop", "blur"], "augment.train.crop.scale": [0.5, 1],
+      "augment.train.blur": {"_target_": "albumentations.Blur", "_after_": "crop"},
+      "augment.eval": {"resize": None}}),
+    ("augment=none augment.train=null augment.eval=null",
+     {"augment.train": {}, "augment.eval": {}}),
+    ("augment=none ~augment.train.resize",
+     {"augment.eval.*": ["resize"], "augment.device.*": ["normalize"]}),
+    ("augment=none augment.train.flip=null", {"augment.train.flip": None}),
+    ("augment=light augment.train.blur=null", {"augment.train.blur": None}),
+    ("augment.image_size=32",
+     {"augment.train.crop.size": [32, 32], "augment.eval.resize.height": 32}),
+    ("~scheduler", {"scheduler": None}), ("scheduler=null", {"scheduler.*": ["_target_"]}),
+    ("logger=null", {"logger": {}}), ("logger=tensorboard", {"logger.*": ["csv", "tensorboard"]}),
+    ("logger=tensorboard logger=mlflow logger.mlflow.experiment=mine",
+     {"logger.*": ["csv", "tensorboard", "mlflow"], "logger.mlflow.experiment": "mine"}),
+    ("callback=[ema,early_stopping] callback.ema.decay=0.9",
+     {"callback.*": ["ema", "early_stopping"], "callback.ema.decay": 0.9}),
+    ("callback=ema callback=early_stopping callback=ema callback.ema=null",
+     {"callback.*": ["ema", "early_stopping"], "callback.ema": None}),
+    *((f"task=detection {data}", {"task._target_": "task/detection", "dataset.annotations": ...})
+      for data in ("dataset=stream", TORCH)),
+    *((STREAM + more, {"sampler._target_": "sampler/sequential", "scheduler._target_": schedule})
+      for more, schedule in {
+          "": "scheduler/none", "sampler=sequential": "scheduler/none",
+          "trainer.max_steps=9": "scheduler/cosine",
+          "scheduler=step": "torch.optim.lr_scheduler.StepLR"}.items()),
+    ("sampler=identity", {"sampler._target_": "sampler/identity"}),
+    ("callback=ema trainer.validate_every=0", {"callback.*": ["ema"]}),
+    ("dataset=stream dataset/source=sql dataset.source.url=sqlite:///a.db",
+     {"dataset.source._target_": "source/sql"}),
+    ("loader.num_workers=1024", {"loader.num_workers": 1024}),
+    (f"{MIX} {SOURCES}.more.dataset.decode=raw {SOURCES}.more.dataset=memmap "
+     f"{SOURCES}.more.weight=2 "
+     f"{SOURCES}.photos.dataset=zip {SOURCES}.photos.sampler=weighted {SOURCES}.packed=null "
+     f"{SOURCES}.photos.sampler.replacement=false",
+     {f"{SOURCES}.*": ["photos", "packed", "more"], f"{SOURCES}.packed": None,
+      f"{SOURCES}.photos.dataset.storage._target_": "storage/zip", f"{SOURCES}.photos.weight": 3,
+      f"{SOURCES}.photos.sampler.replacement": False, f"{SOURCES}.more.weight": 2,
+      f"{SOURCES}.more.dataset.decode._target_": "decode/raw", f"{SOURCES}.more.sampler": None,
+      "sampler": {"_target_": "sampler/mix"}}),
+    *((f"task={task} {MIX}{SOURCES}.packed.dataset.annotations=in_records",
+       {f"{SOURCES}.photos.dataset.annotations": None, "dataset.annotations": ...,
+        f"{SOURCES}.packed.dataset.annotations._target_": "annotations/in_records"})
+      for task in ("detection", "segmentation", "multilabel")),
+]  # fmt: skip
 
 
-def test_the_config_is_plain_and_the_same_each_time():
-    first = compose(["dataset=lmdb", "loader.num_workers=3"])
-    second = compose(["dataset=lmdb", "loader.num_workers=3"])
-    assert first == second == json.loads(json.dumps(first))
-    assert first["dataset"]["_target_"] == "dataset/map"
-    assert first["dataset"]["storage"]["_target_"] == "storage/lmdb"
-    assert first["loader"]["num_workers"] == 3
-    assert "hydra" not in first
+def value_at(config: dict, key: str):
+    """Return the value at a full key, or an ellipsis if there is none."""
+    value = config
+    for name in key.split("."):
+        value = [*value] if name == "*" else value.get(name, ...)
+    return value
 
 
-def test_an_augmentation_that_says_nothing_of_the_device_normalises_there(tmp_path):
-    folder = tmp_path / "augment"
-    folder.mkdir()
-
-    def device_of(step, device=""):
-        text = f"train: {{one: {{_target_: {step}}}}}\neval: {{}}\n{device}"
-        (folder / "mine.yaml").write_text(text)
-        return compose(["augment=mine"], config_dir=tmp_path)["augment"]["device"]
-
-    flip = "albumentations.HorizontalFlip"
-    assert [*device_of(flip)] == ["normalize"]
-    assert device_of(flip) == compose(["augment=none"])["augment"]["device"]
-    for given in ("device: null", "device: {}"):
-        assert device_of(flip, given) == {}
-    for step in ("albumentations.Normalize", "albumentations.ToTensorV2"):
-        assert device_of(step) == {}, "these have done it already"
+@pytest.mark.parametrize(("typed", "expected"), CASES)
+def test_overrides_make_a_plain_config(typed, expected):
+    config = compose(typed.split())
+    assert {key: value_at(config, key) for key in expected} == expected
+    assert config == json.loads(json.dumps(config)) == compose(typed.split())
 
 
-def test_defaults_of_components_are_written_out():
-    loader = compose()["loader"]
-    assert loader["prefetch_factor"] == 2
-    assert loader["multiprocessing_context"] == "forkserver"
-
-
-@pytest.mark.parametrize("sign", ["", "+", "++"])
-def test_a_sign_makes_no_difference_to_what_is_accepted(sign: str):
-    config = compose([f"{sign}loader.eval_batch_size=3", f"{sign}debug=overfit"])
-    assert config["loader"]["eval_batch_size"] == 3
-    assert config["trainer"]["overfit_batches"] == 2
-    assert config["augment"]["train"]["resize"]["_target_"] == "albumentations.Resize"
-
-
-@pytest.mark.parametrize("preset", ["debug=overfit", "debug=one_batch", "experiment=weighted",
-                                    "experiment=in_memory"])  # fmt: skip
-def test_presets_compose(preset: str):
-    assert compose([preset]) == compose([f"+{preset}"])
-
-
-def test_a_choice_on_the_command_line_beats_a_preset():
-    config = compose(["experiment=weighted", "sampler=random", "debug=one_batch"])
-    assert config["sampler"] == {"_target_": "sampler/random"}
-    assert config["trainer"]["limit_train_batches"] == 1
-
-
-def test_steps_are_changed_added_placed_and_taken_out():
-    config = compose([
-        "~augment.train.flip",
-        "augment.train.crop.scale=[0.5,1]",
-        "augment.train.blur={_target_: albumentations.Blur, _after_: crop}",
-        "augment.eval.resize=null",
-    ])  # fmt: skip
-    train = config["augment"]["train"]
-    assert "flip" not in train
-    assert train["crop"]["scale"] == [0.5, 1]
-    assert train["blur"] == {"_target_": "albumentations.Blur", "_after_": "crop"}
-    assert config["augment"]["eval"] == {"resize": None}
-
-
-def test_a_variable_of_a_stack_reaches_what_refers_to_it():
-    augment = compose(["augment.image_size=32"])["augment"]
-    assert augment["train"]["crop"]["size"] == [32, 32]
-    assert augment["eval"]["resize"]["height"] == 32
-
-
-def test_null_takes_a_component_out_where_that_is_possible():
-    assert compose(["scheduler=null"])["scheduler"] in (None, {"_target_": "scheduler/none"})
-    assert compose(["~scheduler"])["scheduler"] is None
-    assert compose(["logger=null"])["logger"] == {}
-
-
-@pytest.mark.parametrize(
-    "dataset", ["dataset=stream", "dataset=torch dataset.target=tests.torch_datasets.Squares"]
-)
-def test_a_task_that_chooses_annotations_takes_data_that_brings_its_own(dataset):
-    config = compose(["task=detection", *dataset.split()])
-    assert config["task"]["_target_"] == "task/detection"
-    assert "annotations" not in config["dataset"]
-
-
-def test_loggers_stand_side_by_side():
-    assert set(compose(["logger=tensorboard"])["logger"]) == {"csv", "tensorboard"}
-    assert set(compose(["logger=[csv,tensorboard]"])["logger"]) == {"csv", "tensorboard"}
-    both = compose(["logger=tensorboard", "logger=mlflow", "logger.mlflow.experiment=mine"])
-    assert set(both["logger"]) == {"csv", "tensorboard", "mlflow"}
-
-
-def test_any_torch_module_with_its_positional_arguments():
-    config = compose([
-        "model=module",
-        "model.module._target_=torch.nn.Sequential",
-        "model.module._args_=[{_target_: torch.nn.Flatten}, "
-        "{_target_: torch.nn.Linear, in_features: 2, out_features: 3}]",
-    ])  # fmt: skip
-    assert config["model"]["module"]["_args_"][1]["out_features"] == 3
-    with pytest.raises(ConfigError, match=r"model\.module\._args_\.0\.in_featurs"):
-        compose(["model=module", "model.module._target_=torch.nn.Sequential",
-                 "model.module._args_=[{_target_:torch.nn.Linear,in_featurs:2}]"])  # fmt: skip
-
-
-@pytest.fixture
-def registered(monkeypatch):
-    monkeypatch.setattr(registry, "_components", dict(registry._components))
-
-    @registry.register("sampler", "fake_sampler")
-    class FakeSampler:
-        """Nothing in particular."""
-
-        def __init__(self, n: int, seed: int, *, images_per_identity: int = 2): ...
-
-    @registry.register("transform", "fake_transform")
-    def fake_transform(sample, rng, *, strength: float = 1.0):
-        """Does nothing."""
-
-    @registry.register("storage", "fake_storage")
-    class FakeStorage:
-        """Holds nothing."""
-
-        def __init__(self, url: str): ...
-
-    @registry.register("logger", "fake_logger")
-    def fake_logger(run_dir, *, project: str = "x"):
-        """Says nothing."""
-
-
-@pytest.mark.usefixtures("registered")
-def test_registering_is_all_it_takes():
-    config = compose([
-        "sampler=fake_sampler", "sampler.images_per_identity=4",
-        "transform=fake_transform", "augment.train.fake_transform.strength=2",
-        "dataset/storage=fake_storage", "dataset.storage.url=sql://x",
-        "logger=fake_logger",
-    ])  # fmt: skip
-    assert config["sampler"] == {"_target_": "sampler/fake_sampler", "images_per_identity": 4}
-    assert list(config["augment"]["train"])[-1] == "fake_transform"
-    assert config["augment"]["train"]["fake_transform"]["strength"] == 2
-    assert config["dataset"]["storage"] == {"_target_": "storage/fake_storage", "url": "sql://x"}
-    assert config["logger"]["fake_logger"]["project"] == "x"
-    assert "csv" in config["logger"]
-
-
-@pytest.mark.usefixtures("registered")
-def test_a_storage_that_is_registered_is_a_data_set_too():
-    config = compose(["dataset=fake_storage", "dataset.storage.url=sql://x"])
-    assert config["dataset"]["_target_"] == "dataset/map"
-    assert config["dataset"]["storage"] == {"_target_": "storage/fake_storage", "url": "sql://x"}
-    assert config["dataset"]["decode"]["_target_"] == "decode/image"
-    assert compose(["dataset=lmdb"])["dataset"]["storage"]["_target_"] == "storage/lmdb"
-
-
-def test_it_works_inside_of_hydra_and_leaves_its_state_alone(tmp_path):
-    from hydra import version
-    from hydra.core.global_hydra import GlobalHydra
-    from hydra.initialize import initialize_config_dir
-
+def test_an_application_of_hydra_around_it_is_left_alone(tmp_path):
     base = version.VersionBase.instance().version_base
     GlobalHydra.instance().clear()
-    compose(["seed=3"])
-    assert not GlobalHydra.instance().is_initialized()
+    assert compose(["seed=8"])["seed"] == 8 and not GlobalHydra.instance().is_initialized()
     with initialize_config_dir(str(tmp_path), version_base="1.2"):
         inside = GlobalHydra.instance().hydra
-        assert compose(["seed=3"])["seed"] == 3
-        assert GlobalHydra.instance().hydra is inside
-        assert str(version.getbase()) == "1.2"
+        assert compose(["seed=9"])["seed"] == 9
+        with pytest.raises(ConfigError):
+            compose(["seed=x", "sampler=nope"])
+        assert GlobalHydra.instance().hydra is inside and str(version.getbase()) == "1.2"
     version.VersionBase.instance().version_base = base
 
 
-@pytest.mark.parametrize(
-    "path", ["/no/s-{000..099}.tar", "/no/*.tar", "[/no/s-{0..9}.tar,/no/a.tar]", "/no/{a,b}.tar"]
-)
-def test_patterns_of_data_can_be_typed(path: str):
-    typed = [f"dataset.storage.path={path}", "dataset.storage.fields={image: jpg;png, label: cls}"]
-    node = compose(["dataset=webdataset", *typed])["dataset"]["storage"]
-    assert node["path"] == (path[1:-1].split(",") if path[0] == "[" else path)
-    assert node["fields"] == {"image": "jpg;png", "label": "cls"}
+def test_the_room_uses_public_names_of_libraries_alone():
+    private = re.compile(r"\b(hydra|omegaconf|pydantic)(\.\w+)*\._")
+    files = Path(str(room.__file__)).parent.rglob("*.py")
+    assert [file.name for file in files if private.search(file.read_text())] == []
 
 
-def test_options_of_ones_own_come_from_a_folder(tmp_path):
-    (tmp_path / "experiment").mkdir()
-    (tmp_path / "experiment" / "mine.yaml").write_text(
-        "# @package _global_\n# mine\ndefaults:\n  - override /sampler: weighted\nside: 32\n"
-        "augment:\n  image_size: ${side}\n"
-    )
-    config = compose(["experiment=mine"], config_dir=tmp_path)
+@pytest.fixture
+def composed_with(tmp_path):
+    """Compose with an option of the user's own folder."""
+
+    def composed(text: str, *typed: str, group: str = "experiment") -> dict:
+        (tmp_path / group).mkdir(exist_ok=True)
+        (tmp_path / group / "mine.yaml").write_text(text)
+        return compose([f"{group}=mine", *typed], config_dir=tmp_path)
+
+    return composed
+
+
+def test_a_preset_of_ones_own_has_choices_variables_and_callbacks(composed_with):
+    config = composed_with(
+        "# @package _global_\n# mine\ndefaults: [{/callback: [ema, profile]}, "
+        "{override /sampler: weighted}]\nside: 48\naugment: {image_size: '${side}'}\n"
+        "callback: {ema: {decay: 0.99}, stop: {_target_: callback/early_stopping}}\n",
+        "side=32", "callback.stop.patience=2",
+    )  # fmt: skip
     assert config["sampler"]["_target_"] == "sampler/weighted"
     assert config["augment"]["train"]["crop"]["size"] == [32, 32]
-
-
-def test_callbacks_are_added_to_one_another_typed_or_in_a_preset(tmp_path):
-    together = compose(["callback=[ema,early_stopping]", "callback.ema.decay=0.9"])["callback"]
-    assert [*together] == ["ema", "early_stopping"] and together["ema"]["decay"] == 0.9
-    one_by_one = ["callback=ema", "callback=early_stopping", "callback=ema"]
-    assert [*compose(one_by_one)["callback"]] == ["ema", "early_stopping"]
-    assert compose([*one_by_one, "callback.ema=null"])["callback"]["ema"] is None
-    (folder := tmp_path / "experiment").mkdir()
-    (folder / "mine.yaml").write_text(
-        "# @package _global_\n"
-        "defaults: [{/callback: [ema, profile]}]\n"
-        "callback: {ema: {decay: 0.99}, stop: {_target_: callback/early_stopping}}\n"
-    )
-    config = compose(["experiment=mine", "callback.stop.patience=2"], config_dir=tmp_path)
     assert [*config["callback"]] == ["ema", "profile", "stop"]
     assert config["callback"]["ema"]["decay"] == 0.99
     assert config["callback"]["stop"]["patience"] == 2
 
 
 @pytest.mark.parametrize(
-    "overrides",
-    [
-        ["sampler=identity"],
-        ["callback=ema", "trainer.validate_every=0"],
-        ["dataset=stream", "dataset/source=sql", "dataset.source.url=sqlite:///a.db"],
-        ["augment=none", "augment.train.flip=null"],
-        ["augment=light", "augment.train.blur=null"],
-        ["loader.num_workers=1024"],
-    ],
-)
-def test_what_is_near_a_mistake_and_right_composes(overrides):
-    compose(overrides)
+    ("step", "device", "expected"),
+    [("HorizontalFlip", "", ["normalize"]), ("HorizontalFlip", "device: null", []),
+     ("HorizontalFlip", "device: {}", []), ("Normalize", "", []), ("ToTensorV2", "", [])],
+)  # fmt: skip
+def test_an_augmentation_without_device_steps_normalises_there(
+    step, device, expected, composed_with
+):
+    text = f"train: {{one: {{_target_: albumentations.{step}}}}}\neval: {{}}\n{device}"
+    assert [*composed_with(text, group="augment")["augment"]["device"]] == expected
 
 
-def test_a_stream_of_torch_brings_a_sampler_and_a_schedule_that_fit_it(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "streamed_sets.py").write_text(
-        "from torch.utils.data import IterableDataset\nclass Stream(IterableDataset): ...\n"
-    )
-    stream = ["dataset=torch", "dataset.target=streamed_sets.Stream"]
-    config = compose(stream)
-    assert config["sampler"]["_target_"] == "sampler/sequential"
-    assert config["scheduler"]["_target_"] == "scheduler/none"
-    assert "cosine" in compose([*stream, "trainer.max_steps=9"])["scheduler"]["_target_"]
-    assert "StepLR" in compose([*stream, "scheduler=step"])["scheduler"]["_target_"]
-    assert compose([*stream, "sampler=sequential"]) == config
+def test_a_registered_component_is_an_option_at_once(monkeypatch):
+    monkeypatch.setattr(registry, "_components", dict(registry._components))
+    register("sampler", "fake")(type("Fake", (), {"__init__": fake_sampler}))
+    register("transform", "fake")(lambda sample, rng, *, strength=1.0: sample)
+    register("storage", "fake")(type("Storage", (), {"__init__": lambda self, url: None}))
+    register("logger", "fake")(lambda run_dir, *, project="x": None)
+    url = "dataset.storage.url=sql://x"
+    config = compose(["sampler=fake", "sampler.width=4", "transform=fake", url, "logger=fake",
+                      "augment.train.fake.strength=2", "dataset/storage=fake"])  # fmt: skip
+    assert config["sampler"] == {"_target_": "sampler/fake", "width": 4}
+    assert [*config["augment"]["train"]][-1] == "fake"
+    assert config["augment"]["train"]["fake"]["strength"] == 2
+    assert config["logger"]["fake"]["project"] == "x" and "csv" in config["logger"]
+    dataset = compose(["dataset=fake", url])["dataset"]
+    assert dataset["storage"] == config["dataset"]["storage"] == {
+        "_target_": "storage/fake", "url": "sql://x"}  # fmt: skip
+    assert (dataset["_target_"], dataset["decode"]["_target_"]) == ("dataset/map", "decode/image")
 
 
-def test_an_emptied_stack_leaves_the_others_alone():
-    config = compose(["augment=none", "augment.train=null", "augment.eval=null"])
-    assert not config["augment"]["train"] and not config["augment"]["eval"]
-    assert compose(["augment=none", "~augment.train.resize"])["augment"]["eval"]["resize"]
+def fake_sampler(self, n: int, seed: int, *, width: int = 2): ...

@@ -1,116 +1,105 @@
-"""What ``--help`` says: of a group, of the arguments of what is chosen, of what there is not."""
+"""``--help`` of everything, of groups, and of the arguments of chosen options."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
+from penstock import compose
 from penstock.core import registry
-from penstock.pipeline.config.command_line import main
 from penstock.pipeline.config.components import register_components
-from penstock.pipeline.config.composition import ROOT, compose
+from penstock.pipeline.config.help import print_help
+from penstock.pipeline.config.options import groups, option_file, search_in, summaries
 
+ROOT = Path(__file__).resolve().parents[2]
 PARTS = '''
 from penstock import register
-
-
 @register("sampler", "every_other")
 class EveryOther:
     """Take every other record.
 
     Args:
-        n: Records there are.
-        offset: Where to begin: 0 takes the even records,
+        n: Number of records.
+        offset: First record: 0 takes the even records,
             1 the odd ones. None takes ``both``.
     """
-
     def __init__(self, n: int, *, offset: int | None = None) -> None: ...
 '''
 
 
 @pytest.fixture
 def shown(capsys, monkeypatch):
-    """Type arguments; give what is printed, and the same with every run of blanks as one."""
+    """Return the help on what is typed, and the same with single blanks."""
     register_components()
+    search_in(None)
     monkeypatch.setattr(registry, "_components", dict(registry._components))
     monkeypatch.setenv("COLUMNS", "80")
 
-    def show(*arguments: str, status: int = 0) -> tuple[str, str]:
-        assert main("no.job", arguments) == status
-        printed = capsys.readouterr()
-        text = printed.err if status else printed.out
+    def show(typed: str) -> tuple[str, str]:
+        print_help(typed.split())
+        text = capsys.readouterr().out
         return text, " ".join(text.split())
 
     return show
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("typed", "said"),
     [
-        (["--help", "loader"], "loader.batch_size=64 an integer >= 1 Samples in a batch over all"),
-        (["loader=threads", "--help"], "loader.engine=threads a string or null Who computes"),
-        (["dataset=lmdb", "--help"],
-         "dataset.storage.checksums=true true or false Compare a packed record with"),
-        (["trainer", "--help"], "trainer.max_steps=null an integer >= 1 or null Optimizer steps"),
-        (["--help", "optimizer"], "optimizer.momentum=0.9 a number momentum factor"),
-        (["--help", "dataset.annotations"], "dataset.annotations.one_based=true true or false"),
-        (["--help", "dataset"], "dataset.cache=null dataset/cache=disk or none or ram "),
-        (["--help", "transform"], "augment.train.mosaic.height="),
-        (["--help", "task"], "task.min_score="),
-        (["augment=imagenet", "--help"], "augment.train.crop.scale=[0.08,1.0] [a number, a number]"
-         " Range"),
+        ("loader", "loader.batch_size=64 int >= 1 Samples in a batch over all"),
+        ("loader=threads", "loader.engine=threads str | None Who computes"),
+        ("dataset=lmdb", "dataset.storage.checksums=true bool Compare a packed record with"),
+        ("dataset=lmdb", "dataset.decode.max_pixels="), ("dataset=lmdb", "dataset.val_fraction="),
+        ("trainer", "trainer.max_steps=null int >= 1 | None Optimizer steps"),
+        ("optimizer", "optimizer.momentum=0.9 float"), 
+        ("transform", "augment.train.mosaic.height="),
+        ("dataset.annotations", "dataset.annotations.one_based=true bool"),
+        ("dataset", "dataset.cache=null dataset/cache=disk or none or ram "),
+        ("task", "task.min_score="), ("sampler=weighted", "sampler.replacement="),
+        ("augment=imagenet", "augment.train.crop.scale=[0.08,1.0] tuple[float, float] Range"),
+        ("augment=imagenet", "augment.eval.resize.max_size="),
+        ("dataset=stream", "dataset.shuffle_window="), ("dataset=mix", "dataset.length="),
+        ("experiment=bccd", "trainer.monitor=map_50"), ("optimizer=sgd", "optimizer.nesterov=true"),
+        ("batch_transform=mixup", "augment.device.mixup.alpha="),
     ],
 )  # fmt: skip
-def test_help_has_the_docstring_beside_each_argument(arguments, said, shown):
-    assert said in shown(*arguments)[1]
+def test_help_has_the_type_and_docstring_of_each_argument(typed, said, shown):
+    text, words = shown(typed)
+    assert f" {said}" in words and "usage:" not in text
 
 
-def test_help_on_a_group_names_its_options_and_each_component_once(shown):
-    text, words = shown("--help", "loader")
-    for option in ("default", "inline", "processes", "threads", "torch"):
-        assert f"\n    {option} " in text
-    assert text.count("settings/loader:") == words.count("loader.batch_size=") == 1
+def test_help_names_every_group_and_option_in_a_line(shown):
+    text, words = shown("")
+    assert "\n  writer:" not in text, "which is for a command alone"
+    for group in set(groups()) - {"writer"}:
+        assert f"\n  {group}:" in text
+        for option, summary in summaries(group):
+            assert f" {option} {' '.join(summary.split())}".replace("``", "`") in words, option
+            assert summary or option_file(group, option) is None
 
 
 @pytest.mark.parametrize("columns", ["80", "50"])
 def test_help_is_wrapped_at_the_width_of_the_terminal(columns, shown, monkeypatch):
     monkeypatch.setenv("COLUMNS", columns)
-    for arguments in (["--help"], ["--help", "loader"], ["dataset=lmdb", "--help"]):
-        for line in shown(*arguments)[0].splitlines():
-            typed = " ".join(line.split()[-2:])  # what is typed as one is not broken
-            assert len(line) <= int(columns) or "=" in typed, line
+    for typed in ("", "loader", "dataset=lmdb"):
+        for line in shown(typed)[0].splitlines():
+            typed_as_one = "=" in " ".join(line.split()[-2:])
+            assert len(line) <= int(columns) or typed_as_one, line
 
 
-def test_help_has_the_components_of_a_users_own_file(tmp_path, shown, monkeypatch):
+def test_help_has_components_of_ones_own(tmp_path, shown, monkeypatch):
     (tmp_path / "own_sampler.py").write_text(PARTS)
     monkeypatch.chdir(tmp_path)
-    said = "sampler.offset=null an integer or null Where to begin: 0 takes the even records, 1 the "
-    for asked in (["--help", "sampler"], ["sampler=every_other", "--help"]):
-        text, words = shown("imports=[own_sampler.py]", *asked)
-        assert f"{said}odd ones. null takes `both`." in words
-        assert "Records there are" not in text, "which is injected"
-    del sys.modules["own_sampler"]
-
-
-def test_an_engine_of_ones_own_is_an_option(shown):
+    for asked in ("sampler", "sampler=every_other"):
+        words = shown(f"imports=[own_sampler.py] {asked}")[1]
+        assert "sampler.offset=null int | None First record: 0 takes" in words
+        assert "null takes `both`." in words and "Number of records" not in words
     imports = f"imports=[{ROOT / 'examples' / 'executor.py'}]"
-    sys.modules.pop("executor", None)
-    assert "\n    executor " in shown(imports, "--help")[0]
+    assert "\n    executor " in shown(imports)[0]
     settings = compose([imports, "loader=executor"])["loader"]
     assert settings == {**compose()["loader"], "engine": "executor"}
     assert compose([imports, "loader.engine=executor"])["loader"] == settings
-    del sys.modules["executor"]
-
-
-@pytest.mark.parametrize(
-    ("asked", "typed"),
-    [("nonsense", None), ("samplr", "sampler"), ("lmdb", "dataset=lmdb")],
-)
-def test_help_on_what_there_is_not_is_a_line_with_what_there_is(asked, typed, shown):
-    text, words = shown("--help", asked, status=2)
-    assert f"--help: no group '{asked}', the groups are augment, batch_transform," in words
-    assert text.count("\n") == 2
-    if typed is not None:
-        assert words.endswith(f"; type {typed} --help")
-        shown(typed, "--help")
+    for name in ("own_sampler", "executor"):
+        del sys.modules[name]

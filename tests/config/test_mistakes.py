@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 from torch.distributed.run import parse_args
 
 from penstock import build_loader, compose, fit
-from penstock.pipeline.composing import compose as rebuilt
-from penstock.pipeline.config import libraries
 from tests.config.mistakes import COMMAND_LINES, LIBRARIES, MISTAKES, Mistake, make_files
 from tests.console import penstock
 
@@ -89,17 +87,6 @@ def test_a_mistake_is_one_line_for_each_of_its_keys(mistake: Mistake):
     if mistake.typed:
         [(_, message)] = problems
         assert " or ".join(map(" ".join, alternatives(message))) == mistake.typed
-
-
-@pytest.mark.parametrize("mistake", [each for each in ENTRIES if each.values[0].kind != LIBRARIES])
-def test_the_rebuilt_room_reports_the_same_keys(mistake: Mistake, monkeypatch):
-    monkeypatch.setattr(libraries, "_own_modules", set())
-    folder = Path("presets").absolute()
-    names = [text[11:] for text in mistake.overrides if text.startswith("experiment=")]
-    ours = any((folder / f"experiment/{name}.yaml").is_file() for name in names)
-    with pytest.raises(ValueError) as caught:
-        rebuilt.compose(list(mistake.overrides), config_dir=folder if ours else None)
-    assert {problem.key for problem in caught.value.problems} == mistake.keys
 
 
 def test_errors_pickle():

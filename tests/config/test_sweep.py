@@ -1,242 +1,174 @@
-"""Sweeps: all jobs checked first, each run with its own config, a table at the end."""
+"""Sweeps by Hydra: checked before any job starts, and a failed job does not end the others."""
 
 from __future__ import annotations
 
-import csv
-import json
-import re
-import shlex
-import subprocess
 import sys
-from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import yaml
 
-from penstock.pipeline.config.command_line import main
+from penstock import compose
+from penstock.pipeline.commands import bench  # noqa: F401 - registers its settings
+from penstock.pipeline.config.app import main
+from penstock.pipeline.config.errors import ConfigError
+from penstock.pipeline.config.sweep import check_sweep, read_points
+from tests.console import penstock
 
-JOB = """
-import json
-def train(config):
-    with open("seen.jsonl", "a") as out:
-        out.write(json.dumps(config) + "\\n")
-    if config["loader"]["batch_size"] == 13:
-        raise RuntimeError("unlucky")
-    if config["loader"]["batch_size"] == 17:
-        raise MemoryError("Unable to allocate 7 PiB")
-    if config["seed"] == 99:
-        raise KeyboardInterrupt
-    if config["seed"] == 98:
-        raise SystemExit(143)
-    return {"accuracy": config["seed"] / 10, "run_dir": "r"}
-"""
+PARTS = Path(__file__).resolve().parents[2] / "examples" / "my_components.py"
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "sweep_job.py").write_text(JOB)
+    monkeypatch.setattr("sys.argv", ["penstock"])
+    monkeypatch.setattr("sys.path", [*sys.path])
+    for name in ("HYDRA_FULL_ERROR", "PYTHONPATH"):  # a sweep sets them
+        monkeypatch.setenv(name, "")
     yield tmp_path
+    assert {path.name for path in tmp_path.iterdir()} <= {"outputs"}
 
 
-def seen(folder) -> list[dict]:
-    file = folder / "seen.jsonl"
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+@pytest.fixture
+def jobs(folder, monkeypatch):
+    """Collect the configs of the jobs instead of training with them."""
+    ran = []
+
+    def train(config):
+        ran.append(config)
+        match config["loader"]["batch_size"]:
+            case 13:
+                raise RuntimeError("unlucky")
+            case 17:
+                raise MemoryError("Unable to allocate 7 PiB")
+            case 19:
+                raise KeyboardInterrupt
+        return {"monitor": "loss", "best/loss": abs(config["optimizer"]["lr"] - 0.03)}
+
+    monkeypatch.setattr("penstock.pipeline.training.job.train", train)
+    return ran
 
 
-def test_every_combination_is_a_job(folder, capsys):
-    from penstock.pipeline.config.composition import compose
-
-    assert main("sweep_job.train", ["-m", "sampler=random,weighted", "seed=1,2"]) == 0
-    expected = [
-        compose([f"sampler={sampler}", f"seed={seed}"])
-        for sampler in ("random", "weighted")
-        for seed in (1, 2)
-    ]
-    assert seen(folder) == expected
-    out = capsys.readouterr().out
-    assert "4 jobs" in out and "weighted" in out and "accuracy" in out
-    assert not (folder / "multirun.yaml").exists()
+def keys_of(error: ConfigError) -> list[str]:
+    return [problem.key for problem in error.problems]
 
 
-def test_the_first_rank_alone_prints_the_table(folder, capsys, monkeypatch):
+def test_every_combination_is_a_job(jobs, capsys):
+    assert main(["-m", "sampler=random,weighted", "seed=1,2"]) == 0
+    expected = [compose([f"sampler={sampler}", f"seed={seed}"])
+                for sampler in ("random", "weighted") for seed in (1, 2)]  # fmt: skip
+    assert jobs == expected
+    assert "job 3: sampler=weighted seed=2" in capsys.readouterr().out
+
+
+def test_the_first_rank_alone_prints(jobs, capsys, monkeypatch):
     monkeypatch.setenv("RANK", "1")
-    assert main("sweep_job.train", ["-m", "seed=1,2", "loader.batch_size=12"]) == 0
-    assert len(seen(folder)) == 2
-    assert capsys.readouterr().out == ""
+    assert main(["-m", "seed=1,2"]) == 0
+    assert len(jobs) == 2 and capsys.readouterr().out == ""
 
 
-def test_a_value_that_only_one_option_takes_is_found_before_the_first_job(folder, capsys):
-    arguments = ["-m", "sampler=weighted,random", "sampler.replacement=false", "seed=1,x"]
-    assert main("sweep_job.train", arguments) == 2
-    assert seen(folder) == []
-    error = capsys.readouterr().err
-    assert error.count("sampler.replacement") == 2  # the line and what to type
-    assert error.count("seed: 'x' given") == 1
+def test_ranges_lists_deletions_and_arguments_of_a_choice(jobs):
+    typed = ["-m", "seed=range(1,4)", "~augment.train.flip", "callback=ema",
+             "callback.ema.decay=0.5", "augment.train.crop.scale=[0.5,1],[0.9,1]",
+             "sampler=weighted", "sampler.num_samples=3"]  # fmt: skip
+    assert main(typed) == 0
+    found = [(each["seed"], each["augment"]["train"]["crop"]["scale"][0]) for each in jobs]
+    assert found == [(seed, scale) for seed in (1, 2, 3) for scale in (0.5, 0.9)]
+    assert all("flip" not in each["augment"]["train"] for each in jobs)
+    assert all(each["sampler"]["num_samples"] == 3 for each in jobs)
 
 
-def test_the_trap_of_a_swept_group_with_a_value_of_its_options(folder):
-    assert main("sweep_job.train", ["-m", "sampler=weighted", "sampler.num_samples=3,4"]) == 0
-    assert [config["sampler"]["num_samples"] for config in seen(folder)] == [3, 4]
+def test_a_failed_job_does_not_end_the_others(jobs, capfd):
+    assert main(["-m", "loader.batch_size=17,64"]) == 1
+    with pytest.raises(RuntimeError, match="unlucky"):
+        main(["-m", "loader.batch_size=64,13,13,32"])
+    assert [each["loader"]["batch_size"] for each in jobs] == [17, 64, 64, 13, 13, 32]
+    said = capfd.readouterr().err
+    assert "; lower loader.batch_size" in said and "job 2 failed: RuntimeError: unlucky" in said
 
 
-def test_the_table_fits_80_columns_with_the_best_first_and_a_file_has_all(
-    folder, capsys, monkeypatch
-):
-    (folder / "sweep_job.py").write_text(
-        "def train(config):\n"
-        "    if config['seed'] == 3:\n        raise ValueError('no such luck')\n"
-        "    best = {1: 0.5, 2: 0.75}[config['seed']]\n"
-        "    return {'monitor': 'accuracy', 'best/accuracy': best, 'best_epoch': 4,\n"
-        "            'val/accuracy': 0.25, 'run_dir': 'x' * 90}\n"
-    )
-    monkeypatch.delitem(sys.modules, "sweep_job", raising=False)
-    assert main("sweep_job.train", ["-m", "seed=1,2,3", "trainer.max_epochs=7"]) == 1
-    out = capsys.readouterr().out
-    for seed in (1, 2, 3):  # each job says what it is
-        assert re.search(rf"job {seed - 1}: .*\bseed={seed}\b.*max_epochs=7|max_epochs=7 .*", out)
-    table = out[out.index("3 jobs, the best first") :].splitlines()
-    rows = [line.split() for line in table if line[:4].strip().isdigit()]
-    assert rows == [["1", "2", "0.75", "4", "0.25"], ["0", "1", "0.5", "4", "0.25"], ["2", "3"]]
-    assert max(map(len, table[:-2])) <= 80
-    assert "job 2 failed: ValueError: no such luck" in out
-    [file] = folder.glob("outputs/*/sweep-*.csv")
-    with file.open() as text:
-        written = list(csv.DictReader(text))
-    assert [row["seed"] for row in written] == ["1", "2", "3"]
-    assert written[1]["run_dir"] == "x" * 90 and written[2]["error"] == "ValueError: no such luck"
-
-
-def test_a_failed_job_stops_no_other(folder, capsys):
-    assert main("sweep_job.train", ["-m", "loader.batch_size=13,64"]) == 1
-    assert [config["loader"]["batch_size"] for config in seen(folder)] == [13, 64]
-    captured = capsys.readouterr()
-    assert "RuntimeError: unlucky" in captured.out
-    assert "Traceback" in captured.err
-
-
-def test_a_job_without_memory_is_a_line_of_what_to_lower(folder, capsys):
-    assert main("sweep_job.train", ["-m", "loader.batch_size=17,64"]) == 1
-    captured = capsys.readouterr()
-    assert "Traceback" not in captured.err
-    [line] = [line for line in captured.out.splitlines() if "7 PiB" in line]
-    assert line.startswith("job 0 failed: MemoryError: memory ran out at")
-    assert "; lower loader.batch_size" in line
-
-
-def test_the_best_job_is_a_command_that_trains_it_again(tmp_path, data_dir, monkeypatch, capsys):
-    """A real sweep; what it prints is given to a shell as it stands."""
-    monkeypatch.chdir(tmp_path)
-
-    def typed(line: str) -> str:
-        """Run what a shell makes of a line behind `penstock train`; give what is printed."""
-        shell = subprocess.run(
-            ["bash", "-c", f"printf '%s\\0' {line}"], text=True, capture_output=True, check=True
-        )
-        arguments = shell.stdout.split("\0")[:-1]
-        assert main("penstock.pipeline.training.job.train", arguments) == 0
-        return capsys.readouterr().out
-
-    def config_of(run: str) -> dict:
-        saved = yaml.safe_load((tmp_path / run / "config.yaml").read_text())
-        return {key: value for key, value in saved.items() if key != "trainer"}
-
-    out = typed(
-        f"-m optimizer.lr=10,0.001 'run.name=\"a $b\"' 'run.tags=[x, y]' "
-        f"debug=one_batch trainer.max_steps=3 trainer.monitor=loss trainer.progress=off "
-        f"trainer.num_threads=1 augment=none loader=inline data_dir={shlex.quote(str(data_dir))}"
-    )
-    rows = [line.split() for line in out.splitlines() if line[:4].strip() in ("0", "1")]
-    [line] = [line for line in out.splitlines() if line.startswith("best: ")]
-    [run] = [line.split()[-1] for line in out.splitlines() if line.startswith("its run: ")]
-    assert f"optimizer.lr={rows[0][1]}" in line and rows[0][1] == "0.001"
-    assert config_of(run)["optimizer"]["lr"] == 0.001
-    again = typed(line.removeprefix("best: penstock train"))
-    [other] = [line.split()[-1] for line in again.splitlines() if line.startswith("outputs ")]
-    assert other != run and config_of(other) == config_of(run)
-    assert config_of(run)["run"]["name"] == "a $b"
-
-
-@pytest.mark.parametrize("worst", ["float('nan')", "None"])
-def test_without_a_figure_no_job_is_the_best(folder, capsys, monkeypatch, worst):
-    (folder / "sweep_job.py").write_text(
-        f"def train(config):\n"
-        f"    return {{'monitor': 'loss', 'monitor_mode': 'min', 'run_dir': str(config['seed']),\n"
-        f"            'best/loss': {worst} if config['seed'] else 0.5}}\n"
-    )
-    monkeypatch.delitem(sys.modules, "sweep_job", raising=False)
-    assert main("sweep_job.train", ["-m", "seed=1,2"]) == 0
-    assert "best: " not in capsys.readouterr().out
-    assert main("sweep_job.train", ["-m", "seed=1,0"]) == 0
-    assert "best: penstock train seed=0\nits run: 0\n" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("seed", "status"), [(99, 130), (98, 143)])
-def test_a_stopped_sweep_prints_its_table_and_how_it_goes_on(folder, capsys, seed, status):
-    swept = f"seed=3,{seed},4"
-    assert main("sweep_job.train", ["-m", swept, "run.name='a b'"]) == status
-    said = capsys.readouterr()
-    lines = said.out.splitlines()
-    assert "Traceback" not in said.err and "0.3" in said.out
-    assert "stopped in job 1 of 3; it goes on, and the others begin, with" in lines
-    typed = [shlex.split(line) for line in lines if line.startswith("  penstock train ")]
-    assert [words[-1] for words in typed] == ["trainer.resume=auto", "run.name='a b'"]
-    assert [config["seed"] for config in seen(folder)] == [3, seed]
-    assert main("sweep_job.train", typed[1][2:]) == 0
-    assert (seen(folder)[-1]["seed"], seen(folder)[-1]["run"]["name"]) == (4, "a b")
-    [file] = folder.glob("outputs/*/sweep-*.csv")
-    with file.open() as text:
-        assert [row["accuracy"] for row in csv.DictReader(text)] == ["0.3", "", ""]
-
-
-def test_ranges_lists_and_deletions(folder):
-    arguments = ["-m", "seed=range(1,4)", "~augment.train.flip",
-                 "augment.train.crop.scale=[0.5,1],[0.9,1]"]  # fmt: skip
-    assert main("sweep_job.train", arguments) == 0
-    configs = seen(folder)
-    assert len(configs) == 6
-    assert all("flip" not in config["augment"]["train"] for config in configs)
-    assert configs[1]["augment"]["train"]["crop"]["scale"] == [0.9, 1]
+def test_an_interrupt_ends_the_sweep(jobs, capfd):
+    assert penstock("train", "-m", "loader.batch_size=64,19,32") == 130
+    assert [each["loader"]["batch_size"] for each in jobs] == [64, 19]
+    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("typed", "keys"),
     [
-        (["hydra/launcher=nope"], "hydra/launcher"),
-        (["hydra.launcher._target_=os.system"], "is no launcher"),
-        (["hydra.run.dir=x"], "hydra"),
-        (["hydra.run.dir=x"], "type outputs=<folder>"),
-        (["+hydra.callbacks.x._target_=os.system"], "only hydra/launcher"),
+        ("sampler=random,weihgted loader.num_workerz=1 seed=1,2,3", "loader.num_workerz sampler"),
+        ("sampler=weighted,random sampler.replacement=false seed=1,x", "sampler.replacement seed"),
+        ("optimizer.lr=interval(0.01,0.1)", "optimizer.lr"),
+        ("seed=1,2 hydra.run.dir=x", "hydra.run.dir"),
+        ("seed=1,2 +hydra.callbacks.x._target_=os.system", "hydra.callbacks.x._target_"),
     ],
 )
-def test_hydras_own_config_can_name_launchers_alone(folder, capsys, arguments, said):
-    assert main("sweep_job.train", ["-m", "seed=1,2", *arguments]) == 2
-    assert said in capsys.readouterr().err
-    assert seen(folder) == []
+def test_mistakes_are_reported_once_before_a_job_starts(typed, keys):
+    with pytest.raises(ConfigError) as caught:
+        check_sweep(typed.split())
+    assert sorted(keys_of(caught.value)) == sorted(keys.split())
 
 
-def test_a_launcher_that_is_not_installed_names_its_extra(folder, capsys):
-    if find_spec("hydra_plugins.hydra_submitit_launcher"):
-        pytest.skip("it is installed")
-    arguments = ["-m", "seed=1,2", "hydra/launcher=submitit_slurm", "hydra.launcher.partition=gpu"]
-    assert main("sweep_job.train", arguments) == 2
-    assert "is missing (the extra submitit); run: pip install 'hydra-sub" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("typed", "key"),
+    [
+        ("hydra/launcher=nope", "hydra/launcher"),
+        ("hydra.launcher._target_=os.system", "hydra.launcher._target_"),
+        ("hydra/launcher=submitit_slurm", "hydra/launcher"),
+        ("hydra/sweeper=optuna", "hydra/sweeper"),
+        ("outputs=s3://me:secret@bucket/runs", "password"),
+    ],
+)
+def test_what_a_sweep_cannot_run_is_refused_before_a_job_starts(
+    typed, key, jobs, capfd, monkeypatch
+):
+    monkeypatch.setattr("penstock.pipeline.config.sweep.find_spec", lambda name: None)
+    assert penstock("train", "-m", "seed=1,2", typed) == 2
+    said = capfd.readouterr().err
+    assert key in said and "Traceback" not in said and "secret" not in said
+    assert jobs == []
 
 
-def test_the_joblib_launcher_runs_the_same_jobs(folder):
-    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
-    arguments = ["-m", "seed=1,2", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
-    assert main("sweep_job.train", arguments) == 0
-    assert sorted(config["seed"] for config in seen(folder)) == [1, 2]
+@pytest.mark.parametrize(
+    ("launcher", "plugin"),
+    [
+        ("basic", "hydra"),
+        ("joblib", "hydra_plugins.hydra_joblib_launcher"),
+        ("submitit_local", "hydra_plugins.hydra_submitit_launcher"),
+    ],
+)
+def test_launchers_run_real_jobs_with_components_of_ones_own(launcher, plugin, folder, data_dir):
+    pytest.importorskip(plugin)
+    typed = [f"imports=[{PARTS}]", "sampler=repeated", "sampler.times=1,2", "loader=inline",
+             "debug=one_batch", "optimizer.lr=nan,0.01", f"data_dir={data_dir}"]  # fmt: skip
+    assert main(["-m", f"hydra/launcher={launcher}", *typed]) == 1
+    ran = [yaml.safe_load(path.read_text()) for path in Path().glob("outputs/2*/*/config.yaml")]
+    finished = [path.parent for path in Path().glob("outputs/2*/*/summary.json")]
+    assert sorted(each["sampler"]["times"] for each in ran) == [1, 2] and len(finished) == 2
 
 
-def test_components_of_ones_own_are_swept_too(folder):
-    (folder / "swept_parts.py").write_text(
-        "from penstock.core.registry import register\n"
-        "@register('sampler', 'swept')\n"
-        "class Swept:\n    '''x'''\n    def __init__(self, n: int, *, width: int = 1): ...\n"
-    )
-    arguments = ["-m", "imports=[swept_parts.py]", "sampler=swept", "sampler.width=1,2"]
-    assert main("sweep_job.train", arguments) == 0
-    assert [config["sampler"]["width"] for config in seen(folder)] == [1, 2]
+def test_optuna_searches_in_the_direction_of_the_watched_metric(jobs, capfd):
+    pytest.importorskip("hydra_plugins.hydra_optuna_sweeper")
+    typed = ["train", "-m", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=6", "seed=3"]
+    interval = "optimizer.lr=interval(0.01,0.1)"
+    for wrong in ([interval, "hydra.sweeper.direction=maximize"], ["loader=inline"]):
+        assert penstock(*typed, *wrong) == 2 and jobs == []
+    assert penstock(*typed, interval, "loader.batch_size=13,64") in (0, 1)
+    assert len(jobs) == 6 and {each["seed"] for each in jobs} == {3}
+    assert all(0.01 <= each["optimizer"]["lr"] <= 0.1 for each in jobs)
+
+
+def test_the_points_of_a_command_are_the_product_of_its_values():
+    typed = ["loader.num_workers=0,1", "loader=threads,torch", "seed=5", "seconds=0.5"]
+    points = read_points(typed, command="bench")
+    assert points.keys == ("loader.num_workers", "loader")
+    values = [(each.config["loader"]["num_workers"], each.config["loader"]["engine"],
+               each.config["seed"], each.config["bench"]["seconds"])
+              for each in points.points]  # fmt: skip
+    assert values == [(n, name, 5, 0.5) for n in (0, 1) for name in ("threads", "torch")]
+    assert points.points[2].values == {"loader.num_workers": "1", "loader": "threads"}
+    changed = points.config_with("loader.num_workers=5", "trainer.amp=bf16")
+    assert changed["loader"]["num_workers"] == 5 and changed["trainer"]["amp"] == "bf16"
+    with pytest.raises(ConfigError):
+        points.config_with("loader.num_worker=5")
+    assert read_points(["loader.num_workers=3"], command="bench").keys == ()

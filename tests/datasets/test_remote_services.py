@@ -15,7 +15,7 @@ from penstock.datasets.storages.webdataset import WebDatasetStorage, WebDatasetW
 from penstock.datasets.storages.zip import ZipStorage
 from penstock.datasets.writing import write_storage
 from penstock.pipeline.commands import pack
-from penstock.pipeline.config.command_line import configure
+from penstock.pipeline.config.compose import configure
 from penstock.pipeline.loader.digest import batch_digest
 from tests.contracts.storage import read_all, summary
 from tests.datasets.object_services import BUCKET, SERVICES, running

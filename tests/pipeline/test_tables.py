@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from penstock.datasets.demo.tables import COUNTS, STORAGES, TABLES, draw_table, table_path
+from penstock.datasets.storages.checks import GENERATED
 from penstock.pipeline.build import build_loader, open_storage
-from penstock.pipeline.config import combinations
-from penstock.pipeline.config.composition import compose
+from penstock.pipeline.config.compose import compose
 from penstock.pipeline.training.job import train
 
 QUICK = ["trainer.progress=off", "trainer.num_threads=1", "loader.batch_size=64"]
@@ -118,7 +118,7 @@ def test_a_stream_needs_the_figures_of_a_run(data_dir):
 
 
 def test_generated_tables_are_made_for_some_storages(tmp_path):
-    assert {"demo", "demo_sequences", "demo_sounds", *TABLES} == set(combinations.GENERATED)
+    assert {"demo", "demo_sequences", "demo_sounds", *TABLES} == set(GENERATED)
     for storage in STORAGES:
         path = table_path("demo_prices", storage, tmp_path)
         assert table_path("demo_prices", storage, tmp_path) == path

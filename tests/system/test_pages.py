@@ -19,9 +19,9 @@ from hydra.core.config_store import ConfigStore
 from penstock import compose
 from penstock.core import registry
 from penstock.pipeline import commands
-from penstock.pipeline.config.command_line import main
+from penstock.pipeline.config.app import main
 from penstock.pipeline.config.components import load_imports
-from penstock.pipeline.config.composition import composer_for
+from penstock.pipeline.config.compose import prepare
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -127,7 +127,7 @@ def show(command: Typed) -> int:
     program, arguments = command.program, list(map(there, command.arguments))
     shows = [] if {"--help", "--cfg"} & {*arguments} else ["--cfg", "job"]
     if program == "train":
-        return main("no.job", [*arguments, *shows])
+        return main([*arguments, *shows])
     return commands.main([program, *arguments, *shows])
 
 
@@ -136,7 +136,7 @@ def folder(tmp_path, monkeypatch):
     """Makes a folder of a user's own with the files of a page in it, and goes there."""
     for name in commands.COMMANDS:  # what is ours is registered and in the store
         import_module(f"penstock.pipeline.commands.{name}")
-    composer_for([])
+    prepare()
     store = ConfigStore.instance()
     monkeypatch.setattr(store, "repo", copy.deepcopy(store.repo))
     monkeypatch.setattr(registry, "_components", dict(registry._components))
@@ -244,8 +244,7 @@ def test_an_experiment_sets_what_it_says_and_what_is_typed_wins(folder):
 )
 def test_the_model_the_task_and_the_callback_of_the_page_train(arguments, folder, data_dir, capsys):
     own = folder("docs/own.md")
-    job = "penstock.pipeline.training.job.train"
-    assert main(job, [*arguments, *SMALL, f"data_dir={data_dir}"]) == 0
+    assert main([*arguments, *SMALL, f"data_dir={data_dir}"]) == 0
     shown = "mae" if "brightness" in arguments[1] else "accuracy"
     [run] = (own / "outputs").glob("*/*/metrics.csv")
     assert f"val/{shown}" in run.read_text()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from penstock.pipeline import commands
-from penstock.pipeline.config.command_line import main
+from penstock.pipeline.config.app import main
 from tests.system.test_pages import FILE, fenced, read, typed
 
 PAGE = "docs/tutorial.md"
@@ -65,7 +65,7 @@ def test_the_tutorial_works_as_it_is_typed(tmp_path, monkeypatch):
                 )  # fmt: skip
                 assert done.returncode == 0, done.stderr
             elif program == "train":
-                assert main("penstock.pipeline.training.job.train", given) == 0, line
+                assert main(given) == 0, line
             else:
                 assert commands.main([program, *given]) == 0, line
             shown.add(program)

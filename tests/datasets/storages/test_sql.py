@@ -9,7 +9,7 @@ import pytest
 
 from penstock.datasets.records.splits import StorageRecipe, open_split
 from penstock.datasets.storages.sql import SqlSource, SqlStorage
-from penstock.pipeline.config.composition import compose
+from penstock.pipeline.config.compose import compose
 from penstock.pipeline.config.errors import ConfigError
 from tests.contracts.storage import read_all, summary
 from tests.datasets.storages.sqlite_tables import at, put, put_samples

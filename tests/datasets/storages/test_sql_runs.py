@@ -15,7 +15,7 @@ from penstock.datasets.files import passwords
 from penstock.datasets.storages.lmdb import LmdbStorage
 from penstock.datasets.storages.sql import SqlSource, SqlStorage
 from penstock.pipeline.commands import main
-from penstock.pipeline.config.command_line import main as run_job
+from penstock.pipeline.config.app import main as run_job
 from penstock.pipeline.loader.digest import batch_digest
 from tests.contracts.storage import read_all, summary
 from tests.datasets.storages.sql_servers import Proxy, running
@@ -187,7 +187,7 @@ def test_a_password_is_in_no_file_and_no_line(server, tmp_path, monkeypatch, cap
     quick = ["trainer.limit_val_batches=1", "loader.num_workers=2", "trainer.progress=off"]
 
     def train(*texts):
-        return run_job("penstock.pipeline.training.job.train", texts)
+        return run_job(texts)
 
     if server.name == "mariadb":  # this server knows that it is not the password
         assert train(*data(server, url=url), *quick) == 1

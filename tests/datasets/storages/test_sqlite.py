@@ -14,7 +14,7 @@ from penstock.core.sample import Record
 from penstock.datasets.files import sqlite_files
 from penstock.datasets.storages.sqlite import SqliteStorage
 from penstock.pipeline.build import open_storage
-from penstock.pipeline.config.composition import compose
+from penstock.pipeline.config.compose import compose
 from tests.contracts.damage import flipped, unless_refused
 from tests.contracts.storage import (
     check_forks_while_threads_read,

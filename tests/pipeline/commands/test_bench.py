@@ -60,12 +60,11 @@ def test_data_in_another_form_is_tried_on_the_same_records(how, data_dir, tmp_pa
     from penstock.pipeline.commands.bench.advice import Bench, Candidate
     from penstock.pipeline.commands.bench.single import some_records
     from penstock.pipeline.commands.bench.subject import Subject
-    from penstock.pipeline.config.composition import composer_for
-    from penstock.pipeline.config.sweeps.sweep import read_points
+    from penstock.pipeline.config.sweep import read_points
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     texts = [*QUICK, f"data_dir={data_dir}", "loader=inline", "bench.try_seconds=0.02"]
-    points = read_points(texts, composer_for(texts), command="bench")
+    points = read_points(texts, command="bench")
     config = points.points[0].config
     with Subject(config, "train") as present:
         rows, _ = some_records(present.loader.dataset.storage, 16)
@@ -80,7 +79,7 @@ def test_data_in_another_form_is_tried_on_the_same_records(how, data_dir, tmp_pa
 def test_data_in_another_form_is_tried_in_batches_of_the_samplers_sizes(data_dir, monkeypatch):
     from penstock.pipeline.commands.bench import advice
     from penstock.pipeline.commands.bench.single import some_records
-    from penstock.pipeline.config.composition import compose
+    from penstock.pipeline.config.compose import compose
 
     config = compose([
         *QUICK[4:], f"data_dir={data_dir}", "loader=inline", "sampler=token_budget",
@@ -109,11 +108,10 @@ def test_data_in_another_form_is_tried_in_batches_of_the_samplers_sizes(data_dir
 def test_what_cannot_be_tried_says_why(data_dir, tmp_path, capsys):
     from penstock.pipeline.commands.bench.advice import Bench, Candidate
     from penstock.pipeline.commands.bench.subject import Subject
-    from penstock.pipeline.config.composition import composer_for
-    from penstock.pipeline.config.sweeps.sweep import read_points
+    from penstock.pipeline.config.sweep import read_points
 
     texts = [*QUICK, f"data_dir={data_dir}", "loader=inline"]
-    points = read_points(texts, composer_for(texts), command="bench")
+    points = read_points(texts, command="bench")
     with Subject(points.points[0].config, "train") as present:
         tries = Bench(points, present, BenchSettings(), rows=None, measure=Subject.loader_round)
         trial = tries.attempt(Candidate("loader.engine=none", ("loader.engine=none",)))

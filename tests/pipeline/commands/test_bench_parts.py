@@ -25,7 +25,7 @@ from penstock.pipeline.commands.bench.advice import (
 from penstock.pipeline.commands.bench.decoding import Decoding
 from penstock.pipeline.commands.bench.subject import Round, alternate
 from penstock.pipeline.commands.bench.sweep import Row, print_rows
-from penstock.pipeline.config.composition import compose
+from penstock.pipeline.config.compose import compose
 from penstock.pipeline.loader.plan import BatchPlan
 from penstock.pipeline.loader.stats import LoaderTimes
 from penstock.pipeline.samplers.token_budget import TokenBudgetSampler

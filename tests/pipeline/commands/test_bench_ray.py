@@ -10,8 +10,7 @@ from penstock.pipeline.commands.bench import BenchSettings
 from penstock.pipeline.commands.bench.advice import Bench, Facts, candidates
 from penstock.pipeline.commands.bench.single import cluster_of
 from penstock.pipeline.commands.bench.subject import Subject
-from penstock.pipeline.config.composition import composer_for
-from penstock.pipeline.config.sweeps.sweep import read_points
+from penstock.pipeline.config.sweep import read_points
 from penstock.pipeline.loader.settings import LoaderSettings
 from tests.cluster import local_cluster
 
@@ -41,7 +40,7 @@ def test_actors_are_what_is_tried(cluster, data_dir, monkeypatch):
     four = LoaderSettings(engine="ray", num_workers=4, processes=2, resources={"CPU": 3})
     assert cluster_of(four) == (1, "")
     texts = [*QUICK, f"data_dir={data_dir}", "loader=ray", "loader.num_workers=2"]
-    points = read_points(texts, composer_for(texts), command="bench")
+    points = read_points(texts, command="bench")
     config = points.points[0].config
     with Subject(config, "train") as present:
         known = Facts(limit="loader", workers=2, decoding=None, engines=(), holds=False,

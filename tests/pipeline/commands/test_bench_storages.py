@@ -113,7 +113,7 @@ def test_nothing_is_kept_in_the_source_itself(data_dir, tmp_path, capsys):
 
 def test_what_is_kept_can_be_trained_on(data_dir, tmp_path, scratch, capsys):
     from penstock.pipeline.build import open_storage
-    from penstock.pipeline.config.command_line import configure
+    from penstock.pipeline.config.compose import configure
 
     keep = tmp_path / "kept"
     assert compare(data_dir, tmp_path, "bench.storages=sqlite", f"bench.keep={keep}") == 0
@@ -215,8 +215,8 @@ def test_large_records_are_fewer(monkeypatch):
 
 def test_sizes_are_those_of_the_files(data_dir, tmp_path):
     from penstock.pipeline.build import open_storage
-    from penstock.pipeline.config.command_line import configure
     from penstock.pipeline.config.components import register_components
+    from penstock.pipeline.config.compose import configure
 
     register_components([])
     source = open_storage(configure([f"data_dir={data_dir}"]), "val")
@@ -228,8 +228,8 @@ def test_sizes_are_those_of_the_files(data_dir, tmp_path):
 
 def test_a_missing_package_is_a_reason(data_dir, tmp_path, monkeypatch):
     from penstock.pipeline.build import open_storage
-    from penstock.pipeline.config.command_line import configure
     from penstock.pipeline.config.components import register_components
+    from penstock.pipeline.config.compose import configure
 
     register_components([])
     monkeypatch.setitem(sys.modules, "h5py", None)
@@ -241,7 +241,7 @@ def test_a_missing_package_is_a_reason(data_dir, tmp_path, monkeypatch):
 
 def test_records_that_a_split_leaves_over_are_packed(data_dir, tmp_path):
     from penstock.pipeline.build import open_storage, storage_opener
-    from penstock.pipeline.config.command_line import configure
+    from penstock.pipeline.config.compose import configure
 
     path = data_dir / "demo" / "images" / "val"
     given = [f"dataset.storage.path={path}", "dataset.val_fraction=0.5"]
@@ -255,8 +255,8 @@ def test_records_that_a_split_leaves_over_are_packed(data_dir, tmp_path):
 
 def test_a_cache_holds_the_same_share_of_a_sample(data_dir, tmp_path):
     from penstock.pipeline.build import open_storage
-    from penstock.pipeline.config.command_line import configure
     from penstock.pipeline.config.components import register_components
+    from penstock.pipeline.config.compose import configure
 
     register_components([])
     source = open_storage(configure([f"data_dir={data_dir}"]), "val")

@@ -13,7 +13,7 @@ from penstock.datasets.storages.image_folder import ImageFolder
 from penstock.datasets.storages.webdataset import WebDatasetWriter
 from penstock.datasets.writing import write_storage
 from penstock.pipeline.commands import doctor
-from penstock.pipeline.config.command_line import configure
+from penstock.pipeline.config.compose import configure
 from penstock.transforms.device.rows import gathered
 from tests.object_store import BUCKET, object_store
 

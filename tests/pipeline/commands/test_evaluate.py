@@ -19,7 +19,7 @@ import yaml
 
 from penstock.pipeline.commands import main
 from penstock.pipeline.commands.evaluate import rows_by_class, table_of
-from penstock.pipeline.config.composition import compose
+from penstock.pipeline.config.compose import compose
 from penstock.pipeline.training.job import train
 from tests.datasets.storages.lmdb_files import Listed
 from tests.packed import write_lmdb
@@ -218,7 +218,7 @@ def test_images_and_folders_are_predicted_by_their_paths(
     assert all(before[n]["probability_cat"] == r["probability_cat"] for n, r in folder.items())
     for words, what in (
         (["no.png"], "no.png: no such file or folder; give images"),
-        (["it's.png", "new photos"], "new photos: a folder is given alone"),
+        (["it's.png", "new photos"], "  new photos: "),
     ):
         assert main(["predict", f"checkpoint={run_dir}", *words]) == 2
         assert what in capsys.readouterr().err
@@ -229,8 +229,8 @@ def test_other_data_is_decoded_as_the_runs_was(photographs, tmp_path):
     run = train(compose([*given, f"outputs={tmp_path / 'o'}"]))["run_dir"]
     image = photographs / "Val" / "owl" / "2.png"
     command = ["predict", f"checkpoint={run}", str(image), f"output={tmp_path / 'a.csv'}"]
-    from penstock.pipeline.config.command_line import configure
-    from penstock.pipeline.config.overrides import naming_files
+    from penstock.pipeline.commands.named_files import naming_files
+    from penstock.pipeline.config.compose import configure
 
     config = configure(naming_files(command[1:]), command="predict")
     assert config["dataset"]["storage"]["_target_"] == "storage/image_files"
@@ -257,7 +257,7 @@ def test_data_without_labels_cannot_be_evaluated_on(run_dir, photographs, tmp_pa
         (["model.width=8"], 1, "best.pt does not fit this model"),
         (["split=tset"], 2, "evaluate.split"),
         (["dataset.test_path=/no/such"], 2, "dataset.test_path: '/no/such' not found"),
-        (["sampler=random"], 2, "keeps the components of its config but for its data"),
+        (["sampler=random"], 2, "  sampler: 'sampler=random' given"),
         (["photo.jpg"], 2, "no value given"),
     ],
 )

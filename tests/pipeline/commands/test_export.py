@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from penstock.pipeline.commands import export, main
-from penstock.pipeline.config.composition import compose
+from penstock.pipeline.config.compose import compose
 from penstock.pipeline.training.job import train
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from penstock import build_loader, compose
 from penstock.pipeline.commands import pack
-from penstock.pipeline.config.command_line import configure
+from penstock.pipeline.config.compose import configure
 from tests.photographs import scene
 
 
@@ -164,13 +164,13 @@ def test_overviews_are_for_decoding_at_a_scale_in_any_engine(tmp_path, split):
 REFUSALS = [
     (["max_side=9", "short_side=9"], "max_side and short_side both say the size"),
     (["overviews=true"], "only tiled files carry them"),
-    (["tiled=lossless"], "'lossless' given, accepts true or false"),
+    (["tiled=lossless"], "pack.tiled: 'lossless' given"),
     (["raw=1", "quality=90"], "pack.quality has no use"),
     (["raw=1", "tiled=true"], "pack.tiled has no use"),
     (["raw=1.5"], "pack.raw: 1.5 given"),
     (["quality=0"], "pack.quality: 0 given"),
     (["max_side=0"], "pack.max_side: 0 given"),
-    (["tiled=exact"], "'exact' given, accepts true or false"),
+    (["tiled=exact"], "pack.tiled: 'exact' given"),
 ]
 
 

@@ -10,7 +10,7 @@ import pytest
 from penstock import build_loader, compose
 from penstock.datasets.files.clients import RemoteError
 from penstock.pipeline.commands import pack
-from penstock.pipeline.config.command_line import configure
+from penstock.pipeline.config.compose import configure
 from tests.laws.conftest import make_photos
 from tests.object_store import BUCKET
 

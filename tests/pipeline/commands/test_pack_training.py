@@ -12,7 +12,7 @@ import pytest
 from penstock import build_loader, compose
 from penstock.datasets.demo.shapes import CLASSES
 from penstock.pipeline.commands import main
-from penstock.pipeline.config.command_line import main as train
+from penstock.pipeline.config.app import main as train
 from tests.pipeline.commands.test_pack import batches, same
 from tests.shares import in_turn
 
@@ -47,7 +47,7 @@ def printed(capsys, *overrides):
 
 def trains(words, tmp_path):
     given = [*words, *QUICK, f"outputs={tmp_path / 'runs'}"]
-    return train("penstock.pipeline.training.job.train", given) == 0
+    return train(given) == 0
 
 
 @pytest.mark.parametrize("form", in_turn([*FORMS, "image_folder"], every=4))

@@ -8,8 +8,8 @@ import pytest
 
 from penstock import compose
 from penstock.pipeline.commands import main
-from penstock.pipeline.config.command_line import configure
-from penstock.pipeline.config.command_line import main as train_main
+from penstock.pipeline.config.app import main as train_main
+from penstock.pipeline.config.compose import configure
 from penstock.pipeline.config.errors import ConfigError
 from penstock.pipeline.training import run_copy
 from penstock.pipeline.training.job import train
@@ -105,11 +105,11 @@ def test_runs_and_a_resume_that_is_typed(store, run, capsys):
     training.release()
 
 
-def test_a_sweep_writes_its_table_there(store, run, capsys):
+def test_the_runs_of_a_sweep_lie_there(store, run, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["penstock"])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     config = [*QUICK, f"dataset.storage.path=s3://{BUCKET}/photos", f"outputs={OUTPUTS}"]
-    job = "penstock.pipeline.training.job.train"
-    assert train_main(job, [*config, "-m", "optimizer.lr=0.01,0.02"]) == 0
-    [table] = [key for key in store.files if "sweep-" in key]
-    assert f"all figures of the jobs: s3://{BUCKET}/{table}" in capsys.readouterr().out
-    assert store.files[table].count(b"\n") == 3
+    before = sum(key.endswith("/config.yaml") for key in store.files)
+    assert train_main([*config, "-m", "optimizer.lr=0.01,0.02"]) == 0
+    assert sum(key.endswith("/config.yaml") for key in store.files) == before + 2
     assert not list(Path().glob("s3*"))

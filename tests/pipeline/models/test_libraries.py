@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from penstock.pipeline.commands import main
-from penstock.pipeline.config.composition import compose
+from penstock.pipeline.config.compose import compose
 from penstock.pipeline.training.job import train
 from tests.photographs import scene
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from penstock.pipeline.commands import pack as command
-from penstock.pipeline.config.command_line import configure
 from penstock.pipeline.config.components import register_components
+from penstock.pipeline.config.compose import configure
 from penstock.pipeline.packing.ray_workers import RayLauncher
 from penstock.pipeline.packing.run import pack
 from penstock.pipeline.packing.workers import Needs

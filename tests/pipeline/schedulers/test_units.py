@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.pipeline.config.composition import compose
+from penstock.pipeline.config.compose import compose
 from penstock.pipeline.schedulers.units import depends_on_length, interval_of
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR, OneCycleLR
 
-from penstock.pipeline.config.composition import compose
+from penstock.pipeline.config.compose import compose
 from penstock.pipeline.learning.building import build_scheduler, build_warmup
 from penstock.pipeline.schedulers.sequence import sequence
 from penstock.pipeline.schedulers.warmup import WarmupSettings

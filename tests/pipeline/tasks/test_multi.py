@@ -11,7 +11,7 @@ import torch
 
 from penstock.pipeline.build import build_device_transforms, build_loader
 from penstock.pipeline.commands import main
-from penstock.pipeline.config.composition import compose
+from penstock.pipeline.config.compose import compose
 from penstock.pipeline.learning.building import build_model, build_task
 from penstock.pipeline.learning.losses import total_loss
 from penstock.pipeline.models.reference import multi_net

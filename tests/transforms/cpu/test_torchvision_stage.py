@@ -11,8 +11,10 @@ import pytest
 
 from penstock.core.sample import Sample
 from penstock.pipeline.build import build, build_transform
-from penstock.pipeline.config import signatures
-from penstock.pipeline.config.composition import compose
+from penstock.pipeline.config import libraries
+from penstock.pipeline.config.compose import compose
+from penstock.pipeline.config.errors import ConfigError
+from penstock.pipeline.config.libraries import refuse_library_mistakes
 from penstock.transforms.cpu.stack import build_stack
 from penstock.transforms.cpu.targets import BoxSettings, KeypointSettings
 from tests.contracts.equality import assert_same, untouched_global_states
@@ -25,7 +27,7 @@ FLIP = {"_target_": f"{V2}.RandomHorizontalFlip", "p": 1.0}
 
 
 def test_without_the_library_a_line_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(signatures, "_installed", lambda name: name != "torchvision")
+    monkeypatch.setattr(libraries, "_installed", lambda name: name != "torchvision")
     with pytest.raises(ValueError, match="the package torchvision is missing; run: pip install to"):
         compose(["augment=torchvision"])
 
@@ -130,17 +132,18 @@ class TestSteps:
         assert error.value.__notes__ == [f"in augmentation step 'step_0' ({V2}.ToPILImage)"]
 
     @pytest.mark.parametrize(
-        ("typed", "said"),
+        "typed",
         [
-            ("flip.probability=1", r"unknown key; .*RandomHorizontalFlip accepts p;"),
-            ("flip.p=often", r"'often' given, accepts a number"),
-            (f"x._target_={V2}.RandomHorizontalFlop", "RandomHorizontalFlip"),
-            ("x._target_=torchvision.transforms.RandomCrop", f"did you mean {V2}.RandomCrop"),
+            "flip.probability=1",
+            "flip.p=often",
+            f"x._target_={V2}.RandomHorizontalFlop",
+            "x._target_=torchvision.transforms.RandomCrop",
         ],
     )
-    def test_arguments_are_checked_before_anything_runs(self, typed, said):
-        with pytest.raises(ValueError, match=said):
-            compose(["augment=torchvision", f"augment.train.{typed}"])
+    def test_arguments_are_checked_before_anything_runs(self, typed):
+        with pytest.raises(ConfigError) as error:
+            refuse_library_mistakes(compose(["augment=torchvision", f"augment.train.{typed}"]))
+        assert error.value.problems[0].key == f"augment.train.{typed.partition('=')[0]}"
 
     def test_engines_give_the_same_bytes(self, tmp_path):
         for number in range(20):

@@ -20,7 +20,7 @@ from penstock.core.sample import BadRecord, Record
 from penstock.datasets.files.access import SharedFile
 from penstock.datasets.records.splits import StorageRecipe, open_split
 from penstock.datasets.storages.webdataset import WebDatasetSource, WebDatasetStorage
-from penstock.pipeline.config.composition import compose
+from penstock.pipeline.config.compose import compose
 from tests.contracts.damage import flipped, unless_refused
 from tests.contracts.storage import check_storage, summary
 from tests.datasets.storages.webdataset.tar_samples import BOXES, expected, keys, put, read, samples

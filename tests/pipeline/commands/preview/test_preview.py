@@ -15,7 +15,7 @@ from penstock import build_loader
 from penstock.pipeline.build import build_dataset, build_sampler
 from penstock.pipeline.commands import main
 from penstock.pipeline.commands.preview.looks import look, spread
-from penstock.pipeline.config.command_line import configure
+from penstock.pipeline.config.compose import configure
 from penstock.pipeline.training.output import write_output
 from tests.photographs import scene
 

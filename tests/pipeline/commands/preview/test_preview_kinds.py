@@ -15,7 +15,7 @@ from penstock.pipeline.build import build_dataset, build_loader, open_storage
 from penstock.pipeline.commands.preview.charts import Survey
 from penstock.pipeline.commands.preview.looks import _titled, look
 from penstock.pipeline.commands.preview.show import sampler_of
-from penstock.pipeline.config.command_line import configure
+from penstock.pipeline.config.compose import configure
 from penstock.pipeline.pictures.fields import Classes, columns_of, lines_of, table_rows
 from penstock.pipeline.pictures.page import cell_html, draw_sheet
 from penstock.pipeline.pictures.picture import Cell, Row

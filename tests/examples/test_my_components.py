@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from penstock.core import registry
-from penstock.pipeline.config.composition import compose
+from penstock.pipeline.config.compose import compose
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 FILE = EXAMPLES / "my_components.py"

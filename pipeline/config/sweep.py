@@ -17,13 +17,22 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from penstock.core.files import machine_folder
-from penstock.core.user_errors import Problem, in_one_line, program_of
+from penstock.core.user_errors import ExplainedError, Problem, in_one_line, program_of
 from penstock.datasets.files.access import is_url
 from penstock.datasets.files.passwords import masked
-from penstock.pipeline.composing.compose import checked, configure, diagnose, prepare, settings_of
-from penstock.pipeline.composing.options import CONF, options_of
-from penstock.pipeline.composing.overrides import parse, quote, read_overrides, values_of
+from penstock.pipeline.config.compose import (
+    FAILURES,
+    checked,
+    choose,
+    compose_texts,
+    configure,
+    one_line,
+    prepare,
+    settings_of,
+)
 from penstock.pipeline.config.errors import ConfigError, is_first_rank
+from penstock.pipeline.config.options import CONF, options_of
+from penstock.pipeline.config.overrides import parse, quote, read_overrides, values_of
 
 JOB = "penstock.pipeline.training.job.train"
 _WATCHED = "penstock.pipeline.training.job.watched"
@@ -35,17 +44,18 @@ def sweep(texts: Sequence[str]) -> None:
     """Run a job for each combination of values; a job that fails does not end the others.
 
     Raises:
-        ConfigError: A mistake in what is typed; no job has started.
+        ConfigError: A mistake in an override; no job has started.
     """
     settings = [text for text in texts if text.lstrip("+~").startswith(("hydra.", "hydra/"))]
     _refuse_missing_plugins(settings)
+    _refuse_wrong_settings(settings)
     config = check_sweep([text for text in texts if text not in settings], _OPTUNA in settings)
     if masked(" ".join(texts)) != " ".join(texts):
         raise ConfigError([Problem("", "a sweep writes its overrides to a file, and one of them "
                                    "holds a password; take it from the environment: "
                                    "${oc.env:NAME}")])  # fmt: skip
     typed, problems = read_overrides(texts, sweep=True)
-    _, appended = diagnose([each for each in typed if each.group and each.options], [])
+    _, appended = choose([each for each in typed if each.group and each.options], [])
     plus = {each.text for each in appended if each.hydra.startswith("+")}
     arguments = [
         f"+{each.hydra}" if each.text in plus and each.hydra[0] != "+" else each.hydra
@@ -81,9 +91,13 @@ def run_job(config: DictConfig) -> Any:
     try:
         results = pkgutil.resolve_name(JOB)(checked(config, ()))
     except Exception as error:
-        if (line := in_one_line(error)) is not None and is_first_rank():
-            print(f"job {running.job.num} failed: {line}", file=sys.stderr, flush=True)
-        raise
+        line = in_one_line(error)
+        said = f"job {running.job.num} failed: {line or f'{type(error).__name__}: {error}'}"
+        if is_first_rank():
+            print(said, file=sys.stderr, flush=True)
+        if line is None:
+            raise
+        raise ExplainedError(said) from error  # a launcher's pickle would lose its traceback
     if "optuna" in str(running.sweeper.get("_target_")):
         return results[f"best/{results['monitor']}"]
     return results
@@ -128,7 +142,7 @@ def _values(texts: Sequence[str], *, searches: bool = False) -> list[list[str]]:
             found.append([text])
             continue
         if not override.is_discrete_sweep() and not searches:
-            problems.append(Problem(override.key_or_group, "an interval has no end of values; type "
+            problems.append(Problem(override.key_or_group, "an interval cannot be listed; type "
                                     "range(0,1,0.1), name the values, or search in it: "
                                     "hydra/sweeper=optuna"))  # fmt: skip
             continue
@@ -167,6 +181,20 @@ def _refuse_missing_plugins(settings: Sequence[str]) -> None:
                                        f"extra {extra}); run: pip install {package}")])  # fmt: skip
 
 
+def _refuse_wrong_settings(settings: Sequence[str]) -> None:
+    """Let Hydra compose the settings of its launcher and sweeper one after the other."""
+    for count, text in enumerate(settings, 1):
+        key = text.lstrip("+~").partition("=")[0]
+        if key.endswith("._target_"):
+            choice = key.removesuffix("._target_").replace(".", "/")
+            what = f"a target cannot be given; choose a plug-in of Hydra's, type {choice}=<name>"
+            raise ConfigError([Problem(key, what)])
+        try:
+            compose_texts([quote(each) for each in settings[:count]], with_hydra=True)
+        except FAILURES as error:
+            raise ConfigError([Problem(key, one_line(error))]) from error
+
+
 def _search_settings(settings: Sequence[str], config: dict[str, Any]) -> list[str]:
     """Set what Optuna cannot know: which direction is better, and that failures are borne."""
     name, better = pkgutil.resolve_name(_WATCHED)(config)
@@ -186,7 +214,7 @@ def _search_settings(settings: Sequence[str], config: dict[str, Any]) -> list[st
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One of the configurations that a command measures.
+    """A configuration that a command measures.
 
     Attributes:
         overrides: As typed; of a swept override the value of this point.

@@ -1,4 +1,4 @@
-"""Saved runs: found by path, URL or age, and changed by what is typed to go on with or try one."""
+"""Resume a saved run, or try its model, with the overrides that were typed."""
 
 from __future__ import annotations
 
@@ -6,17 +6,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from penstock.core import registry
-from penstock.core.user_errors import ExplainedError, Problem, nearest
-from penstock.datasets.files.access import absolute_path, is_url
-from penstock.datasets.files.passwords import masked
-from penstock.pipeline.composing.overrides import Typed
-from penstock.pipeline.composing.values import given
+from penstock.core.user_errors import Problem
 from penstock.pipeline.config.errors import ConfigError
+from penstock.pipeline.config.overrides import Typed
 from penstock.pipeline.config.places import (
     EXECUTION,
     LENGTH,
@@ -25,119 +20,17 @@ from penstock.pipeline.config.places import (
 from penstock.pipeline.config.saved import (
     CHECKPOINTS,
     RESUME,
-    SAVED,
-    fetched_run,
     leaves,
-    newest_first,
     read_saved,
-    run_behind,
     variables_of,
 )
+from penstock.pipeline.config.values import given
 
 _DATA_PLACES = frozenset(
     f"dataset.{part}.{name}"
     for part in ("storage", "source")
     for name in ("path", "table", "query", "topic", "queue")
 )
-
-
-def _config_at(place: Path) -> Path | None:
-    """Find the config of the run that a folder or a checkpoint belongs to."""
-    if not place.exists():
-        return None
-    files = (folder / SAVED for folder in (place, *place.parents[:2]))
-    return next((file for file in files if file.is_file()), None)
-
-
-def _name_of(folder: Path, wanted: str = "") -> str | None:
-    """Read the `run.name` of a run, if its config contains the wanted text."""
-    try:
-        text = (folder / SAVED).read_text(encoding="utf-8")
-        return yaml.safe_load(text)["run"]["name"] if wanted in text else None
-    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError):  # damaged, or of before
-        return None
-
-
-def saved_run(typed: Sequence[Typed], problems: list[Problem], command: str | None) -> Path | None:
-    """Find the saved config that ``trainer.resume=<path>`` means, or a command's checkpoint.
-
-    Returns:
-        The file; None where nothing is named so, where a checkpoint lies in no run's folder (it
-        is of what is typed), or there is no run at the path: that is added to the problems, as is
-        that a command has none, where there are runs.
-    """
-    key, path, outputs = RESUME, None, "outputs"
-    for each in typed:
-        if each.key == "outputs":
-            outputs = each.value
-        if each.key in (RESUME, *CHECKPOINTS):
-            key, path = each.key, each.value
-    own = f"{command}.checkpoint"
-    if path is None and own in CHECKPOINTS and (newest := _type_newest(own, outputs)):
-        problems.append(Problem(own, f"missing, accepts a run's folder, or its run.name{newest}"))
-    if not isinstance(path, str) or (key == RESUME and path in ("auto", "None", "")):
-        return None
-    if is_url(path):
-        return _saved_behind(path, key, problems)
-    folder = Path(path).expanduser()
-    if (file := _config_at(folder)) is not None:
-        return file
-    if key != RESUME and folder.is_file():
-        return None
-    missing = "there is no such folder, and no run of this name that has a checkpoint"
-    what = f"there is no {SAVED} in it" if folder.exists() else missing
-    other = "a checkpoint in one, or auto" if key == RESUME else "or a checkpoint"
-    problem = Problem(key, f"{path!r} given, but {what}; accepts a run's folder, such as "
-                      f"outputs/<date>/<time>, its run.name, {other}"
-                      f"{_type_near(key, path, outputs)}")  # fmt: skip
-    problems.append(problem)
-    return None
-
-
-def _saved_behind(url: str, key: str, problems: list[Problem]) -> Path | None:
-    """Copy the saved config of a run behind a URL, or of the run that a checkpoint there is of."""
-    from penstock.datasets.files.listings import find_file
-
-    try:
-        if (run := run_behind(url)) is not None:
-            return fetched_run(run, (SAVED,)) / SAVED
-        if key != RESUME and find_file(absolute_path(url)) is not None:
-            return None
-    except (ValueError, ExplainedError) as error:
-        problems.append(Problem(key, str(error)))
-        return None
-    what = f"{masked(url)!r} given, but there is no {SAVED} in it"
-    problems.append(Problem(key, f"{what}; accepts a run's folder, or a checkpoint in one"))
-    return None
-
-
-def _with_checkpoint(outputs: Any) -> Iterator[Path]:
-    """Yield the folders of runs that have a checkpoint, the newest first; none behind a URL."""
-    folders = [] if is_url(outputs) else newest_first(Path(str(outputs)).expanduser())
-    yield from (each for each in folders if next(each.glob("checkpoints/*.pt"), None))
-
-
-def _type_newest(key: str, outputs: Any) -> str:
-    """Tell how to name the newest run that has a checkpoint; nothing where there is none."""
-    newest = next(_with_checkpoint(outputs), None)
-    short = key.rpartition(".")[2] if key in CHECKPOINTS else key
-    return f"; type {short}={newest}" if newest else ""
-
-
-def _type_near(key: str, name: str, outputs: Any) -> str:
-    """Tell how to name the run whose `run.name` is nearly the given one, or how to list runs.
-
-    A path is answered with the newest run, as an example; a name never with another run.
-    """
-    if "/" in name:
-        return _type_newest(key, outputs)
-    runs = list(_with_checkpoint(outputs))
-    names = {called: run for run in reversed(runs) if (called := _name_of(run))}
-    near = nearest(name, names)
-    short = key.rpartition(".")[2] if key in CHECKPOINTS else key
-    if near is not None:
-        return f"; type {short}={names[near]} ({near!r})"
-    return "; to list the runs, type penstock runs" if runs else ""
 
 
 def resume(
@@ -150,13 +43,13 @@ def resume(
         file: The run's saved config.
         texts: Overrides as typed.
         typed: The same, read.
-        problems: Those of the overrides.
+        problems: The problems of the overrides.
         added: The settings of a command, by its name.
 
     Raises:
         ConfigError: With all mistakes.
     """
-    from penstock.pipeline.composing.compose import checked
+    from penstock.pipeline.config.compose import checked
 
     if not added:
         typed = [part for each in typed for part in _watchers_as_values(each)]
@@ -191,7 +84,7 @@ def _as_typed(file: Path, texts: Sequence[str], typed: Sequence[Typed]) -> dict[
     Raises:
         ConfigError: The typed options make another run.
     """
-    from penstock.pipeline.composing.compose import checked, configure
+    from penstock.pipeline.config.compose import checked, configure
 
     new = [text for text in texts if not text.lstrip("+").startswith(f"{RESUME}=")]
     try:
@@ -236,7 +129,7 @@ def _as_typed(file: Path, texts: Sequence[str], typed: Sequence[Typed]) -> dict[
 def _own_but_typed(
     own: Mapping[str, Any], now: Mapping[str, Any] | None, key: str, typed: Sequence[str]
 ) -> dict[str, Any]:
-    """A node of a run, at `key`, with what is typed of it now."""
+    """Return the node of a run at `key`, with the values that were typed."""
     changed = {name: value for name, value in (now or {}).items() if f"{key}.{name}" in typed}
     return {**own, **changed}
 
@@ -244,7 +137,7 @@ def _own_but_typed(
 def _of_another_run(
     differ: Sequence[str], then: Mapping[str, Any], now: Mapping[str, Any], paths: dict[Typed, str]
 ) -> Iterator[Problem]:
-    """Tell where what is typed is not the run: of each option, else of all that is typed."""
+    """Yield a problem for each typed option that differs from the run."""
     remedy = f"leave {' '.join(choice.text for choice in paths)} away, and the run keeps its own"
     found = {
         choice: key
@@ -255,7 +148,7 @@ def _of_another_run(
     at = {choice.group: key for choice, key in found.items()} or {RESUME: differ[0]}
     for name, key in at.items():
         values = [given(each[key]) if key in each else "nothing" for each in (now, then)]
-        what = f"with what is typed {key} is {values[0]}, and the run has {values[1]}"
+        what = f"{key} would be {values[0]}, and the run has {values[1]}"
         yield Problem(name, f"{what}; {remedy}")
 
 
@@ -267,6 +160,8 @@ def _changed(
     Returns:
         The config, and the variables that the run's has.
     """
+    from penstock.pipeline.config.compose import set_value
+
     config = read_saved(file)
     values = [each for each in typed if not each.group]
     keys = [each.key for each in values]
@@ -284,7 +179,7 @@ def _changed(
     if others:
         _choose_data(config, others)
     if tries and _DATA_PLACES & {*keys}:
-        for name in ("val_path", "test_path"):  # they lie beside what the run had
+        for name in ("val_path", "test_path"):  # parts of the run's own data
             if name in config["dataset"]:
                 config["dataset"][name] = None
     variables = variables_of(config)
@@ -294,26 +189,10 @@ def _changed(
             problems.append(Problem(each.key, "a saved config holds no variables, so this changes "
                                     "nothing; change the keys that used it"))  # fmt: skip
         else:
-            _apply(config, each, problems)
+            problems += filter(None, [set_value(config, each)])
     saved = [str(name) for name in read_saved(file).get("imports") or ()]
     _refuse_untyped(saved, [str(name) for name in config.get("imports") or ()], keys)
     return config, variables
-
-
-def _apply(config: DictConfig, typed: Typed, problems: list[Problem]) -> None:
-    """Change or remove one value of a config."""
-    parent, _, leaf = typed.key.rpartition(".")
-    node = OmegaConf.select(config, parent) if parent else config
-    try:
-        if not typed.deleted:
-            OmegaConf.update(config, typed.key, typed.value, merge=True, force_add=True)
-        elif isinstance(node, DictConfig) and leaf in node:
-            del node[leaf]
-        else:
-            problems.append(Problem(typed.key, "there is nothing of this name to remove"))
-    except OmegaConfBaseException as error:
-        said = " ".join(str(error).split("\n    full_key:")[0].split())
-        problems.append(Problem(typed.key, f"cannot be given here: {said}"))
 
 
 def _choose_data(config: DictConfig, choices: Sequence[Typed]) -> None:
@@ -323,9 +202,9 @@ def _choose_data(config: DictConfig, choices: Sequence[Typed]) -> None:
         config: The run's config; changed.
         choices: The chosen data sets and parts.
     """
-    from penstock.pipeline.composing.compose import diagnose
+    from penstock.pipeline.config.compose import choose
 
-    composed, _ = diagnose(choices, [])
+    composed, _ = choose(choices, [])
     groups = [each.group for each in choices]
     run = {} if "dataset" not in groups else {**config["dataset"]}
     replaced = ["dataset", "sampler"] if "dataset" in groups else [each.key for each in choices]
@@ -344,7 +223,7 @@ def _refuse_untyped(saved: Sequence[str], given: Sequence[str], typed: Collectio
 
     Args:
         saved: Modules that the saved config names.
-        given: Those that the config names now; where they were typed they are loaded already.
+        given: Modules that the config names now; typed modules are loaded already.
         typed: The keys that were typed.
 
     Raises:
@@ -352,6 +231,6 @@ def _refuse_untyped(saved: Sequence[str], given: Sequence[str], typed: Collectio
     """
     named = {name.rpartition("/")[2] for name in given} if "imports" in typed else set()
     if lacking := [name for name in saved if name.rpartition("/")[2] not in named]:
-        what = f"the saved config names {', '.join(lacking)}, and what it imports is run"
+        what = f"the saved config imports {', '.join(lacking)}, whose code would run"
         how = f"type imports=[{','.join(saved)}] if you trust it"
         raise ConfigError([Problem("imports", f"{what}; {how}")])

@@ -54,32 +54,38 @@ def search_in(config_dir: str | Path | None) -> None:
 
 def store_options() -> None:
     """Give each registered component that has no YAML file its option."""
+    for (group, name), component in _registered().items():
+        known = _stored.get((group, name)) is component
+        if not known and option_file(group, name) is None:
+            node = _option(group, component)
+            package = STACK_OF.get(component.group)
+            ConfigStore.instance().store(name, node, group=group, package=package)
+            _stored[group, name] = component
+
+
+def _option(group: str, component: Component) -> dict[str, Any]:
+    """Write the option of a component as a YAML file of its group would."""
+    if component.group == "storage" and group == "dataset":
+        parts: list[Any] = [{"storage": component.name}, {"decode": "image"}]
+        parts += [{"cache": None}, {"annotations": None}, "_self_"]
+        return {"defaults": parts, "_target_": "dataset/map"}
+    if component.group == "engine":
+        return {"_target_": "settings/loader", "engine": component.name}
+    node = registry.option_node(component)
+    if component.group == "logger":  # loggers stand side by side, by name; csv always
+        return {"defaults": ["csv", "_self_"], component.name: node}
+    return {component.name: node} if component.group in SIDE_BY_SIDE else node
+
+
+def _registered() -> dict[tuple[str, str], Component]:
+    """Map groups and names to registered components; a storage is an option of ``dataset`` too."""
+    found = {}
     for component in registry.components():
-        group = registry.GROUPS[component.group].option_group
+        if (group := registry.GROUPS[component.group].option_group) is not None:
+            found[group, component.name] = component
         if component.group == "storage":
-            parts: list[Any] = [{"storage": component.name}, {"decode": "image"}]
-            parts += [{"cache": None}, {"annotations": None}, "_self_"]
-            _store("dataset", component, {"defaults": parts, "_target_": "dataset/map"})
-        if group is None:
-            continue
-        node: dict[str, Any] = registry.option_node(component)
-        if component.group == "logger":  # loggers stand side by side, by name; csv always
-            node = {"defaults": ["csv", "_self_"], component.name: node}
-        elif component.group in ("callback", *STACK_OF):
-            node = {component.name: node}
-        elif component.group == "engine":
-            node = {"_target_": "settings/loader", "engine": component.name}
-        _store(group, component, node, STACK_OF.get(component.group))
-
-
-def _store(
-    group: str, component: Component, node: dict[str, Any], package: str | None = None
-) -> None:
-    known = _stored.get((group, component.name)) is component
-    if not known and option_file(group, component.name) is None:
-        store = ConfigStore.instance()
-        store.store(component.name, node, group=group, package=package)
-        _stored[group, component.name] = component
+            found["dataset", component.name] = component
+    return found
 
 
 def _folders() -> list[Path]:
@@ -95,7 +101,7 @@ def option_file(group: str, option: str) -> Path | None:
 def options_of(group: str) -> list[str]:
     """List the options of a group."""
     files = {file.stem for folder in _folders() for file in (folder / group).glob("*.yaml")}
-    return sorted(files | {name for owner, name in _stored if owner == group})
+    return sorted(files | {name for owner, name in _registered() if owner == group})
 
 
 def groups() -> list[str]:
@@ -105,14 +111,14 @@ def groups() -> list[str]:
         for folder in _folders()
         for file in folder.glob("*/**/*.yaml")
     }
-    return sorted(found | {group for group, _ in _stored})
+    return sorted(found | {group for group, _ in _registered()})
 
 
 def summaries(group: str) -> Iterator[tuple[str, str]]:
     """Yield the options of a group, each with its first comment or first line of docstring."""
     for option in options_of(group):
         file = option_file(group, option)
-        component = _stored.get((group, option))
+        component = _registered().get((group, option))
         yield option, _first_comment(file) if file else component.summary if component else ""
 
 

@@ -9,18 +9,10 @@ from typing import Any
 
 from penstock.core import registry
 from penstock.core.user_errors import Problem, listing, nearest
-from penstock.pipeline.composing.interpolation import is_unresolved
-from penstock.pipeline.composing.options import options_of
-from penstock.pipeline.composing.values import (
-    Argument,
-    arguments_of,
-    given,
-    holds_component,
-    mistake,
-    shown,
-)
 from penstock.pipeline.config.hints import VALUES_INSTEAD, instead_of, meant_for_another
+from penstock.pipeline.config.interpolation import is_unresolved
 from penstock.pipeline.config.libraries import FAMILIES, family_of, is_own, missing_package
+from penstock.pipeline.config.options import options_of
 from penstock.pipeline.config.places import (
     AUGMENT,
     LIES_IN,
@@ -33,6 +25,14 @@ from penstock.pipeline.config.places import (
     places_of,
     top_level_keys,
     wrong_order,
+)
+from penstock.pipeline.config.values import (
+    Argument,
+    arguments_of,
+    given,
+    holds_component,
+    mistake,
+    shown,
 )
 
 
@@ -51,7 +51,7 @@ def check(
     Args:
         config: A plain config, resolved.
         skip: Keys that have been reported already; nothing below them is checked.
-        variables: Keys that interpolations refer to; any value may stand there, at the top and in
+        variables: Keys that interpolations refer to; they may have any value, at the top and in
             `augment`.
         typed: Keys that the user gave, rather than a file.
         command: The command whose settings stand under its name.
@@ -99,7 +99,7 @@ def _as_typed(key: str, value: Any, typed: Collection[str]) -> Iterator[tuple[st
 
 
 def beside(place: Place, arguments: Collection[str]) -> dict[str, Argument]:
-    """List the settings that may stand beside the arguments of a component."""
+    """List the settings that may be mixed with the arguments of a component."""
     found = arguments_of(place.beside) if place.beside is not None else {}
     return {name: each for name, each in found.items() if name not in arguments}
 
@@ -381,7 +381,7 @@ class _Walk:
 
 
 def _not_allowed(target: str, place: Place) -> str:
-    """Say why a config cannot name a target, and what it can name."""
+    """Explain which targets a config can name in place of one that it cannot."""
     families = [kind for kind in (place.kinds or FAMILIES) if kind in FAMILIES]
     fitting = [*_targets(place)[:8], *(f"{name}.*" for name in families)]
     own = "register a component of your own in a module that `imports` names"
@@ -396,7 +396,7 @@ def _not_allowed(target: str, place: Place) -> str:
 
 
 def _without(part: str, key: str, node: Mapping[str, Any]) -> str:
-    """Say what to do with a storage or source that a data set does not take."""
+    """Return the remedy for a storage or source that a data set does not take."""
     if node.get("sources"):
         source = next(iter(node["sources"]))
         return f"its sources have their own; type {key}.sources.{source}.dataset.{part}.path=..."

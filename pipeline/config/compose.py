@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -19,21 +20,21 @@ from yaml import SafeDumper, YAMLError, safe_dump, safe_load
 from penstock.core import registry
 from penstock.core.user_errors import Problem, listing, nearest
 from penstock.datasets.files.passwords import hidden
-from penstock.pipeline.composing.interpolation import plain, referred_keys, unresolved_keys
-from penstock.pipeline.composing.options import CONF, option_file, search_in, store_options
-from penstock.pipeline.composing.overrides import Typed, parse, quote, read_overrides
-from penstock.pipeline.composing.resolve import resolve
-from penstock.pipeline.composing.runs import resume, saved_run
-from penstock.pipeline.composing.schema import check, lost_type
-from penstock.pipeline.composing.values import given
-from penstock.pipeline.config.combinations import check_combinations, suit_model
+from penstock.pipeline.config.checks import check_components
 from penstock.pipeline.config.components import register_components
 from penstock.pipeline.config.errors import ConfigError
+from penstock.pipeline.config.interpolation import plain, referred_keys, unresolved_keys
 from penstock.pipeline.config.libraries import family_of
+from penstock.pipeline.config.options import CONF, option_file, search_in, store_options
+from penstock.pipeline.config.overrides import Typed, parse, quote, read_overrides
 from penstock.pipeline.config.places import CHOSEN_BY, NAMED, PRESETS, STEPS
-from penstock.pipeline.config.saved import naming_folders
+from penstock.pipeline.config.resolve import resolve, suit_model
+from penstock.pipeline.config.resume import resume
+from penstock.pipeline.config.saved import naming_folders, saved_run
+from penstock.pipeline.config.schema import check, lost_type
+from penstock.pipeline.config.values import given
 
-_FAILURES = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
+FAILURES = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
 
 
 class Config(dict[str, Any]):
@@ -60,7 +61,7 @@ def compose(
     leaves Hydra's global state alone.
 
     Args:
-        overrides: What one would type: ``["dataset=lmdb", "loader.num_workers=2"]``.
+        overrides: As typed: ``["dataset=lmdb", "loader.num_workers=2"]``.
         config_dir: A folder with options of one's own, searched before ours; None takes the
             folder ``conf`` of the working directory, where there is one.
 
@@ -157,7 +158,7 @@ def _import_presets(typed: Sequence[Typed]) -> None:
             try:
                 held = safe_load(file.read_text(encoding="utf-8")) if file else None
             except YAMLError as error:
-                raise ConfigError([Problem("", _one_line(error))]) from error
+                raise ConfigError([Problem("", one_line(error))]) from error
             if isinstance(held, dict) and held.get("imports"):
                 register_components(held["imports"])
                 store_options()
@@ -197,7 +198,7 @@ def checked(
     found, mistakes = check(resolved, skip=skip, variables=variables, typed=keys, command=command)
     everything = [*problems, *unresolved, *mistakes]
     wrong = {problem.key for problem in everything} | skip
-    everything += check_combinations(found, wrong)
+    everything += check_components(found, wrong)
     everything += suit_model(found, wrong)
     if everything:
         raise ConfigError(everything)
@@ -223,50 +224,37 @@ def _as_hydra_1_3() -> Iterator[None]:
             application.initialize(outer)
 
 
-def compose_texts(texts: Sequence[str], *, with_hydra: bool = False) -> DictConfig:
+def compose_texts(texts: Sequence[str]) -> DictConfig:
     """Compose by Hydra, unresolved.
 
     Raises:
         HydraException: It refuses an override or a file; other errors of YAML and OmegaConf too.
     """
     with _as_hydra_1_3():
-        config = hydra.compose("config", list(texts), return_hydra_config=with_hydra)
+        config = hydra.compose("config", list(texts))
     OmegaConf.set_struct(config, False)
     return config
 
 
 def _composed(typed: Sequence[Typed], problems: list[Problem]) -> DictConfig:
-    """Compose overrides; those that Hydra refuses are left out and added to the problems.
+    """Compose the chosen options by Hydra, then set the values that were typed.
 
     Raises:
         ConfigError: A file is broken.
     """
-    texts = [each.hydra for each in typed]
-    doubtful = [each for each in typed if not each.group and _may_change_nothing(each)]
-    try:
-        composed = compose_texts(texts)
-    except _FAILURES:
-        composed, typed = diagnose(typed, problems)
-    number = _numbers_of_libraries(typed, composed)
-    if doubtful or number:
-        base = compose_texts([each.hydra for each in typed if each.group])
-        problems += [found for each in doubtful if (found := _changes_nothing(each, base))]
-        for each in number:
-            before = OmegaConf.select(base, each.key, throw_on_missing=False)
-            if expected := lost_type(before, each.value):
-                text = f"{given(each.value)} given, expected {expected}"
-                problems.append(Problem(each.key, f"{text}; type {each.key}={given(before)}"))
-    return composed
+    config, _ = choose([each for each in typed if each.group], problems)
+    for each in typed:
+        if not each.group and (problem := set_value(config, each)):
+            problems.append(problem)
+    return config
 
 
-def diagnose(typed: Sequence[Typed], problems: list[Problem]) -> tuple[DictConfig, list[Typed]]:
-    """Find the overrides that Hydra refuses, on top of those that work.
-
-    Choices of groups come first. A group that the defaults lack is appended (``+group=option``).
+def choose(typed: Sequence[Typed], problems: list[Problem]) -> tuple[DictConfig, list[Typed]]:
+    """Compose chosen options; a group that the defaults lack is appended (``+group=option``).
 
     Args:
-        typed: Overrides whose options exist.
-        problems: Gets a problem for each override that is refused.
+        typed: Choices of options that exist.
+        problems: Gets a problem for each choice that Hydra refuses.
 
     Returns:
         The config that the others compose, and these.
@@ -274,105 +262,91 @@ def diagnose(typed: Sequence[Typed], problems: list[Problem]) -> tuple[DictConfi
     Raises:
         ConfigError: A file is broken.
     """
+    try:
+        return compose_texts([each.hydra for each in typed]), list(typed)
+    except FAILURES:  # one of them; find it
+        pass
     good: list[Typed] = []
     config = compose_texts([])
-    for each in sorted(typed, key=lambda one: (not one.group, "/" in one.group)):
+    for each in sorted(typed, key=lambda one: "/" in one.group):
         tries = [each.hydra]
-        if each.group and not each.hydra.startswith("~"):
+        if not each.deleted:
             tries.append(each.hydra[1:] if each.hydra[0] == "+" else f"+{each.hydra}")
-        if each.deleted and not each.group and _holds_null(each.key, config):
-            tries.append(f"++{each.key}=0\0{each.hydra}")  # Hydra removes no null
-        before = [text for one in good for text in one.hydra.split("\0")]
         failures = []
         for text in tries:
             try:
-                config = compose_texts([*before, *text.split("\0")])
-            except _FAILURES as error:
+                config = compose_texts([*(one.hydra for one in good), text])
+            except FAILURES as error:
                 failures.append(error)
                 continue
-            good.append(Typed(each.text, each.key, each.value, each.group, each.deleted, text))
+            good.append(replace(each, hydra=text))
             break
         else:
-            problems.append(_refused(each, config, failures[0]))
-            if each.group and not each.deleted:  # a file names something that does not exist
-                raise ConfigError(problems)
+            if not each.deleted:  # a file names something that does not exist
+                raise ConfigError([*problems, Problem("", one_line(failures[0]))])
+            problems.append(Problem(each.key, "there is no such choice to remove"))
     return config, good
 
 
-def _refused(typed: Typed, config: DictConfig, error: Exception) -> Problem:
-    key = typed.key
-    if typed.group and typed.deleted:
-        return Problem(key, "there is no such choice to remove")
-    if typed.group:
-        return Problem("", _one_line(error))
-    if not typed.deleted:
-        found = OmegaConf.select(config, key, throw_on_missing=False)
-        if isinstance(found, DictConfig) and found:
-            names = [str(name) for name in found]
-            return Problem(key, f"{given(typed.value)} given, but {listing(names)} stand there; "
-                           f"type {key}.{names[0]}=...")  # fmt: skip
-        return Problem(key, f"cannot be given here: {_one_line(error)}")
+def set_value(config: DictConfig, typed: Typed) -> Problem | None:
+    """Set or remove one value as it was typed, or return what is wrong with it."""
+    key, value = typed.key, typed.value
     parent, _, leaf = key.rpartition(".")
-    node = OmegaConf.select(config, parent) if parent else config
+    node = OmegaConf.select(config, parent, throw_on_missing=False) if parent else config
     names = [str(name) for name in node] if isinstance(node, DictConfig) else []
-    near = nearest(leaf, names)
-    remedy = f"; type ~{parent + '.' if parent else ''}{near}" if near else ""
-    return Problem(key, f"there is nothing of this name to remove{remedy}")
+    if typed.deleted:
+        if leaf in names:
+            del node[leaf]
+            return None
+        near = nearest(leaf, names)
+        remedy = f"; type ~{f'{parent}.{near}'.lstrip('.')}" if near else ""
+        return Problem(key, f"there is nothing of this name to remove{remedy}")
+    if problem := _changes_nothing(typed, node, names) or _not_a_number(typed, node):
+        return problem
+    try:
+        OmegaConf.update(config, key, value, merge=True, force_add=True)
+    except FAILURES as error:
+        return Problem(key, f"cannot be given here: {one_line(error)}")
+    return None
 
 
-def _holds_null(key: str, config: DictConfig) -> bool:
-    parent, _, leaf = key.rpartition(".")
-    node = OmegaConf.select(config, parent) if parent else config
-    return isinstance(node, DictConfig) and leaf in node and node[leaf] is None
-
-
-def _may_change_nothing(typed: Typed) -> bool:
-    parent = typed.key.rpartition(".")[0]
-    return not typed.deleted and (typed.value == {} or (typed.value is None and parent in NAMED))
-
-
-def _changes_nothing(typed: Typed, base: DictConfig) -> Problem | None:
-    """Refuse ``{}`` for a mapping with keys, which Hydra would merge, and null for a missing name.
+def _changes_nothing(typed: Typed, node: Any, names: list[str]) -> Problem | None:
+    """Refuse ``{}`` for a mapping with keys, which would be merged, and null for a missing name.
 
     A step that one augmentation lacks may be a step of another in a sweep, so there the name must
     be close to an existing one.
     """
-    key = typed.key
+    key, (parent, _, leaf) = typed.key, typed.key.rpartition(".")
     if typed.value == {}:
-        found = OmegaConf.select(base, key, throw_on_missing=False)
-        if not isinstance(found, DictConfig) or not found:
+        if leaf not in names or not isinstance(node[leaf], DictConfig) or not node[leaf]:
             return None
         remedy = f"to empty it type {key}=null, to remove a key ~{key}.<key>"
-        return Problem(
-            key, f"{{}} given, which adds nothing to the keys that stand there; {remedy}"
-        )
-    parent, _, name = key.rpartition(".")
-    found = OmegaConf.select(base, parent)
-    names = [str(each) for each in found] if isinstance(found, DictConfig) else []
-    near = nearest(name, names)
-    if name in names or (near is None and parent in STEPS):
+        return Problem(key, f"{{}} given, which adds nothing to the existing keys; {remedy}")
+    if typed.value is not None or parent not in NAMED or leaf in names:
+        return None
+    near = nearest(leaf, names)
+    if near is None and parent in STEPS:
         return None
     remedy = f"type {parent}.{near}=null" if near else f"leave {key} away"
     there = f"{parent} has {listing(names) or 'none'}"
     return Problem(key, f"null given, which removes nothing: {there}; {remedy}")
 
 
-def _numbers_of_libraries(typed: Sequence[Typed], config: DictConfig) -> list[Typed]:
-    """List the texts that were typed for arguments of library classes."""
-    found = []
-    raw = OmegaConf.to_container(config, resolve=False)
-    for each in typed:
-        if isinstance(each.value, (str, int, float)) and not each.group and "." in each.key:
-            node: Any = raw
-            for name in each.key.split(".")[:-1]:
-                node = node.get(name) if isinstance(node, dict) else None
-            target = node.get("_target_") if isinstance(node, dict) else None
-            if isinstance(target, str) and registry.find(target) is None and family_of(target):
-                found.append(each)
-    return found
+def _not_a_number(typed: Typed, node: Any) -> Problem | None:
+    """Refuse text for an argument of a library class to which its option gives a number."""
+    raw = OmegaConf.to_container(node, resolve=False) if isinstance(node, DictConfig) else {}
+    assert isinstance(raw, dict)
+    target = raw.get("_target_")
+    if not isinstance(target, str) or registry.find(target) or not family_of(target):
+        return None
+    before = raw.get(typed.key.rpartition(".")[2])
+    if (expected := lost_type(before, typed.value)) is None:
+        return None
+    text = f"{given(typed.value)} given, expected {expected}"
+    return Problem(typed.key, f"{text}; type {typed.key}={given(before)}")
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     """Cut a message of Hydra's before its list of folders."""
     text = str(error) or str(error.__cause__)
     for end in ("\nConfig search path:", "\nSee https:", "\n    full_key:"):

@@ -12,10 +12,10 @@ import hydra
 import yaml
 
 from penstock.core.user_errors import Problem, in_one_line, nearest
-from penstock.pipeline.composing.compose import configure, prepare
-from penstock.pipeline.composing.options import CONF, search_in
-from penstock.pipeline.composing.sweep import JOB, read_points, run_job, sweep
+from penstock.pipeline.config.compose import configure, prepare
 from penstock.pipeline.config.errors import ConfigError, tell
+from penstock.pipeline.config.options import CONF, search_in
+from penstock.pipeline.config.sweep import JOB, read_points, run_job, sweep
 
 CONFIG_ERROR = 2
 FAILED = 1
@@ -55,7 +55,7 @@ def run_command(
 ) -> int:  # fmt: skip
     """Run one of the commands; its settings are registered as ``settings/<command>``.
 
-    They stand in the config under the command's name and may be given with or without it:
+    The config holds the settings under the command's name, which overrides may leave away:
     ``penstock pack pack.path=x`` and ``penstock pack path=x`` are the same.
 
     Args:
@@ -100,7 +100,7 @@ def run_command(
 def _by_hydra(command: str | None, flags: argparse.Namespace, overrides: list[str]) -> int:
     """Let Hydra print its help, or complete a command line."""
     if flags.help:
-        from penstock.pipeline.composing.help import print_help
+        from penstock.pipeline.config.help import print_help
 
         print_help(overrides, command=command)
         return 0
@@ -125,6 +125,9 @@ def take_apart(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         if value and not flags.cfg:
             typed = f"{flag} {value}" if isinstance(value, str) else flag
             problems.append(Problem(flag, f"it belongs to --cfg; type --cfg job {typed}"))
+    actions = ("install=", "uninstall=", "query=")
+    if flags.shell_completion and not any(text.startswith(actions) for text in rest):
+        problems.append(Problem("--shell-completion", "type -sc install=bash, zsh or fish"))
     if flags.cfg and flags.multirun:
         problems.append(Problem("--cfg", "a sweep has several configs; leave -m away"))
     if problems:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 from penstock.core import registry
+from penstock.core.user_errors import Problem
 from penstock.pipeline.config.libraries import resolve_class
 from penstock.pipeline.config.places import PRESETS
 
@@ -75,3 +77,36 @@ def _order_stream(config: dict[str, Any], chosen: Collection[str]) -> None:
     if "scheduler" not in chosen and not (config.get("trainer") or {}).get("max_steps"):
         config["scheduler"] = {"_target_": "scheduler/none"}
         _LOG.info("the length of a stream is unknown, so the rate is constant (scheduler=none)")
+
+
+def suit_model(config: dict[str, Any], wrong: Collection[str]) -> list[Problem]:
+    """Normalise images for the weights of the model, unless the config gives the mean.
+
+    Args:
+        config: A checked config; ``mean`` and ``std`` of ``augment.device`` change.
+        wrong: Keys that have been reported.
+
+    Returns:
+        Mistakes in the arguments of the model.
+    """
+    node = config.get("model")
+    if not isinstance(node, dict) or any(f"{key}.".startswith("model.") for key in wrong):
+        return []
+    try:
+        told = registry.model_capabilities(node)
+    except ValueError as error:
+        return [Problem("", " ".join(str(error).split()))]
+    for name, step in ((config.get("augment") or {}).get("device") or {}).items():
+        if step and step.get("_target_") == "batch_transform/normalize":
+            for argument, value in (("mean", told.mean), ("std", told.std)):
+                if step.get(argument) is None and value is not None:
+                    step[argument] = list(value)
+                    key = f"augment.device.{name}.{argument}"
+                    _LOG.info("%s=%s, as the weights of the model expect", key, step[argument])
+    weights = node.get("weights") if "weights" in told.begins_with else None
+    tries = any(command in config for command in ("predict", "evaluate", "export"))
+    begun = tries or (config.get("trainer") or {}).get("resume")
+    if isinstance(weights, str) and not begun and not Path(weights).expanduser().exists():
+        text = f"{weights!r} does not exist; type model.weights=<file>, or null for none"
+        return [Problem("model.weights", text)]
+    return []

@@ -1,0 +1,64 @@
+"""Check that the data of a config exists, and what its streams can do."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from penstock.core.registry import checks, value_at
+from penstock.core.user_errors import Problem, nearest_path
+from penstock.datasets.files.byte_streams import is_read_once, missing_path
+
+GENERATED = ("demo", "demo_sequences", "demo_sounds", "demo_table", "demo_prices")
+"""Names of generated data, in place of a path."""
+_PARTS = ("dataset.val_path", "dataset.test_path")
+
+
+@checks("dataset", needs=("dataset.storage", "dataset.source"))
+def missing_data(config: Mapping[str, Any]) -> Iterator[Problem]:
+    """Refuse paths that do not exist."""
+    dataset = config["dataset"]
+    has_path = "path" in (
+        dataset.get("storage") or dataset.get("source") or {"path"}
+    )  # else tables
+    for key in ("dataset.storage.path", "dataset.source.path", *(_PARTS if has_path else ())):
+        path = value_at(config, key)
+        try:
+            if path == "":
+                text = "'' given, expected a path (is a variable unset?)"
+                yield Problem(key, f"{text}; type {key}=. for the working directory")
+            elif isinstance(path, str) and path not in GENERATED and missing_path(path):
+                yield Problem(key, _not_found(key, path))
+        except ValueError as error:
+            yield Problem(key, str(error))
+
+
+def _not_found(key: str, path: str) -> str:
+    if (near := nearest_path(path)) is not None:
+        return f"{path!r} not found; type {shlex.quote(f'{key}={near}')}"
+    folder = next(each for each in Path(path).expanduser().absolute().parents if each.exists())
+    demo = "" if key in _PARTS else ", or demo for the generated set"
+    text = f"{path!r} not found; the nearest existing folder is {str(folder)!r}"
+    return f"{text}; type {key}=<folder or file>{demo}"
+
+
+@checks("source", needs=("dataset.source",))
+def source_of_stream(config: Mapping[str, Any]) -> Iterator[Problem]:
+    """Refuse parts and epochs that a stream lacks, and a queue in another order than its own.
+
+    A checkpoint acknowledges the messages of a queue in the order of the queue.
+    """
+    source = config["dataset"]["source"]
+    key, epochs = "trainer.max_epochs", value_at(config, "trainer.max_epochs")
+    if is_read_once(str(source.get("path"))) and epochs != 1:
+        yield Problem(key, f"{epochs} given, the stream can be read once; type {key}=1")
+    expected: dict[str, Any] = {} if {"path", "topic"} & source.keys() else dict.fromkeys(_PARTS)
+    if "queue" in source:
+        expected |= {"dataset.lanes": 1, "dataset.shuffle_window": 0}
+    for key, value in expected.items():
+        if (given := value_at(config, key)) != value:
+            remedy = f"{key}={'null' if value is None else value}"
+            text = f"{given!r} given, {source['_target_']} has one part in one order"
+            yield Problem(key, f"{text}; type {remedy}")

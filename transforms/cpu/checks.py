@@ -1,0 +1,51 @@
+"""Check the order of augmentation steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from penstock.core.registry import checks
+from penstock.core.user_errors import Problem
+from penstock.transforms.cpu.stack import ordered_steps
+
+_CROPS = ("albumentations.CenterCrop", "albumentations.RandomCrop")
+_COLOURS = tuple(f"batch_transform/{name}" for name in ("color_jitter", "grayscale", "kornia"))
+
+
+def _steps(config: Mapping[str, Any], stack: str) -> dict[str, Any]:
+    """Return the steps in the order in which they run; none if their order is wrong."""
+    with suppress(ValueError):  # reported with the step
+        return {**ordered_steps(config["augment"][stack])}
+    return {}
+
+
+@checks(*_CROPS, needs=("augment.eval",))
+def crop_inside_image(config: Mapping[str, Any]) -> Iterator[Problem]:
+    """Refuse a crop larger than the resized image, which would fail in the first validation."""
+    resized, short = "", None
+    for name, step in _steps(config, "eval").items():
+        key, sides = f"augment.eval.{name}", (step.get("height"), step.get("width"))
+        fits = step.get("pad_if_needed") or not all(isinstance(side, int) for side in sides)
+        if step.get("_target_") in _CROPS and isinstance(short, int) and not fits:
+            if min(sides) > short:
+                remedy = "augment.eval_size" if "eval_size" in config["augment"] else resized
+                text = f"a crop of {sides[0]} x {sides[1]} given, the short side is {short}"
+                usual = round(max(sides) * 256 / 224)
+                yield Problem(key, f"{text} ({resized}); type {remedy}={usual}")
+        is_resize = step.get("_target_") == "albumentations.SmallestMaxSize"
+        resized, short = f"{key}.max_size", step.get("max_size") if is_resize else None
+
+
+@checks(*_COLOURS, needs=("augment.device",))
+def colours_before_normalize(config: Mapping[str, Any]) -> Iterator[Problem]:
+    """Refuse colour steps on normalised images: they compute with values from 0 to 1."""
+    normalized = None
+    for name, step in _steps(config, "device").items():
+        if step.get("_target_") == "batch_transform/normalize":
+            normalized = name
+        elif normalized and step.get("_target_") in _COLOURS:
+            text = f"runs after {normalized!r}, expected values from 0 to 1"
+            remedy = f"augment.device.{normalized}._after_={name}"
+            yield Problem(f"augment.device.{name}", f"{text}; type {remedy}")
