@@ -32,8 +32,7 @@ from tests.encoded_images import JPEGS, RGB, encode
 
 ROOT = Path(penstock.__file__).resolve().parent
 WRITERS = [
-    # A damaged HDF5 file is first read in a process of its own, which takes seconds.
-    pytest.param(name, marks=[pytest.mark.slow] * (name == "hdf5"))
+    name
     for name in names_of("writer")
     if name != "image_folder"  # it holds images, which are below
 ]

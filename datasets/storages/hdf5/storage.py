@@ -1,10 +1,9 @@
-"""The storage of records in HDF5 files."""
+"""Storage of records in the rows of HDF5 data sets."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection
-from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -16,53 +15,51 @@ from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record
 from penstock.core.user_errors import is_trouble
 from penstock.datasets.files.data_files import DataFiles, find_data_files
+from penstock.datasets.files.group_cache import GroupCache
 from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage
-from penstock.datasets.records.labels import read_class_names
+from penstock.datasets.records.labels import column_ids, read_class_names, refuse_twice
 from penstock.datasets.records.split_names import SPLIT_OF
-from penstock.datasets.storages.hdf5.arrays import OpenFiles
-from penstock.datasets.storages.hdf5.guard import run_guarded
-from penstock.datasets.storages.hdf5.layout import Column, scan_files
-from penstock.datasets.storages.hdf5.objects import (
+from penstock.datasets.storages.hdf5.file import (
     DAMAGE,
-    ENDINGS,
+    Damaged,
+    File,
     explained,
     follow,
-    in_one_line,
-    is_group,
     need_h5py,
-    open_file,
 )
-from penstock.datasets.storages.hdf5.tables import RowTable, SampleTable
+from penstock.datasets.storages.hdf5.rows import MISSING
+from penstock.datasets.storages.hdf5.samples import Samples
+
+ENDINGS = (".h5", ".hdf5", ".hdf", ".he5")
+_MOST_OPEN = 1024
 
 
 @register("storage", "hdf5")
 class Hdf5Storage(IndexedStorage):
-    """HDF5 files: arrays with a sample per row, or a group per sample.
+    """HDF5 files: data sets whose rows are the samples.
 
-    A dataset is a field: ``images`` is ``image``, ``labels`` is ``label`` (class ids or names),
-    any other has its own name. Images are uint8 [N, H, W, C], or encoded ones as lists of bytes.
-    Keys are those of a dataset ``keys``, or row numbers over all files; groups are keys by their
-    names. A group's label may be its attribute ``label``. Class names are those of a dataset or an
-    attribute ``class_names``, ``classes`` or ``label_names``, or the lines of ``classes.txt``.
+    A data set is a field: ``images`` is ``image``, ``labels`` is ``label`` (class ids or names),
+    and others keep their names. Images are uint8 [N, H, W, C], or encoded files as rows of
+    variable length. Keys are the rows of a data set ``keys``, or row numbers over all files. Class
+    names are a data set or an attribute ``class_names``, ``classes`` or ``label_names``, or the
+    lines of ``classes.txt``.
 
-    Files are read by h5py, whose lock threads share; arrays in one piece are mapped and take no
-    lock. Of chunked ones, a batch decodes each chunk that it touches once: for shuffled reading,
-    make chunks small, or do without. Chunks with Fletcher's checksums are compared with them;
-    other damage inside of numbers cannot be seen. Nothing outside the file is followed.
+    Contiguous arrays are mapped. In chunked arrays, a batch decodes each chunk that it touches
+    once: for shuffled reading, use small chunks or none. Damage inside of numbers is found only in
+    chunks with Fletcher's checksums.
 
     Args:
-        path: A file, a folder of ``.h5`` files, or a pattern such as ``data/part-*.h5``; a group
-            in them stands behind: ``data.h5/train``. Groups train, val, test of one file are parts.
-        fields: Paths of datasets below the group, or that of a sample, by field:
-            ``{image: camera/rgb}``; None: all there are.
-        classes: Class names by id; None: those of the files, or those found.
-        cache_bytes: How much of the decoded chunks used last is kept, for each process.
+        path: A file, a folder of ``.h5`` files, or a pattern such as ``data/part-*.h5``. A group
+            follows the file: ``data.h5/train``. Groups train, val and test of a file are parts.
+        fields: Paths of data sets below the group, by field: ``{image: camera/rgb}``; None: all.
+        classes: Class names by id; None: the names in the files, or the labels.
+        cache_bytes: Size of the cache of decoded chunks of each process.
     """
 
     name = "hdf5"
     reading_arguments = ("cache_bytes",)
-    index_version = 3
+    index_version = 4
 
     def __init__(
         self,
@@ -77,24 +74,25 @@ class Hdf5Storage(IndexedStorage):
         self.classes = None if classes is None else tuple(classes)
         self.cache_bytes = cache_bytes
         self._files: DataFiles
-        self._table: RowTable | SampleTable
+        self._ends: NDArray[np.int64]
 
     @staticmethod
     def parts_inside(path: str) -> dict[str, str] | None:
         """Find the groups ``train``, ``val`` and ``test`` of a file; None without ``train``."""
         name, group = _data_path(os.path.abspath(path))
         try:
-            with explained(), open_file(name) as file:
-                top = follow(file["/"], group)
-                found = {
-                    split: os.path.join(path, part)
-                    for part, split in SPLIT_OF.items()
-                    if is_group(top.get(part))
-                }
-        except (*DAMAGE, OSError) as error:  # who opens the file says it
+            with explained():
+                need_h5py()
+                import h5py
+
+                with h5py.File(name) as file:
+                    top = follow(file["/"], group)
+                    parts = [part for part in SPLIT_OF if isinstance(top.get(part), h5py.Group)]
+        except (*DAMAGE, OSError) as error:  # reported when the storage opens the file
             if is_trouble(error):
                 raise
             return None
+        found = {SPLIT_OF[part]: os.path.join(path, part) for part in parts}
         return found if "train" in found and len(found) > 1 else None
 
     @property
@@ -104,19 +102,32 @@ class Hdf5Storage(IndexedStorage):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Names of the fields that every record has; none where they differ in shape."""
-        label = ("label",) if "label" in self.index.columns else ()
-        return (*self._table.fields, *label) if self._table.fields else ()
+        """Names of the fields of every record; empty unless all are arrays of fixed shape."""
+        return tuple(self.index.metadata["fields"])
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
-        """Read records; arrays may be read-only views. One that is damaged is a bad record.
+        """Read records; arrays may be read-only views.
 
         Raises:
             IndexError: An index is outside 0 .. len - 1.
-            OSError: The disk has trouble that did not pass.
+            OSError: Trouble of the disk that did not pass.
         """
-        indices, opened = np.asarray(indices, np.int64), self.opened
-        return self.records(indices, self._table.read(opened, self.index, indices))
+        indices = np.asarray(indices, np.int64)
+        found: list[dict[str, Any] | str] = [{} for _ in range(len(indices))]
+        for number, places, rows in self._by_file(self.index.rows(indices)):
+            columns: dict[str, list[Any]] = {}
+            try:
+                for name, reader in self._samples(number).fields.items():
+                    if name != "label":
+                        columns[name] = reader.values(rows)
+            except DAMAGE as error:
+                columns = {str(self._files.names[number]): [Damaged(str(error))] * len(rows)}
+            for place, *values in zip(places.tolist(), *columns.values(), strict=True):
+                named = dict(zip(columns, values, strict=True))
+                wrong = [f"{n}: {v}" for n, v in named.items() if isinstance(v, Damaged)]
+                kept = {name: value for name, value in named.items() if value is not MISSING}
+                found[place] = wrong[0] if wrong else kept
+        return self.records(indices, found)
 
     def take(
         self,
@@ -125,16 +136,30 @@ class Hdf5Storage(IndexedStorage):
         *,
         allocate: Callable[[int], Any] | None = None,
     ) -> dict[str, NDArray[Any]] | None:
-        """Read records as columns; None where one is bad. See `core.contracts.ColumnStorage`.
+        """Read records as columns; None if one is bad. See `core.contracts.ColumnStorage`.
 
         Raises:
             IndexError: An index is outside 0 .. len - 1.
-            OSError: The disk has trouble that did not pass.
+            OSError: Trouble of the disk that did not pass.
         """
-        indices, opened = np.asarray(indices, np.int64), self.opened
-        assert isinstance(self._table, RowTable)
-        taken = self._table.take(opened, self.index.rows(indices), fields, allocate)
-        if taken is not None and "label" in fields and "label" in self.index.columns:
+        indices = np.asarray(indices, np.int64)
+        rows, taken = self.index.rows(indices), dict[str, NDArray[Any]]()
+        try:
+            first = {
+                n: r for n, r in self._samples(0).fields.items() if n in fields and n != "label"
+            }
+            largest = max(first, key=lambda name: first[name].row_bytes, default=None)
+            for name, reader in first.items():
+                memory = None
+                if allocate is not None and name == largest:
+                    memory = memoryview(allocate(len(rows) * reader.row_bytes))
+                taken[name] = np.ndarray((len(rows), *reader.shape[1:]), reader.native, memory)
+            for number, places, inside in self._by_file(rows):
+                for name, out in taken.items():
+                    self._samples(number).fields[name].gather(places, inside, out)
+        except DAMAGE:
+            return None
+        if "label" in fields and "label" in self.index.columns:
             taken["label"] = self.index.values("label", indices)
         return taken
 
@@ -145,40 +170,91 @@ class Hdf5Storage(IndexedStorage):
         return [self._files.recipe, read_class_names(self._files.root, where=str(self))]
 
     def scan(self) -> IndexContent:
-        """Look into the files, in a process that a damaged one may end."""
-        with in_one_line(str(self)):
-            need_h5py()
-        look = partial(
-            scan_files,
-            self._files,
-            _data_path(self.path)[1],
-            fields=self.field_paths,
-            class_names=read_class_names(self._files.root, where=str(self)),
-            classes=self.classes,
-            max_bytes=self.max_record_bytes,
-            where=str(self),
-        )
-        content: IndexContent = run_guarded(look, where=str(self))
-        return content
+        """Index the records of all files, one open at a time."""
+        found: list[Samples] = []
+        sizes, keys, labels = list[Any](), list[bytes](), list[Any]()
+        names = class_names = None
+        for number, name in enumerate(self._files.names):
+            try:
+                found.append(samples := self._open(number, GroupCache(0)))
+                with samples.file.h5:
+                    sizes.append(samples.sizes())
+                    keys += samples.raw_keys()
+                    labels.append(samples.labels())
+                    names = samples.class_names() if number == 0 else names
+            except (*DAMAGE, OSError) as error:
+                where = f"{self}: {name}" if len(self._files.names) > 1 else str(self)
+                text = f"{where}: {error}".encode("utf-8", "surrogateescape")
+                raise ValueError(text.decode("utf-8", "backslashreplace")) from error
+            if samples.needed != found[0].needed:
+                raise ValueError(
+                    f"{self}: {name}: has {', '.join(samples.needed)}, and {self._files.names[0]} "
+                    f"has {', '.join(found[0].needed)}; write the same data sets into all files, "
+                    f"or name those to read in dataset.storage.fields"
+                )
+        columns: dict[str, NDArray[Any]] = {"size_bytes": np.concatenate(sizes)}
+        count = len(columns["size_bytes"])
+        if not count:
+            raise ValueError(f"{self}: the data sets have no rows, expected one for each sample")
+        refuse_twice(keys, where=str(self), remedy="give each record its own key")
+        if labels[0] is not None:
+            joined = np.concatenate(labels)
+            columns["label"], class_names = column_ids(
+                joined.tolist() if joined.dtype == object else joined,
+                names=names or read_class_names(self._files.root, where=str(self)),
+                classes=self.classes,
+                where=f"{self}: label",
+            )
+        counts, kinds = zip(*((each.count, each.kinds()) for each in found), strict=True)
+        images = [kind.get("image") for kind in kinds]
+        if None not in images:
+            sides = np.repeat([shape[:2] for _, shape in images], counts, axis=0)
+            columns["height"], columns["width"] = sides.astype(np.int32).T.copy()
+        is_even = kinds.count(kinds[0]) == len(kinds) and None not in kinds[0].values()
+        fields = [*kinds[0], *columns.keys() & {"label"}]
+        named: Any = {"keys": keys} if keys else {"key_pattern": "{}", "count": count}
+        return {
+            **named,
+            "columns": columns,
+            "class_names": class_names,
+            "content": repr(kinds[0]),
+            "metadata": {"counts": counts, "fields": fields if is_even else []},
+        }
 
     def learn(self, metadata: dict[str, Any]) -> None:
-        """Keep where the fields lie."""
-        columns = metadata["columns"]
-        if columns is None:
-            self._table = SampleTable(metadata["types"])
-        else:
-            kept = [{name: Column.of(one) for name, one in each.items()} for each in columns]
-            self._table = RowTable(kept, metadata["counts"])
+        """Keep the number of rows of each file."""
+        self._ends = np.cumsum(np.array(metadata["counts"], np.int64))
 
-    def open(self) -> OpenFiles:
-        """Prepare to read; files are opened when they are needed."""
-        return OpenFiles(
-            self._files, _data_path(self.path)[1], self.cache_bytes, self.max_record_bytes
-        )
+    def open(self) -> tuple[GroupCache, GroupCache]:
+        """Prepare caches of open files and of decoded chunks."""
+        return GroupCache(_MOST_OPEN), GroupCache(self.cache_bytes)
+
+    def _samples(self, number: int) -> Samples:
+        files, chunks = self.opened
+        samples: Samples = files.get(number, lambda: (self._open(number, chunks), 1))
+        return samples
+
+    def _open(self, number: int, chunks: GroupCache) -> Samples:
+        path, group = self._files.paths[number], _data_path(self.path)[1]
+        file = File(path, self._files.root, chunks, self.max_record_bytes)
+        try:
+            return file.asked(lambda: Samples(file, group, self.field_paths))
+        except BaseException:
+            file.h5.close()
+            raise
+
+    def _by_file(
+        self, rows: NDArray[np.int64]
+    ) -> list[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
+        """Split rows by file: its number, their places in `rows`, and their rows in the file."""
+        numbers = np.searchsorted(self._ends, rows, side="right")
+        starts = np.concatenate([[0], self._ends])
+        places = [(int(number), np.flatnonzero(numbers == number)) for number in np.unique(numbers)]
+        return [(number, where, rows[where] - starts[number]) for number, where in places]
 
 
 def _data_path(path: str) -> tuple[str, str]:
-    """Split a path into that of the files and the group in them, as in ``data.h5/train``."""
+    """Split a path such as ``data.h5/train`` into the path of files and the group in them."""
     parts = path.split(os.sep)
     for count in range(len(parts), 0, -1):
         start = os.sep.join(parts[:count]) or os.sep

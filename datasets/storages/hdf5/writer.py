@@ -1,10 +1,9 @@
-"""Records into HDF5 files."""
+"""Writer of records into HDF5 files."""
 
 from __future__ import annotations
 
 import io
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,43 +14,40 @@ from penstock.core.parts import PackPlan, Part, PartSummary, Written, raw_keys
 from penstock.core.record_codec import pack_fields
 from penstock.core.registry import register
 from penstock.core.sample import Record
-from penstock.datasets.storages.hdf5.objects import (
+from penstock.datasets.storages.hdf5.file import Damaged, need_h5py
+from penstock.datasets.storages.hdf5.samples import (
     CLASS_NAMES,
     FIELD,
     KEY_NAMES,
-    MISSING_ENDING,
-    PACKED,
-    SHAPE_ENDING,
-    Refused,
-    need_h5py,
+    MARK,
+    RESERVED,
 )
 
-_OURS = frozenset((*KEY_NAMES, *CLASS_NAMES, "index", "position", "epoch", "valid"))
+_OURS = frozenset((*KEY_NAMES, *CLASS_NAMES, *RESERVED))
 _NUMBERS = {bool: np.bool_, int: np.int64, float: np.float64}
-_NOTHING = object()
 
 
 @register("writer", "hdf5")
 class Hdf5Writer:
-    """A folder of files ``part-00000-of-00012.h5``, each whole by itself.
+    """A folder of files ``part-00000-of-00012.h5``, each complete by itself.
 
-    A field is a dataset of its name with a row per record: arrays of one shape and type as they
-    are, encoded images and arrays of other shapes as lists, the shapes beside; see
-    `_write_fields`. ``keys`` and ``class_names`` are texts. Nothing is compressed,
-    so that arrays can be read where they lie.
+    A field is a data set of its name with a row for each record: numbers, texts, and arrays of one
+    shape and type as they are; encoded images as rows of variable length; and all else as rows of
+    packed bytes. ``keys`` and ``class_names`` are texts. Nothing is compressed, so that arrays are
+    mapped.
     """
 
-    version = 1
+    version = 2
     part_records = 8192
     part_bytes = 1 << 27
     cannot_hold: frozenset[str] = frozenset()
     storage_arguments: dict[str, Any] = {}  # noqa: RUF012
 
     def begin(self, folder: Path, plan: PackPlan) -> None:
-        """Check that the samples can be held."""
+        """Check that HDF5 can hold the samples."""
         try:
             need_h5py()
-        except Refused as error:
+        except Damaged as error:
             raise ValueError(f"pack.to=hdf5: {error}") from None
         for record in plan.samples:
             _check_fields(record.fields, key=record.key)
@@ -59,7 +55,7 @@ class Hdf5Writer:
     def write_part(
         self, folder: Path, plan: PackPlan, part: Part, records: Iterator[Record]
     ) -> Written:
-        """Write a file; none for a part without records."""
+        """Write a file; no file for a part without records."""
         import h5py
 
         found: list[dict[str, Any]] = []
@@ -77,14 +73,15 @@ class Hdf5Writer:
             )
         name = f"part-{part.number:05d}-of-{len(plan.parts):05d}.h5"
         text = h5py.string_dtype()
-        # Put together in memory: the library does not come back from a disk that is full.
+        # Written in memory first: the library does not return from a full disk.
         whole = io.BytesIO()
         with h5py.File(whole, "w") as file:
-            file.attrs[PACKED] = "1"
+            file.attrs[MARK] = np.bytes_("packed")
             file["keys"] = np.array(raw_keys(plan.index, np.array(rows)), object).astype(text)
             if plan.class_names is not None:
                 file.create_dataset("class_names", data=list(plan.class_names), dtype=text)
-            _write_fields(file, found)
+            for field in sorted({field: None for fields in found for field in fields}):
+                _write_field(file, field, [fields.get(field, _MISSING) for fields in found])
         (folder / name).write_bytes(whole.getbuffer())
         return Written(files=(name,))
 
@@ -92,11 +89,14 @@ class Hdf5Writer:
         """Nothing: a part is a file of the result."""
 
     def finish(self, folder: Path, plan: PackPlan, summaries: Sequence[PartSummary]) -> None:
-        """Nothing: every file says what is in it."""
+        """Nothing: every file is complete."""
+
+
+_MISSING = object()
 
 
 def _check_fields(fields: dict[str, Any], *, key: str) -> None:
-    """Raise ValueError for fields that cannot be held under their names, or at all."""
+    """Raise ValueError for fields that cannot be written, or not under their names."""
     for name in fields:
         if name in _OURS or not FIELD.fullmatch(name):
             raise ValueError(
@@ -106,96 +106,42 @@ def _check_fields(fields: dict[str, Any], *, key: str) -> None:
     pack_fields(fields, key=key)
 
 
-def _write_fields(file: Any, records: Sequence[dict[str, Any]]) -> None:
-    """Write the fields of records, a dataset for each, a row for each record.
-
-    Arrays of one shape and type are the rows of an array, and so are numbers. Else a row is a
-    list: of numbers, with its shape beside; or of bytes, whose attribute says whether they are
-    ``bytes``, ``text``, ``json``, or ``any``, a value packed by itself. Beside a field that some
-    records lack stands which.
-
-    Args:
-        file: The open ``h5py.File``.
-        records: The fields of each record.
-    """
-    for name in sorted({name: None for record in records for name in record}):
-        values = [record.get(name, _NOTHING) for record in records]
-        missing = np.array([value is _NOTHING for value in values])
-        if missing.any():
-            file[f"{name}{MISSING_ENDING}"] = missing
-        _write_field(file, name, values, [v for v in values if v is not _NOTHING])
-
-
-def _write_field(file: Any, name: str, values: list[Any], present: list[Any]) -> None:
-    """Write a field; `present` are those of its values that are there."""
-    kinds = {type(value) for value in present}
-    kind = kinds.pop() if len(kinds) == 1 else object
-    if kind in (bytes, bytearray, memoryview):
-        _write_bytes(file, name, "bytes", values, bytes)
-    elif kind in _NUMBERS and (kind is not int or all(map(_fits, present))):
-        numbers = [0 if value is _NOTHING else value for value in values]
-        file[name] = np.array(numbers, _NUMBERS[kind])
-    elif kind is str and all(_is_text(value) for value in present):
-        _write_bytes(file, name, "text", values, str.encode)
-    elif kind in (dict, list, tuple, type(None)):
-        _write_bytes(file, name, "json", values, lambda value: json.dumps(value).encode())
-    elif kind is np.ndarray and _write_arrays(file, name, values, present):
-        pass
-    else:
-        _write_bytes(file, name, "any", values, lambda v: pack_fields({"value": v}, key=name)[0])
-
-
-def _write_arrays(file: Any, name: str, values: list[Any], present: list[NDArray[Any]]) -> bool:
-    """Write arrays of one type; False where they are not."""
-    dtype, axes = present[0].dtype, present[0].ndim
-    if dtype.kind not in "biufc" or any(a.dtype != dtype or a.ndim != axes for a in present):
-        return False
-    shapes = {array.shape for array in present}
-    if len(shapes) == 1 and axes and present[0].size:
-        rows = np.zeros((len(values), *present[0].shape), dtype)
-        for row, value in zip(rows, values, strict=True):
-            if value is not _NOTHING:
-                row[...] = value
-        file[name] = rows
-        return True
-    if dtype.kind not in "iuf" or not axes or name == "image":
-        return False
-    lists = [np.zeros(0, dtype) if v is _NOTHING else v.reshape(-1) for v in values]
-    _write_lists(file, name, dtype, lists).attrs[PACKED] = json.dumps({"holds": "array"})
-    if axes > 1:
-        file[f"{name}{SHAPE_ENDING}"] = np.array(
-            [(0,) * axes if value is _NOTHING else value.shape for value in values], np.int64
-        )
-    return True
-
-
-def _write_bytes(
-    file: Any, name: str, holds: str, values: list[Any], encode: Callable[[Any], bytes]
-) -> None:
-    lists = [
-        np.frombuffer(b"" if value is _NOTHING else encode(value), np.uint8) for value in values
-    ]
-    written = _write_lists(file, name, np.dtype(np.uint8), lists)
-    written.attrs[PACKED] = json.dumps({"holds": holds})
-
-
-def _write_lists(file: Any, name: str, dtype: np.dtype[Any], lists: list[NDArray[Any]]) -> Any:
+def _write_field(file: Any, name: str, values: list[Any]) -> None:
+    """Write a field of all records, as numbers, arrays, texts, bytes, or packed values."""
     import h5py
 
-    written = file.create_dataset(name, (len(lists),), h5py.vlen_dtype(dtype))
-    for row, each in enumerate(lists):
-        written[row] = each
-    return written
+    kinds = {type(value) for value in values}
+    kind = kinds.pop() if len(kinds) == 1 else object
+    if kind in _NUMBERS and (kind is not int or all(-(1 << 63) <= v < 1 << 63 for v in values)):
+        file[name] = np.array(values, _NUMBERS[kind])
+    elif kind is np.ndarray and _are_alike(values):
+        file[name] = np.stack(values)
+    elif kind is str and all(map(_is_text, values)):
+        file.create_dataset(name, data=values, dtype=h5py.string_dtype())
+    else:
+        holds, rows = "bytes", values
+        if kind not in (bytes, bytearray, memoryview):
+            holds = "packed"
+            rows = [
+                b"" if value is _MISSING else pack_fields({"value": value}, key=name)[0]
+                for value in values
+            ]
+        written = file.create_dataset(name, (len(rows),), h5py.vlen_dtype(np.uint8))
+        written.attrs[MARK] = np.bytes_(holds)
+        for number, row in enumerate(rows):
+            written[number] = np.frombuffer(row, np.uint8)
 
 
-def _fits(value: int) -> bool:
-    return -(1 << 63) <= value < 1 << 63
+def _are_alike(arrays: list[NDArray[Any]]) -> bool:
+    """Whether arrays are rows of one array of numbers."""
+    first = arrays[0]
+    is_row = first.dtype.kind in "biufc" and first.ndim > 0 and first.size > 0
+    return is_row and all((a.dtype, a.shape) == (first.dtype, first.shape) for a in arrays)
 
 
 def _is_text(value: str) -> bool:
-    """Whether a text has bytes: half of a surrogate pair has none."""
+    """Whether HDF5 returns a text as it is: it has an encoding and does not end in NUL."""
     try:
-        value.encode()
-    except UnicodeEncodeError:
+        return b"\0" not in value.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
         return False
-    return True

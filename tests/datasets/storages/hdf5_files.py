@@ -62,19 +62,3 @@ def message(path, **options):
 def fields(path, **options):
     storage = Hdf5Storage(str(path), **options)
     return [record.fields for record in storage.read(np.arange(len(storage)))]
-
-
-def write_groups(path, **options):
-    with h5py.File(path, "w", **options) as file:
-        for i in range(11):
-            group = file.create_group(f"s{i:02d}")
-            group["images"] = IMAGES[i, : i % 4 + 2]
-            group["label"] = int(LABELS[i])
-            depth = DEPTH[i]
-            group.create_dataset("depth", data=depth, chunks=(4, 3), compression="gzip")
-            group["boxes"] = np.full((i % 3, 4), i, np.float32)
-            group["jpeg"] = np.void(FILES[i])
-            group["text"], group["words"] = f"t{i} ü", [f"w{i}", ""]
-            if i % 2:
-                group["age"] = AGES[i]
-    return str(path)

@@ -1,10 +1,8 @@
 """HDF5 files that are damaged, cut short, or still being written, and a library that fails."""
 
 import pickle
-import signal
 import subprocess
 import sys
-import time
 from functools import partial
 
 import h5py
@@ -12,16 +10,16 @@ import numpy as np
 import pytest
 
 from penstock.core.sample import BadRecord
-from penstock.datasets.storages.hdf5 import Hdf5Storage, guard
+from penstock.datasets.storages.hdf5 import Hdf5Storage, samples
 from tests.contracts.damage import flipped, unless_refused
 from tests.contracts.storage import read_all
 from tests.datasets.storages.hdf5_files import (
     FILES,
     IMAGES,
+    LABELS,
     PIECES,
     message,
     write,
-    write_groups,
     write_lists,
 )
 
@@ -42,7 +40,7 @@ def test_damage_in_a_chunk_is_a_bad_record(tmp_path):
         for i, record in enumerate(storage.read(np.arange(11))):
             if height <= i < 2 * height:
                 assert isinstance(record, BadRecord)
-                assert f"rows {height} to {2 * height - 1} cannot be decoded" in record.cause
+                assert f"rows {height} to {2 * height - 1}: damaged" in record.cause
             else:
                 assert np.array_equal(record.fields["image"], IMAGES[i])
         assert storage.take(np.arange(11), ("image",)) is None
@@ -65,34 +63,41 @@ def test_damage_in_the_heap_is_a_bad_record(tmp_path):
             assert isinstance(record, BadRecord) or record.fields["image"] == FILES[i]
 
 
-def test_zeros_in_the_heap_do_not_keep_the_library_busy(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        write_lists(file, "image", FILES)
+def zero_the_heap(path, whole, start):
+    damaged = bytearray(whole)
+    damaged[start + 16 : start + 16 + 200] = bytes(200)
+    path.write_bytes(damaged)
+
+
+@pytest.mark.parametrize("pieces", [{}, {"chunks": (4,)}, {"chunks": (4,), "compression": "gzip"}])
+def test_zeros_in_the_heap_do_not_hang(tmp_path, pieces):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        rows = file.create_dataset("image", (11,), h5py.vlen_dtype(np.uint8), **pieces)
+        for row, value in enumerate(FILES):
+            rows[row] = np.frombuffer(value, np.uint8)
+        file["keys"] = [f"k{i}" for i in range(11)]
         file["label"] = [f"class {i % 3}" for i in range(11)]
-        for i in range(11):
-            file[f"groups/{i}/text"] = f"t{i}"
-    whole = (tmp_path / "a.h5").read_bytes()
-    rows, groups = Hdf5Storage(str(tmp_path / "a.h5")), Hdf5Storage(str(tmp_path / "a.h5/groups"))
-    assert len(rows) == len(groups) == 11
+    whole = path.read_bytes()
+    storage = Hdf5Storage(str(path))
+    assert len(storage) == 11
     places = [at for at in range(len(whole)) if whole.startswith(b"GCOL", at)]
+    assert len(places) > 2
     for start in places:
-        damaged = bytearray(whole)
-        damaged[start + 16 : start + 16 + 200] = bytes(200)
-        (tmp_path / "a.h5").write_bytes(damaged)
-        for storage in (rows, groups):
-            pickle.loads(pickle.dumps(storage)).read(np.arange(11))
-        unless_refused(lambda: read_all(Hdf5Storage(str(tmp_path / "a.h5"))))
+        zero_the_heap(path, whole, start)
+        pickle.loads(pickle.dumps(storage)).read(np.arange(11))
+        unless_refused(lambda: read_all(Hdf5Storage(str(path))))
 
 
-def test_a_library_that_is_lost_is_ended(monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(guard, "DEADLINE_S", 1)
-        with pytest.raises(ValueError, match="the library was lost in it for 1 s; copy"):
-            guard.run_guarded(partial(time.sleep, 30), where="hdf5 a.h5")
-    with pytest.raises(ValueError, match=r"did not survive it \(SIGSEGV\)"):
-        guard.run_guarded(partial(signal.raise_signal, signal.SIGSEGV), where="hdf5 a.h5")
-    with pytest.raises(RuntimeError, match="looks into it failed: TypeError"):
-        guard.run_guarded(partial(time.sleep, "x"), where="hdf5 a.h5")
+def test_zeros_behind_class_names_do_not_hang(tmp_path, monkeypatch):
+    monkeypatch.setattr(samples, "_TIMEOUT_S", 3)
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["label"] = LABELS
+        file.attrs["class_names"] = ["ant", "bee", "cat", "dog"]
+    whole = path.read_bytes()
+    zero_the_heap(path, whole, whole.index(b"GCOL"))
+    assert "the library hangs in the attribute 'class_names'" in message(path)
 
 
 def test_a_file_cut_short(tmp_path):
@@ -101,7 +106,7 @@ def test_a_file_cut_short(tmp_path):
     for length in (0, 7, 96, 500, len(whole) // 2, len(whole) - 1):
         (tmp_path / "a.h5").write_bytes(whole[:length])
         said = message(path)
-        assert "damaged or no HDF5 file" in said or "written" in said, said
+        assert "damaged" in said or "written" in said, said
     (tmp_path / "a.h5").write_bytes(whole)
     storage = Hdf5Storage(path)
     len(storage)
@@ -110,9 +115,7 @@ def test_a_file_cut_short(tmp_path):
 
 
 def some_file(path, kind):
-    if kind == "groups":
-        write_groups(path)
-    elif kind == "latest":
+    if kind == "latest":
         write(path, PIECES["shuffled"], libver="latest")
     elif kind == "lists":
         with h5py.File(path, "w") as file:
@@ -125,7 +128,7 @@ def some_file(path, kind):
 # Each kind is flipped at many more places by the slow test below.
 @pytest.mark.parametrize(
     "kind",
-    ["all", "lists", "latest", slow("gzip"), slow("contiguous"), slow("groups")],
+    ["all", "lists", "latest", slow("gzip"), slow("contiguous")],
 )
 def test_flipped_bytes_end_in_a_line_or_a_bad_record(tmp_path, kind):
     path = tmp_path / "a.h5"
@@ -137,7 +140,7 @@ def test_flipped_bytes_end_in_a_line_or_a_bad_record(tmp_path, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["gzip", "all", "contiguous", "lists", "groups", "latest"])
+@pytest.mark.parametrize("kind", ["gzip", "all", "contiguous", "lists", "latest"])
 def test_flips_in_the_structures_of_a_file_never_end_the_interpreter(tmp_path, kind):
     path = tmp_path / "a.h5"
     some_file(path, kind)

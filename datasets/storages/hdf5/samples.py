@@ -1,0 +1,208 @@
+"""Find the data sets of an HDF5 file whose rows are samples."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.datasets.records.labels import images_fault
+from penstock.datasets.records.split_names import is_split_word
+from penstock.datasets.storages.hdf5.file import Damaged, File, follow
+from penstock.datasets.storages.hdf5.rows import RowReader
+
+CLASS_NAMES = ("class_names", "classes", "label_names")
+KEY_NAMES = ("keys", "key")
+RESERVED = ("index", "key", "position", "epoch", "valid")
+FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+MARK = "penstock"
+"""Attribute of packed files, and of their data sets whose rows are `bytes` or `packed` values."""
+
+_FIELD_NAMES = {"images": "image", "labels": "label", "masks": "mask"}
+_REMEDY = "name the data sets to read: dataset.storage.fields={image:images}"
+_TIMEOUT_S = 60
+_READ_ATTRIBUTE = """
+import json, sys, h5py, numpy
+with h5py.File(sys.argv[1]) as file:
+    found = numpy.asarray(file[sys.argv[2]].attrs[sys.argv[3]])
+is_text = found.ndim == 1 and found.dtype.kind in "OS"
+texts = [t if isinstance(t, str) else t.decode() for t in found.tolist()] if is_text else None
+print(json.dumps(texts))
+"""
+
+
+class Samples:
+    """The data sets of a file.
+
+    Attributes:
+        fields: Readers by field, the image first.
+        keys: Reader of the keys, or None for row numbers.
+        count: Number of rows.
+
+    Args:
+        file: The file.
+        group: The path of the group that contains the data.
+        paths: Paths of data sets by field; None: all.
+
+    Raises:
+        Damaged: The data sets cannot be read, or do not fit together.
+    """
+
+    def __init__(self, file: File, group: str, paths: Mapping[str, str] | None) -> None:
+        self.file = file
+        self._top: Any = follow(file.h5["/"], group)
+        self._is_packed = _mark(file.h5) != ""
+        readers = self._readers(group, paths)
+        self.keys = next((readers[name] for name in KEY_NAMES if name in readers), None)
+        names = (readers[name] for name in CLASS_NAMES if name in readers)
+        self._names = next((reader for reader in names if reader.is_text), None)
+        if paths is None:
+            beside = (self.keys, self._names)
+            rest = [path for path, reader in readers.items() if reader not in beside]
+            paths = {
+                path if self._is_packed else _FIELD_NAMES.get(path, path): path for path in rest
+            }
+            if len(paths) < len(rest):
+                raise Damaged(f"two data sets would be one field, among {rest}; {_REMEDY}")
+        in_order = sorted(paths, key=lambda name: (name != "image", name))
+        self.fields = {name: readers[paths[name]] for name in in_order}
+        counts = {name: reader.count for name, reader in self.fields.items()}
+        if self.keys is not None:
+            counts["keys"] = self.keys.count
+        self.count = next(iter(counts.values()), 0)
+        if set(counts.values()) != {self.count}:
+            raise Damaged(f"expected fields with equally many rows, got {counts}; {_REMEDY}")
+        for name, reader in self.fields.items():
+            _check_field(name, reader)
+
+    @property
+    def needed(self) -> list[str]:
+        """Names that all files of a storage must have; packed files may lack fields."""
+        names = ["keys"] if self.keys is not None else []
+        for name, reader in self.fields.items():
+            if name == "label" or not self._is_packed:
+                names.append(f"{name} (text)" if reader.is_text else name)
+        return names
+
+    def kinds(self) -> dict[str, tuple[str, tuple[int, ...]] | None]:
+        """Return type and shape of the rows of each field, None for rows that are no arrays."""
+        return {
+            name: (reader.native.str, reader.shape[1:]) if reader.is_array else None
+            for name, reader in self.fields.items()
+            if name != "label"
+        }
+
+    def sizes(self) -> NDArray[np.int64]:
+        """Return the bytes of each record, int64 [n]."""
+        sizes = np.zeros(self.count, np.int64)
+        for reader in self.fields.values():
+            sizes += reader.sizes()
+        return sizes
+
+    def raw_keys(self) -> list[bytes]:
+        """Return the keys, if there are any."""
+        if self.keys is None:
+            return []
+        if not self.keys.is_text and not self.keys.is_ids:
+            raise Damaged("its keys are neither text nor whole numbers; rename the data set")
+        return [v.rstrip(b"\0") if self.keys.is_text else b"%d" % v for v in self.keys.whole()]
+
+    def labels(self) -> NDArray[Any] | None:
+        """Return the names or class ids of the records, if there are any."""
+        reader = self.fields.get("label")
+        if reader is None or reader.is_text:
+            return None if reader is None else np.array(reader.whole(), object)
+        if not reader.is_ids:
+            raise Damaged(
+                f"label is {reader.dtype} {list(reader.shape)}, expected class ids from 0 on [N], "
+                f"or names; rename it: dataset.storage.fields={{target:labels}}"
+            )
+        labels = np.empty(self.count, reader.native)
+        reader.gather(np.arange(self.count), np.arange(self.count), labels)
+        return labels
+
+    def class_names(self) -> list[str] | None:
+        """Read class names from a data set, or from an attribute of labels, group or file."""
+        if self._names is not None:
+            return self._names.whole()
+        labels = [self.fields["label"].dataset] if "label" in self.fields else []
+        for place, name in itertools.product([*labels, self._top, self.file.h5["/"]], CLASS_NAMES):
+            if name in place.attrs and (names := _read_attribute(self.file.path, place.name, name)):
+                return names
+        return None
+
+    def _readers(self, group: str, paths: Mapping[str, str] | None) -> dict[str, RowReader]:
+        """Open the data sets of fields, keys and class names."""
+        import h5py
+
+        if not isinstance(self._top, h5py.Group):
+            raise Damaged(f"{group!r} is a data set, expected a group of data sets")
+        names = [*KEY_NAMES, *CLASS_NAMES] if paths is not None else self._top
+        found = {name: follow(self._top, name) for name in names if name in self._top}
+        found = {n: each for n, each in found.items() if isinstance(each, h5py.Dataset)}
+        found |= {path: follow(self._top, path) for path in (paths or {}).values()}
+        if not found:
+            raise Damaged(_no_data_sets(f"/{group}", list(itertools.islice(self._top, 4))))
+        return {
+            path: RowReader(self.file, each, path, "bytes" if path in KEY_NAMES else _mark(each))
+            for path, each in found.items()
+        }
+
+
+def _check_field(name: str, reader: RowReader) -> None:
+    """Raise `Damaged` for a data set that cannot be this field."""
+    if name in RESERVED or not FIELD.fullmatch(name):
+        raise Damaged(
+            f"{reader.path} would be a field {name!r}, expected a name of letters, digits and _ "
+            f"that is none of {', '.join(RESERVED)}; {_REMEDY}"
+        )
+    if not reader.shape or (len(reader.shape) > 1 and not reader.is_array):
+        raise Damaged(f"{name} has the shape {list(reader.shape)}, expected [N]; {_REMEDY}")
+    if name in ("image", "mask") and reader.varies and reader.dtype == np.uint8:
+        reader.holds = reader.holds or "bytes"
+    if name == "image" and reader.is_array:
+        remedy = "or rename the field: dataset.storage.fields={array:images}"
+        if fault := images_fault(reader.shape, reader.native.str, remedy=remedy):
+            raise Damaged(fault)
+
+
+def _mark(parent: Any) -> str:
+    """Return the mark that packing left on a file or data set, or an empty text."""
+    if MARK not in parent.attrs:
+        return ""
+    if parent.attrs.get_id(MARK).dtype.kind != "S":
+        raise Damaged("packed by an earlier version of penstock; pack it again")
+    return str(parent.attrs[MARK].decode("utf-8", "replace"))
+
+
+def _no_data_sets(group: str, names: list[str]) -> str:
+    """Explain that a group has groups only, and what to type."""
+    if names and all(map(is_split_word, names)):
+        return f"its groups are {names}; name one: dataset.storage.path=data.h5/{names[0]}"
+    return (
+        f"no data sets in {group}, but groups {names}; expected data sets whose rows are samples. "
+        f"For a group per sample, copy groups.py from docs/moving.md, and type "
+        f"'imports=[groups.py]' dataset=torch dataset.target=groups.Groups "
+        f"'dataset.args={{path: data.h5}}'"
+    )
+
+
+def _read_attribute(*place: str) -> list[str] | None:
+    """Read an attribute in another process, because a damaged one hangs the library."""
+    command = [sys.executable, "-P", "-c", _READ_ATTRIBUTE, *place]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise Damaged(f"damaged: the library hangs in the attribute {place[2]!r}") from None
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").splitlines() or [str(done.returncode)]
+        raise Damaged(f"damaged: the attribute {place[2]!r} cannot be read ({lines[-1]})")
+    names: list[str] | None = json.loads(done.stdout)
+    return names
