@@ -156,6 +156,10 @@ class BadRecord:
     ends_shard: bool = False
 
 
+class RecordError(ValueError):
+    """Stored data is damaged or cannot be read; the message is the cause, one line."""
+
+
 @dataclass(frozen=True, slots=True)
 class BadSample:
     """A sample that cannot be had, and all that is needed to find it again.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from penstock.core.arrays import check_field, field_name, field_place, same_count
 from penstock.core.json_text import parse_json
-from penstock.datasets.files.access import MissingFile
+from penstock.core.sample import RecordError
 from penstock.datasets.files.group_cache import GroupCache
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ def open_shard(
         kinds: What ragged fields hold, where their codes do not say it; arrays if not named.
 
     Raises:
-        DamagedShard: It is not what it was.
+        RecordError: It is not what it was.
         penstock.datasets.files.access.MissingFile: A file is gone.
         OSError: Trouble that did not pass.
     """
@@ -300,20 +300,16 @@ def open_shard(
                 size_bytes += column.nbytes
                 column = column.read()
         except ValueError as error:
-            raise DamagedShard(f"{files.names[at]}: {error}") from error
+            raise RecordError(f"{files.names[at]}: {error}") from error
         form = shard.forms.get(field)
         if column is None or (form is not None and Column.of(column).form != form):
-            raise DamagedShard(f"{files.names[at]} was written anew while it was in use")
+            raise RecordError(f"{files.names[at]} was written anew while it was in use")
         columns[field] = column
     fields = join_parts(columns, kinds)
     if any(len(fields[name]) != shard.count for name in shard.forms):
-        raise DamagedShard(f"{shard.name} was written anew while it was in use")
+        raise RecordError(f"{shard.name} was written anew while it was in use")
     mapped = tuple((os.path.join(files.root, files.names[at]), files.marks[at][0]) for at in opened)
     return OpenShard({name: fields[name] for name in shard.forms}, mapped, size_bytes)
-
-
-class DamagedShard(Exception):
-    """Samples that cannot be had; the message is the cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +332,7 @@ class ShardRows:
 
     Args:
         counts: Samples in each shard, int64 [S].
-        open_shard: Opens a shard by number. Raises `DamagedShard` or
+        open_shard: Opens a shard by number. Raises `RecordError` or
             `datasets.files.access.MissingFile` where it cannot be had.
     """
 
@@ -365,7 +361,7 @@ class ShardRows:
             try:
                 fields = self._fields(shard)
                 columns = [_values(array, local, copied) for array in fields.values()]
-            except (DamagedShard, MissingFile) as error:
+            except RecordError as error:
                 for place in places.tolist():
                     found[place] = str(error)
                 continue
@@ -384,7 +380,7 @@ class ShardRows:
         for shard, places, local in self._by_shard(rows):
             try:
                 arrays = self._fields(shard)
-            except (DamagedShard, MissingFile):
+            except RecordError:
                 return False
             for name in fields:
                 array, out = arrays[name], into[name]
@@ -402,7 +398,7 @@ class ShardRows:
         """A field of one shard.
 
         Raises:
-            DamagedShard: It cannot be had.
+            RecordError: It cannot be had.
             penstock.datasets.files.access.MissingFile: Its file is gone.
         """
         return self._fields(shard)[field]
@@ -434,14 +430,14 @@ class ShardRows:
             missing = size_bytes - _size(path, size_bytes)
             if missing > 0:
                 name = os.path.basename(path)
-                raise DamagedShard(f"{name}: the file ends {missing:,} bytes too early")
+                raise RecordError(f"{name}: the file ends {missing:,} bytes too early")
         return opened.fields
 
 
 def _record(names: Iterable[str], values: list[Any]) -> dict[str, Any] | str:
     """The fields of one record, or why it cannot be had."""
     for value in values:
-        if isinstance(value, DamagedShard):
+        if isinstance(value, RecordError):
             return str(value)
     return {name: v for name, v in zip(names, values, strict=True) if v is not ABSENT}
 
@@ -469,7 +465,7 @@ def _values(array: Any, rows: NDArray[np.int64], copied: bool) -> list[Any]:
 def _value(array: Any, row: int) -> Any:
     try:
         return array[row]
-    except DamagedShard as error:
+    except RecordError as error:
         return error
 
 
@@ -501,7 +497,7 @@ class Ragged:
         if codes is not None:
             wrong |= codes.shape != (count,) or codes.dtype != np.uint8
         if wrong or kind not in KINDS:
-            raise DamagedShard(
+            raise RecordError(
                 f"{kind} values {values.dtype} {list(values.shape)} with offsets {offsets.dtype} "
                 f"{list(offsets.shape)} do not fit together"
             )
@@ -518,12 +514,12 @@ class Ragged:
         """One value; arrays are views. `ABSENT` where there is none.
 
         Raises:
-            DamagedShard: Its place or its shape is none.
+            RecordError: Its place or its shape is none.
         """
         code = self.code if self.codes is None else int(self.codes[row])
         start, stop = int(self.offsets[row]), int(self.offsets[row + 1])
         if not 0 <= start <= stop <= len(self.values) or code >= len(KINDS):
-            raise DamagedShard(f"row {row} lies outside the {len(self.values):,} values there are")
+            raise RecordError(f"row {row} lies outside the {len(self.values):,} values there are")
         kind, value = KINDS[code], self.values[start:stop]
         if kind == "absent":
             return ABSENT
@@ -535,14 +531,14 @@ class Ragged:
             text = value.tobytes().decode("utf-8", "surrogateescape")
             return text if kind == "text" else parse_json(text)
         except ValueError as error:
-            raise DamagedShard(f"row {row} is no {kind} ({error})") from error
+            raise RecordError(f"row {row} is no {kind} ({error})") from error
 
     def _shaped(self, value: NDArray[Any], row: int) -> NDArray[Any]:
         if self.shapes is None:
             return value
         shape = [length for length in self.shapes[row].tolist() if length != -1]
         if min(shape, default=0) < 0 or math.prod(shape) != len(value):
-            raise DamagedShard(f"row {row} has {len(value):,} numbers, which are no {shape}")
+            raise RecordError(f"row {row} has {len(value):,} numbers, which are no {shape}")
         return value.reshape(shape)
 
 
@@ -554,7 +550,7 @@ def join_parts(arrays: Mapping[str, Any], kinds: Mapping[str, str]) -> dict[str,
         kinds: What ragged fields hold, where their codes do not say it; arrays if not named.
 
     Raises:
-        DamagedShard: The arrays of a field do not fit together.
+        RecordError: The arrays of a field do not fit together.
     """
     fields: dict[str, Any] = {}
     for name, array in arrays.items():

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.contracts import Storage, StorageCapabilities
-from penstock.core.sample import BadRecord, Record
+from penstock.core.sample import BadRecord, Record, RecordError
 from penstock.datasets.array_shards.shards import (
-    DamagedShard,
     Form,
     Shard,
     ShardRows,
@@ -22,12 +21,13 @@ from penstock.datasets.array_shards.shards import (
     find_shards,
     open_shard,
 )
-from penstock.datasets.files.access import MissingFile
-from penstock.datasets.files.data_files import DataFiles, find_data_files, scan_files, told_endings
-from penstock.datasets.records.index import Index, IndexContent, is_unchanged
+from penstock.datasets.files.data_files import DataFiles, Scan, find_data_files, told_endings
+from penstock.datasets.records.folder_storage import FolderStorage
+from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage
 from penstock.datasets.records.labels import (
     FileLabels,
+    LabelIds,
     check_images,
     check_labels,
     class_ids,
@@ -228,7 +228,7 @@ class ShardStorage(IndexedStorage):
         for part, shard in zip(self._whole(rows, shards, "key"), shards, strict=True):
             try:
                 keys += [str(part[row]) for row in range(shard.count)]
-            except DamagedShard as error:
+            except RecordError as error:
                 raise ValueError(f"{self}: {shard.name}: key: {error}; write it again") from error
         if len(set(keys)) < len(keys):
             seen: set[str] = set()
@@ -241,7 +241,7 @@ class ShardStorage(IndexedStorage):
         for number, shard in enumerate(shards):
             try:
                 parts.append(rows.whole(number, field))
-            except (DamagedShard, MissingFile) as error:
+            except RecordError as error:
                 raise ValueError(f"{self}: {shard.name}: {error}; write it again") from error
         return parts
 
@@ -264,18 +264,15 @@ def _size_bytes(form: Form) -> int:
     return math.prod(form.shape) * np.dtype(form.dtype).itemsize
 
 
-class SampleFiles(IndexedStorage):
-    """Files of arrays below a folder, a sample each. Their keys are paths below it.
-
-    Nothing but their names is looked at before they are read, and none stays open.
+class SampleFiles(FolderStorage):
+    """Files of arrays below a folder, a sample each.
 
     Args:
         name: What the storage is called.
         path: The folder.
         endings: Of the files.
         load: The fields in a file, of its path, the folder's, and the bytes that a record may
-            take; ValueError where it is damaged or too large, `MissingFile` of
-            `datasets.files.access` where it is gone.
+            take; ValueError where it is damaged or too large.
         labels: Where their labels come from; with the source ``file`` from the files' own
             ``label``, which is not used otherwise.
         classes: Class names by id; None: those found.
@@ -298,70 +295,40 @@ class SampleFiles(IndexedStorage):
         self.rows, self.labels = False, labels
         self._load = load
 
-    def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
-        """Read files; one that is damaged or gone is a bad record.
+    def fields(self, path: str) -> dict[str, Any]:
+        """Read the fields in a file but the label."""
+        return {name: value for name, value in self._all(path).items() if name != "label"}
 
-        Raises:
-            OSError: The disk has trouble that did not pass.
-        """
-        indices = np.asarray(indices, np.int64)
-        return self.records(indices, map(self._fields, self.index.raw_keys(indices)))
+    def nothing(self, found: Scan) -> str:
+        """Say which other files there are."""
+        return (
+            f"no {' or '.join(self.endings)} file found, among {told_endings(found.others)}; set "
+            f"dataset.storage.path"
+        )
 
-    def _fields(self, key: bytes) -> dict[str, Any] | str:
-        """The fields in a file but the label, or why there are none."""
+    def labelled(self, content: IndexContent) -> IndexContent:
+        """Add the labels, which may be in the files."""
+        if self.labels.source != "file":
+            return super().labelled(content)
+        ids, names = self._labels_inside(content.get("keys") or ())
+        columns = {**content["columns"], "label": ids}
+        return {**content, "columns": columns, "class_names": names}
+
+    def _all(self, path: str) -> dict[str, Any]:
         try:
-            path = os.path.join(self.path, os.fsdecode(key))
             found = self._load(path, self.path, self.max_record_bytes)
-        except (MissingFile, ValueError) as error:
-            return " ".join(str(error).split())
-        return {name: _plain(value) for name, value in found.items() if name != "label"}
+        except ValueError as error:
+            raise RecordError(" ".join(str(error).split())) from error
+        return {name: _plain(value) for name, value in found.items()}
 
-    def mark(self) -> Any:
-        """State of the file of labels, if there is one; of the folders see `is_current`."""
-        if not os.path.isdir(self.path):
-            what = "a file" if os.path.exists(self.path) else "nothing there"
-            raise ValueError(
-                f"{self}: expected a folder of files with a sample each, got {what}; set "
-                f"dataset.storage.path"
-            )
-        return self.labels.csv_version()
-
-    def is_current(self, index: Index, mark: Any) -> bool:
-        """Whether labels and folders are as they were; the files are not looked at."""
-        unchanged = super().is_current(index, mark)
-        return unchanged and is_unchanged(self.path, index.metadata["folders"], index)
-
-    def scan(self) -> IndexContent:
-        """Look through the folders, and into the files if the labels are in them."""
-        found = scan_files(self.path, endings=self.endings)
-        if not found.keys:
-            raise ValueError(
-                f"{self}: no {' or '.join(self.endings)} file found, among "
-                f"{told_endings(found.others)}; set dataset.storage.path"
-            )
-        content: IndexContent = {
-            "keys": found.keys,
-            "columns": {"size_bytes": found.size_bytes},
-            "metadata": {"folders": found.folders},
-        }
-        if self.labels.source == "file":
-            ids, names = self._labels_inside(found.keys)
-            columns = {**content["columns"], "label": ids}
-            return {**content, "columns": columns, "class_names": names}
-        if self.labels.source is not None:
-            place = f"dataset.storage.path={self.path}/"
-            return self.labels.add_to(content, self.classes, where=str(self), place=place)
-        return content
-
-    def _labels_inside(self, keys: list[bytes]) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+    def _labels_inside(self, keys: Sequence[str | bytes]) -> LabelIds:
         """Class ids, or the ids of class names, that stand in the files."""
         found = []
         for key in keys:
             name = os.fsdecode(key)
             try:
-                path = os.path.join(self.path, name)
-                label = _plain(self._load(path, self.path, self.max_record_bytes).get("label"))
-            except (MissingFile, ValueError) as error:
+                label = self._all(os.path.join(self.path, name)).get("label")
+            except RecordError as error:
                 raise ValueError(f"{self}: {name}: {error}; repair or remove it") from error
             if not isinstance(label, int | str) or isinstance(label, bool):
                 raise ValueError(

@@ -11,7 +11,7 @@ from annotated_types import Ge
 from numpy.typing import NDArray
 
 from penstock.core.contracts import StorageCapabilities
-from penstock.core.sample import BadRecord, Record
+from penstock.core.sample import BadRecord, Record, RecordError
 from penstock.datasets.columnar.groups import ArrowColumns, Group, RowGroups, has_columns
 from penstock.datasets.columnar.roles import (
     Roles,
@@ -21,9 +21,8 @@ from penstock.datasets.columnar.roles import (
     row_lengths,
 )
 from penstock.datasets.columnar.rows import image_bytes
-from penstock.datasets.columnar.values import DamagedFile, Row, key_texts, label_ids, read_rows
+from penstock.datasets.columnar.values import Row, key_texts, label_ids, read_rows
 from penstock.datasets.files.access import (
-    EndOfFile,
     MissingFile,
     OpenFiles,
     absolute_path,
@@ -38,7 +37,7 @@ _OPEN_FILES_BYTES = 64 << 20
 
 
 class TableFile(Protocol):
-    """One file of a table, open; from any thread. Its methods raise DamagedFile."""
+    """One file of a table, open; from any thread. Its methods raise RecordError."""
 
     @property
     def size_bytes(self) -> int:
@@ -186,7 +185,7 @@ class TableStorage(IndexedStorage):
 
     @abstractmethod
     def _open_file(self, files: OpenFiles, name: str, size_bytes: int) -> TableFile:
-        """Open the file `name`, which had a size; DamagedFile, EndOfFile or MissingFile."""
+        """Open the file `name`, which had a size; RecordError or MissingFile."""
 
     def _find_files(self) -> DataFiles:
         return find_data_files(self.path, endings=self.endings, where=str(self))
@@ -254,7 +253,7 @@ class TableStorage(IndexedStorage):
                             f"dataset.storage.length_column to another column"
                         )
                     lengths.append(row_lengths(chunk))
-            except (DamagedFile, EndOfFile, MissingFile) as error:
+            except RecordError as error:
                 raise ValueError(
                     f"{where}: damaged or no {self.name.title()} file: {error}; copy it again, or "
                     f"take it away"
@@ -337,14 +336,14 @@ class _OpenTable:
             if not self._has_columns:
                 return None
             return self._columns.take(groups, size, fields)
-        except (DamagedFile, EndOfFile, MissingFile):
+        except RecordError:
             return None
 
     def read(self, group: Group) -> Sequence[Row]:
         """The wanted rows of a group."""
         try:
             batches = self._groups.get(group.number, lambda: self._load(group))
-        except (DamagedFile, EndOfFile, MissingFile) as error:
+        except RecordError as error:
             name = self._table._files.names[group.file]
             cause = f"{name}, {self._table.group_name} {group.part}: {error}"
             return [cause] * len(group.rows)
@@ -367,7 +366,7 @@ class _OpenTable:
             batches, size_bytes = file.read_group(group.part, self._table._roles)
             if sum(map(len, batches)) == group.count:
                 return batches, size_bytes
-        raise DamagedFile("it is not what it was when the index was made")
+        raise RecordError("it is not what it was when the index was made")
 
     def _open(self, number: int) -> tuple[TableFile, int]:
         files = self._table._files

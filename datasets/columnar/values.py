@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.sample import too_large
+from penstock.core.sample import RecordError, too_large
 from penstock.datasets.columnar.record_columns import restore, restore_rest
 from penstock.datasets.columnar.roles import Roles, element_type, is_bytes, is_list, is_text
 from penstock.datasets.records.labels import column_ids, refuse_twice
@@ -233,13 +233,9 @@ def _refuse_nulls(column: Any, what: str, *, where: str) -> None:
         )
 
 
-class DamagedFile(Exception):
-    """A file, or a group of its rows, that cannot be read; the message is the cause."""
-
-
 @contextlib.contextmanager
 def damage() -> Iterator[None]:
-    """Raise `DamagedFile` for whatever the library finds wrong with the data.
+    """Raise `RecordError` for whatever the library finds wrong with the data.
 
     It raises OSError for damage too, then without an error number; one of the disk passes.
     """
@@ -247,18 +243,20 @@ def damage() -> Iterator[None]:
 
     try:
         yield
+    except RecordError:
+        raise
     except OSError as error:
         if error.errno is not None:
             raise
-        raise DamagedFile(_one_line(error)) from error
+        raise RecordError(_one_line(error)) from error
     except pa.ArrowMemoryError as error:
         # A size that nobody has was never one: it is damaged.
         asked = re.search("malloc of size ([0-9]{13,})", str(error))
         if asked is None:
             raise
-        raise DamagedFile(_one_line(error)) from error
+        raise RecordError(_one_line(error)) from error
     except (pa.ArrowException, ValueError, KeyError, IndexError, OverflowError) as error:
-        raise DamagedFile(_one_line(error)) from error
+        raise RecordError(_one_line(error)) from error
 
 
 def _one_line(error: Exception) -> str:

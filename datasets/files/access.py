@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.sample import MAX_RECORD_BYTES, too_large
+from penstock.core.sample import MAX_RECORD_BYTES, RecordError, too_large
 from penstock.core.user_errors import ExplainedError, is_trouble
 
 R = TypeVar("R")
@@ -136,8 +136,8 @@ def _choices(inner: str) -> list[str]:
     return [f"{number:0{width}d}" for number in range(first, last + step, step)]
 
 
-class MissingFile(ValueError):
-    """A file that will not be there on another try either: its records are bad, as damaged ones."""
+class MissingFile(RecordError):
+    """A file that no retry finds; its records are bad, like damaged ones."""
 
 
 def read_file(path: str | bytes, *, root: str, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
@@ -204,37 +204,34 @@ def check_unchanged(fd: int, mark: tuple[int, int | str], path: str) -> None:
         raise ChangedFile(f"{path}: its content was changed since it was looked at; start again")
 
 
-class EndOfFile(ValueError):
-    """A place lies behind the end of its file; the message is the cause."""
-
-
-class SharedFile:
-    """A file, opened on its first read.
+class RangeFile:
+    """A file that is read by ranges, on a disk or behind a URL; opened on its first read.
 
     Attributes:
-        piece_bytes: What is worth reading at once by who looks for small things in a row.
+        piece_bytes: Bytes worth reading at once when small ranges follow each other.
 
     Args:
-        path: The file.
-        root: The folder of the data set; see `read_file`.
-        mark: Size and mtime in ns; `read` raises ChangedFile if the file has others. None: any.
+        path: The file or its URL.
+        root: The folder of the data set; see `read_file`. None: the file's folder.
+        mark: Size, and mtime in ns or etag. Reading other content is an error. None: any content.
     """
 
-    piece_bytes = 1 << 14
-
-    def __init__(self, path: str, *, root: str, mark: tuple[int, int | str] | None = None) -> None:
+    def __init__(
+        self, path: str, *, root: str | None = None, mark: tuple[int, int | str] | None = None
+    ) -> None:
         self.path = path
-        self.root = root
-        self._unchanged = mark
+        self.root = root or path.rpartition("/")[0]
+        self._is_far = is_url(path)
+        self.piece_bytes = 8 << 20 if self._is_far else 1 << 14
+        self._mark = mark
         self._file: Any = None
         self._memory: mmap.mmap | None = None
 
     def read(self, offset: int, size_bytes: int) -> bytes:
-        """Read the bytes at a place.
+        """Read the bytes of a range.
 
         Raises:
-            EndOfFile: There are fewer.
-            penstock.datasets.files.access.MissingFile: The file is gone, or may not be read.
+            RecordError: There are fewer, or the file is gone or unreadable.
             OSError: Trouble that did not pass.
         """
         value = self.read_upto(offset, size_bytes)
@@ -242,12 +239,14 @@ class SharedFile:
         return value
 
     def view(self, offset: int, size_bytes: int) -> NDArray[np.uint8]:
-        """Map the bytes at a place, uint8 [size_bytes], read-only.
+        """Map the bytes of a range, uint8 [size_bytes], read-only; behind a URL, read them.
 
         Raises:
-            EndOfFile: There are fewer.
+            RecordError: There are fewer.
             OSError: It cannot be opened.
         """
+        if self._is_far:
+            return np.frombuffer(self.read(offset, size_bytes), np.uint8)
         file = self._open()
         # Pages behind the end of a file that became shorter must not be touched.
         left = os.fstat(file.fileno()).st_size - offset
@@ -257,7 +256,17 @@ class SharedFile:
         return np.frombuffer(self._memory, np.uint8, size_bytes, offset)
 
     def read_upto(self, offset: int, size_bytes: int) -> bytes:
-        """Read the bytes at a place, as many of them as there are."""
+        """Read the bytes of a range, as many of them as there are.
+
+        Raises:
+            MissingFile: The file is gone or unreadable.
+            OSError: Trouble that did not pass.
+        """
+        if self._is_far:
+            from penstock.datasets.files.remote import read_range
+
+            mark = None if self._mark is None else str(self._mark[1])
+            return read_range(self.path, self.root, offset, size_bytes, mark)
 
         def read() -> bytes:
             file = self._open()  # held, so that no other thread's reopening closes it meanwhile
@@ -270,8 +279,8 @@ class SharedFile:
                         break
                     parts.append(part)
                     left -= len(part)
-                if self._unchanged is not None:
-                    check_unchanged(file.fileno(), self._unchanged, self.path)
+                if self._mark is not None:
+                    check_unchanged(file.fileno(), self._mark, self.path)
                 return b"".join(parts)  # a single one is not copied
             except OSError:
                 # A stale handle stays stale: the next attempt has a new one.
@@ -287,18 +296,18 @@ class SharedFile:
         return file
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(SharedFile, root=self.root, mark=self._unchanged), (self.path,)
+        return partial(RangeFile, root=self.root, mark=self._mark), (self.path,)
 
 
 def _check_length(found: int, size_bytes: int) -> None:
     if found != size_bytes:
-        raise EndOfFile(f"the file ends {size_bytes - found:,} bytes too early")
+        raise RecordError(f"the file ends {size_bytes - found:,} bytes too early")
 
 
 class Opener(Protocol):
     """Opens files by their names, such as `datasets.files.data_files.DataFiles`."""
 
-    def open(self, name: str) -> SharedFile:
+    def open(self, name: str) -> RangeFile:
         """Open one of them."""
 
 
@@ -312,14 +321,14 @@ class OpenFiles:
 
     def __init__(self, place: str | Opener) -> None:
         self._place = place
-        self._files: OrderedDict[str, SharedFile] = OrderedDict()
+        self._files: OrderedDict[str, RangeFile] = OrderedDict()
 
-    def __getitem__(self, name: str) -> SharedFile:
+    def __getitem__(self, name: str) -> RangeFile:
         # Each step is atomic by itself; two threads that meet open a file twice, and lose nothing.
         file = self._files.pop(name, None)
         if file is None:
             if isinstance(place := self._place, str):
-                file = SharedFile(os.path.join(place, name), root=place)
+                file = RangeFile(os.path.join(place, name), root=place)
             else:
                 file = place.open(name)
         self._files[name] = file
@@ -332,43 +341,43 @@ class OpenFiles:
         return OpenFiles, (self._place,)
 
 
-class FileView(io.RawIOBase):
-    """A shared file as a file object with a position of its own, for libraries that want one.
+class RangeStream(io.RawIOBase):
+    """A range file as a file object with a position of its own, for libraries that want one.
 
     Args:
         file: The file.
         size_bytes: Its size.
     """
 
-    def __init__(self, file: SharedFile, size_bytes: int) -> None:
-        self._shared = file
+    def __init__(self, file: RangeFile, size_bytes: int) -> None:
+        self._ranges = file
         self._size = size_bytes
         self._at = 0
 
     def readable(self) -> bool:
-        """It can be read."""
+        """Return whether it can be read."""
         return True
 
     def seekable(self) -> bool:
-        """It can be read anywhere."""
+        """Return whether it can be read anywhere."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Move the position."""
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         if start + offset < 0:
-            raise OSError(errno.EINVAL, "a place before the start of the file", self._shared.path)
+            raise OSError(errno.EINVAL, "a place before the start of the file", self._ranges.path)
         self._at = start + offset
         return self._at
 
     def tell(self) -> int:
-        """The position."""
+        """Return the position."""
         return self._at
 
     def read(self, size: int | None = -1) -> bytes:
-        """The next `size` bytes; fewer at the end."""
+        """Read the next `size` bytes, fewer at the end."""
         left = max(self._size - self._at, 0)
-        value = self._shared.read(self._at, left if size is None or size < 0 else min(size, left))
+        value = self._ranges.read(self._at, left if size is None or size < 0 else min(size, left))
         self._at += len(value)
         return value
 

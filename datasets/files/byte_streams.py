@@ -27,6 +27,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
+from penstock.core.sample import RecordError
 from penstock.core.user_errors import ExplainedError
 from penstock.datasets.files.access import check_unchanged, is_pattern, is_url
 from penstock.datasets.files.reading_thread import still_wanted
@@ -69,10 +70,6 @@ os.register_at_fork(
 
 class StreamError(ExplainedError):
     """A stream that broke off, stalled or cannot be opened; no damage of the data."""
-
-
-class DamagedBytes(ValueError):
-    """Compressed bytes that cannot be unpacked; the message is one line."""
 
 
 def is_file(name: str) -> bool:
@@ -158,7 +155,7 @@ class ByteStream:
 
         Raises:
             StreamError: It stalls, broke off, or its command failed.
-            DamagedBytes: They cannot be unpacked.
+            RecordError: They cannot be unpacked.
         """
         return self._taken(self._file.read, size_bytes)
 
@@ -173,10 +170,10 @@ class ByteStream:
         try:
             found = take(size_bytes)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise DamagedBytes(f"its compression is damaged or cut off: {error}") from error
+            raise RecordError(f"its compression is damaged or cut off: {error}") from error
         except OSError as error:
             if error.errno is None:  # what pyarrow says of the bytes
-                raise DamagedBytes(f"its compression is damaged or cut off: {error}") from error
+                raise RecordError(f"its compression is damaged or cut off: {error}") from error
             raise StreamError(f"{self.name}: cannot be read: {error.strerror}") from error
         self.offset += len(found)
         if not found and size_bytes and self._check is not None:

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.datasets.files.access import SharedFile, expand_braces, is_url
+from penstock.datasets.files.access import RangeFile, expand_braces, is_url
 from penstock.datasets.files.clients import Found
 from penstock.datasets.files.listings import find_named
-from penstock.datasets.files.remote import RemoteFile
 
 log = logging.getLogger(__name__)
 
@@ -185,13 +184,10 @@ class DataFiles:
     names: tuple[str, ...]
     marks: tuple[tuple[int, int | str], ...]
 
-    def open(self, name: str) -> SharedFile:
+    def open(self, name: str) -> RangeFile:
         """Open one of them, of a URL only as it was when it was found."""
-        path = os.path.join(self.root, name)
-        if not is_url(self.root):
-            return SharedFile(path, root=self.root)
-        mark = self.marks[self.names.index(name)][1]
-        return RemoteFile(path, root=self.root, mark=str(mark))
+        mark = self.marks[self.names.index(name)] if is_url(self.root) else None
+        return RangeFile(os.path.join(self.root, name), root=self.root, mark=mark)
 
     @property
     def paths(self) -> list[str]:

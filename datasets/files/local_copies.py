@@ -11,13 +11,14 @@ from penstock.core.files import locked, machine_folder
 from penstock.core.machine_cache import computed_once, signature_of
 from penstock.datasets.files.access import (
     MissingFile,
+    RangeFile,
     absolute_path,
     expand_braces,
     is_pattern,
 )
 from penstock.datasets.files.clients import AccessDenied, Found, side_by_side
 from penstock.datasets.files.listings import find_file, find_named, list_files
-from penstock.datasets.files.remote import RemoteFile, read_url
+from penstock.datasets.files.remote import read_url
 
 _AT_ONCE_BYTES = 64 << 20
 _SMALL_BYTES = 4 << 20
@@ -118,7 +119,7 @@ def fetch_files(url: str, names: Iterable[str], folder: Path) -> None:
 
 def copy_file(url: str, found: Found) -> Path:
     """Copy a file, as it was found, to this machine's cache; see `local_copy`."""
-    file = RemoteFile(url, mark=found.mark)
+    file = RangeFile(url, mark=(found.size_bytes, found.mark))
 
     def download(path: Path) -> None:
         with open(path, "wb") as copy:

@@ -9,12 +9,9 @@ from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
-import numpy as np
-from numpy.typing import NDArray
-
 from penstock.core.sample import MAX_RECORD_BYTES, too_large
 from penstock.core.stage_times import Traffic, counted, traffic
-from penstock.datasets.files.access import MissingFile, SharedFile
+from penstock.datasets.files.access import MissingFile
 from penstock.datasets.files.clients import (
     Answer,
     RemoteError,
@@ -42,45 +39,28 @@ def read_url(url: str, *, root: str | None = None, max_bytes: int = MAX_RECORD_B
     return content
 
 
-class RemoteFile(SharedFile):
-    """A file behind a URL, read by place: what `datasets.files.access.SharedFile` is for a disk.
+def read_range(url: str, root: str, offset: int, size_bytes: int, mark: str | None) -> bytes:
+    """Read the bytes of a range, as many of them as there are.
 
     Args:
-        path: Its URL.
-        root: The URL of the data set, above it; None: its folder.
+        url: The file.
+        root: The URL of the data set, above it.
+        offset: Where the range begins.
+        size_bytes: How long it is.
         mark: See `Found`; where it is given, other content is an error.
+
+    Raises:
+        MissingFile: The file is gone.
+        RemoteError: The server has trouble, does not let us, or has other content now.
     """
+    folder, name = split_url(url, root)
+    stop = offset + size_bytes
+    starts = range(offset, stop, _PIECE_BYTES)
 
-    piece_bytes = _PIECE_BYTES
+    def read(start: int) -> bytes:
+        return read_place(folder, name, start, min(start + _PIECE_BYTES, stop), mark).content
 
-    def __init__(self, path: str, *, root: str | None = None, mark: str | None = None) -> None:
-        super().__init__(path, root=root or path.rpartition("/")[0])
-        self._mark = mark
-
-    def view(self, offset: int, size_bytes: int) -> NDArray[np.uint8]:
-        """As `read`, uint8 [size_bytes], read-only."""
-        return np.frombuffer(self.read(offset, size_bytes), np.uint8)
-
-    def read_upto(self, offset: int, size_bytes: int) -> bytes:
-        """Read the bytes at a place, as many of them as there are.
-
-        Raises:
-            MissingFile: The file is gone.
-            RemoteError: The server has trouble, does not let us, or has other content now.
-        """
-        folder, name = split_url(self.path, self.root)
-        pieces = [
-            (start, min(start + _PIECE_BYTES, offset + size_bytes))
-            for start in range(offset, offset + size_bytes, _PIECE_BYTES)
-        ]
-
-        def read(piece: tuple[int, int]) -> bytes:
-            return read_place(folder, name, *piece, self._mark).content
-
-        return b"".join(side_by_side(read, pieces))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return partial(RemoteFile, root=self.root, mark=self._mark), (self.path,)
+    return b"".join(side_by_side(read, starts))
 
 
 class RemoteStream(io.RawIOBase):

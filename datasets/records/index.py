@@ -13,7 +13,6 @@ import mmap
 import os
 import struct
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -185,8 +184,6 @@ def _read_layout(path: str, *, verify: bool) -> tuple[_Layout, dict[str, Any]]:
     """Read the places of all arrays in an index file, and the metadata written with them."""
     places: dict[str, _Place] = {}
     with open(path, "rb") as file:
-        if file.read(6) == b"ARROW1":
-            return _read_arrow_layout(path)
         with zipfile.ZipFile(file) as archive:
             if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
                 raise ValueError("it is compressed, and was not when it was written")
@@ -235,41 +232,6 @@ def _layout(
         class_names=None if names is None else tuple(names),
         fingerprint=header["fingerprint"],
     )
-
-
-def _read_arrow_layout(path: str) -> tuple[_Layout, dict[str, Any]]:
-    """The same of what the first version wrote beside packed data: an Arrow file of one batch."""
-    import pyarrow as pa
-
-    with pa.memory_map(path) as source:
-        start, size = source.read_buffer(1).address, source.size()
-        source.seek(0)
-        reader = pa.ipc.open_file(source)
-        checksum, _, text = reader.schema.metadata[b"penstock"].partition(b" ")
-        if int(checksum) != zlib.crc32(text):
-            raise ValueError("its header is damaged")
-        header = json.loads(text)
-        places: dict[str, _Place] = {}
-        batch = reader.get_batch(0)
-        for (name, kind), column in zip(header["schema"], batch.columns, strict=True):
-            buffers = column.buffers()[1:]
-            if name == "key":
-                offsets = "<i8" if kind == "large_binary" else "<i4"
-                found = {
-                    "key_offsets": (offsets, header["count"] + 1),
-                    "key_text": ("|u1", header["key_bytes"]),
-                }
-            else:
-                found = {name: (column.type.to_pandas_dtype(), header["count"])}
-            for (item, (dtype, count)), buffer in zip(found.items(), buffers, strict=True):
-                values = np.frombuffer(buffer or b"", dtype, count) if count else np.empty(0, dtype)
-                crc = header["checksums"].get(item.replace("_", " ") if name == "key" else item)
-                if zlib.crc32(values.data) != crc:
-                    raise ValueError(f"{item} is not what was written")
-                offset = buffer.address - start if count else 0
-                places[item] = _Place(offset, values.dtype.str, count)
-        columns = {name: places[name] for name, _ in header["schema"] if name != "key"}
-    return _layout(path, size, header, columns, places), header["metadata"]
 
 
 class Index:
@@ -363,6 +325,11 @@ class Index:
     def values(self, name: str, indices: NDArray[np.int64]) -> NDArray[Any]:
         """Values of one column at the given indices, [n], reading only these rows."""
         return self._layout.columns[name].view(self._map())[self.rows(indices)]
+
+    def values_of(self, names: Sequence[str], indices: NDArray[np.int64]) -> list[NDArray[Any]]:
+        """Values of several columns at the given indices, [n] each."""
+        rows, memory = self.rows(indices), self._map()
+        return [self._layout.columns[name].view(memory)[rows] for name in names]
 
     def rows(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Rows in the file of the given indices, int64 [n].

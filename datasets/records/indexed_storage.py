@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial, wraps
@@ -66,8 +66,8 @@ class IndexedStorage(ABC):
                 columns = {"offset": np.cumsum(sizes) - sizes, "size_bytes": sizes}
                 return {"key_pattern": "{:08d}", "count": len(sizes), "columns": columns}
 
-            def open(self) -> SharedFile:
-                return SharedFile(self.path, root=os.path.dirname(self.path))
+            def open(self) -> RangeFile:
+                return RangeFile(self.path, root=os.path.dirname(self.path))
 
             def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
                 offsets = self.index.values("offset", indices).tolist()
@@ -183,17 +183,24 @@ class IndexedStorage(ABC):
         return handles[1]
 
     def records(
-        self, indices: NDArray[np.int64], found: Iterable[dict[str, Any] | str]
+        self,
+        indices: NDArray[np.int64],
+        found: Iterable[dict[str, Any] | str],
+        raw_keys: Sequence[bytes] | None = None,
     ) -> list[Record | BadRecord]:
         """Make records of what was read at `indices`, int64 [n]: fields, or why there are none.
 
-        They get their keys and their labels from the index.
+        They get their labels from the index, and their keys too if `raw_keys` is None.
         """
         labels = None
         if "label" in self.index.columns:
             labels = self.index.values("label", indices).tolist()
+        if raw_keys is None:
+            keys = self.index.keys(indices)
+        else:
+            keys = [key.decode("utf-8", "backslashreplace") for key in raw_keys]
         records: list[Record | BadRecord] = []
-        rows = zip(indices.tolist(), self.index.keys(indices), found, strict=True)
+        rows = zip(indices.tolist(), keys, found, strict=True)
         for n, (i, key, fields) in enumerate(rows):
             if isinstance(fields, str):
                 records.append(BadRecord(i, key, fields))

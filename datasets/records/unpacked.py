@@ -10,9 +10,9 @@ from contextlib import closing
 from pathlib import Path
 
 from penstock.core.machine_cache import computed_once, signature_of
-from penstock.core.sample import MAX_RECORD_BYTES
-from penstock.datasets.files.access import SharedFile, is_url
-from penstock.datasets.files.byte_streams import ByteStream, DamagedBytes
+from penstock.core.sample import MAX_RECORD_BYTES, RecordError
+from penstock.datasets.files.access import RangeFile, is_url
+from penstock.datasets.files.byte_streams import ByteStream
 from penstock.datasets.files.data_files import DataFiles
 from penstock.datasets.records.indexed_storage import file_mark
 
@@ -21,6 +21,10 @@ _MOST_TIMES = 250
 _LEFT_FREE_BYTES = 1 << 30
 _PIECE_BYTES = 8 << 20
 _TIMEOUT_S = 120.0  # of a stream that may stall; files do not
+
+
+class CompressedFile(RecordError):
+    """A file is compressed by gzip or zstd, and is to be read unpacked."""
 
 
 class UnpackedShards:
@@ -36,14 +40,18 @@ class UnpackedShards:
         self._compressed = frozenset(compressed)
         self._copies: dict[str, Path] = {}
 
-    def open(self, name: str) -> SharedFile:
+    def open(self, name: str) -> RangeFile:
         """Open a shard; one that is compressed is unpacked again if its copy is gone."""
         if name not in self._compressed:
             return self._files.open(name)
+        return self.unpacked(name)[0]
+
+    def unpacked(self, name: str) -> tuple[RangeFile, int]:
+        """Open the unpacked copy of a shard; return it and its size."""
         copy = self._copies.get(name)
         if copy is None or not copy.exists():
             copy = self._copies[name] = unpack(self._files, name)
-        return SharedFile(str(copy), root=str(copy.parent))
+        return RangeFile(str(copy), root=str(copy.parent)), os.stat(copy).st_size
 
 
 def unpack(files: DataFiles, name: str) -> Path:
@@ -72,7 +80,7 @@ def unpack(files: DataFiles, name: str) -> Path:
                     if left_bytes < min(stream.offset, _LEFT_FREE_BYTES):
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                     file.write(piece)
-            except DamagedBytes as error:
+            except RecordError as error:
                 raise ValueError(f"{path}: {error}; copy it again") from error
         if etag is None and file_mark(path) != list(mark):
             raise ValueError(f"{path}: was changed since it was looked at; start again")

@@ -14,10 +14,9 @@ from annotated_types import Ge, Gt
 
 from penstock.core.json_text import parse_json
 from penstock.core.registry import register
-from penstock.core.sample import BadRecord, Record
+from penstock.core.sample import BadRecord, Record, RecordError
 from penstock.datasets.files.byte_streams import (
     ByteStream,
-    DamagedBytes,
     StreamError,
     is_socket,
 )
@@ -129,7 +128,7 @@ def _lines(stream: ByteStream, name: str, paths: tuple[str, ...]) -> Iterator[Js
         key = f"{name}:{number}"
         try:
             line = stream.readline(_MOST_LINE_BYTES)
-        except DamagedBytes as error:
+        except RecordError as error:
             cause = f"{error}; what comes behind it in this shard is lost"
             yield BadRecord(-1, key, cause, ends_shard=True)
             return

@@ -13,9 +13,10 @@ from annotated_types import Ge
 
 from penstock.core.json_text import parse_json
 from penstock.core.registry import register
+from penstock.core.sample import RecordError
 from penstock.datasets.columnar.roles import Roles, has_nulls
 from penstock.datasets.columnar.storage import TableFile, TableStorage
-from penstock.datasets.columnar.values import DamagedFile, damage
+from penstock.datasets.columnar.values import damage
 from penstock.datasets.columnar.writer import TableWriter
 from penstock.datasets.files.access import OpenFiles, retried
 from penstock.datasets.files.data_files import DataFiles
@@ -37,7 +38,7 @@ class ArrowFile:
         max_bytes: What a record may take: what is compressed may not become absurdly more.
 
     Raises:
-        DamagedFile: It is neither, or is cut short.
+        RecordError: It is neither, or is cut short.
         FileNotFoundError: There is no such file.
     """
 
@@ -57,7 +58,7 @@ class ArrowFile:
             else:
                 for message in pa.ipc.MessageReader.open_stream(self._memory):
                     if fault := message_fault(message.metadata, message.body or b"", max_bytes):
-                        raise DamagedFile(fault)
+                        raise RecordError(fault)
                 stream = pa.ipc.open_stream(self._memory)
                 self.schema = stream.schema
                 self._batches = list(stream)
@@ -77,12 +78,12 @@ class ArrowFile:
             columns: Columns that are to be checked; None: all.
 
         Raises:
-            DamagedFile: It cannot be read.
+            RecordError: It cannot be read.
         """
         with damage():
             if self._reader is not None:
                 if fault := file_fault(self._memory, part, self._max_bytes):
-                    raise DamagedFile(fault)
+                    raise RecordError(fault)
                 with self._lock:
                     batch = self._reader.get_batch(part)
             else:
@@ -221,7 +222,7 @@ class _MappedFile:
     def has_nulls(self, name: str) -> bool:
         """Return whether a record batch that can be read has a null in a column."""
         for part in range(self.num_groups):
-            with suppress(DamagedFile):  # its rows are bad records
+            with suppress(RecordError):  # its rows are bad records
                 if has_nulls(self._file.batch(part, [name])[0].column(name)):
                     return True
         return False

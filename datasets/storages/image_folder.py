@@ -13,7 +13,6 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from penstock.core.machine_cache import signature_of
 from penstock.core.parts import PackPlan, Part, PartSummary, Written, raw_keys, written_keys
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record
@@ -24,17 +23,15 @@ from penstock.datasets.files.access import (
     read_each,
     read_file,
 )
-from penstock.datasets.files.clients import Found, side_by_side
+from penstock.datasets.files.clients import side_by_side
 from penstock.datasets.files.data_files import (
     IMAGE_ENDINGS,
     Scan,
     no_images,
-    scan_files,
-    scan_listing,
 )
-from penstock.datasets.files.listings import find_file, list_files
-from penstock.datasets.records.index import Index, IndexContent, is_unchanged
-from penstock.datasets.records.indexed_storage import IndexedStorage
+from penstock.datasets.files.listings import find_file
+from penstock.datasets.records.folder_storage import FolderStorage
+from penstock.datasets.records.index import Index, IndexContent
 from penstock.datasets.records.labels import (
     FileLabels,
     Unlabelled,
@@ -49,7 +46,7 @@ _CHUNK = 1 << 16
 
 
 @register("storage", "image_folder")
-class ImageFolder(IndexedStorage):
+class ImageFolder(FolderStorage):
     """Image files below a folder, found by a scan or named by a pattern.
 
     Records have the fields ``image`` (the file's bytes) and, with labels, ``label``. Their keys
@@ -77,8 +74,8 @@ class ImageFolder(IndexedStorage):
     """
 
     name = "image_folder"
+    holds = "images"
     reads_urls = True
-    _files: Sequence[Found] | None = None
 
     def __init__(
         self,
@@ -118,44 +115,29 @@ class ImageFolder(IndexedStorage):
         return self.pattern is None
 
     def mark(self) -> Any:
-        """Size and time of the CSV of the labels, if there is one; and the listing of a URL."""
-        if is_url(self.path):
-            listed = signature_of(files=self._listed()) if self.pattern is None else None
-            return [listed, self.labels.csv_version()]
-        if not os.path.isdir(self.path):
-            what = "a file" if os.path.exists(self.path) else "nothing there"
-            remedy = f"set dataset.storage.path{_folder_beside(self.path)}"
-            raise ValueError(f"{self}: expected a folder of images, got {what}; {remedy}")
-        return self.labels.csv_version()
+        """State of the CSV of the labels; a URL is listed only where no pattern names the files."""
+        if self.pattern is not None and is_url(self.path):
+            return [None, self.labels.csv_version()]
+        return super().mark()
 
     def is_current(self, index: Index, mark: Any) -> bool:
         """Whether neither the CSV nor any folder has changed."""
-        if not super().is_current(index, mark):
-            return False
-        known = self.pattern is not None or is_url(self.path)
-        return known or is_unchanged(self.path, index.metadata["folders"], index)
+        if self.pattern is not None:
+            return bool(index.metadata.get("mark") == mark)
+        return super().is_current(index, mark)
 
-    def learn(self, metadata: dict[str, Any]) -> None:
-        """Forget the listing, which may be long."""
-        self._files = None
+    def fields(self, path: str) -> dict[str, Any]:
+        """Read the bytes of a file."""
+        return {"image": read_file(path, root=self.path, max_bytes=self.max_record_bytes)}
 
-    def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
-        """Read files; one that is gone or forbidden is a bad record.
+    def nothing(self, found: Scan) -> str:
+        """Say which other files there are."""
+        remedy = "set dataset.storage.path, or take another dataset=..."
+        return no_images(found.others, self.endings, remedy)
 
-        Raises:
-            OSError: The disk has trouble that did not pass.
-        """
-        index, indices = self.index, np.asarray(indices, np.int64)
-        return self.records(
-            indices, read_each(self._image, index.raw_keys(indices), place=self.path)
-        )
-
-    def _image(self, key: bytes) -> dict[str, Any] | str:
-        path = os.fsencode(self.path) + b"/" + key
-        try:
-            return {"image": read_file(path, root=self.path, max_bytes=self.max_record_bytes)}
-        except MissingFile as error:
-            return str(error)
+    def remedy(self) -> str:
+        """Find the folder in a list of files."""
+        return f"set dataset.storage.path{_folder_beside(self.path)}"
 
     def _check_pattern(self, pattern: str) -> None:
         assert self.count is not None
@@ -176,46 +158,19 @@ class ImageFolder(IndexedStorage):
 
     def scan(self) -> IndexContent:
         """Find the files, or make their names, and their labels."""
-        source, pattern = self.labels.source, self.pattern
-        if pattern is None:
-            scan = self._scan()
-            sizes = scan.size_bytes
-            narrow = np.uint32 if sizes.max() < 1 << 32 else np.int64
-            found: IndexContent = {
-                "keys": scan.keys,
-                "columns": {"size_bytes": sizes.astype(narrow)},
-                "metadata": {"folders": scan.folders},
-            }
-            in_folders = any(b"/" in key for key in scan.keys)
-        else:
-            found = {"key_pattern": pattern, "key_start": self.start, "count": self.count,
-                     "columns": {}}  # fmt: skip
-            in_folders = "/" in pattern
-        # Files beside one another are of no class; a task that needs classes says so.
-        if source is None or (source == "folder" and not in_folders):
-            return found
-        place = f"dataset.storage.path={self.path}/"
-        return self.labels.add_to(found, self.classes, where=str(self), place=place)
+        if self.pattern is None:
+            return super().scan()
+        return self.labelled({
+            "key_pattern": self.pattern, "key_start": self.start, "count": self.count,
+            "columns": {},
+        })  # fmt: skip
 
-    def _listed(self) -> Sequence[Found]:
-        if self._files is None:
-            self._files = list_files(self.path)
-        return self._files
-
-    def _scan(self) -> Scan:
-        if is_url(self.path):
-            found = scan_listing(self._listed(), endings=self.endings, hidden=self.hidden)
-        else:
-            found = scan_files(
-                self.path,
-                endings=self.endings,
-                follow_symlinks=self.follow_symlinks,
-                hidden=self.hidden,
-            )
-        if not found.keys:
-            remedy = "set dataset.storage.path, or take another dataset=..."
-            raise ValueError(f"{self}: {no_images(found.others, self.endings, remedy)}")
-        return found
+    def labelled(self, content: IndexContent) -> IndexContent:
+        """Add the labels; files beside one another have no class."""
+        keys = content.get("keys") or [self.pattern or ""]
+        if self.labels.source == "folder" and not any("/" in os.fsdecode(key) for key in keys):
+            return content
+        return super().labelled(content)
 
 
 def _folder_beside(path: str) -> str:

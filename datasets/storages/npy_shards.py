@@ -23,20 +23,18 @@ from penstock.core.arrays import (
 from penstock.core.contracts import Storage
 from penstock.core.parts import PartSummary
 from penstock.core.registry import register
-from penstock.core.sample import too_large
+from penstock.core.sample import RecordError, too_large
 from penstock.datasets.array_shards.shards import Unread
 from penstock.datasets.array_shards.storage import open_shards
 from penstock.datasets.array_shards.writer import ShardWriter
 from penstock.datasets.files.access import (
-    EndOfFile,
-    FileView,
-    SharedFile,
+    RangeFile,
+    RangeStream,
     read_file,
     retried,
 )
 from penstock.datasets.files.zip_members import (
     DEFLATED,
-    DamagedMember,
     Member,
     list_members,
     read_member,
@@ -54,9 +52,9 @@ def load_sample(path: str, root: str, max_bytes: int) -> dict[str, Any]:
     """The fields of the sample in a file; ValueError where it is damaged or too large."""
     if not path.lower().endswith(".npz"):
         return {"array": view_npy(read_file(path, root=root))}
-    file = SharedFile(path, root=root)
+    file = RangeFile(path, root=root)
     size = retried(lambda: os.stat(path).st_size, path=path, root=root)
-    members = list_members(FileView(file, size), where="it")
+    members = list_members(RangeStream(file, size))
     if (size_bytes := sum(member.size_bytes for member in members)) > max_bytes:
         raise ValueError(too_large(size_bytes, max_bytes))
     return {m.name.removesuffix(".npy"): view_npy(_content(file, m)) for m in members}
@@ -70,7 +68,7 @@ def load_columns(
     See `datasets.array_shards.storage.LoadColumns`.
     """
     status = retried(lambda: os.stat(path), path=path, root=root)
-    file = SharedFile(path, root=root)
+    file = RangeFile(path, root=root)
     memory: mmap.mmap | None = None
     columns: dict[str | None, NDArray[Any] | Unread] = {}
     for name, place in _look(path, root, where, status.st_size, status.st_mtime_ns).items():
@@ -98,28 +96,32 @@ class _Place(NamedTuple):
 @lru_cache(1 << 14)
 def _look(path: str, root: str, where: str, size: int, mtime_ns: int) -> dict[str | None, _Place]:
     """Look at the headers in a file; kept, since shards are opened again and again."""
-    file = SharedFile(path, root=root)
-    view: Any = FileView(file, size)
+    file = RangeFile(path, root=root)
+    view: Any = RangeStream(file, size)
     if not path.lower().endswith(".npz"):
         return {None: _Place(*look_at_header(view, size, where, kinds=_KINDS), None)}
+    try:
+        members = list_members(view)
+    except RecordError as error:
+        raise ValueError(f"{where}: {error}") from error
     return {
         member.name.removesuffix(".npy"): _look_at_member(file, member, f"{where}: {member.name}")
-        for member in list_members(view, where=where)
+        for member in members
     }
 
 
-def _look_at_member(file: SharedFile, member: Member, where: str) -> _Place:
+def _look_at_member(file: RangeFile, member: Member, where: str) -> _Place:
     deflated = member.method == DEFLATED
     try:
-        header = file.read(member.offset, member.header_bytes)
+        header = file.read(member.offset, _LOCAL_HEADER.size)
         name_bytes, extra_bytes = _LOCAL_HEADER.unpack_from(header)
         start = member.offset + 30 + name_bytes + extra_bytes
         head = file.read_upto(start, min(member.stored_bytes, _HEAD_BYTES))
         if deflated:
             head = zlib.decompressobj(-zlib.MAX_WBITS).decompress(head, _HEAD_BYTES)
         elif member.stored_bytes != member.size_bytes:
-            raise EndOfFile(f"{member.stored_bytes:,} bytes cannot be {member.size_bytes:,}")
-    except (EndOfFile, zlib.error, struct.error) as error:
+            raise RecordError(f"{member.stored_bytes:,} bytes cannot be {member.size_bytes:,}")
+    except (RecordError, zlib.error, struct.error) as error:
         raise ValueError(f"{where} is damaged ({error}); copy the archive again") from error
     shape, dtype, offset = look_at_header(io.BytesIO(head), member.size_bytes, where, kinds=_KINDS)
     return _Place(shape, dtype, offset if deflated else start + offset, member)
@@ -130,14 +132,14 @@ def _map(path: str) -> mmap.mmap:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def _content(file: SharedFile, member: Member, max_bytes: int | None = None) -> bytes:
+def _content(file: RangeFile, member: Member, max_bytes: int | None = None) -> bytes:
     try:
-        return read_member(file, **member.place, max_bytes=max_bytes)
-    except (DamagedMember, EndOfFile) as error:
+        return read_member(file, member, max_bytes=max_bytes)
+    except RecordError as error:
         raise ValueError(f"{member.name}: {error}") from error
 
 
-def _array(file: SharedFile, member: Member, max_bytes: int) -> NDArray[Any]:
+def _array(file: RangeFile, member: Member, max_bytes: int) -> NDArray[Any]:
     return view_npy(_content(file, member, max_bytes))
 
 

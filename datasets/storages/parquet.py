@@ -10,22 +10,22 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge
 
 from penstock.core.registry import register
-from penstock.core.sample import inflated_too_large, too_large
+from penstock.core.sample import RecordError, inflated_too_large, too_large
 from penstock.core.stage_times import counted, traffic
 from penstock.datasets.columnar.roles import Roles, has_nulls
 from penstock.datasets.columnar.storage import TableFile, TableStorage
-from penstock.datasets.columnar.values import DamagedFile, damage
+from penstock.datasets.columnar.values import damage
 from penstock.datasets.columnar.writer import TableWriter
-from penstock.datasets.files.access import FileView, OpenFiles, SharedFile
+from penstock.datasets.files.access import OpenFiles, RangeFile, RangeStream
 
 _VALUE_BYTES = {"FLOAT": 4, "DOUBLE": 8, "INT64": 8}  # at least
 
 
-def read_footer(view: FileView) -> Any:
+def read_footer(view: RangeStream) -> Any:
     """The footer, a ``pyarrow.parquet.FileMetaData``.
 
     Raises:
-        DamagedFile: There is none.
+        RecordError: There is none.
     """
     import pyarrow.parquet as pq
 
@@ -36,7 +36,7 @@ def read_footer(view: FileView) -> Any:
         return footer
 
 
-def read_group(view: FileView, footer: Any, part: int, columns: Sequence[str]) -> Any:
+def read_group(view: RangeStream, footer: Any, part: int, columns: Sequence[str]) -> Any:
     """Some columns of one row group, a ``pyarrow.Table`` whose arrays are validated.
 
     Args:
@@ -47,7 +47,7 @@ def read_group(view: FileView, footer: Any, part: int, columns: Sequence[str]) -
         columns: Names of columns, or of leaves such as ``image.bytes``.
 
     Raises:
-        DamagedFile: It cannot be read.
+        RecordError: It cannot be read.
     """
     import pyarrow.parquet as pq
 
@@ -65,7 +65,7 @@ def check_columns(footer: Any, file_bytes: int, part: int, columns: Sequence[str
     nobody catches.
 
     Raises:
-        DamagedFile: It is damaged.
+        RecordError: It is damaged.
     """
     import pyarrow.parquet as pq
 
@@ -79,21 +79,21 @@ class _DataReached(Exception):
     """A library wants data of a file that gives none."""
 
 
-class _NoData(FileView):
+class _NoData(RangeStream):
     """A file that gives no data."""
 
     def __init__(self, size_bytes: int) -> None:
-        super().__init__(SharedFile("", root=""), size_bytes)
+        super().__init__(RangeFile("", root=""), size_bytes)
 
     def read(self, size: int | None = -1) -> bytes:
         """Raise `_DataReached`."""
         raise _DataReached
 
 
-class _CountedView(FileView):
+class _CountedView(RangeStream):
     """A file whose reads count as asked for by the thread that made it: Arrow has its own."""
 
-    def __init__(self, file: SharedFile, size_bytes: int) -> None:
+    def __init__(self, file: RangeFile, size_bytes: int) -> None:
         super().__init__(file, size_bytes)
         self._asked = traffic()
 
@@ -173,7 +173,7 @@ class _FooterFile:
             self._refuse_large(part, [name])
             table = read_group(self._view(), self._footer, part, [name])
             if len(table) != rows:
-                raise DamagedFile(f"column {name!r} has {len(table):,} of {rows:,} rows")
+                raise RecordError(f"column {name!r} has {len(table):,} of {rows:,} rows")
             yield from table.column(name).chunks
 
     def has_nulls(self, name: str) -> bool:
@@ -182,7 +182,7 @@ class _FooterFile:
 
     def _group_has_nulls(self, part: int, name: str) -> bool:
         """Look at the footer's count of nulls; without one, and for lists, at the values."""
-        with suppress(DamagedFile):  # its rows are bad records
+        with suppress(RecordError):  # its rows are bad records
             self._refuse_large(part, [name])
             group, schema = self._footer.row_group(part), self._footer.schema
             leaves = [
@@ -202,7 +202,7 @@ class _FooterFile:
         return table.to_batches(), table.nbytes
 
     def _refuse_large(self, part: int, leaves: Sequence[str]) -> None:
-        """Raise DamagedFile where columns would take absurdly much memory, or are damaged."""
+        """Raise RecordError where columns would take absurdly much memory, or are damaged."""
         if (part, *leaves) in self._checked:
             return
         check_columns(self._footer, self._file_bytes, part, leaves)
@@ -217,11 +217,11 @@ class _FooterFile:
             size_bytes = max(column.total_uncompressed_size, values)
             stored_bytes = column.total_compressed_size
             if fault := inflated_too_large(size_bytes, stored_bytes, self._max_bytes):
-                raise DamagedFile(f"column {path!r}: {fault}")
+                raise RecordError(f"column {path!r}: {fault}")
             largest = max(largest, size_bytes)
         each = max(group.total_byte_size, largest) // max(group.num_rows, 1)
         if each > self._max_bytes:
-            raise DamagedFile(f"on average a record {too_large(each, self._max_bytes)}")
+            raise RecordError(f"on average a record {too_large(each, self._max_bytes)}")
         self._checked.add((part, *leaves))
 
     def _view(self) -> _CountedView:

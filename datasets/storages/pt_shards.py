@@ -14,14 +14,12 @@ from numpy.typing import NDArray
 from penstock.core.contracts import Storage
 from penstock.core.parts import PartSummary
 from penstock.core.registry import register
+from penstock.core.sample import RecordError
 from penstock.core.user_errors import is_trouble
-from penstock.datasets.array_shards.shards import (
-    DamagedShard,
-)
 from penstock.datasets.array_shards.storage import open_shards
 from penstock.datasets.array_shards.writer import ShardWriter
-from penstock.datasets.files.access import EndOfFile, FileView, SharedFile, retried
-from penstock.datasets.files.zip_members import DamagedMember, list_members, read_member
+from penstock.datasets.files.access import RangeFile, RangeStream, retried
+from penstock.datasets.files.zip_members import list_members, read_member
 from penstock.datasets.records.labels import FileLabels, Unlabelled
 
 if TYPE_CHECKING:
@@ -47,22 +45,27 @@ def load_pt(path: str, *, root: str, where: str, checksums: bool, max_bytes: int
     """
     import torch
 
-    file = SharedFile(path, root=root)
+    file = RangeFile(path, root=root)
     size = retried(lambda: os.stat(path).st_size, path=path, root=root)
     if file.read_upto(0, 2) != b"PK":
         raise ValueError(
             f"{where} is damaged, no file of torch.save, or one of its old format, which cannot "
             f"be mapped; {_REMEDY} of torch 1.6 or later"
         )
-    for member in list_members(FileView(file, size), where=where):
-        if member.name.endswith("/constants.pkl"):
-            raise ValueError(f"{where} is a program (TorchScript), which is never run; {_REMEDY}")
-        # What the library maps it does not compare; nothing else in the file is large.
-        if checksums or "/data/" not in member.name:
-            try:
-                read_member(file, **member.place, max_bytes=max_bytes)
-            except (DamagedMember, EndOfFile) as error:
-                raise ValueError(f"{where}: {member.name}: {error}; copy it again") from error
+    name = ""
+    try:
+        for member in list_members(RangeStream(file, size)):
+            name = f"{member.name}: "
+            if member.name.endswith("/constants.pkl"):
+                raise ValueError(
+                    f"{where} is a program (TorchScript), which is never run; {_REMEDY}"
+                )
+            # What the library maps it does not compare; nothing else in the file is large.
+            if checksums or "/data/" not in member.name:
+                read_member(file, member, max_bytes=max_bytes)
+    except RecordError as error:
+        again = "; copy it again" if name else ""
+        raise ValueError(f"{where}: {name}{error}{again}") from error
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # of many kinds, for damage and for what it may not load
@@ -121,12 +124,12 @@ class Items:
         """One value.
 
         Raises:
-            DamagedShard: It is none.
+            RecordError: It is none.
         """
         try:
             return _plain(self._values[row], f"{self._where}: row {row}")
         except ValueError as error:
-            raise DamagedShard(str(error)) from error
+            raise RecordError(str(error)) from error
 
 
 def load_columns(

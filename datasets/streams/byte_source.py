@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from penstock.core.contracts import SourceCapabilities
 from penstock.core.sample import MAX_RECORD_BYTES
-from penstock.datasets.files.access import SharedFile, absolute_path, expand_braces
+from penstock.datasets.files.access import RangeFile, absolute_path, expand_braces
 from penstock.datasets.files.byte_streams import (
     PIPE,
     STDIN,
@@ -34,9 +34,9 @@ class FoundShards:
     root: str
     marks: Mapping[str, tuple[int, int | str]]
 
-    def open(self, name: str) -> SharedFile:
+    def open(self, name: str) -> RangeFile:
         """Open a shard by its path."""
-        return SharedFile(name, root=self.root, mark=self.marks.get(name))
+        return RangeFile(name, root=self.root, mark=self.marks.get(name))
 
 
 class ByteSource:

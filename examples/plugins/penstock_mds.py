@@ -18,7 +18,7 @@ from penstock.core.arrays import check_field
 from penstock.core.contracts import StorageCapabilities
 from penstock.core.json_text import parse_json
 from penstock.core.sample import BadRecord, Record
-from penstock.datasets.files.access import OpenFiles, SharedFile
+from penstock.datasets.files.access import OpenFiles, RangeFile
 from penstock.datasets.files.data_files import DataFiles, refuse_escape
 from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage, file_mark
@@ -236,7 +236,7 @@ def _named(encodings: dict[str, str]) -> dict[str, str]:
     return named if len(named) == len(encodings) else {column: column for column in encodings}
 
 
-def _offsets(file: SharedFile, shard: _Shard) -> NDArray[np.int64]:
+def _offsets(file: RangeFile, shard: _Shard) -> NDArray[np.int64]:
     """Where the samples of a shard begin, and where the last one ends, int64 [n + 1]."""
     file.view(0, shard.size_bytes)
     found = np.frombuffer(file.read(0, 4 * (shard.samples + 2)), "<u4").astype(np.int64)

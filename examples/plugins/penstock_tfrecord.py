@@ -15,7 +15,7 @@ from penstock import register
 from penstock.core.arrays import check_field
 from penstock.core.contracts import StorageCapabilities
 from penstock.core.sample import BadRecord, Record
-from penstock.datasets.files.access import OpenFiles, SharedFile, absolute_path
+from penstock.datasets.files.access import OpenFiles, RangeFile, absolute_path
 from penstock.datasets.files.data_files import DataFiles, find_data_files
 from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage
@@ -185,11 +185,11 @@ def _masked_crc(data: bytes | memoryview) -> int:
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _is_gzip(file: SharedFile) -> bool:
+def _is_gzip(file: RangeFile) -> bool:
     return file.read_upto(0, 3) == b"\x1f\x8b\x08"
 
 
-def _records(file: SharedFile) -> Iterator[tuple[int, memoryview]]:
+def _records(file: RangeFile) -> Iterator[tuple[int, memoryview]]:
     """Give the place and bytes of each record, which lie one behind the other."""
     size_bytes = os.stat(file.path).st_size
     data, at = file.view(0, size_bytes).data, 0

@@ -33,8 +33,6 @@ from penstock.datasets.writing import mark_file, sync_file
 from penstock.pipeline.packing.report import Screen
 from penstock.pipeline.packing.workers import do_tasks
 
-_FIRST_MARK = ".packed.arrow"
-"""Its name in the first version."""
 ABOUT = ".packed.json"
 _FORMAT = 1
 _ABOUT = {"packed", "splits", "files", "recipe"}
@@ -87,18 +85,13 @@ def read_mark(folder: Path) -> Index:
     Raises:
         ValueError: There is none, or it is damaged.
     """
-    path = _mark_of(folder)
+    path = folder / MARK
     if not path.is_file():
         raise ValueError(f"pack: {folder} has no {MARK}, so it was not made by pack")
     index = Index.open(path, verify=True)
     if index.metadata.get("packed") != _FORMAT:
         raise ValueError(f"pack: {path} is of another version than this one reads")
     return index
-
-
-def _mark_of(folder: Path) -> Path:
-    first = folder / _FIRST_MARK
-    return first if first.is_file() else folder / MARK
 
 
 def write_about(folder: Path, splits: Sequence[str], recipe: Mapping[str, Any]) -> None:
@@ -121,7 +114,7 @@ def packed_splits(folder: Path) -> dict[str, Path]:
     Raises:
         ValueError: It was not made by pack.
     """
-    if _mark_of(folder).is_file():
+    if (folder / MARK).is_file():
         return {folder.name: folder}
     return {name: folder / name for name in _about(folder)["splits"]}
 
@@ -282,7 +275,7 @@ def check(path: Path, *, num_workers: int, imports: Sequence[str]) -> int:
     Returns:
         The exit status: 0, or 1 for damage.
     """
-    damage = [] if _mark_of(path).is_file() else _damage_beside(path)
+    damage = [] if (path / MARK).is_file() else _damage_beside(path)
     for line in damage:
         print(line)
     is_damaged = bool(damage)

@@ -15,8 +15,9 @@ from pathlib import Path
 import pyarrow
 import pytest
 
+from penstock.core.sample import RecordError
 from penstock.datasets.files.access import expand_braces
-from penstock.datasets.files.byte_streams import ByteStream, DamagedBytes, StreamError, command_of
+from penstock.datasets.files.byte_streams import ByteStream, StreamError, command_of
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = bytes(range(256)) * 5000
@@ -181,7 +182,7 @@ def test_damaged_compression_is_damage(method, tmp_path):
     file = tmp_path / "cut"
     file.write_bytes(pyarrow.Codec(method).compress(os.urandom(100_000), asbytes=True)[:50_000])
     stream = ByteStream(str(file), timeout_s=60)
-    with pytest.raises(DamagedBytes, match="damaged or cut off"):
+    with pytest.raises(RecordError, match="damaged or cut off"):
         stream.read(100_000)
     stream.close()
 

@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from penstock.core.sample import RecordError
 from penstock.datasets.files import access as file_access
-from penstock.datasets.files.access import EndOfFile, FileView, MissingFile, OpenFiles, SharedFile
+from penstock.datasets.files.access import MissingFile, OpenFiles, RangeFile, RangeStream
 
 CONTENT = bytes(np.random.default_rng(0).bytes(5000))
 
@@ -21,7 +22,7 @@ def path(tmp_path):
 
 
 def test_threads_read_places(path):
-    file = pickle.loads(pickle.dumps(SharedFile(path, root=os.path.dirname(path))))
+    file = pickle.loads(pickle.dumps(RangeFile(path, root=os.path.dirname(path))))
     places = [(i * 7 % 4900, i % 100) for i in range(2000)]
     with ThreadPoolExecutor(8) as pool:
         parts = pool.map(lambda place: file.read(*place), places)
@@ -30,31 +31,31 @@ def test_threads_read_places(path):
 
 def test_a_read_longer_than_the_kernel_gives_at_once(path, monkeypatch):
     monkeypatch.setattr(file_access, "_MOST_BYTES", 700)
-    file = SharedFile(path, root=os.path.dirname(path))
+    file = RangeFile(path, root=os.path.dirname(path))
     assert file.read(10, 4000) == CONTENT[10:4010]
     assert file.read_upto(4000, 4000) == CONTENT[4000:]
 
 
 def test_ends_and_files_that_are_not_there(path):
-    file = SharedFile(path, root=os.path.dirname(path))
-    with pytest.raises(EndOfFile, match="the file ends 90 bytes too early"):
+    file = RangeFile(path, root=os.path.dirname(path))
+    with pytest.raises(RecordError, match="the file ends 90 bytes too early"):
         file.read(4990, 100)
     assert file.read_upto(6000, 10) == b""
     with pytest.raises(MissingFile, match="No such file"):
-        SharedFile(path + "x", root=os.path.dirname(path)).read(0, 1)
+        RangeFile(path + "x", root=os.path.dirname(path)).read(0, 1)
 
 
 def test_mapped_bytes_and_a_file_that_became_shorter(path):
-    file = SharedFile(path, root=os.path.dirname(path))
+    file = RangeFile(path, root=os.path.dirname(path))
     assert file.view(10, 4000).tobytes() == CONTENT[10:4010]
     os.truncate(path, 100)
     assert file.view(10, 90).tobytes() == CONTENT[10:100]
-    with pytest.raises(EndOfFile, match="the file ends 1 bytes too early"):
+    with pytest.raises(RecordError, match="the file ends 1 bytes too early"):
         file.view(10, 91)
 
 
 def test_a_view_is_what_a_file_is(path):
-    view = FileView(SharedFile(path, root=os.path.dirname(path)), len(CONTENT))
+    view = RangeStream(RangeFile(path, root=os.path.dirname(path)), len(CONTENT))
     with open(path, "rb") as file:
         for step in (lambda f: f.read(10), lambda f: f.seek(-20, io.SEEK_END),
                      lambda f: f.read(), lambda f: f.seek(100), lambda f: f.tell(),

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.sample import BadRecord, Record
-from penstock.datasets.files.access import SharedFile
+from penstock.datasets.files.access import RangeFile
 from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage
 from tests.contracts.storage import check_storage
@@ -30,8 +30,8 @@ class LineStorage(IndexedStorage):
         columns = {"offset": np.cumsum(sizes) - sizes, "size_bytes": sizes}
         return {"key_pattern": "{:08d}", "count": len(sizes), "columns": columns}
 
-    def open(self) -> SharedFile:
-        return SharedFile(self.path, root=os.path.dirname(self.path))
+    def open(self) -> RangeFile:
+        return RangeFile(self.path, root=os.path.dirname(self.path))
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         offsets = self.index.values("offset", indices).tolist()

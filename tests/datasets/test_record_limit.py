@@ -29,8 +29,10 @@ from penstock.datasets.storages.image_folder import ImageFolder
 from penstock.datasets.storages.npy_shards import open_npy_shards
 from penstock.datasets.storages.parquet import ParquetStorage
 from penstock.datasets.storages.webdataset import WebDatasetSource, WebDatasetStorage
-from penstock.datasets.storages.zip import ZipStorage
+from penstock.datasets.storages.zip import ZipStorage, ZipWriter
+from penstock.datasets.writing import write_storage
 from penstock.transforms.decode.raw import RawDecoder
+from tests.contracts.records import ListedRecords
 
 MB, GB = 1 << 20, 1 << 30
 
@@ -215,26 +217,22 @@ def hdf5_hollow(root: Path) -> Hdf5Storage:
     return Hdf5Storage(str(root / "a.h5"))
 
 
-def zip_sidecar(root: Path, *, inside: bool = False) -> ZipStorage:
-    """A hidden member that is nothing once compressed: by the archive, or in itself."""
-    sink = pa.BufferOutputStream()
-    columns = {"key": [str(n) for n in range(100)], "penstock_member": [""] * 100,
-               "x": [ZEROS.decode(), *["small"] * SMALL]}  # fmt: skip
-    table = pa.table(columns)
-    options = pa.ipc.IpcWriteOptions(compression="zstd" if inside else None)
-    with pa.ipc.new_file(sink, table.schema, options=options) as file:
-        file.write_table(table)
-    method = zipfile.ZIP_STORED if inside else zipfile.ZIP_DEFLATED
-    with zipfile.ZipFile(root / "a.zip", "w", method) as file:
-        file.writestr(".penstock.arrow", sink.getvalue())
+def zip_packed(root: Path, *, long_key: bool = False) -> ZipStorage:
+    """A hidden member that is nothing once compressed: fields of a record, or the table of all."""
+    records = {str(n): {"x": b"small"} for n in range(SMALL)}
+    records |= {"0" * (4 * MB): {"x": b"small"}} if long_key else {"a": {"x": ZEROS}}
+    write_storage(ZipWriter(), root / "packed", ListedRecords(records))
+    [packed] = (root / "packed").iterdir()
+    with zipfile.ZipFile(packed) as old, zipfile.ZipFile(root / "a.zip", "w") as file:
+        for name in old.namelist():
+            file.writestr(name, old.read(name), zipfile.ZIP_DEFLATED)
     return ZipStorage(str(root / "a.zip"))
 
 
 COMPRESSED = [
     parquet_group, parquet_equal, arrow, partial(arrow, stream=True),
     partial(arrow, old=True), arrow_dictionary, npz_shard,
-    npz_sample, hdf5_chunk, hdf5_hollow, zip_sidecar,
-    partial(zip_sidecar, inside=True),
+    npz_sample, hdf5_chunk, hdf5_hollow, zip_packed, partial(zip_packed, long_key=True),
 ]  # fmt: skip
 
 

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from penstock.core.sample import RecordError
 from penstock.core.user_errors import is_trouble
-from penstock.datasets.files.access import EndOfFile, MissingFile, SharedFile, retried
+from penstock.datasets.files.access import MissingFile, RangeFile, retried
 from penstock.datasets.files.group_cache import GroupCache
 
 T = TypeVar("T")
@@ -21,11 +22,7 @@ _ERRNO = re.compile(r"errno = (\d+)")
 _REASON = re.compile(r"\((.*)\)")
 
 
-class Damaged(ValueError):
-    """Data cannot be read; the message is the cause."""
-
-
-DAMAGE = (Damaged, EndOfFile, MissingFile)
+DAMAGE = (RecordError, MissingFile)
 
 
 class File:
@@ -38,7 +35,7 @@ class File:
         max_bytes: The most bytes that a record may have.
 
     Raises:
-        Damaged, MissingFile: The file cannot be opened; the message is the cause.
+        RecordError, MissingFile: The file cannot be opened; the message is the cause.
         OSError: Trouble of the disk that did not pass.
     """
 
@@ -49,7 +46,7 @@ class File:
         self.path = path
         self.chunks = chunks
         self.max_bytes = max_bytes
-        self.shared = SharedFile(path, root=root)
+        self.shared = RangeFile(path, root=root)
         self.h5: Any = self.asked(lambda: h5py.File(path, "r"))
         address = f"<u{self.h5.id.get_create_plist().get_sizes()[0]}"
         # A row of variable length: its length, its collection in the heap, its object there.
@@ -66,23 +63,23 @@ class File:
 
 
 def need_h5py() -> None:
-    """Raise `Damaged` if h5py is missing or too old."""
+    """Raise `RecordError` if h5py is missing or too old."""
     try:
         import h5py
     except ImportError:
-        raise Damaged(
+        raise RecordError(
             "the package h5py is missing (the extra hdf5); run: pip install 'h5py>=3.16'"
         ) from None
     if h5py.version.version_tuple[:2] < (
         3,
         16,
     ):  # the first with HDF5 2.0, which survives damaged files
-        raise Damaged("h5py is too old; run: pip install 'h5py>=3.16'")
+        raise RecordError("h5py is too old; run: pip install 'h5py>=3.16'")
 
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Raise errors of the library as `Damaged`, and trouble of the disk as OSError."""
+    """Raise errors of the library as `RecordError`, and trouble of the disk as OSError."""
     try:
         yield
     except DAMAGE:
@@ -90,13 +87,15 @@ def explained() -> Iterator[None]:
     except Exception as error:  # the library raises errors of many types
         text = " ".join(str(error).split())
         if getattr(error, "errno", None) == errno.EAGAIN or "already open for write" in text:
-            raise Damaged("being written, or never closed; close it, or run: h5clear -s") from error
+            raise RecordError(
+                "being written, or never closed; close it, or run: h5clear -s"
+            ) from error
         if code := _ERRNO.search(text):
             raise OSError(int(code[1]), os.strerror(int(code[1]))) from error
         if is_trouble(error) or (isinstance(error, OSError) and error.errno is not None):
             raise
         reason = _REASON.search(text)
-        raise Damaged(
+        raise RecordError(
             f"damaged or not supported ({reason[1] if reason else text}); copy the file again"
         ) from error
 
@@ -107,7 +106,7 @@ def follow(group: Any, path: str) -> Any:
         found = group[path] if path else group
     except (KeyError, RuntimeError, ValueError) as error:
         names = ", ".join(itertools.islice(group, 8)) or "none"
-        raise Damaged(f"{path!r} cannot be opened; available: {names}") from error
+        raise RecordError(f"{path!r} cannot be opened; available: {names}") from error
     if found.file.id != group.file.id:
-        raise Damaged(f"{path!r} is an external link; copy the data into this file")
+        raise RecordError(f"{path!r} is an external link; copy the data into this file")
     return found

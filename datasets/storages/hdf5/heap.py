@@ -12,17 +12,18 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from penstock.datasets.files.access import SharedFile
-from penstock.datasets.storages.hdf5.file import DAMAGE, Damaged
+from penstock.core.sample import RecordError
+from penstock.datasets.files.access import RangeFile
+from penstock.datasets.storages.hdf5.file import DAMAGE
 
 _COLLECTION = struct.Struct("<4sB3xQ")  # signature, version, size
 _OBJECT = struct.Struct("<HH4xQ")  # number, references, size
 
 
 def read_rows(
-    file: SharedFile, base: int, references: NDArray[Any], item_bytes: int
-) -> list[bytes | Damaged]:
-    """Read the rows of references [n]; rows of damaged collections are `Damaged`.
+    file: RangeFile, base: int, references: NDArray[Any], item_bytes: int
+) -> list[bytes | RecordError]:
+    """Read the rows of references [n]; rows of damaged collections are `RecordError`.
 
     Args:
         file: The file.
@@ -30,8 +31,8 @@ def read_rows(
         references: See `File.reference`; the length counts items.
         item_bytes: Size of an item.
     """
-    collections: dict[int, dict[int, memoryview] | Damaged] = {}
-    rows: list[bytes | Damaged] = []
+    collections: dict[int, dict[int, memoryview] | RecordError] = {}
+    rows: list[bytes | RecordError] = []
     for length, address, number in references.tolist():
         if not length:
             rows.append(b"")
@@ -40,23 +41,23 @@ def read_rows(
             try:
                 collections[address] = _objects(file, base + address)
             except DAMAGE as error:
-                collections[address] = Damaged(str(error))
+                collections[address] = RecordError(str(error))
         objects = collections[address]
-        if isinstance(objects, Damaged):
+        if isinstance(objects, RecordError):
             rows.append(objects)
             continue
         content = objects.get(number, b"")[: length * item_bytes]
         is_whole = len(content) == length * item_bytes
-        rows.append(bytes(content) if is_whole else Damaged("a value is not in its collection"))
+        rows.append(bytes(content) if is_whole else RecordError("a value is not in its collection"))
     return rows
 
 
-def _objects(file: SharedFile, start: int) -> dict[int, memoryview]:
+def _objects(file: RangeFile, start: int) -> dict[int, memoryview]:
     """Map the objects of a collection by number."""
     header = file.view(start, _COLLECTION.size)
     signature, version, size_bytes = _COLLECTION.unpack(header)
     if signature != b"GCOL" or version != 1:
-        raise Damaged("no collection of values where a row refers to one")
+        raise RecordError("no collection of values where a row refers to one")
     content = memoryview(file.view(start, size_bytes))
     objects = {}
     at = _COLLECTION.size
@@ -66,7 +67,7 @@ def _objects(file: SharedFile, start: int) -> dict[int, memoryview]:
             break
         at += _OBJECT.size
         if object_bytes > size_bytes - at:
-            raise Damaged("a value is larger than its collection")
+            raise RecordError("a value is larger than its collection")
         objects[number] = content[at : at + object_bytes]
         at += -(-object_bytes // 8) * 8
     return objects

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.record_codec import unpack_fields
-from penstock.core.sample import inflated_too_large
-from penstock.datasets.storages.hdf5.file import DAMAGE, Damaged, File
+from penstock.core.sample import RecordError, inflated_too_large
+from penstock.datasets.storages.hdf5.file import DAMAGE, File
 from penstock.datasets.storages.hdf5.heap import read_rows
 
 MISSING = object()
@@ -41,7 +41,7 @@ class RowReader:
             `core.record_codec`), or empty for an array.
 
     Raises:
-        Damaged: It cannot be read; the message is the cause.
+        RecordError: It cannot be read; the message is the cause.
     """
 
     def __init__(self, file: File, dataset: Any, path: str, holds: str) -> None:
@@ -62,9 +62,9 @@ class RowReader:
         self.varies = items is not None
         self.dtype: Any = items if self.varies else dtype
         if not isinstance(self.dtype, np.dtype) or self.dtype.kind not in "biufcSV":
-            raise Damaged(self._unread("numbers, text or bytes"))
+            raise RecordError(self._unread("numbers, text or bytes"))
         if self.dtype.subdtype or self.dtype.names:
-            raise Damaged(self._unread("single values"))
+            raise RecordError(self._unread("single values"))
         self.native = np.dtype(self.dtype.str).newbyteorder("=")
         self.is_array = not self.varies and self.native.kind in "biufc"
         self.is_ids = self.is_array and self.native.kind in "iub" and len(self.shape) == 1
@@ -82,18 +82,18 @@ class RowReader:
         """Read all values.
 
         Raises:
-            Damaged: One cannot be read.
+            RecordError: One cannot be read.
         """
         values = self.values(np.arange(self.count))
-        if wrong := next((value for value in values if isinstance(value, Damaged)), None):
+        if wrong := next((value for value in values if isinstance(value, RecordError)), None):
             raise wrong
         return values
 
     def values(self, rows: NDArray[np.int64]) -> list[Any]:
-        """Read the values of rows [n]; values that cannot be read are `Damaged`."""
+        """Read the values of rows [n]; values that cannot be read are `RecordError`."""
         found: list[Any] = [None] * len(rows)
         for places, local, block in self._blocks(rows):
-            is_bad = isinstance(block, Damaged)
+            is_bad = isinstance(block, RecordError)
             values = [block] * len(places) if is_bad else self._values(block[local])
             for place, value in zip(places.tolist(), values, strict=True):
                 found[place] = value
@@ -103,10 +103,10 @@ class RowReader:
         """Copy rows [n] to their places [n] in an array.
 
         Raises:
-            Damaged: One cannot be read.
+            RecordError: One cannot be read.
         """
         for at, local, block in self._blocks(rows):
-            if isinstance(block, Damaged):
+            if isinstance(block, RecordError):
                 raise block
             is_all = len(at) == len(out) and np.array_equal(at, places)
             if is_all and block.dtype == out.dtype and block.flags.aligned:
@@ -121,7 +121,7 @@ class RowReader:
             return self.row_bytes
         sizes = np.zeros(self.count, np.int64)
         for places, local, block in self._blocks(np.arange(self.count)):
-            if isinstance(block, Damaged):
+            if isinstance(block, RecordError):
                 raise block
             sizes[places] = block[local]["length"]
         return sizes * self.native.itemsize
@@ -133,16 +133,16 @@ class RowReader:
 
         Yields:
             Places in `rows`, int64 [m]; their rows in the block, int64 [m]; and the block [k, ...],
-            of references where rows have variable length, or `Damaged`.
+            of references where rows have variable length, or `RecordError`.
         """
-        block: NDArray[Any] | Damaged
+        block: NDArray[Any] | RecordError
         if self._offset is not None:
             try:
                 size_bytes = math.prod(self.shape) * self._stored.itemsize
                 view = self._file.shared.view(self._offset, size_bytes)
                 block = view.view(self._stored).reshape(self.shape)
             except DAMAGE as error:
-                block = Damaged(str(error))
+                block = RecordError(str(error))
             yield np.arange(len(rows)), rows, block
             return
         height = self.dataset.chunks[0] if self.dataset.chunks else max(1, self.count)
@@ -156,7 +156,7 @@ class RowReader:
             try:
                 block = self._file.chunks.get(key, partial(self._decoded, first, last))
             except DAMAGE as error:
-                block = Damaged(f"rows {first} to {last - 1}: {error}")
+                block = RecordError(f"rows {first} to {last - 1}: {error}")
             yield places, rows[places] - first, block
 
     def _values(self, rows: NDArray[Any]) -> list[Any]:
@@ -164,7 +164,7 @@ class RowReader:
         if self.varies:
             base = self._file.h5.userblock_size
             values = read_rows(self._file.shared, base, rows, self.native.itemsize)
-            return [v if isinstance(v, Damaged) else self._value(v) for v in values]
+            return [v if isinstance(v, RecordError) else self._value(v) for v in values]
         if self.is_array:
             return rows.tolist() if rows.ndim == 1 else [_native(row) for row in rows]
         return [self._value(row.tobytes()) for row in rows]
@@ -174,29 +174,31 @@ class RowReader:
             try:
                 return content.rstrip(b"\0").decode()
             except UnicodeDecodeError:
-                return Damaged("a text is not UTF-8")
+                return RecordError("a text is not UTF-8")
         if self.holds == "packed":
             try:
                 return unpack_fields(content, 0)["value"] if content else MISSING
             except (ValueError, KeyError, TypeError, IndexError):
-                return Damaged("a packed value cannot be read")
+                return RecordError("a packed value cannot be read")
         is_bytes = self.holds == "bytes" or not self.varies
         return content if is_bytes else _native(np.frombuffer(content, self.dtype))
 
     def _refuse(self) -> None:
-        """Raise `Damaged` for data outside the file, without a value, or never written."""
+        """Raise `RecordError` for data outside the file, without a value, or never written."""
         import h5py
 
         dataset, plist = self.dataset, self.dataset.id.get_create_plist()
         if dataset.is_virtual or dataset.external:
-            raise Damaged(f"the data of {self.path!r} is in other files; copy it into this file")
+            raise RecordError(
+                f"the data of {self.path!r} is in other files; copy it into this file"
+            )
         if dataset.shape is None:
-            raise Damaged(f"{self.path!r} has no value; leave it out")
+            raise RecordError(f"{self.path!r} has no value; leave it out")
         for number in range(plist.get_nfilters()):
             code, _, _, name = plist.get_filter(number)
             if not h5py.h5z.filter_avail(code):
                 shown = f"{name.decode('utf-8', 'replace')!r} ({code})"
-                raise Damaged(
+                raise RecordError(
                     f"{self.path!r} is compressed by the filter {shown}; run: "
                     f"pip install hdf5plugin, and add imports=[hdf5plugin]"
                 )
@@ -206,13 +208,13 @@ class RowReader:
             lengths = zip(dataset.shape, dataset.chunks, strict=True)
             count = math.prod(-(-length // chunk) for length, chunk in lengths)
             if missing := max(0, count - dataset.id.get_num_chunks()):
-                raise Damaged(
+                raise RecordError(
                     f"{missing:,} of {count:,} chunks of {self.path!r} were never written; write "
                     f"them, or shorten the data set"
                 )
         elif plist.get_layout() == h5py.h5d.CONTIGUOUS and dataset.size:
             if dataset.id.get_offset() is None:
-                raise Damaged(f"{self.path!r} was never written; write it")
+                raise RecordError(f"{self.path!r} was never written; write it")
 
     def _unread(self, expected: str) -> str:
         return (
@@ -238,7 +240,7 @@ class RowReader:
         if self._chunk_bytes > most:
             stored_bytes = self._file.asked(self.dataset.id.get_storage_size)
             if fault := inflated_too_large(self._chunk_bytes, stored_bytes, most):
-                raise Damaged(fault)
+                raise RecordError(fault)
         read = partial(self._references, first) if self.varies else lambda: self.dataset[first:last]
         block = self._file.asked(read)
         block.flags.writeable = False

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from penstock.datasets.records.labels import images_fault
 from penstock.datasets.records.split_names import is_split_word
-from penstock.datasets.storages.hdf5.file import Damaged, File, follow
+from penstock.datasets.storages.hdf5.file import File, RecordError, follow
 from penstock.datasets.storages.hdf5.rows import RowReader
 
 CLASS_NAMES = ("class_names", "classes", "label_names")
@@ -52,7 +52,7 @@ class Samples:
         paths: Paths of data sets by field; None: all.
 
     Raises:
-        Damaged: The data sets cannot be read, or do not fit together.
+        RecordError: The data sets cannot be read, or do not fit together.
     """
 
     def __init__(self, file: File, group: str, paths: Mapping[str, str] | None) -> None:
@@ -70,7 +70,7 @@ class Samples:
                 path if self._is_packed else _FIELD_NAMES.get(path, path): path for path in rest
             }
             if len(paths) < len(rest):
-                raise Damaged(f"two data sets would be one field, among {rest}; {_REMEDY}")
+                raise RecordError(f"two data sets would be one field, among {rest}; {_REMEDY}")
         in_order = sorted(paths, key=lambda name: (name != "image", name))
         self.fields = {name: readers[paths[name]] for name in in_order}
         counts = {name: reader.count for name, reader in self.fields.items()}
@@ -78,7 +78,7 @@ class Samples:
             counts["keys"] = self.keys.count
         self.count = next(iter(counts.values()), 0)
         if set(counts.values()) != {self.count}:
-            raise Damaged(f"expected fields with equally many rows, got {counts}; {_REMEDY}")
+            raise RecordError(f"expected fields with equally many rows, got {counts}; {_REMEDY}")
         for name, reader in self.fields.items():
             _check_field(name, reader)
 
@@ -111,7 +111,7 @@ class Samples:
         if self.keys is None:
             return []
         if not self.keys.is_text and not self.keys.is_ids:
-            raise Damaged("its keys are neither text nor whole numbers; rename the data set")
+            raise RecordError("its keys are neither text nor whole numbers; rename the data set")
         return [v.rstrip(b"\0") if self.keys.is_text else b"%d" % v for v in self.keys.whole()]
 
     def labels(self) -> NDArray[Any] | None:
@@ -120,7 +120,7 @@ class Samples:
         if reader is None or reader.is_text:
             return None if reader is None else np.array(reader.whole(), object)
         if not reader.is_ids:
-            raise Damaged(
+            raise RecordError(
                 f"label is {reader.dtype} {list(reader.shape)}, expected class ids from 0 on [N], "
                 f"or names; rename it: dataset.storage.fields={{target:labels}}"
             )
@@ -143,13 +143,13 @@ class Samples:
         import h5py
 
         if not isinstance(self._top, h5py.Group):
-            raise Damaged(f"{group!r} is a data set, expected a group of data sets")
+            raise RecordError(f"{group!r} is a data set, expected a group of data sets")
         names = [*KEY_NAMES, *CLASS_NAMES] if paths is not None else self._top
         found = {name: follow(self._top, name) for name in names if name in self._top}
         found = {n: each for n, each in found.items() if isinstance(each, h5py.Dataset)}
         found |= {path: follow(self._top, path) for path in (paths or {}).values()}
         if not found:
-            raise Damaged(_no_data_sets(f"/{group}", list(itertools.islice(self._top, 4))))
+            raise RecordError(_no_data_sets(f"/{group}", list(itertools.islice(self._top, 4))))
         return {
             path: RowReader(self.file, each, path, "bytes" if path in KEY_NAMES else _mark(each))
             for path, each in found.items()
@@ -157,20 +157,20 @@ class Samples:
 
 
 def _check_field(name: str, reader: RowReader) -> None:
-    """Raise `Damaged` for a data set that cannot be this field."""
+    """Raise `RecordError` for a data set that cannot be this field."""
     if name in RESERVED or not FIELD.fullmatch(name):
-        raise Damaged(
+        raise RecordError(
             f"{reader.path} would be a field {name!r}, expected a name of letters, digits and _ "
             f"that is none of {', '.join(RESERVED)}; {_REMEDY}"
         )
     if not reader.shape or (len(reader.shape) > 1 and not reader.is_array):
-        raise Damaged(f"{name} has the shape {list(reader.shape)}, expected [N]; {_REMEDY}")
+        raise RecordError(f"{name} has the shape {list(reader.shape)}, expected [N]; {_REMEDY}")
     if name in ("image", "mask") and reader.varies and reader.dtype == np.uint8:
         reader.holds = reader.holds or "bytes"
     if name == "image" and reader.is_array:
         remedy = "or rename the field: dataset.storage.fields={array:images}"
         if fault := images_fault(reader.shape, reader.native.str, remedy=remedy):
-            raise Damaged(fault)
+            raise RecordError(fault)
 
 
 def _mark(parent: Any) -> str:
@@ -178,7 +178,7 @@ def _mark(parent: Any) -> str:
     if MARK not in parent.attrs:
         return ""
     if parent.attrs.get_id(MARK).dtype.kind != "S":
-        raise Damaged("packed by an earlier version of penstock; pack it again")
+        raise RecordError("packed by an earlier version of penstock; pack it again")
     return str(parent.attrs[MARK].decode("utf-8", "replace"))
 
 
@@ -200,9 +200,9 @@ def _read_attribute(*place: str) -> list[str] | None:
     try:
         done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        raise Damaged(f"damaged: the library hangs in the attribute {place[2]!r}") from None
+        raise RecordError(f"damaged: the library hangs in the attribute {place[2]!r}") from None
     if done.returncode:
         lines = done.stderr.decode(errors="replace").splitlines() or [str(done.returncode)]
-        raise Damaged(f"damaged: the attribute {place[2]!r} cannot be read ({lines[-1]})")
+        raise RecordError(f"damaged: the attribute {place[2]!r} cannot be read ({lines[-1]})")
     names: list[str] | None = json.loads(done.stdout)
     return names

@@ -22,8 +22,8 @@ from penstock.datasets.records.labels import column_ids, read_class_names, refus
 from penstock.datasets.records.split_names import SPLIT_OF
 from penstock.datasets.storages.hdf5.file import (
     DAMAGE,
-    Damaged,
     File,
+    RecordError,
     explained,
     follow,
     need_h5py,
@@ -121,10 +121,10 @@ class Hdf5Storage(IndexedStorage):
                     if name != "label":
                         columns[name] = reader.values(rows)
             except DAMAGE as error:
-                columns = {str(self._files.names[number]): [Damaged(str(error))] * len(rows)}
+                columns = {str(self._files.names[number]): [RecordError(str(error))] * len(rows)}
             for place, *values in zip(places.tolist(), *columns.values(), strict=True):
                 named = dict(zip(columns, values, strict=True))
-                wrong = [f"{n}: {v}" for n, v in named.items() if isinstance(v, Damaged)]
+                wrong = [f"{n}: {v}" for n, v in named.items() if isinstance(v, RecordError)]
                 kept = {name: value for name, value in named.items() if value is not MISSING}
                 found[place] = wrong[0] if wrong else kept
         return self.records(indices, found)

@@ -14,7 +14,7 @@ from penstock.core.parts import PackPlan, Part, PartSummary, Written, raw_keys
 from penstock.core.record_codec import pack_fields
 from penstock.core.registry import register
 from penstock.core.sample import Record
-from penstock.datasets.storages.hdf5.file import Damaged, need_h5py
+from penstock.datasets.storages.hdf5.file import RecordError, need_h5py
 from penstock.datasets.storages.hdf5.samples import (
     CLASS_NAMES,
     FIELD,
@@ -47,7 +47,7 @@ class Hdf5Writer:
         """Check that HDF5 can hold the samples."""
         try:
             need_h5py()
-        except Damaged as error:
+        except RecordError as error:
             raise ValueError(f"pack.to=hdf5: {error}") from None
         for record in plan.samples:
             _check_fields(record.fields, key=record.key)

@@ -14,14 +14,14 @@ from penstock.core.contracts import StorageCapabilities
 from penstock.core.json_text import parse_json
 from penstock.core.record_codec import unpack_fields
 from penstock.core.registry import register
-from penstock.core.sample import BadRecord, Record
-from penstock.datasets.files.access import EndOfFile, MissingFile, SharedFile
+from penstock.core.sample import BadRecord, Record, RecordError
+from penstock.datasets.files.access import RangeFile
 from penstock.datasets.records.index import Index, IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage, file_mark
 from penstock.datasets.records.labels import column_ids
 from penstock.datasets.storages.lmdb.layouts import Layout, ValueFormat, scan_foreign
 from penstock.datasets.storages.lmdb.pages import change_mark, data_file
-from penstock.datasets.storages.lmdb.writer import FIRST_INDEX_NAME, INDEX_NAME
+from penstock.datasets.storages.lmdb.writer import INDEX_NAME
 
 
 @register("storage", "lmdb")
@@ -124,10 +124,10 @@ class LmdbStorage(IndexedStorage):
         keys = list(index.iter_raw_keys())
         return {"keys": keys, "columns": columns, "class_names": names}
 
-    def open(self) -> SharedFile:
+    def open(self) -> RangeFile:
         """Prepare to read; the file is opened by the first read."""
         data = data_file(self.path)
-        return SharedFile(data, root=os.path.dirname(data))
+        return RangeFile(data, root=os.path.dirname(data))
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         """Read records; one that is damaged is a bad record.
@@ -177,7 +177,7 @@ class LmdbStorage(IndexedStorage):
 
     def _fields(self, i: int, row: dict[str, Any]) -> dict[str, Any] | str:
         """Read the fields of record `i`, or why they cannot be had; `row` is that of the index."""
-        file: SharedFile = self.opened
+        file: RangeFile = self.opened
         shape = None
         if row.get("raw_channels"):
             shape = row["raw_height"], row["raw_width"], row["raw_channels"]
@@ -196,7 +196,7 @@ class LmdbStorage(IndexedStorage):
                 text = file.read(row["metadata_offset"], row["metadata_bytes"])
                 # An "image" in there is a name, not the image.
                 fields = parse_json(text) | fields
-        except (EndOfFile, MissingFile) as error:
+        except RecordError as error:
             return str(error)
         except (ValueError, KeyError, TypeError, IndexError, struct.error) as error:
             return f"its fields cannot be read ({error})"
@@ -212,10 +212,9 @@ class LmdbStorage(IndexedStorage):
 
     def _beside(self) -> str:
         """Find the index beside a packed file."""
-        folder = os.path.dirname(data_file(self.path))
-        for name in (INDEX_NAME, FIRST_INDEX_NAME):
-            if os.path.exists(found := os.path.join(folder, name)):
-                return found
+        found = os.path.join(os.path.dirname(data_file(self.path)), INDEX_NAME)
+        if os.path.exists(found):
+            return found
         raise ValueError(
             f"{self}: no {INDEX_NAME} beside {os.path.basename(data_file(self.path))}, so it was "
             f"not packed here; name the layout: key_format=sorted, or as in key_format=image-%09d"

@@ -31,8 +31,6 @@ from penstock.datasets.records.index import write_index
 from penstock.datasets.storages.lmdb.pages import scan_lmdb
 
 INDEX_NAME = "index.npz"
-FIRST_INDEX_NAME = "index.arrow"
-"""Its name in files of the first version."""
 DATA_NAME = "data.mdb"
 # What one transaction writes; its pages are held in memory until then.
 _TRANSACTION_BYTES = 1 << 25

@@ -15,6 +15,8 @@ import tarfile
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from penstock.core.sample import RecordError
+
 BLOCK_BYTES = 512
 MOST_EXTENSION_BYTES = 1 << 20
 
@@ -38,11 +40,7 @@ _REFUSED = {
 }
 
 
-class BadTar(ValueError):
-    """An archive that is damaged, or holds what is not read; the message is one line."""
-
-
-class CutShort(BadTar):
+class CutShort(RecordError):
     """An archive that ends too early, by `missing_bytes` at least."""
 
     def __init__(self, said: str, missing_bytes: int) -> None:
@@ -87,8 +85,8 @@ def iter_members(
 
     Raises:
         CutShort: It ends too early.
-        BadTar: A header is damaged, or that of a link, a device, a sparse file; or a name leads
-            elsewhere, or is none.
+        RecordError: A header is damaged, or that of a link, a device or a sparse file; or a name
+            leads elsewhere, or is none.
     """
     at, ended = start, False
     path: bytes | None = None
@@ -108,7 +106,7 @@ def iter_members(
         kind, size_bytes = header.type, header.size
         if kind in b"xXgLK":
             if size_bytes > MOST_EXTENSION_BYTES:
-                raise BadTar(
+                raise RecordError(
                     f"an extended header of {size_bytes:,} bytes, expected at most "
                     f"{MOST_EXTENSION_BYTES:,}; copy it again, or write it without"
                 )
@@ -121,9 +119,11 @@ def iter_members(
             elif kind != b"K":
                 for key, value in _pax_records(content):
                     if key.startswith(b"GNU.sparse"):
-                        raise BadTar(f"a member is {_REFUSED[b'S']}")
+                        raise RecordError(f"a member is {_REFUSED[b'S']}")
                     if key in (b"path", b"size") and kind == b"g":
-                        raise BadTar("one path or size is given for all members; copy it again")
+                        raise RecordError(
+                            "one path or size is given for all members; copy it again"
+                        )
                     if key == b"path":
                         path = value
                     elif key == b"size":
@@ -143,7 +143,7 @@ def iter_members(
             yield Member(name, start, at, size_bytes, owner, int(crc32[1], 16) if crc32 else None)
         else:
             what = _REFUSED.get(kind, f"of the unknown type {kind!r}; copy it again")
-            raise BadTar(f"the member {shown(name)} is {what}")
+            raise RecordError(f"the member {shown(name)} is {what}")
         at += stored_bytes(size_bytes)
         start = at
     if path is not None or size is not None:
@@ -192,15 +192,15 @@ def _parsed(block: bytes) -> tarfile.TarInfo:
     try:
         header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
     except tarfile.HeaderError as error:
-        raise BadTar(f"a header is damaged ({error}); copy it again") from None
+        raise RecordError(f"a header is damaged ({error}); copy it again") from None
     if header.size < 0:
-        raise BadTar(f"a header has the size {header.size}; copy it again")
+        raise RecordError(f"a header has the size {header.size}; copy it again")
     return header
 
 
 def _decimal(text: bytes) -> int:
     if not text.isdigit() or len(text) > 20:
-        raise BadTar(f"an extended header has the number {shown(text)}; copy it again")
+        raise RecordError(f"an extended header has the number {shown(text)}; copy it again")
     return int(text)
 
 
@@ -212,7 +212,7 @@ def _pax_records(content: bytes) -> list[tuple[bytes, bytes]]:
         record = _PAX_RECORD.match(content, at)
         stop = at + int(record[1]) if record else 0
         if record is None or record.end() >= stop or content[stop - 1 : stop] != b"\n":
-            raise BadTar("an extended header is damaged; copy it again")
+            raise RecordError("an extended header is damaged; copy it again")
         said.append((record[2], content[record.end() : stop - 1]))
         at = stop
     return said
@@ -220,10 +220,10 @@ def _pax_records(content: bytes) -> list[tuple[bytes, bytes]]:
 
 def _check_name(name: bytes) -> None:
     if not name:
-        raise BadTar("a member has no name; copy it again")
+        raise RecordError("a member has no name; copy it again")
     leads_out = name[0] == ord("/") or (b".." in name and b".." in name.split(b"/"))
     if leads_out or b"\0" in name:
-        raise BadTar(
+        raise RecordError(
             f"the member {shown(name)} has a name that leads elsewhere; do not trust this "
             f"archive, or write it anew with names below one folder"
         )

@@ -19,8 +19,9 @@ import numpy as np
 
 from penstock.core.arrays import read_npy, write_npy
 from penstock.core.json_text import parse_json
+from penstock.core.sample import RecordError
 from penstock.datasets.files.data_files import IMAGE_ENDINGS
-from penstock.datasets.storages.webdataset.headers import BadTar, shown
+from penstock.datasets.storages.webdataset.headers import shown
 
 T = TypeVar("T")
 
@@ -68,7 +69,7 @@ def iter_samples(members: Iterable[tuple[bytes, bytes, T]]) -> Iterator[tuple[by
         Key, and what went with the members by extension, in small letters.
 
     Raises:
-        BadTar: A sample has two members of one extension.
+        RecordError: A sample has two members of one extension.
     """
     current: bytes | None = None
     key = b""
@@ -83,7 +84,7 @@ def iter_samples(members: Iterable[tuple[bytes, bytes, T]]) -> Iterator[tuple[by
                 yield key, sample
             current, key, sample = stem, unpack_key(stem, owner), {}
         if extension in sample:
-            raise BadTar(f"the member {shown(name)} stands twice; write the archive anew")
+            raise RecordError(f"the member {shown(name)} stands twice; write the archive anew")
         sample[extension] = value
     if current is not None:
         yield key, sample

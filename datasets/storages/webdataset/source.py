@@ -10,10 +10,10 @@ from typing import Annotated, NamedTuple
 from annotated_types import Ge, Gt
 
 from penstock.core.registry import register
-from penstock.core.sample import BadRecord, Record, too_large
-from penstock.datasets.files.access import EndOfFile, MissingFile, OpenFiles
-from penstock.datasets.files.byte_streams import ByteStream, DamagedBytes, StreamError
-from penstock.datasets.storages.webdataset.headers import BadTar, CutShort, iter_members
+from penstock.core.sample import BadRecord, Record, RecordError, too_large
+from penstock.datasets.files.access import OpenFiles
+from penstock.datasets.files.byte_streams import ByteStream, StreamError
+from penstock.datasets.storages.webdataset.headers import CutShort, iter_members
 from penstock.datasets.storages.webdataset.layout import (
     SampleFields,
     extension_text,
@@ -74,7 +74,7 @@ class WebDatasetSource(ByteSource):
             fields = self._fields.read(members)
             if "label" in fields:
                 fields["label"] = self.labels.id_of(fields["label"])
-        except (ValueError, EndOfFile, MissingFile) as error:
+        except ValueError as error:
             return BadRecord(-1, item.key, str(error))
         return Record(-1, item.key, fields)
 
@@ -160,7 +160,7 @@ class TarShard:
         except StopIteration:
             self._ended = True
             raise
-        except (BadTar, DamagedBytes) as error:
+        except RecordError as error:
             self._ended = True
             cause = f"between byte {start:,} and {stream.offset:,}: {error}"
             cause += "; what comes behind it in this shard is lost"
@@ -220,4 +220,4 @@ class TarShard:
                 f"{self._stream.name}: ended after {self._stream.offset:,} bytes, "
                 f"at least {missing:,} bytes too early: it broke off"
             )
-        raise BadTar(f"the archive ends at least {missing:,} bytes too early; copy it again")
+        raise RecordError(f"the archive ends at least {missing:,} bytes too early; copy it again")

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.core.sample import BadRecord, Record
 from penstock.datasets.files import access as file_access
-from penstock.datasets.storages import image_folder
+from penstock.datasets.records import folder_storage
 from penstock.datasets.storages.image_folder import ImageFolder, ImageFolderWriter
 from penstock.datasets.storages.lmdb import LmdbStorage
 from penstock.datasets.storages.lmdb.writer import LmdbWriter
@@ -245,13 +245,13 @@ def keys_at(storage, indices):
 class CountedScans:
     def __init__(self, monkeypatch):
         self.n = 0
-        scan = image_folder.scan_files
+        scan = folder_storage.scan_files
 
         def counted(*args, **kwargs):
             self.n += 1
             return scan(*args, **kwargs)
 
-        monkeypatch.setattr(image_folder, "scan_files", counted)
+        monkeypatch.setattr(folder_storage, "scan_files", counted)
 
 
 def test_a_second_start_does_not_scan_until_the_data_changes(tmp_path, monkeypatch, cache):

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from penstock.core.sample import BadRecord, Record
-from penstock.datasets.files import zip_members
-from penstock.datasets.storages.zip import ZipStorage, ZipWriter
+from penstock.datasets.files.access import RangeFile
+from penstock.datasets.storages.zip import Zip, ZipStorage, ZipWriter
 from penstock.datasets.writing import write_storage
 from tests.contracts.damage import flipped, unless_refused
 from tests.contracts.storage import check_storage, read_all, summary
@@ -116,19 +116,20 @@ class _NotSeekable(io.RawIOBase):
         pass
 
 
-def test_one_read_per_member_in_the_order_of_the_archive(tmp_path, monkeypatch):
-    path = put(tmp_path / "a.zip", images(20), zipfile.ZIP_DEFLATED)
+def test_neighbours_are_read_at_once(tmp_path, monkeypatch):
+    path = put(tmp_path / "a.zip", {f"a/{n:02d}.jpg": bytes(20_000) for n in range(20)})
     storage = ZipStorage(path)
     assert len(storage) == 20
     places = []
-    read_upto = zip_members.SharedFile.read_upto
+    read_upto = RangeFile.read_upto
     monkeypatch.setattr(
-        zip_members.SharedFile, "read_upto",
+        RangeFile, "read_upto",
         lambda file, offset, size: places.append(offset) or read_upto(file, offset, size),
     )  # fmt: skip
     storage.read(rng.permutation(20))
-    assert places == sorted(places)
-    assert len(places) == 20
+    assert len(places) == 1
+    storage.read(np.array([15, 5, 4]))
+    assert places[1:] == storage.index.column("offset")[[4, 15]].tolist()
 
 
 def test_a_folder_inside_and_other_labels(tmp_path):
@@ -297,11 +298,10 @@ def test_others_see_image_files_in_class_folders(tmp_path):
     with zipfile.ZipFile(file) as archive:
         assert archive.testzip() is None
         names = ["dog/a.jpg", "a_cat/b.jpg", "dog/00000002.jpg", "a_cat/c/d.PNG",
-                 "dog/00000004.jpg", "a_cat/b.jpg", "dog/00000006.jpg", "a_cat/00000007.jpg",
-                 ".penstock.arrow"]  # fmt: skip
-        names[5] = "00000005/a_cat/b.jpg"
-        assert archive.namelist() == names
-        assert [archive.read(name) for name in names[:-1]] == images
+                 "dog/00000004.jpg", "00000005/a_cat/b.jpg", "dog/00000006.jpg",
+                 "a_cat/00000007.jpg"]  # fmt: skip
+        assert [name for name in archive.namelist() if name[0] != "."] == names
+        assert [archive.read(name) for name in names] == images
         assert all(info.compress_type == zipfile.ZIP_STORED for info in archive.infolist())
     assert_equal_records(ZipStorage(str(tmp_path / "z")), source)
     files = ZipStorage(str(tmp_path / "z"), labels=None, endings=("jpg", "png"))
@@ -315,13 +315,45 @@ def test_damage_since_the_index_was_made_is_told_of_every_record(tmp_path):
     storage = ZipStorage(str(tmp_path / "z"))
     assert len(storage) == 3
     whole = file.read_bytes()
-    file.write_bytes(whole.replace(b"ARROW1", b"ARROW2"))
-    cause = "part-00000-of-00001.zip, .penstock.arrow: its bytes are not those that were packed"
-    assert [record.cause[: len(cause)] for record in storage.read(np.arange(3))] == [cause] * 3
-    file.write_bytes(whole.replace(b"image 1", b"imagE 1"))
-    good, bad, _ = storage.read(np.arange(3))
-    assert good.fields == found["0"]
-    assert bad.cause.startswith("part-00000-of-00001.zip: its bytes are not those")
+    assert all(isinstance(record, Record) for record in read_all(storage))
+    for old, new in ((b"image 1", b"imagE 1"), (b'"n": ["json", 1]', b'"n": ["json", 7]')):
+        assert whole.count(old) == 1
+        file.write_bytes(whole.replace(old, new))
+        good, bad, _ = storage.read(np.arange(3))
+        assert good.fields == found["0"]
+        assert bad.cause.startswith("part-00000-of-00001.zip: its bytes are not those")
+    file.write_bytes(whole.replace(b'"keys"', b'"kEys"'))
+    with pytest.raises(ValueError, match=r"part-00000-of-00001.zip: damaged: .penstock/table"):
+        len(ZipStorage(str(tmp_path / "z"), checksums=False))
+
+
+def test_packed_archives_among_others_are_refused_with_the_setting_to_type(tmp_path):
+    write_storage(ZipWriter(), tmp_path / "z", ListedRecords({"a": {"image": b"\xff\xd8", "n": 1}}))
+    put(tmp_path / "z/other.zip", {"a/1.jpg": b"1"})
+    with pytest.raises(ValueError, match=r"dataset.storage.labels=filename"):
+        len(ZipStorage(str(tmp_path / "z")))
+    assert len(ZipStorage(str(tmp_path / "z"), labels="filename", label_pattern=r"(\w)\.")) == 2
+
+
+def test_a_new_archive_is_scanned_and_no_other(tmp_path, monkeypatch):
+    scanned = []
+    scan = Zip.scan
+    monkeypatch.setattr(
+        Zip, "scan", lambda form, file, *more: scanned.append(file.path) or scan(form, file, *more)
+    )
+    for n in range(3):
+        put(tmp_path / f"{n}.zip", {f"{kind}/{n}.jpg": b"%d" % n for kind in ("cat", "dog")})
+    before = ZipStorage(str(tmp_path))
+    assert len(before) == 6 and len(scanned) == 3
+    put(tmp_path / "1.zip", {"cat/1.jpg": b"changed"})
+    put(tmp_path / "3.zip", {"ant/9.jpg": b"9"})
+    after = ZipStorage(str(tmp_path))
+    assert keys(after) == ["ant/9.jpg", "cat/0.jpg", "cat/1.jpg", "cat/2.jpg", "dog/0.jpg",
+                           "dog/2.jpg"]  # fmt: skip
+    assert sorted(scanned[3:]) == [str(tmp_path / "1.zip"), str(tmp_path / "3.zip")]
+    wanted = [b"9", b"0", b"changed", b"2", b"0", b"2"]
+    assert [record.fields["image"] for record in read_all(after)] == wanted
+    assert after.index.class_names == ("ant", "cat", "dog")
 
 
 def test_a_flipped_bit_anywhere_is_an_error_or_a_bad_record(tmp_path):
@@ -361,5 +393,11 @@ def test_all_formats_that_are_decoded_are_images_to_the_storage_and_the_writer(t
     write_storage(ZipWriter(), tmp_path / "packed", source)
     [archive] = (tmp_path / "packed").glob("*.zip")
     with zipfile.ZipFile(archive) as file:
-        assert file.namelist()[:-1] == ["1.gif", "2.avif", "3.jp2", "4.j2k", "5.bin"]
+        assert [n for n in file.namelist() if n[0] != "."] == [
+            "1.gif",
+            "2.avif",
+            "3.jp2",
+            "4.j2k",
+            "5.bin",
+        ]
     assert_equal_records(ZipStorage(str(tmp_path / "packed")), source)

@@ -17,7 +17,7 @@ import webdataset
 
 from penstock.core.arrays import write_npy
 from penstock.core.sample import BadRecord, Record
-from penstock.datasets.files.access import SharedFile
+from penstock.datasets.files.access import RangeFile
 from penstock.datasets.records.splits import StorageRecipe, open_split
 from penstock.datasets.storages.webdataset import WebDatasetSource, WebDatasetStorage
 from penstock.pipeline.config.compose import compose
@@ -76,9 +76,9 @@ def test_a_batch_is_read_in_the_order_of_the_shards_and_neighbours_at_once(tmp_p
     storage = WebDatasetStorage(str(tmp_path))
     assert len(storage) == 40
     places = []
-    read_upto = SharedFile.read_upto
+    read_upto = RangeFile.read_upto
     monkeypatch.setattr(
-        SharedFile, "read_upto",
+        RangeFile, "read_upto",
         lambda file, at, size: places.append((file.path, at)) or read_upto(file, at, size),
     )  # fmt: skip
     order = rng.permutation(40)
@@ -121,7 +121,7 @@ def test_labels_that_are_not_there(tmp_path):
     late = put(tmp_path / "b.tar", [("1", {"json": b"{}"}), ("2", {"json": b'{"label": 3}'})])
     good, bad = read(WebDatasetStorage(late))
     assert good.fields == {}
-    assert "its json has a label, and that of the first sample had none" in bad.cause
+    assert "it has a label" in bad.cause
     with pytest.raises(ValueError, match=r"b.tar: sample '1': its json: Expecting"):
         len(WebDatasetStorage(put(tmp_path / "b.tar", [("1", {"json": b"{"})])))
     with pytest.raises(ValueError, match=r"sample '1': its label is \[1, 2\], expected a class id"):
@@ -364,7 +364,7 @@ def test_a_second_start_looks_again_only_if_a_shard_changed(tmp_path, monkeypatc
     path = put(tmp_path / "a.tar", samples(6))
     first = WebDatasetStorage(path).fingerprint()
     with monkeypatch.context() as patch:
-        patch.setattr("penstock.datasets.storages.webdataset.storage.scan_shard", None)
+        patch.setattr("penstock.datasets.storages.webdataset.storage.Window", None)
         assert WebDatasetStorage(path).fingerprint() == first
     put(tmp_path / "a.tar", samples(7))
     assert len(WebDatasetStorage(path)) == 7
@@ -374,9 +374,9 @@ def test_only_headers_and_labels_are_read_of_large_samples(tmp_path, monkeypatch
     content = [(str(n), {"cls": b"1", "jpg": bytes(300_000)}) for n in range(20)]
     path = put(tmp_path / "a.tar", content)
     sizes = []
-    read_upto = SharedFile.read_upto
+    read_upto = RangeFile.read_upto
     monkeypatch.setattr(
-        SharedFile, "read_upto",
+        RangeFile, "read_upto",
         lambda file, at, size: sizes.append(size) or read_upto(file, at, size),
     )  # fmt: skip
     assert len(WebDatasetStorage(path)) == 20

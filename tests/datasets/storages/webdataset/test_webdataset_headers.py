@@ -8,8 +8,8 @@ import tarfile
 import numpy as np
 import pytest
 
+from penstock.core.sample import RecordError
 from penstock.datasets.storages.webdataset.headers import (
-    BadTar,
     iter_members,
     stored_bytes,
     write_header,
@@ -38,7 +38,7 @@ def members_of(data, **options):
     for member in iter_members(lambda at, size: data[at : at + size], **options):
         content = data[member.offset : member.offset + member.size_bytes]
         if len(content) < member.size_bytes:
-            raise BadTar("too short; copy it again")
+            raise RecordError("too short; copy it again")
         yield member, content
 
 
@@ -95,7 +95,7 @@ def test_large_numbers_and_sums_of_signed_bytes():
     block[124:136] = b"00000000007\0"
     assert first_of(sealed(block, signed=True)).size_bytes == 7
     block[124:136] = b"-0000000007\0"
-    with pytest.raises(BadTar, match="has the size -7"):
+    with pytest.raises(RecordError, match="has the size -7"):
         first_of(sealed(block))
 
 
@@ -142,13 +142,13 @@ def test_other_names_of_groups_are_no_checksums():
 def test_what_is_no_plain_file_is_refused(kind, message):
     block = bytearray(archive([("a.jpg", b"")])[:512])
     block[156:157] = kind
-    with pytest.raises(BadTar, match=f"the member 'a.jpg' is .*{message}"):
+    with pytest.raises(RecordError, match=f"the member 'a.jpg' is .*{message}"):
         first_of(sealed(block))
 
 
 @pytest.mark.parametrize("name", ["../up.jpg", "a/../../up.jpg", "/etc/passwd.txt", ".."])
 def test_hostile_names_are_refused(name):
-    with pytest.raises(BadTar, match="has a name that leads elsewhere"):
+    with pytest.raises(RecordError, match="has a name that leads elsewhere"):
         found(archive([(name, b"")]))
 
 
@@ -167,22 +167,22 @@ def extended(kind, content):
      (b"13 size=-123\n", "has the number"), (b"22 GNU.sparse.major=1\n", "a sparse file")],
 )  # fmt: skip
 def test_damaged_extensions(content, message):
-    with pytest.raises(BadTar, match=message) as error:
+    with pytest.raises(RecordError, match=message) as error:
         found(extended(b"x", content) + archive([("a.jpg", b"")]))
     assert "\n" not in str(error.value)
 
 
 def test_extensions_that_are_too_long_for_all_or_for_nobody():
     assert found(extended(b"g", b"15 comment=abc\n") + archive([("a", b"1")])) == [("a", b"1")]
-    with pytest.raises(BadTar, match="given for all members"):
+    with pytest.raises(RecordError, match="given for all members"):
         found(extended(b"g", b"9 path=a\n") + archive([("a", b"")]))
-    with pytest.raises(BadTar, match="after an extended header"):
+    with pytest.raises(RecordError, match="after an extended header"):
         found(extended(b"x", b"9 path=a\n") + bytes(1024))
-    with pytest.raises(BadTar, match="after an extended header"):
+    with pytest.raises(RecordError, match="after an extended header"):
         found(extended(b"L", b"name\0"))
     block = bytearray(extended(b"x", b"9 path=a\n")[:512])
     block[124:136] = b"77777777777\0"
-    with pytest.raises(BadTar, match=r"an extended header of 8,589,934,591 bytes"):
+    with pytest.raises(RecordError, match=r"an extended header of 8,589,934,591 bytes"):
         found(bytes(sealed(block)))
     assert found(extended(b"K", b"target\0") + archive([("a", b"1")])) == [("a", b"1")]
 
@@ -196,7 +196,7 @@ def test_cut_short_anywhere():
         if size >= 512 + 700 and size <= boundary:
             assert found(data[:size]) == whole[:1]
             continue
-        with pytest.raises(BadTar) as error:
+        with pytest.raises(RecordError) as error:
             found(data[:size])
         assert "copy it again" in str(error.value)
 
@@ -213,7 +213,7 @@ def test_a_flipped_bit_in_a_header_is_seen():
         flipped[at] ^= 1 << int(rng.integers(8))
         try:
             assert found(bytes(flipped)) == whole  # one in a blank of the checksum itself
-        except BadTar as error:
+        except RecordError as error:
             assert "\n" not in str(error)
             seen += 1
     assert seen > 590

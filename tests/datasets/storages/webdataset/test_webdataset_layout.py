@@ -11,7 +11,7 @@ import pytest
 import webdataset.tariterators
 
 from penstock.core.arrays import read_npy, write_npy
-from penstock.datasets.storages.webdataset.headers import BadTar
+from penstock.core.sample import RecordError
 from penstock.datasets.storages.webdataset.layout import SampleFields, iter_samples, split_name
 from tests.contracts.storage import plain
 
@@ -47,7 +47,7 @@ def test_grouping_is_that_of_the_library():
         for key, sample in iter_samples((name.encode(), b"", n) for n, name in enumerate(names))
     ]
     assert ours == theirs
-    with pytest.raises(BadTar, match=r"the member 'a.JPG' stands twice"):
+    with pytest.raises(RecordError, match=r"the member 'a.JPG' stands twice"):
         list(iter_samples([(b"a.jpg", b"", 0), (b"a.JPG", b"", 1)]))
 
 

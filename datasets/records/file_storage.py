@@ -1,0 +1,320 @@
+"""Read files whose records are ranges of bytes: one storage for all such formats."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.contracts import StorageCapabilities
+from penstock.core.sample import BadRecord, Record, RecordError
+from penstock.datasets.files.access import (
+    MissingFile,
+    OpenFiles,
+    RangeFile,
+    Run,
+    absolute_path,
+    find_runs,
+    read_each,
+)
+from penstock.datasets.files.data_files import DataFiles, find_data_files
+from penstock.datasets.records.index import Index, IndexContent
+from penstock.datasets.records.indexed_storage import IndexedStorage
+from penstock.datasets.records.labels import FileLabels, column_ids, find_twice
+from penstock.datasets.records.table import NO_LABEL, Table, tables_of
+from penstock.datasets.records.unpacked import CompressedFile, UnpackedShards
+
+_SCANS = 8
+"""Files scanned at a time: headers are small reads, which a disk answers better side by side."""
+
+
+class Form(ABC):
+    """A file format whose records are ranges of bytes; the options of a form are its attributes.
+
+    Attributes:
+        name: The name of its storage.
+        endings: Endings of its files.
+        row: Columns whose values `decode` gets.
+        reading: Attributes that change how records are read, and not what `scan` finds.
+        limited: The column that ``max_record_bytes`` limits.
+        declares_classes: A file names its classes in the order of their ids.
+        twice: The remedy for a key that stands twice.
+        unlabelled: The remedy for a record without a label.
+    """
+
+    name: ClassVar[str]
+    endings: ClassVar[tuple[str, ...]]
+    row: ClassVar[tuple[str, ...]] = ()
+    reading: ClassVar[tuple[str, ...]] = ()
+    limited: ClassVar[str] = "size_bytes"
+    declares_classes: ClassVar[bool] = False
+    twice: ClassVar[str] = "write the files anew without it"
+    unlabelled: ClassVar[str] = "label them"
+
+    def __repr__(self) -> str:
+        options = {k: v for k, v in vars(self).items() if k[0] != "_" and k not in self.reading}
+        return f"{type(self).__name__} {options}"
+
+    @abstractmethod
+    def scan(self, file: RangeFile, file_bytes: int, name: str, max_bytes: int) -> Table:
+        """Index the records of one file.
+
+        Args:
+            file: The file.
+            file_bytes: Its size.
+            name: Its name below the data's folder.
+            max_bytes: The size of the largest record.
+
+        Raises:
+            CompressedFile: It is to be unpacked and scanned then.
+            RecordError: It is damaged, or of another format.
+        """
+
+    @abstractmethod
+    def decode(self, data: memoryview, key: bytes, row: tuple[Any, ...]) -> dict[str, Any]:
+        """Decode a record.
+
+        Args:
+            data: The bytes of its range.
+            key: Its key.
+            row: Its values of the columns `row`.
+
+        Raises:
+            RecordError: It is damaged.
+        """
+
+    def class_names(self, root: str, *, where: str) -> tuple[str, ...] | None:
+        """Read the names of numbered classes beside the files, if there are any."""
+        return None
+
+    def order(self, tables: Sequence[Table], keys: Sequence[bytes]) -> NDArray[np.int64] | None:
+        """Sort the records of all files; None: they keep their order."""
+        return None
+
+    def nothing(self, tables: Sequence[Table]) -> str:
+        """Say that the files hold no records."""
+        return "no record in there; set dataset.storage.path"
+
+
+class FileStorage(IndexedStorage):
+    """The records of files of one format, on a disk or behind a URL.
+
+    Each file is scanned once: after a change, only new and changed files are. Ranges that lie
+    near each other are read together.
+
+    Args:
+        form: The format.
+        path: A file, a folder, a pattern such as ``train-{000..099}.tar``, or a list of these.
+        labels: Label files; None: the form's own labels, if it has any.
+        classes: Class names by id; None: those found.
+    """
+
+    reads_urls = True
+    _files: DataFiles
+    _names: tuple[str, ...] | None
+    _compressed: list[str]
+    _former: Index | None = None
+
+    def __init__(
+        self,
+        form: Form,
+        path: str | Sequence[str],
+        *,
+        labels: FileLabels | None = None,
+        classes: Sequence[str] | None = None,
+    ) -> None:
+        paths = [path] if isinstance(path, str) else path
+        if not paths:
+            raise ValueError(f"{form.name}: path is an empty list; set dataset.storage.path")
+        self.name = form.name
+        self.form = form
+        self.paths = tuple(map(absolute_path, paths))
+        self.path = self.paths[0] + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
+        self.labels = labels
+        self.classes = None if classes is None else tuple(classes)
+
+    def mark(self) -> Any:
+        """State of the files and of the labels, and the class names beside the files."""
+        self._files = find_data_files(self.paths, endings=self.form.endings, where=str(self))
+        self._names = self.form.class_names(self._files.root, where=str(self))
+        version = None if self.labels is None else self.labels.csv_version()
+        return [self._files.recipe, version, self._names]
+
+    def is_current(self, index: Index, mark: Any) -> bool:
+        """Whether nothing has changed; of an older index, `scan` keeps what holds."""
+        current = super().is_current(index, mark)
+        self._former = None if current else index
+        return current
+
+    def learn(self, metadata: dict[str, Any]) -> None:
+        """Keep which files are compressed."""
+        files = zip(self._files.names, metadata["files"], strict=True)
+        self._compressed = [name for name, meta in files if meta["compressed"]]
+        self._former = None
+
+    def open(self) -> OpenFiles:
+        """Prepare to open files, each when it is needed."""
+        return OpenFiles(UnpackedShards(self._files, self._compressed))
+
+    @property
+    def capabilities(self) -> StorageCapabilities:
+        """It knows its files, and whether it reads copies of them."""
+        copies = self._index is not None and len(self._compressed) == len(self._files.names)
+        return StorageCapabilities(shards=self._firsts, reads_copies=copies)
+
+    def _firsts(self) -> NDArray[np.int64]:
+        return np.flatnonzero(np.diff(self.index.column("file"), prepend=-1))
+
+    def record_bytes(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        """Bytes that reading each record takes, integer [n]."""
+        return self.index.values(self.form.limited, indices)
+
+    def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
+        """Read records, neighbours at once; a damaged one is a bad record.
+
+        Raises:
+            OSError: The disk has trouble that did not pass.
+        """
+        index, decode, names = self.index, self.form.decode, self._files.names
+        labelled = "label" in index.columns
+        keys = index.raw_keys(indices)
+        columns = index.values_of(("file", "offset", "span_bytes", *self.form.row), indices)
+        rows: list[tuple[Any, ...]] = [()] * len(keys)
+        if self.form.row:
+            rows = list(zip(*(column.tolist() for column in columns[3:]), strict=True))
+        found: list[dict[str, Any] | str] = [""] * len(keys)
+        runs = list(find_runs(*columns[:3]))
+        for run, data in zip(runs, read_each(self._run, runs, place=self._files.root), strict=True):
+            view = memoryview(b"" if isinstance(data, MissingFile) else data)
+            for n, start, stop in run.parts:
+                try:
+                    if isinstance(data, MissingFile):
+                        raise data
+                    if len(view) < stop:
+                        raise RecordError(
+                            f"the file ends {stop - len(view):,} bytes too early; copy it again"
+                        )
+                    fields = decode(view[start:stop], keys[n], rows[n])
+                    if not labelled and "label" in fields:
+                        raise RecordError("it has a label, and the first record had none")
+                    found[n] = fields
+                except RecordError as error:
+                    found[n] = f"{names[run.file]}: {error}"
+        return self.records(indices, found, keys)
+
+    def _run(self, run: Run) -> bytes | MissingFile:
+        file: RangeFile = self.opened[self._files.names[run.file]]
+        try:
+            return file.read_upto(run.offset, run.size_bytes)
+        except MissingFile as error:
+            return error
+
+    def scan(self) -> IndexContent:
+        """Scan the files that were not scanned before, and join the tables of all."""
+        files = self._files
+        known = {} if self._former is None else tables_of(self._former)
+
+        def scanned(name: str, mark: tuple[int, int | str]) -> Table:
+            try:
+                return known.get((name, *mark)) or self._scanned(name, mark[0])
+            except RecordError as error:
+                raise ValueError(f"{self}: {name}: {error}") from error
+
+        with ThreadPoolExecutor(_SCANS) as pool:
+            tables = list(pool.map(scanned, files.names, files.marks))
+        filled = [table for table in tables if len(table)]
+        if not filled:
+            raise ValueError(f"{self}: {self.form.nothing(tables)}")
+        keys = [key for table in tables for key in table.keys]
+        columns = {
+            name: _narrowed(np.concatenate([table.columns[name] for table in filled]))
+            for name in filled[0].columns
+            if name != "label"
+        }
+        counts = [len(table) for table in tables]
+        columns["file"] = np.repeat(np.arange(len(tables), dtype=np.int32), counts)
+        order = self.form.order(filled, keys)
+        class_names = self._label(filled, keys, columns)
+        if order is not None:
+            keys = [keys[n] for n in order.tolist()]
+            columns = {name: values[order] for name, values in columns.items()}
+        if rows := find_twice(keys):
+            a, b = (files.names[columns["file"][row]] for row in rows)
+            key = keys[rows[0]].decode("utf-8", "backslashreplace")
+            raise ValueError(f"{self}: {key!r} stands twice, in {a} and {b}; {self.form.twice}")
+        content: IndexContent = {
+            "keys": keys,
+            "columns": columns,
+            "class_names": class_names,
+            "metadata": {"files": [table.meta for table in tables]},
+        }
+        return self._labelled(content, tables)
+
+    def _scanned(self, name: str, size_bytes: int) -> Table:
+        compressed, at_most = False, self.max_record_bytes
+        try:
+            table = self.form.scan(self._files.open(name), size_bytes, name, at_most)
+        except CompressedFile:
+            compressed = True
+            file, size_bytes = UnpackedShards(self._files, [name]).unpacked(name)
+            table = self.form.scan(file, size_bytes, name, at_most)
+        label = None
+        if "label" in table.columns:
+            label = "number" if table.classes is None else "label"
+        columns = {"size_bytes": table.columns["span_bytes"], **table.columns}
+        meta = {
+            **table.meta,
+            "count": len(table),
+            "compressed": compressed,
+            "label": label,
+            "classes": table.classes if self.form.declares_classes else None,
+        }
+        return replace(table, columns=columns, meta=meta)
+
+    def _label(
+        self, tables: Sequence[Table], keys: Sequence[bytes], columns: dict[str, NDArray[Any]]
+    ) -> tuple[str, ...] | None:
+        """Add the class ids of the form's own labels to the columns; return the class names."""
+        if not any("label" in table.columns for table in tables):
+            return None
+        parts = [t.columns.get("label", np.full(len(t), NO_LABEL)) for t in tables]
+        numbers = np.concatenate(parts).astype(np.int64)
+        if len(missing := np.flatnonzero(numbers == NO_LABEL)):
+            key = keys[missing[0]].decode("utf-8", "backslashreplace")
+            raise ValueError(
+                f"{self}: {len(missing):,} of {len(keys):,} samples have no label, such as "
+                f"{key!r}; {self.form.unlabelled}"
+            )
+        declared = {table.classes for table in tables}
+        names, classes = self._names, self.classes
+        values: NDArray[np.int64] | list[str] = numbers
+        if None in declared:
+            columns["number"] = numbers
+        if len(declared) == 1 and self.form.declares_classes:
+            names = declared.pop()
+        elif declared != {None}:
+            texts = [
+                np.array(table.classes or (), object)[part] if table.classes else part.astype(str)
+                for table, part in zip(tables, parts, strict=True)
+            ]
+            values = [str(text) for part in texts for text in part.tolist()]
+            names, classes = None, classes or names
+        columns["label"], found = column_ids(
+            values, names=names, classes=classes, where=f"{self}: labels"
+        )
+        return found
+
+    def _labelled(self, content: IndexContent, tables: Sequence[Table]) -> IndexContent:
+        """Add the labels of label files."""
+        return content
+
+
+def _narrowed(values: NDArray[Any]) -> NDArray[Any]:
+    """Store whole numbers from 0 to 2^32 - 1 in four bytes each."""
+    fits = values.dtype == np.int64 and 0 <= values.min() and values.max() < 1 << 32
+    return values.astype(np.uint32) if fits else values

@@ -1,0 +1,125 @@
+"""Read the files below a folder, a record each."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.machine_cache import signature_of
+from penstock.core.sample import BadRecord, Record, RecordError
+from penstock.datasets.files.access import is_url, read_each
+from penstock.datasets.files.clients import Found
+from penstock.datasets.files.data_files import Scan, scan_files, scan_listing
+from penstock.datasets.files.listings import list_files
+from penstock.datasets.records.index import Index, IndexContent, is_unchanged
+from penstock.datasets.records.indexed_storage import IndexedStorage
+from penstock.datasets.records.labels import FileLabels
+
+
+class FolderStorage(IndexedStorage):
+    """The files below a folder or a URL; their keys are paths below it.
+
+    Only their names and sizes are known before they are read. None stays open.
+
+    Attributes:
+        holds: What the folder holds, for messages.
+        endings: Endings of the files.
+        labels: Where the labels come from.
+        classes: Class names by id; None: those found.
+        follow_symlinks: Take linked files and folders.
+        hidden: Take files and folders whose names begin with a dot.
+    """
+
+    holds: str = "files"
+    endings: tuple[str, ...]
+    labels: FileLabels
+    classes: tuple[str, ...] | None
+    follow_symlinks: bool = True
+    hidden: bool = False
+    _listed: Sequence[Found] | None = None
+
+    @abstractmethod
+    def fields(self, path: str) -> dict[str, Any]:
+        """Read the fields of a file, but its label.
+
+        Raises:
+            RecordError: It is damaged, gone or too large.
+        """
+
+    @abstractmethod
+    def nothing(self, found: Scan) -> str:
+        """Say that there are no such files."""
+
+    def remedy(self) -> str:
+        """Say what to do where `path` is no folder."""
+        return "set dataset.storage.path"
+
+    def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
+        """Read files; one that is damaged or gone is a bad record.
+
+        Raises:
+            OSError: The disk has trouble that did not pass.
+        """
+
+        def read(key: bytes) -> dict[str, Any] | str:
+            try:
+                return self.fields(f"{self.path}/{os.fsdecode(key)}")
+            except RecordError as error:
+                return str(error)
+
+        keys = self.index.raw_keys(indices)
+        return self.records(indices, read_each(read, keys, place=self.path), keys)
+
+    def mark(self) -> Any:
+        """State of the CSV of the labels, and the listing of a URL; `is_current` sees folders."""
+        if is_url(self.path):
+            self._listed = list_files(self.path)
+            return [signature_of(files=self._listed), self.labels.csv_version()]
+        if not os.path.isdir(self.path):
+            what = "a file" if os.path.exists(self.path) else "nothing there"
+            said = f"expected a folder of {self.holds}, got {what}; {self.remedy()}"
+            raise ValueError(f"{self}: {said}")
+        return self.labels.csv_version()
+
+    def is_current(self, index: Index, mark: Any) -> bool:
+        """Whether labels and folders are as they were."""
+        current = super().is_current(index, mark)
+        if not current or is_url(self.path):
+            return current
+        return is_unchanged(self.path, index.metadata["folders"], index)
+
+    def learn(self, metadata: dict[str, Any]) -> None:
+        """Forget the listing, which may be long."""
+        self._listed = None
+
+    def scan(self) -> IndexContent:
+        """Find the files and their labels."""
+        endings, hidden = self.endings, self.hidden
+        if self._listed is not None:
+            found = scan_listing(self._listed, endings=endings, hidden=hidden)
+        else:
+            links = self.follow_symlinks
+            found = scan_files(self.path, endings=endings, follow_symlinks=links, hidden=hidden)
+        if not found.keys:
+            raise ValueError(f"{self}: {self.nothing(found)}")
+        sizes = found.size_bytes
+        narrow = np.uint32 if sizes.max() < 1 << 32 else np.int64
+        return self.labelled(
+            {
+                "keys": found.keys,
+                "columns": {"size_bytes": sizes.astype(narrow)},
+                "metadata": {"folders": found.folders},
+            }
+        )
+
+    def labelled(self, content: IndexContent) -> IndexContent:
+        """Add the labels."""
+        if self.labels.source is None:
+            return content
+        place = f"dataset.storage.path={self.path}/"
+        return self.labels.add_to(content, self.classes, where=str(self), place=place)

@@ -1,0 +1,58 @@
+"""What is known of the records of one file without reading them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.datasets.records.index import Index
+
+NO_LABEL = np.iinfo(np.int64).min
+"""Label of a record that has none, where others have one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The records of one file, as `Form.scan` finds them.
+
+    Attributes:
+        keys: Their keys, [n].
+        columns: Numbers by name, [n] each: ``offset`` and ``span_bytes`` place a record in its
+            file, ``size_bytes`` is the size of its content if that differs, ``label`` its class.
+        classes: Class names by ``label``; None where labels are numbers.
+        meta: Small JSON values about the file.
+    """
+
+    keys: Sequence[bytes]
+    columns: dict[str, NDArray[Any]]
+    classes: tuple[str, ...] | None = None
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+def tables_of(index: Index) -> dict[tuple[Any, ...], Table]:
+    """Split an index into the tables that it was joined from, by name, size and mark of the file.
+
+    Files are left out where the index lacks records without labels, or has other classes.
+    """
+    files, metas = index.metadata["mark"][0], index.metadata["files"]
+    rows = np.argsort(index.column("file"), kind="stable")
+    ends = np.cumsum(np.bincount(index.column("file"), minlength=len(files)))
+    names = [name for name in index.columns if name not in ("file", "label", "number")]
+    found = {}
+    for file, meta, part in zip(files, metas, np.split(rows, ends[:-1]), strict=True):
+        declared = meta["classes"] and tuple(meta["classes"])
+        if len(part) != meta["count"] or declared not in (None, index.class_names):
+            continue
+        columns = dict(zip(names, index.values_of(names, part), strict=True))
+        if label := meta["label"]:
+            columns["label"] = index.values(label, part).astype(np.int64)
+        classes = index.class_names if label == "label" else None
+        found[tuple(file)] = Table(index.raw_keys(part), columns, classes, meta)
+    return found
