@@ -54,8 +54,8 @@ def names_from_folders(keys: Sequence[str], *, where: str) -> list[str]:
         loose = [key for key, name in zip(keys, names, strict=True) if not name]
         raise ValueError(
             f"{where}: labels=folder: {len(loose):,} of {len(keys):,} files lie in no class "
-            f"folder, such as {loose[0]!r}; move them, or type dataset.storage.labels=filename and "
-            f"a dataset.storage.label_pattern, dataset.storage.labels=<a CSV's path>, or "
+            f"folder, such as {loose[0]!r}; move them, or type dataset.storage.labels=filename "
+            f"'dataset.storage.label_pattern=^([^_]+)_', dataset.storage.labels=<a CSV's path>, or "
             f"dataset.storage.labels=null for none"
         )
     return names

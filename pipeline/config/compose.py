@@ -26,7 +26,7 @@ from penstock.pipeline.config.errors import ConfigError
 from penstock.pipeline.config.interpolation import plain, referred_keys, unresolved_keys
 from penstock.pipeline.config.libraries import family_of
 from penstock.pipeline.config.options import CONF, option_file, search_in, store_options
-from penstock.pipeline.config.overrides import Typed, parse, quote, read_overrides
+from penstock.pipeline.config.overrides import Typed, parse, quote, read_overrides, several_values
 from penstock.pipeline.config.places import CHOSEN_BY, NAMED, PRESETS, STEPS
 from penstock.pipeline.config.resolve import resolve, suit_model
 from penstock.pipeline.config.resume import resume
@@ -116,6 +116,10 @@ def configure(texts: Sequence[str], *, command: str | None = None) -> dict[str, 
     settings = settings_of(command)
     texts = naming_folders(texts, command)
     typed, problems = read_overrides(texts, command=command, settings=tuple(settings)[1:])
+    instead = dict(_one_value_instead(texts, command)) if problems else {}
+    problems = [
+        replace(each, message=each.message + instead.get(each.key, "")) for each in problems
+    ]
     if (file := saved_run(typed, problems, command)) is not None:
         return resume(file, texts, typed, problems, {command: settings} if command else {})
     wrong = {problem.key for problem in problems}
@@ -142,6 +146,21 @@ def configure(texts: Sequence[str], *, command: str | None = None) -> dict[str, 
         with open_dict(composed):
             composed[command] = {**settings, **given_here, **options}
     return checked(composed, typed, problems, skip=skip, command=command, fresh=True)
+
+
+def _one_value_instead(texts: Sequence[str], command: str | None) -> Iterator[tuple[str, str]]:
+    """Yield each key with several values and what to type for one value, if the key accepts it."""
+    several = {text: found for text in texts if (found := several_values(text)) is not None}
+    others = [text for text in texts if text not in several]
+    for key, value in several.values():
+        for what, text in (("a list", f"{key}=[{value}]"), ("a text", f"\"{key}='{value}'\"")):
+            try:
+                configure([*others, text.strip('"')], command=command)
+            except ConfigError as error:
+                if any(key in each.key for each in error.problems):
+                    continue
+            yield key, f"; for {what} type {text}"
+            break
 
 
 def settings_of(command: str | None) -> dict[str, Any]:

@@ -74,6 +74,7 @@ REMEDIES: dict[str, str] = {
     "hydra.sweep.dir": "type outputs=<folder>",
     "loader.worker_init_fn": "a dataset of your own takes it: type dataset=torch "
     "dataset.worker_init_fn=my_module.my_function",
+    "loader.pin_memory_device": "trainer.device chooses it: type loader.pin_memory=true",
     "dataset.decode.mask_colors": "the image decoder takes it: type dataset/decode=image too",
     "pack.compression": _COMPRESSION,
     "writer.compression": _COMPRESSION,
@@ -97,6 +98,7 @@ _OWN_OPTIONS = {
 
 VALUES_INSTEAD: dict[str, str] = {
     "trainer.resume=true": "type trainer.resume=auto for the newest run of this config",
+    "trainer.max_epochs=None": "type trainer.max_epochs=null trainer.max_steps=1000",
     "trainer.resume=false": "type trainer.resume=null to start a new run",
     "loader.affinity=auto": "type loader.affinity=none, and start the run by torchrun "
     "--numa-binding=node",
@@ -230,6 +232,9 @@ def instead_of(
     if target is None or target == key:
         return f"leave {key} away" if typed else remove
     per_rank = any(name in leaf for name in ("per_device", "per_gpu"))
+    if not typed:
+        also = _typed(target, value).removeprefix("type ")
+        return f"type ~{key} {also}, or correct the file that sets it"
     return _typed(target, value) + (" (the number of all ranks together)" if per_rank else "")
 
 

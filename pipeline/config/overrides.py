@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, Quote, QuotedString
+from hydra.core.override_parser.types import Override, Quote, QuotedString, ValueType
 from hydra.errors import HydraException
 
 from penstock.core.user_errors import Problem, listing, nearest
@@ -20,7 +20,7 @@ from penstock.pipeline.config.hints import (
     without_dashes,
 )
 from penstock.pipeline.config.options import SIDE_BY_SIDE, groups, options_of
-from penstock.pipeline.config.places import CHOSEN_BY, top_level_keys
+from penstock.pipeline.config.places import CHOSEN_BY, PRESETS, top_level_keys
 
 _PARSER = OverridesParser.create()
 _KEY = re.compile(r"(?P<key>(?:\+\+|\+|~)?[^=]*?)=(?P<value>.*)", re.DOTALL)
@@ -213,6 +213,10 @@ def _choice(override: Override, typed: Typed, group: str, place: str = "") -> Ty
         return Problem(
             f"{group}@{override.package}", f"a group has one place here; type {group}=..."
         )
+    if isinstance(typed.value, list) and group not in (*SIDE_BY_SIDE, *PRESETS):
+        remedy = f"; type {typed.key}={_word(typed.value[0])}" if typed.value else ""
+        given = override.get_value_element_as_str()
+        return Problem(typed.key, f"{given} given, accepts one option{remedy}")
     known = options_of(group)
     chosen = replace(typed, key=place or group.replace("/", "."), group=group)
     if typed.deleted:
@@ -246,7 +250,7 @@ def values_of(override: Override, options: Sequence[str] = ()) -> list[str]:
         override: As Hydra parsed it.
         options: Options that a glob selects from.
     """
-    value = override.value()
+    value: Any = override.value()
     if hasattr(value, "filter"):  # glob(...)
         return list(value.filter(list(options)))
     if override.is_discrete_sweep():
@@ -326,13 +330,23 @@ def _whole(text: str, texts: Sequence[str]) -> str | None:
 
 def _needs_sweep(override: Override) -> Problem:
     value = override.get_value_string()
-    key = override.key_or_group
-    if any(mark in value for mark in ("choice(", "range(", "interval(", "glob(")):
-        return Problem(key, f"{value} is a sweep; add -m to run a job for each of its values")
-    return Problem(
-        key, f"{value} is several values; add -m to run a job for each, type {key}=[{value}] for "
-        f"a list, or \"{key}='{value}'\" for a text with commas",
-    )  # fmt: skip
+    what = (
+        "is a sweep"
+        if override.value_type is not ValueType.SIMPLE_CHOICE_SWEEP
+        else "has several values"
+    )
+    return Problem(override.key_or_group, f"{value} {what}; add -m to run a job for each value")
+
+
+def several_values(text: str) -> tuple[str, str] | None:
+    """Return the key and the values of ``key=a,b``; None for other overrides."""
+    try:
+        override = parse(quote(text))
+    except HydraException:
+        return None
+    if override.value_type is not ValueType.SIMPLE_CHOICE_SWEEP:
+        return None
+    return override.key_or_group, override.get_value_string()
 
 
 def _word(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -385,10 +386,10 @@ def _not_allowed(target: str, place: Place) -> str:
     families = [kind for kind in (place.kinds or FAMILIES) if kind in FAMILIES]
     fitting = [*_targets(place)[:8], *(f"{name}.*" for name in families)]
     own = "register a component of your own in a module that `imports` names"
-    module = target.rpartition(".")[0]
+    module, _, name = target.rpartition(".")
     if is_own(target):
         return f"{target!r} is not a class that a config can name; {own}"
-    if module and "/" not in target:
+    if name[:1].isupper() and module.partition(".")[0] not in {"", *sys.stdlib_module_names}:
         own = f"for a class of yours or of a library, type imports=[{module}] too; or {own}"
     near = nearest(target, _targets(place), cutoff=0.92)  # names share their group
     hint = f"; did you mean {near}?" if near else ""

@@ -182,7 +182,8 @@ def _refuse_missing_plugins(settings: Sequence[str]) -> None:
 
 
 def _refuse_wrong_settings(settings: Sequence[str]) -> None:
-    """Let Hydra compose the settings of its launcher and sweeper one after the other."""
+    """Let Hydra compose the settings of its launcher and sweeper, choices of plug-ins first."""
+    settings = sorted(settings, key=lambda text: "/" not in text.partition("=")[0])
     for count, text in enumerate(settings, 1):
         key = text.lstrip("+~").partition("=")[0]
         if key.endswith("._target_"):
@@ -198,7 +199,7 @@ def _refuse_wrong_settings(settings: Sequence[str]) -> None:
 def _search_settings(settings: Sequence[str], config: dict[str, Any]) -> list[str]:
     """Set what Optuna cannot know: which direction is better, and that failures are borne."""
     name, better = pkgutil.resolve_name(_WATCHED)(config)
-    typed = dict(text.partition("=")[::2] for text in settings)
+    typed = {text.partition("=")[0]: text.partition("=")[2] for text in settings}
     wanted = f"{better}imize"
     if typed.get("hydra.sweeper.direction", wanted) != wanted:
         other = "min" if better == "max" else "max"

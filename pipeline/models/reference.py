@@ -34,8 +34,10 @@ def small_cnn(
 
     if not num_classes:
         raise ValueError(
-            "model small_cnn classifies, and the data has no classes; set dataset.storage.labels "
-            "(of tables dataset.storage.label_column, of arrays a file labels.npy, of streams "
+            "model small_cnn classifies, and the data has no classes; for labels in folders type "
+            "dataset.storage.labels=folder, for labels in names such as dog_1.wav type "
+            "dataset.storage.labels=filename 'dataset.storage.label_pattern=^([^_]+)_' (of tables "
+            "dataset.storage.label_column, of arrays a file labels.npy, of streams "
             "dataset.source.classes, with dataset=torch dataset.classes=10, or their names; of "
             "several labels dataset/annotations=labels_csv), or choose another model"
         )
@@ -229,8 +231,10 @@ def sequence_cnn(
 
     if not num_classes:
         raise ValueError(
-            "model sequence_cnn classifies, and the data has no classes; set "
-            "dataset.storage.label_column, or choose another model"
+            "model sequence_cnn classifies, and the data has no classes; for a table type "
+            "dataset.storage.label_column=<column>, for files with names such as dog_1.wav type "
+            "dataset.storage.labels=filename 'dataset.storage.label_pattern=^([^_]+)_', or choose "
+            "another model"
         )
     return networks.SequenceCnn(
         num_classes=num_classes,

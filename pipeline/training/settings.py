@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt
 
 from penstock.core.registry import checks, find, register, value_at
 from penstock.core.user_errors import Problem
-from penstock.datasets.files.access import is_url
+from penstock.datasets.files.access import is_object_store, is_url
 from penstock.pipeline.config.errors import nearest
 
 
@@ -156,7 +156,10 @@ def check_folders(config: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem(key, f"{text}; type {key}={instead}")
     for key in _LOCAL:
         if is_url(path := value_at(config, key)):
-            yield Problem(key, f"{path!r} given, accepts a path of this machine")
+            yield Problem(key, f"{path!r} given, accepts a path of this machine; type {key}=<path>")
+    if is_url(outputs := config["outputs"]) and not is_object_store(outputs):
+        text = f"{outputs!r} given, accepts a folder, or the s3://, gs:// or az:// of a store"
+        yield Problem("outputs", f"{text}; type outputs=outputs")
 
 
 @checks("settings/trainer", needs=("callback",))

@@ -9,24 +9,19 @@ COMPOSE, LIBRARIES = "compose", "libraries"
 
 
 class Mistake(NamedTuple):
-    """A mistake and the keys of its problems.
+    """Overrides for `compose`, or for `fit` too (``libraries``), and the keys of their problems.
 
     Args:
-        overrides: Overrides for `compose`.
-        keys: Keys of all reported problems.
-        kind: ``compose``, or ``libraries`` where finding the mistake may import a library.
         beside: Overrides that a remedy needs too.
-        remedy: ``broken`` if a printed remedy fails, else empty.
-        happened: The failure of a broken remedy.
-        typed: The remedies that the problem has to offer, joined by ``or``; empty for any.
+        broken: The failure of a printed remedy; empty if each composes.
+        typed: The remedies of the problem, joined by ``or``, or ``nothing``; empty for any.
     """
 
     overrides: tuple[str, ...]
     keys: frozenset[str]
     kind: str
     beside: tuple[str, ...]
-    remedy: str
-    happened: str
+    broken: str
     typed: str
 
 
@@ -35,8 +30,8 @@ def m(*overrides: str, keys: str | None = None, kind: str = COMPOSE, beside: str
     """Make an entry; `keys` defaults to the key of the last override."""
     if keys is None:
         keys = overrides[-1].lstrip("+~").partition("=")[0]
-    return Mistake(overrides, frozenset(keys.split() or [""]), kind, tuple(beside.split()),
-                   "broken" if broken else "", broken, typed)  # fmt: skip
+    found = frozenset(keys.split() or [""])
+    return Mistake(overrides, found, kind, tuple(beside.split()), broken, typed)
 
 
 MIX = ("dataset=mix", "dataset.sources.photos.dataset=image_folder",
@@ -47,8 +42,6 @@ SEQUENCE = (
 )  # fmt: skip
 OWN = ("imports=[table_nets]", "model=module")
 KORNIA = "augment.device.k={_target_: batch_transform/kornia, augmentations: {j: %s}}"
-NO_CLASS = "the import that is offered does not make a function a class: refused again"
-IN_FILE = "the wrong key stands in the preset's file, which the line does not name"
 TORCHRUN = "torchrun --nproc-per-node=2 --no-python penstock train"
 K = "augment.device.normalize._after_=k"
 
@@ -61,13 +54,14 @@ MISTAKES: dict[str, list[Mistake]] = {
         m("dataset.storage.path=", "seed=1", keys="dataset.storage.path"),
         m("trainer.resume=", "seed=1", keys="trainer.resume"),
         m("batch_transform=grayscale", "augment.device.normalize._after_=greyscale"),
-    ],
-    "arguments of torch modules": [
-        m("model=module", "model.module._target_=torch.nn.Sequential",
-          "model.module._args_=[{_target_:torch.nn.Linear,in_featurs:2}]",
-          keys="model.module._args_.0.in_featurs model.module._args_.0.in_features "
-               "model.module._args_.0.out_features",
-          kind=LIBRARIES),
+        m(K, KORNIA % "{_target_: kornia.augmentation.ColorJitter, brightnes: 0.3}",
+          beside="augment.device.k._target_=batch_transform/kornia "
+                 "augment.device.k.augmentations.j._target_=kornia.augmentation.ColorJitter",
+          keys="augment.device.k.augmentations.j.brightnes", kind=LIBRARIES),
+        m(K, KORNIA % "{_target_: kornia.augmentation.ColorJiter}",
+          keys="augment.device.k.augmentations.j._target_", kind=LIBRARIES),
+        m(K, KORNIA % "{_target_: kornia.io.load_image}",
+          keys="augment.device.k.augmentations.j._target_", kind=LIBRARIES),
     ],
     "mixes of data sets": [
         m("dataset=image_folder", "sampler=mix",
@@ -138,9 +132,9 @@ MISTAKES: dict[str, list[Mistake]] = {
         m("transform=albumentations.RandomCrop",
           typed="augment.train.my_step._target_=albumentations.RandomCrop",
           beside="augment.train.my_step.height=16 augment.train.my_step.width=16"),
-        m("optimizer.llrd=0.3", kind=LIBRARIES),
-        m("lrf=0.01"),
-        m("min_lr=0.1"), m("hflip=0.5"), m("dataset=kafka", beside="dataset.source.topic=photos"),
+        m("optimizer.llrd=0.3", kind=LIBRARIES, typed="~optimizer.llrd"),
+        m("lrf=0.01", typed="nothing"), m("min_lr=0.1", typed="nothing"),
+        m("hflip=0.5", typed="nothing"), m("dataset=kafka", beside="dataset.source.topic=photos"),
         m("experiment=bccd", "dataset=lmdb", "dataset/annotations=in_records",
           "dataset.storage.path=demo", keys="dataset.storage.labels"),
         m("experiment=bccd", "dataset=lmdb", "dataset/annotations=in_records",
@@ -152,7 +146,7 @@ MISTAKES: dict[str, list[Mistake]] = {
         m("task=detection", "image_size=16"), m("task=detection", "augment.image_size=16"),
         m("sampler=weighted", "sampler.weights={cat:", "1,", "dog:", "2}", keys="1, dog: 2}"),
     ],
-    "classes of own modules": [
+    "modules of torch and of one's own": [
         m("model=module", "model.module._target_=table_nets.Net", "model.module.width=5",
           keys="model.module._target_"),
         m(*OWN, "model.module._target_=table_nets.Plain"),
@@ -163,15 +157,18 @@ MISTAKES: dict[str, list[Mistake]] = {
         m("imports=[table_nets]", "model._target_=table_nets.Net", beside="model.module.width=5"),
         m(*OWN, "model.module._target_=table_nets.Net", "model.module.width=5",
           "model.module.widht=5", kind=LIBRARIES),
+        m("model=module", "model.module._target_=torch.nn.Sequential",
+          "model.module._args_=[{_target_:torch.nn.Linear,in_featurs:2}]",
+          keys="model.module._args_.0.in_featurs model.module._args_.0.in_features "
+               "model.module._args_.0.out_features",
+          kind=LIBRARIES),
     ],
     "options and groups": [
-        m("transform=grainy"),
-        m("sampler=wieghted"), m("optimiser=adam"), m("dataset/storge=lmdb"),
+        m("transform=grainy"), m("sampler=wieghted"), m("optimiser=adam"), m("dataset/storge=lmdb"),
         m("dataset/storage/path=demo"), m("experiment=imagnet", beside="dataset.storage.path=demo"),
         m("debug=one_bach"), m("task=null"), m("dataset/cache=rom"),
         m("sampler=wieghted", "optimzer=adam", "loader.workers=3", "data_dir=${nope}", "seed=-1",
           "trainer.max_epochs=1,2", "hydra.job.chdir=true",
-          broken="a list and a text are offered for an integer, and each is refused",
           keys="sampler optimzer trainer.max_epochs hydra.job.chdir data_dir seed "
                "loader.workers"),
         m("loader=null"), m("trainer=null"), m("optimizer=null"),
@@ -202,18 +199,30 @@ MISTAKES: dict[str, list[Mistake]] = {
         m("loader.batch_size=0"), m("loader.batch_size=64.0"), m("loader.batch_size=true"),
         m("loader.batch_size='64'"), m("loader.on_error=rais"), m("loader.drop_last=pads"),
         m("loader.max_error_rate=1.5"), m("loader.num_workers=1025"), m("loader.processes=1025"),
-        m("loader.prefetch_factor=1025"),
-        m("sampler=identity", "loader.batch_size=30"),
+        m("loader.prefetch_factor=1025"), m("sampler=identity", "loader.batch_size=30"),
         m("sampler=identity", "sampler.identities=5", keys="loader.batch_size"),
     ],
-    "trainer and schedules": [
+    "trainer, optimizer and schedules": [
         m("trainer.epochs=3"), m("trainer.gpus=2"),
-        m("trainer.max_epochs=None",
-          broken="null without trainer.max_steps is refused: neither limit is set"),
-        m("scheduler.warmup=-1"), m("scheduler.warmpu=3"), m("trainer.resume=/no/such"),
+        m("trainer.max_epochs=None"), m("scheduler.warmup=-1"),
+        m("scheduler.warmpu=3"), m("trainer.resume=/no/such"),
         m("scheduler=plateau", "trainer.scheduler_interval=step"),
         m("scheduler=plateau", "trainer.monitor=loss", "scheduler.mode=max"),
         m("trainer.max_epochs=0"),
+        m("optimizer.groups.head.lr=1", keys="optimizer.groups.head.params", kind=LIBRARIES),
+        m("optimizer.groups.a={params:[b],lrr:1}", keys="optimizer.groups.a.lrr",
+          beside="optimizer.groups.a.params=[b]", kind=LIBRARIES),
+        m("optimizer.groups.a={params:[b],lr:x}", keys="optimizer.groups.a.lr",
+          beside="optimizer.groups.a.params=[b]", kind=LIBRARIES),
+        m("optimizer.layer_decy=0.5", kind=LIBRARIES), m("optimizer.lr=abc", kind=LIBRARIES),
+        m("optimizer.lrr=1", kind=LIBRARIES), m("optimizer.params=[1]", kind=LIBRARIES),
+        m(*SEQUENCE, keys="scheduler.lengths.up"),
+        m(*SEQUENCE, "scheduler.lengths.upp=3", keys="scheduler.lengths.up scheduler.lengths.upp"),
+        m(*SEQUENCE, "scheduler.lengths={up:3,fall:4}", keys="scheduler.lengths.fall"),
+        m(*SEQUENCE, "scheduler.lengths.up=3",
+          "scheduler.schedules.fall={_target_:torch.optim.lr_scheduler.ReduceLROnPlateau}",
+          broken="without `fall`, scheduler.lengths.up is refused",
+          kind=LIBRARIES),
     ],
     "top of the config": [
         m("lr=0.1"), m("batch_size=8"), m("hydra.run.dir=x"), m("hydra/launcher=joblib"),
@@ -222,21 +231,14 @@ MISTAKES: dict[str, list[Mistake]] = {
         m("optimzer.lr=0.1"), m("=3", keys="=3"),
         m("callback=early_stopping", "trainer.validate_every=0", keys="callback.early_stopping"),
         m("trainer.max_epochs=null", keys=""),
-        m("dataset=mix", "dataset.sources.a.dataset=lmdb", "seed=1,2",
-          broken="a list and a text are offered for an integer, and each is refused"),
-        m("lr=1"),
-    ],
-    "optimizer": [
-        m("optimizer.groups.head.lr=1", keys="optimizer.groups.head.params", kind=LIBRARIES),
-        m("optimizer.groups.a={params:[b],lrr:1}", keys="optimizer.groups.a.lrr",
-          beside="optimizer.groups.a.params=[b]", kind=LIBRARIES),
-        m("optimizer.groups.a={params:[b],lr:x}", keys="optimizer.groups.a.lr",
-          beside="optimizer.groups.a.params=[b]", kind=LIBRARIES),
-        m("optimizer.layer_decy=0.5", kind=LIBRARIES), m("optimizer.lr=abc", kind=LIBRARIES),
-        m("optimizer.lrr=1", kind=LIBRARIES), m("optimizer.params=[1]", kind=LIBRARIES),
+        m("dataset=mix", "dataset.sources.a.dataset=lmdb", "seed=1,2"), m("lr=1"),
+        m("data_dir=a,b"), m("optimizer.betas=0.9,0.99"), m("logger=csv,tensorboard"),
     ],
     "models and tasks": [
         m("task.label_smoothing=2"), m("task.top_k=0"), m("model.width=20"),
+        m("task=multi", "loader=inline", "loader.batch_size=4", "task.tasks.boxes.radios=2",
+          "task.tasks.label._target_=model/small_cnn",
+          keys="task.tasks.label._target_ task.tasks.boxes.radios"),
     ],
     "references": [
         m("data_dir=${nope}"), m("data_dir=${data_dir}"), m("data_dir=x/${nope}/y"),
@@ -264,10 +266,8 @@ MISTAKES: dict[str, list[Mistake]] = {
         m("augment.train.flip._after_=flip"),
     ],
     "samplers": [
-        m("sampler=random,weighted",
-          broken="the list takes the last sampler without a word, the text is no option"),
-        m("sampler=identity", "sampler.identities=many",
-          broken="1 identity contradicts loader.batch_size=64: a second refusal"),
+        m("sampler=random,weighted"), m("sampler=[random,weighted]"), m("dataset/cache=[ram,disk]"),
+        m("sampler=identity", "sampler.identities=many"),
         m("sampler=identity", "sampler.images_per_identity=many"),
         m("sampler=identity", "dataset.storage.labels=null", keys="sampler.column"),
         m("sampler=balanced_batch", "dataset.storage.labels=null", keys="sampler.column"),
@@ -276,12 +276,18 @@ MISTAKES: dict[str, list[Mistake]] = {
           broken="sampler.column and sampler.images_per_identity of the task are refused"),
         m("sampler=identity", "sampler.short=dorp"), m("sampler=identity", "sampler.batch_size=8"),
     ],
-    "imports": [
+    "imports and components of own files": [
         m("imports=odd_parts.py"), m("imports=[nope.py]"), m("imports=[no_such_module]"),
+        m("imports=[odd_parts.py]", "sampler=odd", "sampler.n=3", "sampler.sed=3",
+          keys="sampler.n sampler.sed sampler.width"),
+        m("imports=[odd_parts.py]", "augment.device.mine._target_=batch_transform/odd",
+          "augment.device.mine.seed=3"),
+        m("imports=[odd/json.py]", keys="imports"), m("imports=[odd/odd-name.py]", keys="imports"),
+        m("model=module", "model.module._target_=os.system"),
+        m("model=module", "model.module._target_=torch.hub.load"), m("dataset.val_path=/no/such"),
     ],
     "targets": [
-        m("model._target_=torch.nn.Flatten"),
-        m("optimizer._target_=os.system", broken=NO_CLASS, kind=LIBRARIES),
+        m("model._target_=torch.nn.Flatten"), m("optimizer._target_=os.system", kind=LIBRARIES),
         m("optimizer._target_=torch.nn.Linear", kind=LIBRARIES),
         m("optimizer._target_=torch.optim.Adm", kind=LIBRARIES),
         m("sampler._target_=sampler/wieghted"), m("sampler._target_=task/classification"),
@@ -297,33 +303,17 @@ MISTAKES: dict[str, list[Mistake]] = {
         m("dataset=torch", "dataset.target=checked_sets.Stream", "sampler=random"),
         m("dataset=torch", "dataset.target=checked_sets.Stream", "sampler=weighted"),
     ],
-    "several tasks": [
-        m("task=multi", "loader=inline", "loader.batch_size=4", "task.tasks.boxes.radios=2",
-          "task.tasks.label._target_=model/small_cnn",
-          keys="task.tasks.label._target_ task.tasks.boxes.radios"),
-    ],
-    "sequences of schedules": [
-        m(*SEQUENCE, keys="scheduler.lengths.up"),
-        m(*SEQUENCE, "scheduler.lengths.upp=3", keys="scheduler.lengths.up scheduler.lengths.upp"),
-        m(*SEQUENCE, "scheduler.lengths={up:3,fall:4}", keys="scheduler.lengths.fall"),
-        m(*SEQUENCE, "scheduler.lengths.up=3",
-          "scheduler.schedules.fall={_target_:torch.optim.lr_scheduler.ReduceLROnPlateau}",
-          broken="without `fall`, scheduler.lengths.up is refused",
-          kind=LIBRARIES),
-    ],
-    "passwords": [
-        m("dataset=sql",
-          "dataset.storage.ulr=postgresql+psycopg://me:geh%40eim:7@host:5432/db?sslmode=require",
-          "loader.batch_size=postgresql+psycopg://me:geh%40eim:7@host:5432/db?sslmode=require",
-          beside="dataset.storage.url=sqlite:///a.db",
-          keys="dataset.storage.url dataset.storage.ulr loader.batch_size"),
-    ],
-    "databases": [
+    "databases and passwords": [
         m("dataset=postgresql", beside="dataset.storage.url=sqlite:///a.db"),
         m("dataset=sql", keys="dataset.storage.url"),
         m("dataset=mysql", beside="dataset.storage.url=sqlite:///a.db"),
         m("dataset=stream", "dataset/source=sql", "dataset.source.url=sqlite:///a.db",
           "dataset.val_path=b"),
+        m("dataset=sql",
+          "dataset.storage.ulr=postgresql+psycopg://me:geh%40eim:7@host:5432/db?sslmode=require",
+          "loader.batch_size=postgresql+psycopg://me:geh%40eim:7@host:5432/db?sslmode=require",
+          beside="dataset.storage.url=sqlite:///a.db",
+          keys="dataset.storage.url dataset.storage.ulr loader.batch_size"),
     ],
     "image sizes": [
         *(m(f"augment={name}", "augment.size=64")
@@ -333,31 +323,9 @@ MISTAKES: dict[str, list[Mistake]] = {
         m("augment=imagenet", "augment.size=48"),
         m("augment=imagenet", "augment.image_size=300", keys="augment.eval.crop"),
     ],
-    "kornia": [
-        m(K, KORNIA % "{_target_: kornia.augmentation.ColorJitter, brightnes: 0.3}",
-          beside="augment.device.k._target_=batch_transform/kornia "
-                 "augment.device.k.augmentations.j._target_=kornia.augmentation.ColorJitter",
-          keys="augment.device.k.augmentations.j.brightnes", kind=LIBRARIES),
-        m(K, KORNIA % "{_target_: kornia.augmentation.ColorJiter}",
-          keys="augment.device.k.augmentations.j._target_", kind=LIBRARIES),
-        m(K, KORNIA % "{_target_: kornia.io.load_image}", broken=NO_CLASS,
-          keys="augment.device.k.augmentations.j._target_", kind=LIBRARIES),
-    ],
-    "components of own files": [
-        m("imports=[odd_parts.py]", "sampler=odd", "sampler.n=3", "sampler.sed=3",
-          keys="sampler.n sampler.sed sampler.width"),
-        m("imports=[odd_parts.py]", "augment.device.mine._target_=batch_transform/odd",
-          "augment.device.mine.seed=3"),
-        m("imports=[odd/json.py]", keys="imports"), m("imports=[odd/odd-name.py]", keys="imports"),
-        m("model=module", "model.module._target_=os.system", broken=NO_CLASS),
-        m("model=module", "model.module._target_=torch.hub.load",
-          broken=NO_CLASS),
-        m("dataset.val_path=/no/such"),
-    ],
     "presets of a folder": [
         m("experiment=bad_option", keys=""), m("experiment=bad_yaml", keys=""),
-        m("experiment=bad_key", keys="loader.bach_size", broken=IN_FILE),
-        m("experiment=bad_top", keys="sidee", broken=IN_FILE),
+        m("experiment=bad_key", keys="loader.bach_size"), m("experiment=bad_top", keys="sidee"),
         m("experiment=no_package", keys="experiment"), m("experiment=override_unknown", keys=""),
         m("experiment=override_unknown_slash", keys=""),
         m("experiment=override_without_slash", keys=""),
@@ -411,90 +379,62 @@ MISTAKES: dict[str, list[Mistake]] = {
           "dataset.data_dir=demo": "dataset.storage.path=demo",
           "dataset.data_root=demo": "dataset.storage.path=demo",
           "dataset.storage.root=demo": "dataset.storage.path=demo"}.items()),
-        m("loader.pin_memory_device=cuda",
-          broken="loader.pin_memory=cuda is refused: it accepts true or false or auto"),
-        m("loader.collate_fn=x"), m("loader.worker_init_fn=x"), m("loader.prefetch=3"),
-        m(*MIX, "dataset.keys={x: image}"),
+        m("loader.pin_memory_device=cuda"), m("loader.collate_fn=x"),
+        m("loader.worker_init_fn=x"), m("loader.prefetch=3"), m(*MIX, "dataset.keys={x: image}"),
     ],
 }
-# fmt: on
 
 # Words of a command line, and the key of its problem.
 COMMAND_LINES = [
-    ("train --package loader", "--package"),
-    ("train -p=loader", "-p"),
-    ("train --resolve", "--resolve"),
-    ("train -m --cfg job --package loader", "--cfg"),
-    ("train --cfg", "--cfg"),
-    ("train --cfg=", "--cfg"),
-    ("train --config-dir", "--config-dir"),
-    ("train --package", "--package"),
-    ("train --cfg hydra", "--cfg"),
-    ("train --multirun=2", "--multirun"),
-    ("train --mutlirun", "--mutlirun"),
-    ("train --cfg job -p loadr", "--package"),
-    ("train writer=lmdb", "writer"),
-    ("pack path=x pack.to=lmbd", "pack.to"),
-    ("pack path=x to=lmdb writer.shard=3", "writer.shard"),
+    ("train --package loader", "--package"), ("train -p=loader", "-p"),
+    ("train --resolve", "--resolve"), ("train -m --cfg job --package loader", "--cfg"),
+    ("train --cfg", "--cfg"), ("train --cfg=", "--cfg"), ("train --config-dir", "--config-dir"),
+    ("train --package", "--package"), ("train --cfg hydra", "--cfg"),
+    ("train --multirun=2", "--multirun"), ("train --mutlirun", "--mutlirun"),
+    ("train --cfg job -p loadr", "--package"), ("train writer=lmdb", "writer"),
+    ("pack path=x pack.to=lmbd", "pack.to"), ("pack path=x to=lmdb writer.shard=3", "writer.shard"),
     ("pack path=packed pack.compression=zstd", "pack.compression"),
     ("pack path=packed to=lmdb writer.compression=zstd", "writer.compression"),
     ("bench loader.num_workers=0,x", "loader.num_workers"),
     ("bench loader.num_worker=0,1", "loader.num_worker"),
-    ("bench bench.seconds=1,2", "bench.seconds"),
-    ("bench seconds=1,2", "seconds"),
-    ("bench bench.second=3", "bench.second"),
-    ("doctor sampler=wheighted", "sampler"),
-    ("bench seed=1,2 loader.num_workers=0,1 loader.batch_size=8,16", "swept"),
-    ("trian", "trian"),
-    ("train --help nonsense", "--help"),
-    ("train --help lmdb", "--help"),
+    ("bench bench.seconds=1,2", "bench.seconds"), ("bench seconds=1,2", "seconds"),
+    ("bench bench.second=3", "bench.second"), ("doctor sampler=wheighted", "sampler"),
+    ("bench seed=1,2 loader.num_workers=0,1 loader.batch_size=8,16", "swept"), ("trian", "trian"),
+    ("train --help nonsense", "--help"), ("train --help lmdb", "--help"),
 ]
 
 _PRESET = "# @package _global_\n"
 _OVERRIDE = f"{_PRESET}defaults:\n  - override "
 _PRESETS = {
-    "good": f"{_PRESET}seed: 7\n",
-    "no_package": "seed: 7\n",
-    "bad_option": f"{_OVERRIDE}/sampler: weihgted\n",
-    "bad_yaml": f"{_PRESET}loader: [\n",
-    "bad_key": f"{_PRESET}loader:\n  bach_size: 3\n",
-    "bad_top": f"{_PRESET}sidee: 3\n",
+    "good": f"{_PRESET}seed: 7\n", "no_package": "seed: 7\n",
+    "bad_option": f"{_OVERRIDE}/sampler: weihgted\n", "bad_yaml": f"{_PRESET}loader: [\n",
+    "bad_key": f"{_PRESET}loader:\n  bach_size: 3\n", "bad_top": f"{_PRESET}sidee: 3\n",
     "override_unknown": f"{_OVERRIDE}nonsense: foo\n",
     "override_unknown_slash": f"{_OVERRIDE}/nonsense: foo\n",
     "override_without_slash": f"{_OVERRIDE}optimizer: sgd\n",
     "annotation": f"{_OVERRIDE}/dataset/annotation: coco\n",
     "annotations": f"{_OVERRIDE}/dataset/annotations: cocoo\n",
-    "storage": f"{_OVERRIDE}/dataset/storage: lmdb\n",
-    "cache": f"{_OVERRIDE}/dataset/cache: ram\n",
+    "storage": f"{_OVERRIDE}/dataset/storage: lmdb\n", "cache": f"{_OVERRIDE}/dataset/cache: ram\n",
 }
 _FILES = {
-    "photo.txt": "",
-    "packed.lmdb": "",
-    "photos/cat/notes.txt": "",
-    "my fotos/notes.txt": "",
-    "odd/json.py": "raise SystemExit('imported')\n",
-    "odd/odd-name.py": "",
-    "checked_sets.py": (
+    "photo.txt": "", "packed.lmdb": "", "photos/cat/notes.txt": "", "my fotos/notes.txt": "",
+    "odd/json.py": "raise SystemExit('imported')\n", "odd/odd-name.py": "",
+    "checked_sets.py":
         "from torch.utils.data import Dataset, IterableDataset\n"
         "class Map(Dataset):\n    def __init__(self, n): ...\n"
-        "class Stream(IterableDataset): ...\n"
-        "class Other: ...\n"
-    ),
-    "table_nets.py": (
-        "import os\nimport torch\n"
-        "class Net(torch.nn.Module):\n    def __init__(self, width, num_classes): ...\n"
-        "class Plain: ...\n"
-        "def net(): ...\n"
-    ),
-    "odd_parts.py": (
+        "class Stream(IterableDataset): ...\nclass Other: ...\n",
+    "table_nets.py":
+        "import os\nimport torch\nclass Plain: ...\ndef net(): ...\n"
+        "class Net(torch.nn.Module):\n    def __init__(self, width, num_classes): ...\n",
+    "odd_parts.py":
         "from penstock import register\n"
         "@register('sampler', 'odd')\n"
         "class Odd:\n    def __init__(self, n: int, seed: int, *, width: int): ...\n"
         "@register('batch_transform', 'odd')\n"
-        "def odd(batch, *, seed: int, factor: int = 1): ...\n"
-    ),
+        "def odd(batch, *, seed: int, factor: int = 1): ...\n",
     **{f"presets/experiment/{name}.yaml": text for name, text in _PRESETS.items()},
 }
+# fmt: on
 
 
 def make_files(folder: Path) -> None:

@@ -1,24 +1,22 @@
-"""The programs as users start them: exit status, output, and what they must not touch."""
+"""The programs as users start them: exit status, output, and untouched files."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
 
-from penstock import compose, register
+from penstock import compose
 from penstock.core import registry
-from penstock.core.user_errors import program_of
-from penstock.pipeline.commands import COMMANDS, pack  # noqa: F401 - registers its settings
-from penstock.pipeline.config import errors
-from penstock.pipeline.config.app import main, run_command
-from penstock.pipeline.config.compose import configure
+from penstock.pipeline.commands import pack  # noqa: F401 - registers its settings
+from penstock.pipeline.config.app import main
+from penstock.pipeline.config.components import register_components
+from penstock.pipeline.config.help import print_help
+from penstock.pipeline.config.options import groups, option_file, search_in, summaries
 from tests.console import penstock
 from tests.heavy_modules import HEAVY
 from tests.programs import PENSTOCK
@@ -33,6 +31,7 @@ try:
 finally:
     print("HEAVY", *(name for name in {HEAVY!r} if name in sys.modules), file=sys.stderr)
 """
+OWN = ("my_components", "executor")
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--no-python", PENSTOCK, "train")
 
 
@@ -69,24 +68,11 @@ def test_torchrun_reports_a_mistake_once_and_last(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_under_torchrun_a_mistake_is_the_cause_in_its_summary(tmp_path, monkeypatch, capsys):
-    waited = []
-    monkeypatch.setattr(errors.time, "sleep", waited.append)
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
-    for rank in ("0", "1"):
-        monkeypatch.setenv("RANK", rank)
-        monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(file := tmp_path / f"{rank}.json"))
-        assert main(["sampler=wheighted"]) == 2
-        more = json.loads(file.read_text())["message"]["extraInfo"]
-        assert "type sampler=weighted" in more["py_callstack"] and int(more["timestamp"]) > 0
-    assert len(waited) == 1  # rank 1 waits to be ended once rank 0 has reported
-    for name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"):
-        monkeypatch.delenv(name)
-    assert capsys.readouterr().err == ""
-    for rank, times in (("1", 0), ("0", 1)):
-        monkeypatch.setenv("RANK", rank)
-        assert main(["sampler=wheighted"]) == 2
-        assert capsys.readouterr().err.count("type sampler=weighted") == times
+@pytest.mark.parametrize(("rank", "times"), [("1", 0), ("0", 1)])
+def test_the_first_of_several_ranks_reports_a_mistake(rank, times, monkeypatch, capsys):
+    monkeypatch.setenv("RANK", rank)
+    assert main(["sampler=wheighted"]) == 2
+    assert capsys.readouterr().err.count("type sampler=weighted") == times
 
 
 def test_the_printed_config_is_the_config(capsys):
@@ -111,33 +97,11 @@ def test_imports_raise_as_they_are_and_find_another_package_named_datasets(tmp_p
     assert ("ZeroDivisionError" in done.stderr) if status else ("it is theirs" in done.stdout)
 
 
-def test_the_job_gets_the_plain_config(monkeypatch):
-    seen = []
-    monkeypatch.setattr("penstock.pipeline.training.job.train", seen.append)
-    assert main(["seed=4"]) == 0
-    assert seen[0]["seed"] == 4 and type(seen[0]["loader"]) is dict
-
-
 def test_a_failure_in_one_line_is_status_1(monkeypatch, capfd, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert penstock("train", "dataset.storage.path=.", "loader=inline") == 1
     said = capfd.readouterr().err
     assert said.startswith("error: ") and said.count("\n") == 1
-
-
-def test_a_command_has_settings_of_its_own(capsys, monkeypatch):
-    monkeypatch.setattr(registry, "_components", dict(registry._components))
-
-    @register("settings", "fakecommand")
-    @dataclass(frozen=True)
-    class Settings:
-        split: str = "train"
-
-    for typed in ("fakecommand.split=val", "split=val"):
-        assert configure([typed], command="fakecommand")["fakecommand"]["split"] == "val"
-    assert run_command("fakecommand", ["split=val"], lambda config: 3) == 3
-    assert run_command("fakecommand", ["splitt=val"], lambda config: 3) == 2
-    assert "type fakecommand.split=val" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -160,23 +124,68 @@ def test_a_setting_of_a_command_chooses_an_option(
     assert shown["writer"] == {"_target_": f"writer/{writer}", **more}
 
 
+@pytest.fixture
+def shown(capsys, monkeypatch):
+    """Return the help on what is typed, and the same with single blanks."""
+    register_components()
+    search_in(None)
+    monkeypatch.setattr(registry, "_components", dict(registry._components))
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def show(typed: str) -> tuple[str, str]:
+        print_help(typed.split())
+        text = capsys.readouterr().out
+        return text, " ".join(text.split())
+
+    yield show
+    for name in OWN:  # the registry forgets them too
+        sys.modules.pop(name, None)
+
+
 @pytest.mark.parametrize(
-    ("started", "folder", "train"),
+    ("typed", "said"),
     [
-        ("/env/bin/penstock", ROOT, "penstock train"),
-        ("train.py", ROOT, "python train.py"),
-        ("../train.py", ROOT / "docs", "python ../train.py"),
-        ("my own/train.py", ROOT, "python 'my own/train.py'"),
-        ("/env/pytest/__main__.py", ROOT, "penstock train"),
+        ("loader", "loader.batch_size=64 int >= 1 Samples in a batch over all"),
+        ("loader=threads", "loader.engine=threads str | None Who computes"),
+        ("dataset=lmdb", "dataset.storage.checksums=true bool Compare a packed record with"),
+        ("trainer", "trainer.max_steps=null int >= 1 | None Optimizer steps"),
+        ("optimizer", "optimizer.momentum=0.9 float"),
+        ("transform", "augment.train.mosaic.height="),
+        ("dataset.annotations", "dataset.annotations.one_based=true bool"),
+        ("dataset", "dataset.cache=null dataset/cache=disk or none or ram "),
+        ("augment=imagenet", "augment.train.crop.scale=[0.08,1.0] tuple[float, float] Range"),
+        ("dataset=stream", "dataset.shuffle_window="), ("dataset=mix", "dataset.length="),
+        ("batch_transform=mixup", "augment.device.mixup.alpha="),
     ],
-)
-def test_advice_names_the_program_that_was_started(started, folder, train, monkeypatch):
-    monkeypatch.setattr("sys.argv", [started, "sampler=random"])
-    monkeypatch.chdir(folder)
-    assert (program_of("train"), program_of("pack")) == (train, "penstock pack")
+)  # fmt: skip
+def test_help_has_the_type_and_docstring_of_each_argument(typed, said, shown):
+    text, words = shown(typed)
+    assert f" {said}" in words and "usage:" not in text
 
 
-def test_train_is_a_command_among_the_others(capfd):
-    assert penstock("--help") == 0
-    listed = [line.split()[0] for line in capfd.readouterr().out.splitlines() if line[:2] == "  "]
-    assert sorted(listed) == sorted([*COMMANDS, "train"])
+def test_help_names_every_group_and_option_in_a_line(shown):
+    text, words = shown("")
+    assert "\n  writer:" not in text, "which is for a command alone"
+    for group in set(groups()) - {"writer"}:
+        assert f"\n  {group}:" in text
+        for option, summary in summaries(group):
+            assert f" {option} {' '.join(summary.split())}".replace("``", "`") in words, option
+            assert summary or option_file(group, option) is None
+
+
+@pytest.mark.parametrize("typed", ["", "loader", "dataset=lmdb"])
+def test_help_is_wrapped_at_the_width_of_the_terminal(typed, shown, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "50")
+    for line in shown(typed)[0].splitlines():
+        assert len(line) <= 50 or "=" in " ".join(line.split()[-2:]), line
+
+
+def test_help_has_components_of_ones_own(shown):
+    parts, imports = (f"imports=[{ROOT}/examples/{name}.py]" for name in OWN)
+    for asked in ("sampler", "sampler=repeated"):
+        assert "sampler/repeated: Every record several times" in shown(f"{parts} {asked}")[1]
+    assert "sampler.times=2 int" in shown(f"{parts} sampler=repeated")[1]
+    assert "\n    executor " in shown(imports)[0]
+    settings = compose([imports, "loader=executor"])["loader"]
+    assert settings == {**compose()["loader"], "engine": "executor"}
+    assert compose([imports, "loader.engine=executor"])["loader"] == settings

@@ -10,14 +10,14 @@ import pytest
 from hydra import initialize_config_dir, version
 from hydra.core.global_hydra import GlobalHydra
 
-from penstock import compose, register
-from penstock.core import registry
+from penstock import compose
 from penstock.pipeline import config as room
 from penstock.pipeline.config.errors import ConfigError
 
 MIX = ("dataset=mix dataset.sources.photos.dataset=image_folder dataset.sources.photos.weight=3 "
        "dataset.sources.packed.dataset=lmdb ")  # fmt: skip
 SOURCES = "dataset.sources"
+PARTS = f"imports=[{Path(__file__).resolve().parents[2]}/examples/my_components.py]"
 TORCH = "dataset=torch dataset.target=tests.torch_datasets.Squares"
 STREAM = "dataset=torch dataset.target=tests.laws.components.PhotoStream dataset.args={root:.} "
 # Overrides, and values at full keys of the config; `key.*` lists the keys of a mapping.
@@ -59,15 +59,20 @@ CASES: list[tuple[str, dict]] = [
           "": "scheduler/none", "sampler=sequential": "scheduler/none",
           "trainer.max_steps=9": "scheduler/cosine",
           "scheduler=step": "torch.optim.lr_scheduler.StepLR"}.items()),
+    (f"{PARTS} dataset=npz dataset.storage.path=. sampler=repeated sampler.times=4 "
+     "transform=exposure augment.train.exposure.stops=2",
+     {"dataset._target_": "dataset/map", "dataset.decode._target_": "decode/image",
+      "dataset.storage": {"_target_": "storage/npz", "path": "."},
+      "sampler": {"_target_": "sampler/repeated", "times": 4}, "augment.train.exposure.stops": 2,
+      "augment.train.*": ["crop", "flip", "exposure"]}),
     ("sampler=identity", {"sampler._target_": "sampler/identity"}),
     ("callback=ema trainer.validate_every=0", {"callback.*": ["ema"]}),
     ("dataset=stream dataset/source=sql dataset.source.url=sqlite:///a.db",
      {"dataset.source._target_": "source/sql"}),
     ("loader.num_workers=1024", {"loader.num_workers": 1024}),
     (f"{MIX} {SOURCES}.more.dataset.decode=raw {SOURCES}.more.dataset=memmap "
-     f"{SOURCES}.more.weight=2 "
-     f"{SOURCES}.photos.dataset=zip {SOURCES}.photos.sampler=weighted {SOURCES}.packed=null "
-     f"{SOURCES}.photos.sampler.replacement=false",
+     f"{SOURCES}.more.weight=2 {SOURCES}.photos.dataset=zip {SOURCES}.photos.sampler=weighted "
+     f"{SOURCES}.packed=null {SOURCES}.photos.sampler.replacement=false",
      {f"{SOURCES}.*": ["photos", "packed", "more"], f"{SOURCES}.packed": None,
       f"{SOURCES}.photos.dataset.storage._target_": "storage/zip", f"{SOURCES}.photos.weight": 3,
       f"{SOURCES}.photos.sampler.replacement": False, f"{SOURCES}.more.weight": 2,
@@ -93,6 +98,27 @@ def test_overrides_make_a_plain_config(typed, expected):
     config = compose(typed.split())
     assert {key: value_at(config, key) for key in expected} == expected
     assert config == json.loads(json.dumps(config)) == compose(typed.split())
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["s3://b/year=2024/x", "shard-{000..009}.tar", "{000..099}", "~/x", "a b (c).jpg", "a(1).jpg",
+     "фото/я.jpg", "写真/é.png", "img_{:07d}.jpg", "it's (1).png", r"(?P<label>n\d+)_\d+",
+     'say "x" (1)', "a,(b", "x[1.jpg", "a:b", "50%", "a@b", "x#1"],
+)  # fmt: skip
+def test_a_value_arrives_as_typed(path: str):
+    assert compose([f"outputs={path}"])["outputs"] == path
+
+
+@pytest.mark.parametrize(
+    "path", ["/no/s-{000..099}.tar", "/no/*.tar", "[/no/s-{0..9}.tar,/no/я,/no/a(1)]",
+             "/no/{a,b}.tar"]
+)  # fmt: skip
+def test_elements_and_patterns_arrive_as_typed(path: str):
+    typed = [f"dataset.storage.path={path}", "dataset.storage.fields={image: jpg;png, label: cls}"]
+    storage = compose(["dataset=webdataset", *typed])["dataset"]["storage"]
+    assert storage["path"] == (path[1:-1].split(",") if path[0] == "[" else path)
+    assert storage["fields"] == {"image": "jpg;png", "label": "cls"}
 
 
 def test_an_application_of_hydra_around_it_is_left_alone(tmp_path):
@@ -150,25 +176,3 @@ def test_an_augmentation_without_device_steps_normalises_there(
 ):
     text = f"train: {{one: {{_target_: albumentations.{step}}}}}\neval: {{}}\n{device}"
     assert [*composed_with(text, group="augment")["augment"]["device"]] == expected
-
-
-def test_a_registered_component_is_an_option_at_once(monkeypatch):
-    monkeypatch.setattr(registry, "_components", dict(registry._components))
-    register("sampler", "fake")(type("Fake", (), {"__init__": fake_sampler}))
-    register("transform", "fake")(lambda sample, rng, *, strength=1.0: sample)
-    register("storage", "fake")(type("Storage", (), {"__init__": lambda self, url: None}))
-    register("logger", "fake")(lambda run_dir, *, project="x": None)
-    url = "dataset.storage.url=sql://x"
-    config = compose(["sampler=fake", "sampler.width=4", "transform=fake", url, "logger=fake",
-                      "augment.train.fake.strength=2", "dataset/storage=fake"])  # fmt: skip
-    assert config["sampler"] == {"_target_": "sampler/fake", "width": 4}
-    assert [*config["augment"]["train"]][-1] == "fake"
-    assert config["augment"]["train"]["fake"]["strength"] == 2
-    assert config["logger"]["fake"]["project"] == "x" and "csv" in config["logger"]
-    dataset = compose(["dataset=fake", url])["dataset"]
-    assert dataset["storage"] == config["dataset"]["storage"] == {
-        "_target_": "storage/fake", "url": "sql://x"}  # fmt: skip
-    assert (dataset["_target_"], dataset["decode"]["_target_"]) == ("dataset/map", "decode/image")
-
-
-def fake_sampler(self, n: int, seed: int, *, width: int = 2): ...

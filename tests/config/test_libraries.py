@@ -1,17 +1,18 @@
-"""Classes of libraries and of one's own modules: what a config may name, and their arguments."""
+"""Components and classes that a config may name: registered, imported, or of a library."""
 
 from __future__ import annotations
 
-import re
-from typing import Any
+import importlib.metadata
+import pickle
+import sys
 
 import pytest
-import torch
 
-from penstock import compose, register
-from penstock.pipeline.build import build, build_dataset
+from penstock import compose
+from penstock.core import registry
+from penstock.pipeline.build import build_dataset
 from penstock.pipeline.config import libraries
-from penstock.pipeline.config.components import register_components
+from penstock.pipeline.config.components import load_entry_points, load_imports, register_components
 from penstock.pipeline.config.errors import ConfigError
 from penstock.pipeline.config.libraries import (
     check_libraries,
@@ -19,133 +20,55 @@ from penstock.pipeline.config.libraries import (
     resolve_function,
     resolve_target,
 )
-from penstock.pipeline.learning.building import build_model
 from penstock.pipeline.training.job import train
 
 FLIP = "albumentations.HorizontalFlip"
 ADAM = {"_target_": "torch.optim.AdamW"}
-OWN = """
-import os
-import torch
-
-class Net(torch.nn.Module):
-    def __init__(self, width, num_classes):
-        super().__init__()
-        self.head = torch.nn.Linear(width, num_classes)
-
-class Wrapped(Net):
-    def __init__(self, width=4, **kwargs):
-        super().__init__(width, **kwargs)
-
-class Alone(torch.nn.Linear):
-    def __init__(self, **kwargs):
-        super().__init__(2, 5, **kwargs)
-
-class Slow(torch.optim.SGD): ...
-"""
+ACCEPTED = """
+torch.optim.AdamW torch.optim.adamw.AdamW torch.optim.lr_scheduler.OneCycleLR torch.nn.Linear
+torch.nn.modules.conv.Conv2d albumentations.HorizontalFlip albumentations.OneOf
+torch.utils.data.RandomSampler
+""".split()
+REFUSED = """
+os.system builtins.eval subprocess.Popen torch.load torch.hub.load random sampler/none_such
+torch.nn.functional.importlib.import_module torch.nn.modules.module.functools.partial
+torch.optim.lr_scheduler.warnings.warn torch.optim.Optimizer torch.nn.Module torch.nn.Parameter
+torch.nn.utils.clip_grad_norm_ torch.utils.data.DataLoader albumentations.from_dict
+albumentations.load albumentations.core.composition.random albumentations.BasicTransform
+hydra.utils.instantiate torch.optim.lr_scheduler.Optimizer torch.nn..Linear
+torch.nn.Linear.__init__ torch.optim.adamw.Adam.__class__
+torch.nn.modules.module.Module.__subclasses__
+""".split()
 
 
-@register("model", "test_timm_style")
-def timm_style(*, depth: int = 1, **kwargs: Any) -> torch.nn.Module:
-    return torch.nn.Linear(depth, kwargs["num_classes"])
-
-
-@pytest.mark.parametrize(
-    "target",
-    [
-        "torch.optim.AdamW", "torch.optim.adamw.AdamW", "torch.optim.lr_scheduler.OneCycleLR",
-        "torch.nn.Linear", "torch.nn.modules.conv.Conv2d", "albumentations.HorizontalFlip",
-        "albumentations.OneOf", "torch.utils.data.RandomSampler",
-    ],
-)  # fmt: skip
-def test_classes_of_the_libraries_resolve(target: str):
-    assert resolve_target(target).__name__ == target.rpartition(".")[2]
-
-
-@pytest.mark.parametrize(
-    "target",
-    [
-        "os.system", "builtins.eval", "subprocess.Popen", "torch.load", "torch.hub.load",
-        "torch.nn.functional.importlib.import_module", "torch.nn.modules.module.functools.partial",
-        "torch.optim.lr_scheduler.warnings.warn", "torch.optim.Optimizer", "torch.nn.Module",
-        "torch.nn.Parameter", "torch.nn.utils.clip_grad_norm_", "torch.utils.data.DataLoader",
-        "albumentations.from_dict", "albumentations.load", "albumentations.core.composition.random",
-        "albumentations.BasicTransform", "hydra.utils.instantiate", "sampler/none_such", "random",
-        "torch.optim.lr_scheduler.Optimizer", "torch.nn..Linear", "torch.nn.Linear.__init__",
-        "torch.optim.adamw.Adam.__class__", "torch.nn.modules.module.Module.__subclasses__",
-    ],
-)  # fmt: skip
-def test_nothing_else_resolves(target: str):
+@pytest.mark.parametrize("target", [*ACCEPTED, *REFUSED])
+def test_classes_of_the_libraries_resolve_and_nothing_else(target: str):
     register_components()
-    with pytest.raises(ValueError):
-        resolve_target(target)
+    if target in ACCEPTED:
+        assert resolve_target(target).__name__ == target.rpartition(".")[2]
+    else:
+        with pytest.raises(ValueError):
+            resolve_target(target)
 
 
 def test_functions_and_classes_come_from_named_modules_alone(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "user_set.py").write_text(
-        "from os import system\nfrom shutil import rmtree\ndef collate(items):\n    return items\n"
-    )
+    text = "from os import system\ndef collate(items): return items\n"
+    (tmp_path / "user_set.py").write_text(text)
     (tmp_path / "needs_more.py").write_text("import a_module_that_is_not_there\n")
     assert resolve_function("user_set.collate", {"user_set"})([1]) == [1]
-    for name in ("os.system", "user_set.system", "user_set.rmtree", "user_set.nothing"):
-        with pytest.raises(ValueError):
-            resolve_function(name, {"user_set"})
-    with pytest.raises(ValueError):
-        resolve_function("user_set.collate", set())
-    bases = ("torch.utils.data.Dataset",)
-    assert resolve_class("torch.utils.data.TensorDataset", bases).__name__ == "TensorDataset"
-    for path in ("os.PathLike", "json.dumps", "no_such.Thing", "Thing"):
-        with pytest.raises(ValueError):
-            resolve_class(path, bases)
+    base = ["torch.utils.data.Dataset"]
+    assert resolve_class("torch.utils.data.TensorDataset", base).__name__ == "TensorDataset"
+    for resolve, allowed, *paths in (
+        (resolve_function, {"user_set"}, "os.system", "user_set.system", "user_set.nothing"),
+        (resolve_function, set(), "user_set.collate"),
+        (resolve_class, base, "os.PathLike", "json.dumps", "no_such.Thing", "Thing"),
+    ):
+        for path in paths:
+            with pytest.raises(ValueError):
+                resolve(path, allowed)
     with pytest.raises(ModuleNotFoundError, match="a_module_that_is_not_there"):
-        resolve_class("needs_more.Set", bases)
-
-
-@pytest.fixture
-def own(tmp_path, monkeypatch):
-    (tmp_path / "own_nets.py").write_text(OWN)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(libraries, "_own_modules", set())
-    return ["imports=[own_nets]", "model=module"]
-
-
-@pytest.mark.parametrize(("name", "more"), [("Net", ["model.module.width=5"]), ("Wrapped", [])])
-def test_a_model_of_ones_own_gets_the_classes_of_the_data(name, more, own, caplog):
-    typed = [*own, f"model.module._target_=own_nets.{name}", *more]
-    assert build_model(compose(typed), 3).module.head.out_features == 3
-    config = compose([*typed, "model.module.num_classes=7"])
-    assert build_model(config, 3).module.head.out_features == 7
-    assert not caplog.messages
-
-
-def test_other_classes_of_ones_own_are_taken_too(own, caplog):
-    compose([own[0], "optimizer._target_=own_nets.Slow"])
-    alone = [*own, "model.module._target_=own_nets.Alone"]
-    assert build_model(compose(alone), 3).module.out_features == 5
-    assert len(caplog.messages) == 1 and "num_classes" in caplog.text
-    with pytest.raises(ValueError, match="hight"):
-        build_model(compose([*alone, "+model.module.hight=7"]), 3)
-    registered = compose(["model=test_timm_style", "model.depth=2"])
-    assert build_model(registered, 3).module.out_features == 3
-
-
-def found(config) -> dict[str, str]:
-    return {problem.key: problem.message for problem in check_libraries(config)}
-
-
-def test_all_mistakes_of_all_nodes_are_found_by_their_keys():
-    config = {
-        "optimizer": {**ADAM, "lrr": 0.1, "params": [], "amsgrad": "yes"},
-        "scheduler": {"_target_": "torch.optim.lr_scheduler.StepLR", "gamma": "half"},
-        "augment": {"train": {"flip": {"_target_": FLIP, "pp": 0.5, "_after_": "crop"}}},
-        "model": {"_target_": "model/module", "layers": [{"_target_": "torch.nn.Linear"}]},
-    }
-    assert set(found(config)) == {
-        "optimizer.lrr", "optimizer.params", "optimizer.amsgrad", "scheduler.gamma",
-        "scheduler.step_size", "augment.train.flip.pp", "model.layers.0.in_features",
-        "model.layers.0.out_features",
-    }  # fmt: skip
+        resolve_class("needs_more.Set", base)
 
 
 @pytest.mark.parametrize(
@@ -159,30 +82,13 @@ def test_all_mistakes_of_all_nodes_are_found_by_their_keys():
     ],
 )
 def test_accepted_arguments_are_no_mistake(node):
-    assert found({"part": node}) == {}
-
-
-def test_settings_may_stand_beside_the_arguments_of_an_optimizer():
-    assert check_libraries(compose(["optimizer=sgd"])) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("lrr", 0.1), ("lr", "0.1"), ("weight_decay", True), ("amsgrad", 1)],
-)
-def test_the_remedy_builds(name, value):
-    [text] = found({"optimizer": {**ADAM, name: value}}).values()
-    [(typed, given)] = re.findall(r"type (?:for example )?optimizer\.(\w+)=(\S+)", text)
-    node = compose([f"optimizer.{typed}={given}"])["optimizer"]
-    taken = {**ADAM, typed: node[typed]}
-    assert found({"optimizer": taken}) == {}
-    assert build(taken, params=[torch.nn.Parameter(torch.zeros(1))]).defaults[typed] == node[typed]
+    assert check_libraries({"part": node}) == [] == check_libraries(compose(["optimizer=sgd"]))
 
 
 def test_a_missing_package_names_its_extra(monkeypatch):
     monkeypatch.setattr(libraries, "_installed", lambda name: name != "kornia")
-    text = found({"k": {"_target_": "kornia.augmentation.RandomAffine"}})["k._target_"]
-    assert "pip install 'penstock[kornia]'" in text
+    [problem] = check_libraries({"k": {"_target_": "kornia.augmentation.RandomAffine"}})
+    assert problem.key == "k._target_" and "pip install 'penstock[kornia]'" in problem.message
 
 
 @pytest.mark.parametrize("use", [train, lambda config: build_dataset(config, "train")])
@@ -195,3 +101,74 @@ def test_a_config_is_checked_where_it_is_used(use, tmp_path):
     keys = {problem.key for problem in error.value.problems}
     assert keys == {"optimizer.lrr", "augment.train.flip.pp"}
     assert not (tmp_path / "runs").exists()
+
+
+PART = """
+from penstock import register
+@register("sampler", "{name}")
+class Sampler:
+    def __init__(self, n: int, *, width: int = 3): ...
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    register_components()  # once in a process: what a test takes back must not be of these
+    monkeypatch.setattr(registry, "_components", dict(registry._components))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("file", "named", "name"), [("found_parts.py", "./found_parts.py", "found_parts"),
+                                ("found/parts.py", "found.parts", "found__parts")]
+)  # fmt: skip
+def test_a_file_or_module_is_imported_so_that_it_pickles(file, named, name, folder):
+    (folder / file).parent.mkdir(exist_ok=True)
+    (folder / file).write_text(PART.format(name=name))
+    register_components([named])
+    target = registry.find(f"sampler/{name}").target
+    assert target.__module__ == name.replace("__", ".")
+    assert pickle.loads(pickle.dumps(target)) is target
+
+
+def test_an_imported_component_is_chosen_and_saved_with_its_import(folder):
+    (folder / "chosen_parts.py").write_text(PART.format(name="chosen"))
+    config = compose(["imports=[chosen_parts.py]", "sampler=chosen", "sampler.width=5"])
+    assert config["sampler"] == {"_target_": "sampler/chosen", "width": 5}
+    assert config["imports"] == ["chosen_parts.py"]
+    (folder / "preset_parts.py").write_text(PART.format(name="by_preset"))
+    (folder / "conf" / "experiment").mkdir(parents=True)
+    (folder / "conf" / "experiment" / "mine.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - override /sampler: by_preset\n"
+        "imports: [preset_parts.py]\n"
+    )
+    assert compose(["experiment=mine"])["sampler"]["_target_"] == "sampler/by_preset"
+
+
+def test_an_entry_point_is_loaded(folder, monkeypatch):
+    monkeypatch.syspath_prepend(folder)
+    (folder / "found_plugin.py").write_text(PART.format(name="by_entry_point"))
+    point = importlib.metadata.EntryPoint("x", "found_plugin", "penstock.components")
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [point])
+    load_entry_points.__wrapped__()
+    assert registry.find("sampler/by_entry_point")
+
+
+@pytest.mark.parametrize("name", ["json", "pipeline", "numpy", "this", "b/twice", "odd-name"])
+def test_a_file_that_cannot_be_told_from_another_module_is_refused(folder, name):
+    for each in ("a/twice", name):
+        (folder / f"{each}.py").parent.mkdir(exist_ok=True)
+        (folder / f"{each}.py").write_text("raise SystemExit('imported')" if each == name else "")
+    load_imports(["a/twice.py", "a/twice.py"])
+    with pytest.raises(ConfigError) as caught:
+        load_imports([f"{name}.py" if "/" in name else f"./{name}.py"])
+    assert [problem.key for problem in caught.value.problems] == ["imports"]
+    del sys.modules["twice"]
+
+
+def test_a_failing_import_raises_what_it_raises(folder):
+    (folder / "failing_parts.py").write_text("import nothing_of_this_name")
+    with pytest.raises(ModuleNotFoundError, match="nothing_of_this_name"):
+        load_imports(["failing_parts.py"])

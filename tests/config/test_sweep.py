@@ -49,22 +49,12 @@ def jobs(folder, monkeypatch):
     return ran
 
 
-def keys_of(error: ConfigError) -> list[str]:
-    return [problem.key for problem in error.problems]
-
-
 def test_every_combination_is_a_job(jobs, capsys):
     assert main(["-m", "sampler=random,weighted", "seed=1,2"]) == 0
     expected = [compose([f"sampler={sampler}", f"seed={seed}"])
                 for sampler in ("random", "weighted") for seed in (1, 2)]  # fmt: skip
     assert jobs == expected
     assert "job 3: sampler=weighted seed=2" in capsys.readouterr().out
-
-
-def test_the_first_rank_alone_prints(jobs, capsys, monkeypatch):
-    monkeypatch.setenv("RANK", "1")
-    assert main(["-m", "seed=1,2"]) == 0
-    assert len(jobs) == 2 and capsys.readouterr().out == ""
 
 
 def test_ranges_lists_deletions_and_arguments_of_a_choice(jobs):
@@ -106,7 +96,7 @@ def test_an_interrupt_ends_the_sweep(jobs, capfd):
 def test_mistakes_are_reported_once_before_a_job_starts(typed, keys):
     with pytest.raises(ConfigError) as caught:
         check_sweep(typed.split())
-    assert sorted(keys_of(caught.value)) == sorted(keys.split())
+    assert sorted(each.key for each in caught.value.problems) == sorted(keys.split())
 
 
 @pytest.mark.parametrize(
@@ -119,9 +109,7 @@ def test_mistakes_are_reported_once_before_a_job_starts(typed, keys):
         ("outputs=s3://me:secret@bucket/runs", "password"),
     ],
 )
-def test_what_a_sweep_cannot_run_is_refused_before_a_job_starts(
-    typed, key, jobs, capfd, monkeypatch
-):
+def test_a_sweep_that_cannot_run_is_refused_before_a_job(typed, key, jobs, capfd, monkeypatch):
     monkeypatch.setattr("penstock.pipeline.config.sweep.find_spec", lambda name: None)
     assert penstock("train", "-m", "seed=1,2", typed) == 2
     said = capfd.readouterr().err
@@ -129,16 +117,10 @@ def test_what_a_sweep_cannot_run_is_refused_before_a_job_starts(
     assert jobs == []
 
 
-@pytest.mark.parametrize(
-    ("launcher", "plugin"),
-    [
-        ("basic", "hydra"),
-        ("joblib", "hydra_plugins.hydra_joblib_launcher"),
-        ("submitit_local", "hydra_plugins.hydra_submitit_launcher"),
-    ],
-)
-def test_launchers_run_real_jobs_with_components_of_ones_own(launcher, plugin, folder, data_dir):
-    pytest.importorskip(plugin)
+@pytest.mark.parametrize("launcher", ["basic", "joblib", "submitit_local"])
+def test_launchers_run_real_jobs_with_components_of_ones_own(launcher, folder, data_dir):
+    if launcher != "basic":
+        pytest.importorskip(f"hydra_plugins.hydra_{launcher.partition('_')[0]}_launcher")
     typed = [f"imports=[{PARTS}]", "sampler=repeated", "sampler.times=1,2", "loader=inline",
              "debug=one_batch", "optimizer.lr=nan,0.01", f"data_dir={data_dir}"]  # fmt: skip
     assert main(["-m", f"hydra/launcher={launcher}", *typed]) == 1
@@ -162,10 +144,10 @@ def test_the_points_of_a_command_are_the_product_of_its_values():
     typed = ["loader.num_workers=0,1", "loader=threads,torch", "seed=5", "seconds=0.5"]
     points = read_points(typed, command="bench")
     assert points.keys == ("loader.num_workers", "loader")
-    values = [(each.config["loader"]["num_workers"], each.config["loader"]["engine"],
-               each.config["seed"], each.config["bench"]["seconds"])
-              for each in points.points]  # fmt: skip
-    assert values == [(n, name, 5, 0.5) for n in (0, 1) for name in ("threads", "torch")]
+    loaders = [each.config["loader"] for each in points.points]
+    values = [(loader["num_workers"], loader["engine"]) for loader in loaders]
+    assert values == [(0, "threads"), (0, "torch"), (1, "threads"), (1, "torch")]
+    assert all(each.config["bench"]["seconds"] == 0.5 for each in points.points)
     assert points.points[2].values == {"loader.num_workers": "1", "loader": "threads"}
     changed = points.config_with("loader.num_workers=5", "trainer.amp=bf16")
     assert changed["loader"]["num_workers"] == 5 and changed["trainer"]["amp"] == "bf16"

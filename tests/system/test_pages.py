@@ -22,6 +22,8 @@ from penstock.pipeline import commands
 from penstock.pipeline.config.app import main
 from penstock.pipeline.config.components import load_imports
 from penstock.pipeline.config.compose import prepare
+from penstock.pipeline.config.errors import ConfigError
+from penstock.pipeline.config.sweep import check_sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -125,10 +127,24 @@ def there(argument: str) -> str:
 def show(command: Typed) -> int:
     """Compose a command's config as it would run, and print it."""
     program, arguments = command.program, list(map(there, command.arguments))
+    if program == "train" and "-m" in arguments:
+        return checks_sweep([text for text in arguments if text != "-m"])
     shows = [] if {"--help", "--cfg"} & {*arguments} else ["--cfg", "job"]
     if program == "train":
         return main([*arguments, *shows])
     return commands.main([program, *arguments, *shows])
+
+
+def checks_sweep(arguments: list[str]) -> int:
+    """Check a sweep as it would be before its first job."""
+    of_hydra = [text for text in arguments if text.startswith(("hydra/", "hydra."))]
+    texts = [text for text in arguments if text not in of_hydra]
+    try:
+        check_sweep(texts, searches="hydra/sweeper=optuna" in of_hydra)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ import torch
 
 from penstock.pipeline.build import build_loader
 from penstock.pipeline.commands import main
+from penstock.pipeline.commands.named_files import naming_files
 from penstock.pipeline.commands.predict import write_table
 from penstock.pipeline.config.compose import compose
 from penstock.pipeline.learning.building import build_model, build_task
@@ -308,3 +309,15 @@ def test_lists_and_bytes_in_csv(tmp_path):
     assert json.loads(first["a"]) == [1, 2.5] and json.loads(second["a"]) == []
     assert (first["b"], second["b"]) == ('x,\n"y"', "ж")
     assert first["c"] == "AAE=" and json.loads(second["d"]) == [3, 4]
+
+
+def test_a_pattern_names_the_files_that_match(tmp_path):
+    for name in ("b.jpg", "a.jpg", "deep/c.jpg"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    named = naming_files([f"{tmp_path}/**/*.jpg", "x=1"])
+    paths = ",".join(f"'{tmp_path / name}'" for name in ("a.jpg", "b.jpg", "deep/c.jpg"))
+    assert named == ["dataset=image_files", f"dataset.storage.paths=[{paths}]", "x=1"]
+    with pytest.raises(ValueError) as caught:
+        naming_files([f"{tmp_path}/*.png"])
+    assert [problem.key for problem in caught.value.problems] == [f"{tmp_path}/*.png"]
