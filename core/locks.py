@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import threading
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 
@@ -78,55 +76,3 @@ def _renew_all() -> None:
 
 
 os.register_at_fork(after_in_child=_renew_all)
-
-
-class ForkGate:
-    """Keeps a fork waiting while threads are inside the library.
-
-    A child that inherited the library's mutexes while another thread held one would wait for it
-    for ever.
-
-    Args:
-        most_s: How long a fork waits at most.
-    """
-
-    _forks = 0
-
-    def __init__(self, *, most_s: float) -> None:
-        self._most_s = most_s
-        self._renew()
-        os.register_at_fork(
-            before=self._wait, after_in_parent=self._go_on, after_in_child=self._renew
-        )
-
-    @contextlib.contextmanager
-    def kept_off(self) -> Iterator[None]:
-        """No fork of another thread happens inside; a thread may enter again while it is inside."""
-        depth = getattr(self._thread, "depth", 0)
-        with self._turn:
-            # Two threads that are inside by turns would keep a fork waiting for ever.
-            if not depth:
-                self._turn.wait_for(lambda: not self._forks, self._most_s)
-            self._inside += 1
-            self._thread.depth = depth + 1
-        try:
-            yield
-        finally:
-            with self._turn:
-                self._inside -= 1
-                self._thread.depth = depth
-                self._turn.notify_all()
-
-    def _wait(self) -> None:
-        self._turn.acquire()
-        self._forks += 1
-        self._turn.wait_for(lambda: not self._inside, self._most_s)
-
-    def _go_on(self) -> None:
-        self._forks = max(self._forks - 1, 0)  # a Ctrl-C may have come before it was counted
-        self._turn.notify_all()
-        self._turn.release()
-
-    def _renew(self) -> None:
-        self._turn, self._thread = threading.Condition(), threading.local()
-        self._inside = self._forks = 0

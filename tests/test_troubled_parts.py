@@ -20,11 +20,10 @@ from penstock.core.user_errors import in_one_line
 from penstock.datasets.annotations.voc import VocAnnotations
 from penstock.datasets.columnar.record_columns import restore_rest
 from penstock.datasets.files import access
-from penstock.datasets.storages.sqlite import SqliteStorage
 from penstock.datasets.torch_dataset import open_torch
 from penstock.transforms.decode.image import ImageDecoder
 from tests.datasets.annotations.annotated import open_annotated, write_images
-from tests.datasets.storages.sqlite_tables import packed
+from tests.datasets.storages.sqlite_tables import at, put_samples
 from tests.encoded_images import JPEGS, RGB, encode
 from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader
 
@@ -85,8 +84,9 @@ def test_a_label_file_is_not_damaged_and_not_missing(tmp_path, monkeypatch):
 
 
 def test_a_database_is_not_damaged(tmp_path, monkeypatch):
-    storage = SqliteStorage(packed(tmp_path / "a", [b"x"]))
-    monkeypatch.setattr(access, "_PAUSES_S", ())
+    storage = at(put_samples(tmp_path / "t.db", [b"x"]))
+    assert len(storage) == 1
+    monkeypatch.setattr("penstock.datasets.storages.sql.server._PAUSES_S", ())
     with without_descriptors(), pytest.raises(OSError, match="Too many open files"):
         storage.read(np.zeros(1, np.int64))
     assert storage.read(np.zeros(1, np.int64))[0].fields

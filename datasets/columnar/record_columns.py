@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -40,14 +40,12 @@ class FieldColumn:
             (any array, as the bytes of a .npy file) or ``json``.
         dtype: The type of an ``array``, as NumPy writes it.
         inner: Lengths of all its axes but the first.
-        nan: Whether a ``float`` may be no number.
     """
 
     name: str
     kind: Kind
     dtype: str = ""
     inner: tuple[int, ...] = ()
-    nan: bool = True
 
     def fits(self, value: Any) -> bool:
         """Whether a value can stand in this column."""
@@ -55,8 +53,6 @@ class FieldColumn:
             kind = _kind_of(self.name, value)
             if self.kind == "array":
                 return kind == "npy" and _array_type(value) == (self.dtype, self.inner)
-            if kind == "float" and not self.nan and value != value:
-                return False
             return kind == self.kind and (kind != "int" or value in _INT64)
         return not isinstance(value, np.ndarray | bytes | bytearray | memoryview)
 
@@ -67,15 +63,11 @@ class FieldColumn:
         return write_npy(value) if self.kind == "npy" else value
 
 
-def plan_columns(
-    samples: Sequence[Record], *, arrays: bool, nan: bool = True
-) -> tuple[FieldColumn, ...]:
+def plan_columns(samples: Sequence[Record]) -> tuple[FieldColumn, ...]:
     """Columns for the fields that the samples have, but for keys and labels.
 
     Args:
         samples: Some records.
-        arrays: Whether the table has a type for arrays of numbers.
-        nan: Whether it tells a float that is no number from a missing one.
     """
     values: dict[str, list[Any]] = {}
     for record in samples:
@@ -88,7 +80,7 @@ def plan_columns(
         if name.lower() in taken or not _NAME.fullmatch(name):
             continue
         taken.add(name.lower())
-        columns.append(replace(_column(name, found, arrays), nan=nan))
+        columns.append(_column(name, found))
     return tuple(columns)
 
 
@@ -155,12 +147,12 @@ def restore_rest(value: Any, wanted: Collection[str] | None) -> dict[str, Any]:
     return {name: field for name, field in fields.items() if wanted is None or name in wanted}
 
 
-def _column(name: str, values: Sequence[Any], arrays: bool) -> FieldColumn:
+def _column(name: str, values: Sequence[Any]) -> FieldColumn:
     kinds = {_kind_of(name, value) for value in values}
     if len(kinds) > 1:
         return FieldColumn(name, "file" if "file" in kinds else "json")
     kind = kinds.pop()
-    if kind == "npy" and arrays:
+    if kind == "npy":
         types = {_array_type(value) for value in values}
         if len(types) == 1 and None not in types:
             dtype, inner = types.pop()  # type: ignore[misc]

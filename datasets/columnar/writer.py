@@ -33,7 +33,7 @@ class RecordTable:
         import pyarrow as pa
 
         self._has_label = any("label" in record.fields for record in plan.samples)
-        self._columns = plan_columns(plan.samples, arrays=True)
+        self._columns = plan_columns(plan.samples)
         fields = [("key", pa.string())]
         kinds = {"key": "text"}
         features: dict[str, Any] = {}

@@ -74,7 +74,9 @@ def order_of_stream(config: Mapping[str, Any]) -> Iterator[Problem]:
     sampler = config["sampler"]["_target_"]
     if sampler != "sampler/sequential" and _streams(config["dataset"]):
         text = f"{sampler} needs random access, and a stream is read in its own order"
-        yield Problem("sampler", f"{text}; type sampler=sequential")
+        indexed = sampler == "sampler/identity"  # often the choice of the task
+        remedy = "dataset=image_folder" if indexed else "sampler=sequential"
+        yield Problem("sampler", f"{text}; type {remedy}")
 
 
 @checks("sampler/mix", needs=("dataset",))
@@ -82,7 +84,8 @@ def mix_of_one(config: Mapping[str, Any]) -> Iterator[Problem]:
     """Refuse the sampler of a mix for a single data set."""
     if value_at(config, "dataset._target_") != MIX:
         text = "sampler/mix draws from several data sets, and one is given"
-        yield Problem("sampler", f"{text}; type sampler=random, or dataset=mix")
+        sources = "dataset=mix dataset.sources.a.dataset=image_folder"
+        yield Problem("sampler", f"{text}; type sampler=random, or {sources}")
 
 
 @checks(MIX, needs=("dataset.sources", "sampler"))

@@ -46,6 +46,7 @@ def schedules_in_sequence(config: Mapping[str, Any]) -> Iterator[Problem]:
     for name, node in schedules.items():
         key, target = f"scheduler.schedules.{name}", str(node.get("_target_"))
         if target in (PLATEAU, "scheduler/none", "scheduler/sequence"):
-            yield Problem(key, f"{target} cannot be part of a sequence; type {key}=null")
+            text = f"{target} cannot be part of a sequence"
+            yield Problem(key, f"{text}; type {key}._target_=scheduler/cosine")
         elif not takes_interval(target, interval):
             yield Problem(key, f"{target} counts epochs; type {_INTERVAL}=epoch")

@@ -13,7 +13,6 @@ class Mistake(NamedTuple):
 
     Args:
         beside: Overrides that a remedy needs too.
-        broken: The failure of a printed remedy; empty if each composes.
         typed: The remedies of the problem, joined by ``or``, or ``nothing``; empty for any.
     """
 
@@ -21,17 +20,16 @@ class Mistake(NamedTuple):
     keys: frozenset[str]
     kind: str
     beside: tuple[str, ...]
-    broken: str
     typed: str
 
 
 def m(*overrides: str, keys: str | None = None, kind: str = COMPOSE, beside: str = "",
-      broken: str = "", typed: str = "") -> Mistake:  # fmt: skip
+      typed: str = "") -> Mistake:  # fmt: skip
     """Make an entry; `keys` defaults to the key of the last override."""
     if keys is None:
         keys = overrides[-1].lstrip("+~").partition("=")[0]
     found = frozenset(keys.split() or [""])
-    return Mistake(overrides, found, kind, tuple(beside.split()), broken, typed)
+    return Mistake(overrides, found, kind, tuple(beside.split()), typed)
 
 
 MIX = ("dataset=mix", "dataset.sources.photos.dataset=image_folder",
@@ -64,8 +62,7 @@ MISTAKES: dict[str, list[Mistake]] = {
           keys="augment.device.k.augmentations.j._target_", kind=LIBRARIES),
     ],
     "mixes of data sets": [
-        m("dataset=image_folder", "sampler=mix",
-          broken="dataset=mix alone is refused: it has no sources"),
+        m("dataset=image_folder", "sampler=mix"),
         m("dataset=mix", keys="dataset.sources"), m("augment=light", "augment.train.filp=null"),
         m("task=multi", "task.tasks.zebra=null"), m(*MIX, "dataset.sources.photos.dataset=mix"),
         m(*MIX, "sampler=weighted"), m(*MIX, "dataset.sources=null"),
@@ -221,7 +218,6 @@ MISTAKES: dict[str, list[Mistake]] = {
         m(*SEQUENCE, "scheduler.lengths={up:3,fall:4}", keys="scheduler.lengths.fall"),
         m(*SEQUENCE, "scheduler.lengths.up=3",
           "scheduler.schedules.fall={_target_:torch.optim.lr_scheduler.ReduceLROnPlateau}",
-          broken="without `fall`, scheduler.lengths.up is refused",
           kind=LIBRARIES),
     ],
     "top of the config": [
@@ -272,8 +268,7 @@ MISTAKES: dict[str, list[Mistake]] = {
         m("sampler=identity", "dataset.storage.labels=null", keys="sampler.column"),
         m("sampler=balanced_batch", "dataset.storage.labels=null", keys="sampler.column"),
         m("sampler=identity", "dataset=stream", keys="sampler"),
-        m("task=identity", "dataset=stream", keys="sampler",
-          broken="sampler.column and sampler.images_per_identity of the task are refused"),
+        m("task=identity", "dataset=stream", keys="sampler"),
         m("sampler=identity", "sampler.short=dorp"), m("sampler=identity", "sampler.batch_size=8"),
     ],
     "imports and components of own files": [
@@ -307,6 +302,7 @@ MISTAKES: dict[str, list[Mistake]] = {
         m("dataset=postgresql", beside="dataset.storage.url=sqlite:///a.db"),
         m("dataset=sql", keys="dataset.storage.url"),
         m("dataset=mysql", beside="dataset.storage.url=sqlite:///a.db"),
+        m("dataset=sqlite", beside="dataset.storage.url=sqlite:///a.db"),
         m("dataset=stream", "dataset/source=sql", "dataset.source.url=sqlite:///a.db",
           "dataset.val_path=b"),
         m("dataset=sql",

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import resource
+import sqlite3
 import time
 from pathlib import Path
 from typing import Any
@@ -59,10 +60,22 @@ def without_descriptors():
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-@pytest.mark.parametrize("dataset", ["image_folder", "sqlite", "zip", "arrow", "parquet"])
+def rows_of(photos: Path, folder: Path) -> Path:
+    """Write image files into a table of SQLite, the folder as the label."""
+    with contextlib.closing(sqlite3.connect(folder / "rows.db")) as rows, rows:
+        rows.execute("CREATE TABLE photos (key TEXT PRIMARY KEY, label TEXT, image BLOB)")
+        for path in sorted(photos.rglob("*.*")):
+            row = str(path.relative_to(photos)), path.parent.name, path.read_bytes()
+            rows.execute("INSERT INTO photos VALUES (?, ?, ?)", row)
+    return folder / "rows.db"
+
+
+@pytest.mark.parametrize("dataset", ["image_folder", "sql", "zip", "arrow", "parquet"])
 def test_no_descriptors_are_left_for_a_storage(dataset, photos, tmp_path, monkeypatch):
     source = ["dataset=image_folder", f"dataset.storage.path={photos}"]
-    if dataset != "image_folder":
+    if dataset == "sql":
+        source = ["dataset=sql", f"dataset.storage.url=sqlite:///{rows_of(photos, tmp_path)}"]
+    elif dataset != "image_folder":
         target = [f"pack.to={dataset}", f"pack.path={tmp_path}/packed", "pack.num_workers=0"]
         assert penstock("pack", *source, *target) == 0
         source = [f"dataset={dataset}", f"dataset.storage.path={tmp_path}/packed"]

@@ -1,17 +1,19 @@
-"""Talk to a database server: addresses without passwords, deadlines, trouble that passes."""
+"""Read from a database: URLs without passwords, deadlines, and trouble that passes."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import sqlite3
 import time
-from collections.abc import Callable, Collection, Iterator
-from functools import partial
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
 
 from penstock.datasets.files.passwords import MASK, masked
-from penstock.datasets.files.sqlite_files import BadStatement, DamagedRows, open_to_read
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, Connection, Select
@@ -36,6 +38,11 @@ _PASSING_STATES = ("08", "25P", "40", "53", "58", "57P", "55P03")
 _PASSING_NUMBERS = frozenset({1040, 1047, 1053, 1158, 1159, 1160, 1161, 1205, 1213, 1927, 2002,
                               2003, 2006, 2013, 2055, 4031})  # fmt: skip
 _LATE = ("57014", 1317, 1969, 3024)
+_SQLITE_TROUBLE = {sqlite3.SQLITE_BUSY: errno.EBUSY, sqlite3.SQLITE_LOCKED: errno.EBUSY,
+                   sqlite3.SQLITE_IOERR: errno.EIO,
+                   sqlite3.SQLITE_INTERRUPT: errno.ETIMEDOUT}  # fmt: skip
+_BUSY_S = 5.0
+_SQLITE_INSTRUCTIONS = 100_000  # between two looks at the clock
 _EXAMPLE = "postgresql://user@host/database"
 
 
@@ -109,13 +116,21 @@ def shown(url: URL) -> str:
     return masked(url.render_as_string())
 
 
+class DamagedRows(Exception):
+    """Rows that a database or its driver cannot return; the message is the cause."""
+
+
+class BadStatement(Exception):
+    """A statement that a database refuses; the message is the cause."""
+
+
 class Server:
-    """A database that the threads of a process read from; connections open when they are needed.
+    """A database that the threads of a process read; connections open when they are needed.
 
     Args:
         url: Its URL.
-        timeout_s: What a statement may take; in PostgreSQL and SQLite, a piece of its rows.
-        patient: Wait for a server that cannot be reached, also where it never was.
+        timeout_s: Seconds that a statement may take.
+        patient: Wait for a server that cannot be reached, even if it never was.
 
     Attributes:
         place: Its URL, without a password.
@@ -126,18 +141,16 @@ class Server:
         from sqlalchemy import create_engine
 
         self.place = shown(url)
+        self.file = file_of(url)
         self._password = str(url.password or "")
         self._timeout_s = timeout_s
         self._patient = patient
         self._reached = False
         driver = url.drivername.partition("+")[2]
-        self.file = file_of(url)
-        options: dict[str, Any]
+        given = {n: v for n, v in _CONNECT.get(driver, {}).items() if n not in url.query}
+        options: dict[str, Any] = {"connect_args": given}
         if self.file is not None:
-            options = {"creator": partial(open_to_read, self.file, timeout_s=timeout_s)}
-        else:
-            given = {n: v for n, v in _CONNECT[driver].items() if n not in url.query}
-            options = {"connect_args": given}
+            options = {"creator": lambda: _open_file(str(self.file))}
         try:
             self._engine = create_engine(
                 url,
@@ -147,8 +160,9 @@ class Server:
                 **options,
             )
         except ImportError as error:
-            what = _INSTALL[driver]
-            raise BadStatement(f"its driver is missing; run: pip install {what}") from error
+            raise BadStatement(
+                f"its driver is missing; run: pip install {_INSTALL[driver]}"
+            ) from error
         self._errors: Any = self._engine.dialect.loaded_dbapi
 
     def close(self) -> None:
@@ -165,7 +179,7 @@ class Server:
         return self.call(lambda connection: list(map(tuple, connection.execute(statement, values))))
 
     def call(self, work: Callable[[Connection], T]) -> T:
-        """Do something with a connection, and again after trouble that may pass; see `rows`."""
+        """Call a function with a connection, again after trouble that may pass; see `rows`."""
         pauses = iter(_PAUSES_S)
         while True:
             try:
@@ -177,73 +191,63 @@ class Server:
     def in_order(
         self, statement: Select[Any], key: Any, *, page_rows: int
     ) -> Iterator[list[tuple[Any, ...]]]:
-        """Read the rows of a statement in the order of its first column, `key`, some at a time.
+        """Read rows by pages, in the order of the first column, `key`.
 
-        They come through a cursor of the server's. After trouble that passes, reading goes on
-        behind the rows that were given.
+        A page begins at the last key before it, which keys may equal by their collation.
 
         Raises:
             DamagedRows, BadStatement, OSError: See `rows`.
             ValueError: A key stands twice.
         """
-        pauses, ordered = iter(_PAUSES_S), statement.order_by(key)
-        before: set[Any] = set()  # keys of the last two pages
-        latest: set[Any] = set()
-        while True:
-            again = before | latest  # with those that the order takes for equal to the last one
-            moved = False
-            try:
-                with self._connection() as connection:
-                    if self.file is None:  # where a statement sees one state by itself
-                        connection.execution_options(isolation_level="REPEATABLE READ")
-                    connection.execution_options(stream_results=True, yield_per=page_rows)
-                    result = connection.execute(ordered)  # held until nothing is read from it
-                    for page in result.partitions():
-                        if rows := [row for row in map(tuple, page) if row[0] not in again]:
-                            keys = [row[0] for row in rows]
-                            _refuse_twice(keys, before | latest)
-                            moved, before, latest = True, latest, set(keys)
-                            yield rows
-                            ordered = statement.where(key >= as_given(keys[-1])).order_by(key)
+        ordered, before = statement.order_by(key).limit(page_rows), set[Any]()
+        while rows := self.rows(ordered):
+            keys = [row[0] for row in rows]
+            fresh = set(keys) - before
+            if len(set(keys)) < len(keys) or (not fresh and len(rows) == page_rows):
+                [(twice, _)] = Counter(keys).most_common(1)
+                raise ValueError(f"key {twice!r} stands twice; take a column whose values differ")
+            yield [row for row in rows if row[0] in fresh]
+            if len(rows) < page_rows:
                 return
-            except OSError as error:
-                if moved:  # it may only have taken its time, as whoever takes the rows does
-                    pauses = iter(_PAUSES_S)
-                else:
-                    self._wait(pauses, error)
+            before = set(keys)
+            ordered = statement.where(key >= as_given(keys[-1])).order_by(key).limit(page_rows)
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[Connection]:
         from sqlalchemy.exc import DBAPIError
 
+        mark = None
         try:
             with self._engine.connect() as connection:
-                driver: Any = connection.connection.driver_connection
-                if self.file is not None and not driver.is_current:
-                    connection.invalidate()  # and opened anew
                 try:
-                    if "prepared" not in connection.info:
+                    driver: Any = connection.connection.driver_connection
+                    if self.file is not None:
+                        mark = change_mark(self.file)
+                        if not driver.reads_as(mark):
+                            connection.invalidate()  # and opened again
+                            driver = connection.connection.driver_connection
+                        driver.stop_after(self._timeout_s)
+                    elif "prepared" not in connection.info:
                         for statement in self._settings(connection.dialect):
                             connection.exec_driver_sql(statement)
                         connection.commit()
-                        connection.info["prepared"] = self._reached = True
+                        connection.info["prepared"] = True
+                    self._reached = True
                     yield connection
-                except BaseException:  # nothing that is left half read is read on
-                    if self._engine.driver == "pymysql" and driver._result is not None:
-                        driver._result.unbuffered_active = False  # or closing reads all the rest
+                    if self.file is not None and not driver.reads_as(change_mark(self.file)):
+                        raise OSError(errno.EBUSY, "written to while it was read", self.place)
+                except BaseException:  # nothing is read on after an error
                     connection.invalidate()
                     raise
         except DBAPIError as error:
             raise self._explained(error.orig, lost=error.connection_invalidated) from error
-        except self._errors.Error as error:  # of the driver, where nobody wraps it
+        except self._errors.Error as error:  # of the driver, not wrapped by SQLAlchemy
             raise self._explained(error) from error
         except UnicodeDecodeError as error:
             raise DamagedRows("a text is no UTF-8") from error
 
     def _settings(self, dialect: Any) -> tuple[str, ...]:
-        """List what a connection is told first: to read alone, and for how long."""
-        if self.file is not None:
-            return ()
+        """List the first statements of a connection: to only read, and for how long."""
         limit_ms = round(self._timeout_s * 1000)
         if dialect.name == "postgresql":
             limit = f"SET statement_timeout = {limit_ms}"
@@ -254,12 +258,14 @@ class Server:
         return "SET SESSION TRANSACTION READ ONLY", f"SET SESSION {limit}"
 
     def _explained(self, error: Any, *, lost: bool = False) -> Exception:
-        """Tell what is wrong with rows from a wrong statement and from trouble that may pass."""
+        """Tell wrong rows from a wrong statement and from trouble that may pass."""
         state = getattr(error, "sqlstate", None) or ""  # of psycopg
         number, said = [*error.args, None, None][:2]  # of pymysql
         line = " ".join(str(said or error).split())[:300]
         if self._password:
             line = line.replace(self._password, MASK)
+        if self.file is not None:
+            return self._explained_file(error, line)
         if state in _LATE or number in _LATE:
             return OSError(errno.ETIMEDOUT, line, self.place)
         kinds = self._errors
@@ -271,6 +277,20 @@ class Server:
         if isinstance(error, kinds.DataError | kinds.InternalError):
             return DamagedRows(line)
         return BadStatement(line)
+
+    def _explained_file(self, error: Any, line: str) -> Exception:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        if code in _SQLITE_TROUBLE:
+            return OSError(_SQLITE_TROUBLE[code], line, self.place)
+        if code == sqlite3.SQLITE_CANTOPEN:
+            os.close(os.open(os.devnull, os.O_RDONLY))  # raises if no descriptors are left
+        if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+            return DamagedRows(
+                f"{line}: a program left a -journal or -wal file beside it; open it with sqlite3"
+            )
+        if code in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISUSE):
+            return BadStatement(line)
+        return DamagedRows(f"cannot be read ({line})")
 
     def _wait(self, pauses: Iterator[float], error: OSError) -> None:
         """Pause before another attempt, or raise."""
@@ -285,7 +305,7 @@ class Server:
             raise BadStatement(
                 f"cannot be reached: {error.strerror}; check dataset.storage.url{runs}"
             ) from error
-        # What took its time once is tried once more.
+        # A statement that was late is tried once more.
         pause_s = next(iter([*pauses][-1:] if late else pauses), None)
         if pause_s is None:
             raise OSError(
@@ -297,17 +317,72 @@ class Server:
         time.sleep(pause_s)
 
 
+class _FileConnection(sqlite3.Connection):
+    """A connection to an SQLite file that only reads.
+
+    Attributes:
+        mark: State of the file that is read without its write-ahead log; None: any state.
+    """
+
+    mark: list[int] | None = None
+    _deadline_s = 0.0
+
+    def reads_as(self, mark: list[int]) -> bool:
+        """Whether the connection may read the file in this state."""
+        return self.mark in (None, mark)
+
+    def stop_after(self, timeout_s: float) -> None:
+        """Stop statements after so many seconds from now."""
+        self._deadline_s = time.monotonic() + timeout_s
+
+    def _is_late(self) -> bool:
+        return time.monotonic() > self._deadline_s
+
+
+def _open_file(path: str) -> _FileConnection:
+    """Open an SQLite file to read it, without making files beside it."""
+    # Closing a descriptor would drop SQLite's locks on the file, so it stays open.
+    found = os.stat(path)
+    header = os.pread(_descriptor(path, found.st_dev, found.st_ino, os.getpid()), 20, 0)
+    if not header.startswith(b"SQLite format 3\0"):
+        raise DamagedRows("it is no SQLite file")
+    # SQLite makes files beside a database with a write-ahead log unless it is immutable, which it
+    # is while the log is empty and the file keeps its mark.
+    mark = change_mark(path)
+    immutable = header[18:20] == b"\2\2" and len(mark) == 2
+    connection = sqlite3.connect(
+        f"file:{quote(path)}?mode=ro{'&immutable=1' * immutable}",
+        uri=True,
+        timeout=_BUSY_S,
+        check_same_thread=False,
+        factory=_FileConnection,
+    )
+    connection.mark = mark if immutable else None
+    connection.text_factory = bytes.decode
+    connection.execute("PRAGMA cell_size_check=ON")
+    connection.stop_after(60)
+    connection.set_progress_handler(connection._is_late, _SQLITE_INSTRUCTIONS)
+    return connection
+
+
+@cache
+def _descriptor(path: str, device: int, inode: int, pid: int) -> int:
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def change_mark(path: str) -> list[int]:
+    """Return size and time of an SQLite file, and of its write-ahead log if that has content."""
+    found = os.stat(path)
+    mark = [found.st_size, found.st_mtime_ns]
+    with contextlib.suppress(FileNotFoundError):
+        log = os.stat(f"{path}-wal")
+        mark += [log.st_size, log.st_mtime_ns] if log.st_size else []
+    return mark
+
+
 def as_given(value: Any) -> Any:
     """A value as SQL that the server compares with a column of any type."""
     from sqlalchemy import bindparam
     from sqlalchemy.types import NULLTYPE
 
     return bindparam(None, value, type_=NULLTYPE)
-
-
-def _refuse_twice(keys: list[Any], before: Collection[Any]) -> None:
-    seen = set(before)
-    for key in keys:
-        if key in seen:
-            raise ValueError(f"key {key!r} stands twice; take a column whose values differ")
-        seen.add(key)

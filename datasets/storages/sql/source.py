@@ -1,8 +1,7 @@
-"""Rows of a database as a stream: in ranges of their keys, each through a cursor."""
+"""Rows of a database as a stream, in ranges of their keys."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Generator, Sequence
 from typing import Annotated, NamedTuple
 
@@ -15,6 +14,8 @@ from penstock.core.sample import BadRecord, Record
 from penstock.datasets.columnar.rows import FieldType
 from penstock.datasets.storages.sql.storage import TIMEOUT_S, Row, SqlStorage
 from penstock.datasets.streams.lanes import ShardItems
+
+_PAGE_ROWS = 64
 
 
 class RowItem(NamedTuple):
@@ -30,8 +31,7 @@ class SqlSource:
     """Rows of a database in the order of their keys, a shard for each `shard_rows` of them.
 
     The rows are listed as for ``dataset=sql``, so that shards are counted and positions stay what
-    they are while the table changes. A server gives the rows of a shard through one cursor, which
-    is much quicker than to find each by its key.
+    they are while the table changes.
 
     Args:
         url: As of ``dataset=sql``, with all that follows but `shard_rows`.
@@ -116,7 +116,10 @@ class SqlSource:
         return f"{self._storage.fingerprint()} {self._shard_rows}"
 
     def _rows(self, start: int, stop: int) -> Generator[RowItem]:
-        with contextlib.closing(self._storage.in_order(start, stop)) as rows:
-            for index, row in rows:
-                [key] = self._storage.index.keys(np.array([index]))
-                yield RowItem(key, index, row)
+        index = self._storage.index
+        for first in range(start, stop, _PAGE_ROWS):
+            places = np.arange(first, min(first + _PAGE_ROWS, stop))
+            raw = index.raw_keys(places)
+            rows = self._storage.rows(raw)
+            for place, key, one in zip(places.tolist(), index.keys(places), raw, strict=True):
+                yield RowItem(key, place, rows.get(one))

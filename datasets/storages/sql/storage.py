@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 from uuid import UUID
@@ -28,14 +27,13 @@ from penstock.datasets.columnar.rows import (
 )
 from penstock.datasets.files.access import MissingFile
 from penstock.datasets.files.data_files import refuse_escape
-from penstock.datasets.files.sqlite_files import change_mark
 from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage
 from penstock.datasets.storages.sql.server import (
     BadStatement,
     DamagedRows,
     Server,
-    as_given,
+    change_mark,
     file_of,
     find_url,
     parse_url,
@@ -46,7 +44,6 @@ from penstock.datasets.storages.sql.table import (
     convert,
     find_kinds,
     find_rows,
-    is_searched,
     mark_of,
     plain,
     select_from,
@@ -55,11 +52,8 @@ from penstock.datasets.storages.sql.table import (
 Row = tuple[Any, ...] | str | None
 """A row that was read, or why it cannot be; None: it is gone."""
 
-_log = logging.getLogger(__name__)
-
 TIMEOUT_S = 30.0
-# Rows that are read at once: by key, with their images through a cursor, without them.
-_BATCH_ROWS, _PAGE_ROWS, _SCAN_ROWS = 256, 64, 4096
+_BATCH_ROWS, _SCAN_ROWS = 256, 1 << 16
 _CHANGED = "unlike when the rows were listed; name a version_column, and they are listed anew"
 
 
@@ -177,13 +171,6 @@ class SqlStorage(IndexedStorage):
             rows, roles = self._find(server)
             kinds, in_row = find_kinds(server, rows, roles, self.types, where=str(self))
             listed = self._list(server, rows, roles, in_row=in_row)
-            if self._file is not None and not is_searched(server, rows):
-                _log.warning(
-                    "%s: column %r has no index, so every batch looks through all rows; give it "
-                    "one, of a view or a query in the table below it; type "
-                    "sqlite3 %s 'CREATE INDEX \"by_%s\" ON \"%s\" (\"%s\")'",
-                    self, rows.key, self._file, rows.key, rows.table or "TABLE", rows.key,
-                )  # fmt: skip
         if not listed.keys:
             raise ValueError(f"{self}: it has no row; nothing to read")
         columns: dict[str, NDArray[Any]] = {}
@@ -226,38 +213,8 @@ class SqlStorage(IndexedStorage):
         """
         indices = np.asarray(indices, np.int64)
         keys = self.index.raw_keys(indices)
-        found = self._fetched(sorted(set(keys)))
+        found = self.rows(sorted(set(keys)))
         return self.made(indices, [found.get(key) for key in keys])
-
-    def in_order(self, start: int, stop: int) -> Generator[tuple[int, Row]]:
-        """Read the rows `start` to `stop` - 1 through a cursor of the server's.
-
-        Rows that came between them later are passed over. Raises as `read`.
-
-        Yields:
-            Each index, and what `made` makes a record of.
-        """
-        import sqlalchemy as sql
-
-        keys = self.index.raw_keys(np.arange(start, stop))
-        places = {key: start + n for n, key in enumerate(keys)}
-        key: Any = sql.column(self._layout["key"])
-        first, last = (as_given(key_value(keys[n], self._layout["key_type"])) for n in (0, -1))
-        statement, at = self._statement().where(key >= first, key <= last), start
-        with self._refused(), contextlib.suppress(DamagedRows):
-            for rows in self.opened.in_order(statement, key, page_rows=_PAGE_ROWS):
-                for row in rows:
-                    place = places.get(_key_bytes(row[0])[0], -1)
-                    if place >= at:
-                        yield from ((gone, None) for gone in range(at, place))
-                        yield place, row
-                        at = place + 1
-            yield from ((gone, None) for gone in range(at, stop))
-            return
-        for first in range(at, stop, _PAGE_ROWS):  # behind rows that spoil what comes with them
-            some = keys[first - start : first - start + _PAGE_ROWS]
-            found = self._fetched(some)
-            yield from ((places[key], found.get(key)) for key in some)
 
     def made(self, indices: NDArray[np.int64], rows: Sequence[Row]) -> list[Record | BadRecord]:
         """Make the records at `indices`, int64 [n], of n rows that were read."""
@@ -267,8 +224,8 @@ class SqlStorage(IndexedStorage):
                 known[n] = self.index.values(name, indices).tolist()
         return self.records(indices, map(self._fields, rows, *known))
 
-    def _fetched(self, keys: Sequence[bytes]) -> dict[bytes, Row]:
-        """Read rows by their keys; a line where a row cannot be had."""
+    def rows(self, keys: Sequence[bytes]) -> dict[bytes, Row]:
+        """Read rows by their keys; a row that cannot be read is a line that says why."""
         import sqlalchemy as sql
 
         found: dict[bytes, Row] = {}

@@ -17,7 +17,7 @@ from penstock.core.json_text import parse_json
 from penstock.datasets.columnar.names import ColumnRoles
 from penstock.datasets.columnar.record_columns import restore
 from penstock.datasets.columnar.rows import FieldType
-from penstock.datasets.storages.sql.server import BadStatement, Server
+from penstock.datasets.storages.sql.server import Server
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Select
@@ -190,26 +190,13 @@ def _find_table(
         table, schema, name = names[0], "", names[0]
     primary = inspector.get_pk_constraint(name, schema or None)["constrained_columns"]
     if connection.dialect.name == "sqlite" and len(primary) != 1:
-        with contextlib.suppress(BadStatement):  # WITHOUT ROWID
+        with contextlib.suppress(sql.exc.DBAPIError):  # WITHOUT ROWID
             if name in inspector.get_table_names():
                 connection.execute(
                     sql.select(sql.column(_ROW_NUMBER)).select_from(sql.table(name)).limit(0)
                 )
                 primary = [_ROW_NUMBER]
     return table, primary
-
-
-def is_searched(server: Server, rows: Rows) -> bool:
-    """Tell whether an SQLite file finds rows by their keys, and need not look through them all."""
-    import sqlalchemy as sql
-
-    one = rows.select(rows.key).where(sql.column(rows.key) == sql.text("1"))
-    plan = server.call(
-        lambda connection: connection.exec_driver_sql(
-            f"EXPLAIN QUERY PLAN {one.compile(connection)}"
-        ).all()
-    )
-    return any(row[-1].startswith("SEARCH") for row in plan)
 
 
 def mark_of(server: Server, rows: Rows, version_column: str | None) -> list[Any]:

@@ -11,7 +11,7 @@ from penstock import build_loader, compose
 from penstock.datasets.annotations.coco import CocoAnnotations
 from penstock.datasets.annotations.in_records import InRecords
 from penstock.datasets.records.splits import StorageRecipe, open_split
-from penstock.datasets.storages.sqlite import SqliteStorage
+from penstock.datasets.storages.parquet import ParquetStorage
 from penstock.pipeline.commands import main
 from tests.contracts.storage import check_storage
 
@@ -23,14 +23,14 @@ def packed(data_dir, tmp_path_factory):
     """The demo set with its boxes and keypoints, packed."""
     root = tmp_path_factory.mktemp("boxes") / "packed"
     assert (
-        main(["pack", "to=sqlite", "task=detection", f"data_dir={data_dir}", f"pack.path={root}"])
+        main(["pack", "to=parquet", "task=detection", f"data_dir={data_dir}", f"pack.path={root}"])
         == 0
     )
     return root
 
 
 def opened(root, annotations=None, *, split="train"):
-    recipe = StorageRecipe(SqliteStorage, {"path": str(root)})
+    recipe = StorageRecipe(ParquetStorage, {"path": str(root)})
     return open_split(recipe, split=split, val_fraction=0, annotations=annotations)
 
 
@@ -62,7 +62,7 @@ def test_names_that_are_given(packed, tmp_path):
 
 
 def test_what_is_typed_for_them(tmp_path, data_dir, packed):
-    words = [f"dataset.storage.path={packed}", "dataset=sqlite", "task=detection"]
+    words = [f"dataset.storage.path={packed}", "dataset=parquet", "task=detection"]
     named = ["dataset/annotations=in_records", "dataset.annotations.classes.box_labels=[a,b]"]
     config = compose([*words, *named])
     assert config["dataset"]["annotations"]["classes"] == {"box_labels": ["a", "b"]}
@@ -78,10 +78,10 @@ def test_other_records_than_were_packed(packed, tmp_path):
 def test_parts_that_were_packed_with_other_classes(packed, tmp_path, data_dir):
     words = ["task=segmentation", f"data_dir={data_dir}", "dataset.annotations.classes=[a,b]"]
     others = ["dataset.annotations.classes=[b,a]", *words[:2]]
-    assert main(["pack", "to=sqlite", *words, f"pack.path={tmp_path / 'one'}"]) == 0
-    assert main(["pack", "to=sqlite", *others, f"pack.path={tmp_path / 'two'}"]) == 0
+    assert main(["pack", "to=parquet", *words, f"pack.path={tmp_path / 'one'}"]) == 0
+    assert main(["pack", "to=parquet", *others, f"pack.path={tmp_path / 'two'}"]) == 0
     path, val_path = str(tmp_path / "one/train"), str(tmp_path / "two/val")
-    recipe = StorageRecipe(SqliteStorage, {"path": path}, val_path=val_path)
+    recipe = StorageRecipe(ParquetStorage, {"path": path}, val_path=val_path)
     with pytest.raises(ValueError, match="classes of mask are b, a, expected a, b; pack all parts"):
         open_split(recipe, split="val", val_fraction=0, annotations=InRecords())
 

@@ -35,10 +35,10 @@ FIELDS = st.dictionaries(NAMES, VALUES | ARRAYS | st.binary(max_size=5), max_siz
 
 
 @settings(max_examples=150)
-@given(st.lists(FIELDS, max_size=3), FIELDS, st.booleans())
-def test_there_and_back(samples, fields, has_arrays):
+@given(st.lists(FIELDS, max_size=3), FIELDS)
+def test_there_and_back(samples, fields):
     records = [Record(i, str(i), found) for i, found in enumerate([*samples, fields][:-1])]
-    columns = plan_columns(records, arrays=has_arrays, nan=has_arrays)
+    columns = plan_columns(records)
     kinds = {column.name: column.kind for column in columns}
     assert len({name.lower() for name in kinds}) == len(kinds)
     assert not {"key", "label", "index", REST} & set(kinds)
@@ -51,9 +51,9 @@ def test_there_and_back(samples, fields, has_arrays):
 
 
 def test_a_column_is_as_narrow_as_the_samples():
-    def column(*values, **options):
+    def column(*values):
         samples = [Record(0, "", {"x": value}) for value in values]
-        [found] = plan_columns(samples, **{"arrays": True, **options})
+        [found] = plan_columns(samples)
         return found.kind, found.dtype, found.inner
 
     assert column(1, 2) == ("int", "", ())
@@ -63,7 +63,6 @@ def test_a_column_is_as_narrow_as_the_samples():
     assert column(True) == ("bool", "", ())
     assert column(b"", bytearray(b"x")) == ("bytes", "", ())
     assert column(np.zeros((0, 4), "f4"), np.zeros((2, 4), ">f4")) == ("array", "<f4", (4,))
-    assert column(np.zeros((0, 4), "f4"), arrays=False) == ("npy", "", ())
     assert column(np.zeros((2, 4)), np.zeros((2, 5))) == ("npy", "", ())
     assert column(np.zeros((2, 0))) == ("npy", "", ())
     assert column(np.zeros(2), [1]) == ("json", "", ())

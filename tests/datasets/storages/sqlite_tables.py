@@ -4,9 +4,6 @@ import contextlib
 import sqlite3
 
 from penstock.datasets.storages.sql import SqlStorage
-from penstock.datasets.storages.sqlite import SqliteWriter
-from penstock.datasets.writing import write_storage
-from tests.contracts.records import ListedRecords
 from tests.contracts.storage import read_all, summary
 
 
@@ -48,13 +45,3 @@ def everything(storage):
 def at(path, **options):
     """Open the tables of a file."""
     return SqlStorage(f"sqlite:///{path}", **options)
-
-
-def packed(folder, encoded):
-    """Pack records, and give the file."""
-    write_storage(SqliteWriter(), folder, ListedRecords(dict(packed_records(encoded)), CLASSES))
-    return str(folder / "samples.sqlite")
-
-
-def packed_records(encoded):
-    return [(f"ü/{i}.jpg", {"image": b, "label": i % 3, "age": i}) for i, b in enumerate(encoded)]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import pickle
 import shutil
-import sqlite3
 
 import numpy as np
 import pytest
@@ -167,7 +165,7 @@ def test_a_second_start_reads_nothing_until_the_file_changes(tmp_path, monkeypat
     path = put_samples(tmp_path / "t.db", images(5))
     first = at(path).fingerprint()
     with monkeypatch.context() as patch:
-        patch.setattr("penstock.datasets.storages.sql.server.open_to_read", None)
+        patch.setattr("penstock.datasets.storages.sql.server._open_file", None)
         assert at(path).fingerprint() == first
     put_samples(tmp_path / "t.db", images(6), create="DELETE FROM samples")
     assert len(at(path)) == 6
@@ -211,17 +209,3 @@ def test_text_that_is_no_utf8_is_a_bad_record(tmp_path):
     good, _, bad = at(path).read(np.arange(3))
     assert good.fields == {"s": "ä"}
     assert bad.cause == "a text is no UTF-8"
-
-
-def test_keys_without_an_index_are_said_to_be_slow(tmp_path, caplog):
-    path = put_samples(tmp_path / "t.db", images(5))
-    assert len(at(path)) == len(at(path, query="select rowid as k, * from samples", key_column="k"))
-    assert not caplog.records
-    assert len(at(path, key_column="name")) == 5
-    [line] = [record.message for record in caplog.records]
-    typed = line.partition("; type sqlite3 ")[2]
-    with contextlib.closing(sqlite3.connect(path)) as database:
-        database.execute(typed.partition("'")[2].rstrip("'"))
-    caplog.clear()
-    assert len(at(path, key_column="name")) == 5
-    assert not caplog.records

@@ -53,11 +53,11 @@ def compare(data_dir: Path, tmp_path: Path, *overrides: str, word: str = "storag
 
 
 def test_forms_are_packed_measured_and_taken_away(data_dir, tmp_path, scratch, capsys):
-    assert compare(data_dir, tmp_path, "bench.storages=[sqlite,memmap]") == 0
+    assert compare(data_dir, tmp_path, "bench.storages=[parquet,memmap]") == 0
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
     rows = {line.split()[0]: line for line in out.splitlines() if re.search(r"\d/s", line)}
-    assert set(rows) == {"image_folder*", "sqlite"}
+    assert set(rows) == {"image_folder*", "parquet"}
     for row in rows.values():
         assert re.search(r"[\d,]+/s +[\d.]+ +[\d,]+/s +[\d.]+ MB +[\d.]+ s +[\d.]+ s", row)
     # Encoded files are no rows of an array; the reason is the packer's.
@@ -116,9 +116,9 @@ def test_what_is_kept_can_be_trained_on(data_dir, tmp_path, scratch, capsys):
     from penstock.pipeline.config.compose import configure
 
     keep = tmp_path / "kept"
-    assert compare(data_dir, tmp_path, "bench.storages=sqlite", f"bench.keep={keep}") == 0
+    assert compare(data_dir, tmp_path, "bench.storages=parquet", f"bench.keep={keep}") == 0
     assert "dataset.storage.path=" in capsys.readouterr().out
-    given = [f"dataset.storage.path={keep}/sqlite", "dataset=sqlite", "dataset.val_fraction=0"]
+    given = [f"dataset.storage.path={keep}/parquet", "dataset=parquet", "dataset.val_fraction=0"]
     kept = open_storage(configure(given), "train")
     source = open_storage(configure([f"data_dir={data_dir}"]), "train")
     rows = sampled_rows(source, 100)

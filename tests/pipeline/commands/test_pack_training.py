@@ -17,7 +17,7 @@ from tests.pipeline.commands.test_pack import batches, same
 from tests.shares import in_turn
 
 FORMS = [
-    "lmdb", "webdataset", "parquet", "arrow", "hdf5", "sqlite", "zip", "npy_shards", "pt_shards",
+    "lmdb", "webdataset", "parquet", "arrow", "hdf5", "zip", "npy_shards", "pt_shards",
 ]  # fmt: skip
 QUICK = [
     "loader=inline", "loader.batch_size=4", "loader.drop_last=false", "trainer.max_steps=1",
@@ -142,7 +142,7 @@ def test_what_files_beside_the_data_gave(tmp_path, capsys, data_dir, form, task)
 def test_names_that_nobody_gave_or_that_stay_behind(tmp_path, capsys, data_dir):
     given = ["pack", "task=segmentation", f"data_dir={data_dir}", "to=zip"]
     assert main([*given, f"path={tmp_path / 'a'}"]) == 0
-    again = ["pack", "dataset=zip", f"dataset.storage.path={tmp_path / 'a'}", "to=sqlite"]
+    again = ["pack", "dataset=zip", f"dataset.storage.path={tmp_path / 'a'}", "to=parquet"]
     capsys.readouterr()
     assert main([*again, f"path={tmp_path / 'b'}"]) == 0
     first = capsys.readouterr().out.splitlines()[0]

@@ -184,7 +184,7 @@ def test_a_check_names_what_was_damaged(tmp_path, capsys):
 
 
 FORMS = ["arrow", "hdf5", "image_folder", "lmdb", "memmap", "npy_shards", "parquet", "pt_shards",
-         "sqlite", "webdataset", "zip"]  # fmt: skip
+         "webdataset", "zip"]  # fmt: skip
 
 
 @pytest.mark.parametrize("form", FORMS)
