@@ -19,10 +19,12 @@ that one declares.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from penstock.core.sample import BadRecord, BadSample, Batch, Keys, Record, Sample
@@ -57,51 +59,46 @@ def capabilities_of(part: Any, kind: type[C]) -> C:
 # Storage: where records lie.
 
 
-@runtime_checkable
-class Index(Protocol):
-    """Metadata of every record, known without reading the records."""
+class Index(ABC):
+    """Metadata of every record, known without reading the records.
 
+    Attributes:
+        columns: Names of the columns beside the key: ``label``, ``size_bytes``, ``height``, ...
+        class_names: Names of the classes by label, or None where there are no labels.
+        field_classes: Names of the classes by annotated field: ``box_labels``, ``mask``.
+    """
+
+    columns: tuple[str, ...] = ()
+    class_names: tuple[str, ...] | None = None
+    field_classes: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+
+    @abstractmethod
     def __len__(self) -> int: ...
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Names of the columns beside the key: ``label``, ``size_bytes``, ``height``, ..."""
-
-    @property
-    def class_names(self) -> tuple[str, ...] | None:
-        """Names of the classes by label, or None where there are no labels."""
-
-    def column(self, name: str) -> Array:
-        """One column as an array [len(self)]; KeyError names the columns there are."""
-
+    @abstractmethod
     def keys(self, indices: Int64Array) -> list[str]:
         """Keys of the given indices, int64 [n]."""
 
+    @abstractmethod
     def fingerprint(self) -> str:
         """Hash of keys, sizes and labels; not of paths or times."""
 
-
-@runtime_checkable
-class RawKeyIndex(Protocol):
-    """An index that knows keys which are no UTF-8, such as names of files."""
-
-    def raw_keys(self, indices: Int64Array) -> list[bytes]:
-        """Keys of the given indices, int64 [n], as the bytes that they are in the data."""
-
-
-@runtime_checkable
-class FullIndex(Index, Protocol):
-    """An index with what ours have besides; `records.memory_index.full_index` makes one of any."""
-
-    @property
-    def field_classes(self) -> Mapping[str, tuple[str, ...]]:
-        """Names of the classes by annotated field: ``box_labels``, ``mask``."""
+    def column(self, name: str) -> Array:
+        """One column as an array [len(self)]; KeyError names the columns there are."""
+        known = ", ".join(self.columns) or "none"
+        raise KeyError(f"index: no column {name!r}; columns: {known}")
 
     def values(self, name: str, indices: Int64Array) -> Array:
         """Values of one column at the given indices, [n]."""
+        return self.column(name)[indices]
 
     def key_column(self, indices: Int64Array) -> list[str] | Keys:
         """Keys of the given indices, as strings that are made when somebody looks at them."""
+        return self.keys(indices)
+
+    def raw_keys(self, indices: Int64Array) -> list[bytes]:
+        """Keys of the given indices, int64 [n], as the bytes that they are in the data."""
+        return [key.encode("utf-8", "surrogateescape") for key in self.keys(indices)]
 
 
 @runtime_checkable

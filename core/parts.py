@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.core.contracts import Index, RawKeyIndex
+from penstock.core.contracts import Index
 from penstock.core.sample import BadRecord, Record
 
 if TYPE_CHECKING:
@@ -177,9 +177,7 @@ def written_keys(plan: PackPlan, summaries: Sequence[PartSummary]) -> list[bytes
 
 def raw_keys(index: Index, rows: NDArray[np.int64]) -> list[bytes]:
     """Keys of any index as bytes, those of files that are no UTF-8 among them."""
-    if isinstance(index, RawKeyIndex):
-        return index.raw_keys(rows)
-    return [key.encode("utf-8", "surrogateescape") for key in index.keys(rows)]
+    return index.raw_keys(rows)
 
 
 def _joined(arrays: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:

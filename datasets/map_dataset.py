@@ -20,8 +20,8 @@ from penstock.core.contracts import (
     DatasetCapabilities,
     Decoder,
     DecoderCapabilities,
-    FullIndex,
     Gather,
+    Index,
     Sampler,
     Storage,
     StorageCapabilities,
@@ -36,7 +36,6 @@ from penstock.datasets.caches.disk import open_disk_cache
 from penstock.datasets.files.access import is_url
 from penstock.datasets.partners import PartnerStage
 from penstock.datasets.records.indexed_storage import IndexedStorage
-from penstock.datasets.records.memory_index import full_index
 from penstock.datasets.sample_stages import DecodeStage, TransformStage
 
 if TYPE_CHECKING:
@@ -92,8 +91,6 @@ class MapDataset:
         decodes = capabilities_of(decode, DecoderCapabilities)
         changes = capabilities_of(transform, TransformCapabilities)
         self.storage = storage
-        index = full_index(storage.index)
-        self._copied_index = None if index is storage.index else index
         deferred = decodes.defer if decodes.defer and changes.crops_first else decode
         self._decode = DecodeStage(deferred, keys=keys, storage=str(storage))
         self._decode_partner = DecodeStage(decode, keys=keys, storage=str(storage))
@@ -129,9 +126,9 @@ class MapDataset:
         return len(self.storage)
 
     @property
-    def index(self) -> FullIndex:
+    def index(self) -> Index:
         """The metadata of the records."""
-        return self._copied_index or self.storage.index  # type: ignore[return-value]
+        return self.storage.index
 
     def fingerprint(self) -> str:
         """The storage's: what the data is, wherever it lies."""

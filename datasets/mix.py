@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from penstock.core.contracts import (
     Dataset,
     DatasetCapabilities,
-    FullIndex,
     Index,
     Sampler,
     SamplerCapabilities,
@@ -28,7 +27,6 @@ from penstock.core.contracts import (
 from penstock.core.registry import register
 from penstock.core.sample import BadSample, Keys, Sample
 from penstock.core.stage_times import CountedRecords, StageTimes
-from penstock.datasets.records.memory_index import full_index
 
 SOURCE = "source"
 """The column, and the field of a sample, that says which source a record is of."""
@@ -332,7 +330,7 @@ class SourceDraws:
         return self._of_source(self._number, epoch, positions)
 
 
-class MixIndex:
+class MixIndex(Index):
     """Indexes one behind the other: record i of a source is record ``firsts[source] + i`` here.
 
     Classes are united by name: those of the first source, then what the next ones add, each in
@@ -355,7 +353,7 @@ class MixIndex:
     def __init__(self, indexes: Mapping[str, Index]) -> None:
         self.names = tuple(indexes)
         self.firsts = np.cumsum([0, *map(len, indexes.values())])
-        self._indexes = tuple(map(full_index, indexes.values()))
+        self._indexes = tuple(indexes.values())
         classes = [_classes(index) for index in self._indexes]
         united: dict[str, tuple[str, ...]] = {}
         for field in sorted({name for known in classes for name in known}):
@@ -381,7 +379,7 @@ class MixIndex:
         return int(self.firsts[-1])
 
     @property
-    def columns(self) -> tuple[str, ...]:
+    def columns(self) -> tuple[str, ...]:  # type: ignore[override]
         """Names of the columns beside the key."""
         first, *rest = (index.columns for index in self._indexes)
         common = (name for name in first if all(name in columns for columns in rest))
@@ -401,10 +399,6 @@ class MixIndex:
             self._columns[name] = column
         return self._columns[name]
 
-    def values(self, name: str, indices: NDArray[np.int64]) -> NDArray[Any]:
-        """Values of one column at the given indices, [n]."""
-        return self.column(name)[indices]
-
     def keys(self, indices: NDArray[np.int64]) -> list[str]:
         """Keys of the given indices, int64 [n], as they are in their sources."""
         keys = [""] * len(indices)
@@ -412,10 +406,6 @@ class MixIndex:
             for row, key in zip(rows.tolist(), self._indexes[number].keys(own), strict=True):
                 keys[row] = key
         return keys
-
-    def key_column(self, indices: NDArray[np.int64]) -> list[str]:
-        """The same as `keys`."""
-        return self.keys(indices)
 
     def by_source(
         self, indices: NDArray[np.int64]
@@ -479,7 +469,7 @@ def spread(
     return found
 
 
-def _classes(index: FullIndex) -> dict[str, tuple[str, ...]]:
+def _classes(index: Index) -> dict[str, tuple[str, ...]]:
     """Names of the classes by field, of those that have some."""
     named = {"label": index.class_names, **index.field_classes}
     return {field: tuple(names) for field, names in named.items() if names}

@@ -16,7 +16,12 @@ import numpy as np
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
-from penstock.core.contracts import DatasetCapabilities, TransformCapabilities, capabilities_of
+from penstock.core.contracts import (
+    DatasetCapabilities,
+    Index,
+    TransformCapabilities,
+    capabilities_of,
+)
 from penstock.core.registry import register
 from penstock.core.rng import KeyedRng, Stream, philox_words
 from penstock.core.sample import BadSample, Batch, Sample
@@ -256,7 +261,7 @@ class TorchStreamDataset:
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-class TorchIndex:
+class TorchIndex(Index):
     """Index of a map-style torch Dataset: numbers of its items, and labels if it has any."""
 
     def __init__(self, source: TorchSource, items: NDArray[np.int64] | None, length: int) -> None:
@@ -266,7 +271,7 @@ class TorchIndex:
         labels = getattr(dataset, "targets", getattr(dataset, "labels", None))
         self._labels = _label_column(labels, len(dataset))
         self.class_names = source.class_names
-        self.field_classes: Mapping[str, tuple[str, ...]] = {}
+        self.columns = ("label",) if self._labels is not None else ()
         if self.class_names is None and self._labels is not None and self._labels.size:
             highest = int(self._labels.max())
             if are_codes(self._labels):
@@ -281,28 +286,15 @@ class TorchIndex:
     def __len__(self) -> int:
         return self._length
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """``label``, if the dataset has ``targets`` or ``labels``."""
-        return ("label",) if self._labels is not None else ()
-
     def column(self, name: str) -> NDArray[Any]:
         """The labels, int64 [len(self)]."""
         if name != "label" or self._labels is None:
-            raise KeyError(f"no column {name!r}; columns: {', '.join(self.columns) or 'none'}")
+            return super().column(name)
         return self._labels
 
     def keys(self, indices: NDArray[np.int64]) -> list[str]:
         """The numbers of the items, as strings."""
         return [str(index) for index in indices.tolist()]
-
-    def values(self, name: str, indices: NDArray[np.int64]) -> NDArray[Any]:
-        """Labels of the given items, int64 [n]."""
-        return self.column(name)[indices]
-
-    def key_column(self, indices: NDArray[np.int64]) -> list[str]:
-        """The same as `keys`."""
-        return self.keys(indices)
 
     def fingerprint(self) -> str:
         """Hash of the class, the length and the labels."""

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from penstock.core.contracts import Index
 from penstock.core.sample import BadRecord, Record
 
 
-class MemoryIndex:
+class MemoryIndex(Index):
     def __init__(self, keys: list[str], labels: np.ndarray) -> None:
         self._keys = keys
         self._labels = labels

@@ -21,6 +21,7 @@ from typing import Any, Required, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core import contracts
 from penstock.core.arrays import map_npy, read_npy_header
 from penstock.core.files import whole_file, write_whole
 from penstock.core.machine_cache import computed_once, received, sent, signature_of
@@ -234,8 +235,8 @@ def _layout(
     )
 
 
-class Index:
-    """Metadata of every record; satisfies `core.contracts.Index`.
+class Index(contracts.Index):
+    """Metadata of every record, in a file.
 
     It pickles as the place of its file and a selection of rows, maps the file on first use, and
     shares the mapped pages with every other process on the machine.
@@ -254,6 +255,8 @@ class Index:
         metadata: dict[str, Any] | None = None,
     ) -> None:
         self._layout = layout
+        self.columns = tuple(layout.columns)
+        self.class_names = layout.class_names
         self._selection = selection
         self._metadata = metadata
         self._memory: mmap.mmap | None = None
@@ -288,16 +291,6 @@ class Index:
         return self._layout.count if self._selection is None else len(self._selection)
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """Names of the columns beside the key."""
-        return tuple(self._layout.columns)
-
-    @property
-    def class_names(self) -> tuple[str, ...] | None:
-        """Names of the classes by label, or None where there are no labels."""
-        return self._layout.class_names
-
-    @property
     def metadata(self) -> dict[str, Any]:
         """What was written beside the columns; another process reads it when it is asked for."""
         if self._metadata is None:
@@ -305,7 +298,7 @@ class Index:
         return self._metadata
 
     @property
-    def field_classes(self) -> dict[str, tuple[str, ...]]:
+    def field_classes(self) -> dict[str, tuple[str, ...]]:  # type: ignore[override]
         """Names of the classes by annotated field, such as ``box_labels``."""
         return {k: tuple(v) for k, v in self.metadata.get("field_classes", {}).items()}
 
@@ -317,8 +310,7 @@ class Index:
         """
         place = self._layout.columns.get(name)
         if place is None:
-            known = ", ".join(self.columns) or "none"
-            raise KeyError(f"index: no column {name!r}; columns: {known}")
+            return super().column(name)
         values = place.view(self._map())
         return values if self._selection is None else values[self._selection]
 

@@ -51,34 +51,8 @@ class IndexedStorage(ABC):
     The path is scanned when something is first asked for, once for all runs of this machine, and
     again when its `mark` or an argument has changed. A storage pickles as its arguments and the
     place of its index; what `open` opens belongs to the process that uses it, also after a fork.
-    Arguments are the attributes whose names do not begin with ``_``. A complete storage, which
-    ``@register("storage", "lines")`` above it makes an option::
-
-        class LineStorage(IndexedStorage):
-            name = "lines"
-
-            def __init__(self, path: str) -> None:
-                self.path = os.path.abspath(path)
-
-            def scan(self) -> IndexContent:
-                with open(self.path, "rb") as file:
-                    sizes = np.array([len(line) for line in file], np.int64)
-                columns = {"offset": np.cumsum(sizes) - sizes, "size_bytes": sizes}
-                return {"key_pattern": "{:08d}", "count": len(sizes), "columns": columns}
-
-            def open(self) -> RangeFile:
-                return RangeFile(self.path, root=os.path.dirname(self.path))
-
-            def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
-                offsets = self.index.values("offset", indices).tolist()
-                sizes = self.index.values("size_bytes", indices).tolist()
-                return self.records(indices, map(self._line, offsets, sizes))
-
-            def _line(self, offset: int, size_bytes: int) -> dict[str, Any] | str:
-                try:
-                    return {"text": self.opened.read(offset, size_bytes).decode().rstrip()}
-                except ValueError as error:
-                    return str(error)
+    Arguments are the attributes whose names do not begin with ``_``. Formats whose records are
+    ranges of bytes in files are a `Form` of `datasets.records.file_storage` instead.
 
     Attributes:
         name: The name that it is registered by.

@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core import contracts
 from penstock.core.contracts import (
     Annotations,
     PartedStorage,
@@ -393,7 +394,12 @@ def _opened(recipe: StorageRecipe, **changes: Any) -> Storage:
             f"storage {type(storage).__qualname__} has no {', '.join(lacking)}; a storage has "
             f"{', '.join(_CONTRACT)}: see Storage in core/contracts.py"
         )
-    len(storage.index)
+    if not isinstance(index := storage.index, contracts.Index):
+        raise ValueError(
+            f"storage {type(storage).__qualname__}: its index is a {type(index).__qualname__}, "
+            f"expected an Index of core/contracts.py, such as a MemoryIndex of datasets.records"
+        )
+    len(index)
     return storage
 
 

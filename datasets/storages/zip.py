@@ -22,7 +22,7 @@ from penstock.core.parts import PackPlan, Part, PartSummary, Written
 from penstock.core.record_codec import UncacheableError, pack_record, unpack_record
 from penstock.core.registry import register
 from penstock.core.sample import Record, RecordError
-from penstock.datasets.files.access import RangeFile, RangeStream
+from penstock.datasets.files.access import RangeFile, RangeStream, is_url
 from penstock.datasets.files.data_files import (
     IMAGE_ENDINGS,
     ending_of,
@@ -94,7 +94,10 @@ class ZipStorage(FileStorage):
         packed = labels == "folder" and not folder
         form = Zip(folder, hidden, tuple(endings), packed, checksums)
         super().__init__(form, path, classes=classes)
-        beside = os.path.dirname(self.path) if self.path.lower().endswith(".zip") else self.path
+        is_folder = os.path.isdir(self.path)
+        if is_url(self.path):
+            is_folder = not self.path.lower().endswith(".zip")
+        beside = self.path if is_folder else os.path.dirname(self.path)
         self.labels = FileLabels.of(labels, label_pattern, label_columns, unlabelled, folder=beside)
 
     def _labelled(self, content: IndexContent, tables: Sequence[Table]) -> IndexContent:
@@ -200,7 +203,7 @@ class Zip(Form):
         if len(packed) > 1:
             raise ValueError(
                 "zip: some of the archives are packed and others are not; put them into folders "
-                "of their own, or read all as files: dataset.storage.labels=filename"
+                "of their own, or read all as files without labels: dataset.storage.labels=null"
             )
         return None if True in packed else np.array(sorted(range(len(keys)), key=keys.__getitem__))
 

@@ -104,7 +104,6 @@ def run(config: dict[str, Any], typed: Sequence[str] = ()) -> int:
         typed: The overrides that it came from, of which those of the task stay true of the result.
     """
     from penstock.core.processes import default_workers
-    from penstock.datasets.records.memory_index import full_index
     from penstock.pipeline.build import build, build_settings
     from penstock.pipeline.config.components import register_components
     from penstock.pipeline.packing.report import training_line
@@ -172,7 +171,7 @@ def run(config: dict[str, Any], typed: Sequence[str] = ()) -> int:
             to=name,
             place=_place(str(place), list(sources), arguments),
             packed=open_packed(place.folder / split, {"storage": name, "arguments": arguments}),
-            has_names=any(full_index(source.index).field_classes for source in sources.values()),
+            has_names=any(source.index.field_classes for source in sources.values()),
             only_pixels=settings.raw == 1,
         )
         place.finish()

@@ -103,11 +103,7 @@ def _imports_in(overrides: Sequence[str]) -> list[str]:
 
 
 def configure(texts: Sequence[str], *, command: str | None = None) -> dict[str, Any]:
-    """Compose and check the config that overrides describe.
-
-    Args:
-        texts: Overrides as typed.
-        command: The command whose settings stand under its name.
+    """Compose and check the config that overrides describe, with the settings of a command.
 
     Raises:
         ConfigError: With all mistakes.
@@ -243,14 +239,14 @@ def _as_hydra_1_3() -> Iterator[None]:
             application.initialize(outer)
 
 
-def compose_texts(texts: Sequence[str]) -> DictConfig:
+def compose_texts(texts: Sequence[str], *, with_hydra: bool = False) -> DictConfig:
     """Compose by Hydra, unresolved.
 
     Raises:
         HydraException: It refuses an override or a file; other errors of YAML and OmegaConf too.
     """
     with _as_hydra_1_3():
-        config = hydra.compose("config", list(texts))
+        config = hydra.compose("config", list(texts), return_hydra_config=with_hydra)
     OmegaConf.set_struct(config, False)
     return config
 
@@ -271,12 +267,8 @@ def _composed(typed: Sequence[Typed], problems: list[Problem]) -> DictConfig:
 def choose(typed: Sequence[Typed], problems: list[Problem]) -> tuple[DictConfig, list[Typed]]:
     """Compose chosen options; a group that the defaults lack is appended (``+group=option``).
 
-    Args:
-        typed: Choices of options that exist.
-        problems: Gets a problem for each choice that Hydra refuses.
-
     Returns:
-        The config that the others compose, and these.
+        The config, and the choices that Hydra accepts; `problems` gets the others.
 
     Raises:
         ConfigError: A file is broken.

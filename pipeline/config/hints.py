@@ -82,6 +82,7 @@ REMEDIES: dict[str, str] = {
 """Keys that belong to another component or setting of Penstock or Hydra."""
 
 REMOVED_OPTIONS: dict[tuple[str, str], str] = {
+    ("dataset", "sqlite"): "type dataset=sql dataset.storage.url=sqlite:///file.db",
     ("dataset/annotations", "landmarks_xml"): "convert the labels to COCO keypoints and type "
     "dataset/annotations=coco dataset.annotations.path=<file>.json",
     ("dataset/annotations", "voc_keypoints"): "convert the labels to COCO keypoints and type "
@@ -146,13 +147,7 @@ def nearest_option(name: str, known: Iterable[str]) -> str | None:
 
 
 def instead_of_option(group: str, name: str, known: Sequence[str]) -> str:
-    """Return the remedy for an unknown option, as the end of an error line.
-
-    Args:
-        group: The group.
-        name: The option that was given.
-        known: The options of the group.
-    """
+    """Return the remedy for an unknown option, as the end of an error line."""
     if (group, name) in REMOVED_OPTIONS:
         return f"; {REMOVED_OPTIONS[group, name]}"
     name = name.removeprefix(_LIBRARIES.get(group, ""))
@@ -295,13 +290,7 @@ _SIZES = frozenset("size image_size img_size imgsz input_size crop_size resoluti
 
 
 def _image_size(key: str, value: str | None, augment: Any) -> str | None:
-    """Name the variables of `augment` that set the image size of all its stacks; None if unclear.
-
-    Args:
-        key: The unknown key.
-        value: Its value as typed.
-        augment: The augmentation with its variables.
-    """
+    """Name the variables of `augment` that set the image size of its stacks; None if unclear."""
     step, _, leaf = key.rpartition(".")
     sides = {"height", "width"} if step == "augment" else set()
     if not isinstance(augment, Mapping) or leaf not in _SIZES | sides or step not in _HOLD_SIZES:

@@ -106,13 +106,10 @@ def family_of(path: str) -> Family | None:
 
 
 def resolve_target(target: str) -> Callable[..., Any]:
-    """Find the class or function that a ``_target_`` names.
-
-    Args:
-        target: ``group/name`` of a registered component, or a dotted path on the allow-list.
+    """Find the registered component, or the class on the allow-list, that a ``_target_`` names.
 
     Raises:
-        ValueError: Nothing of that name is registered, or the allow-list has no such thing.
+        ValueError: There is no such component or class.
     """
     component = registry.find(target)
     if component is not None:
@@ -138,14 +135,10 @@ def resolve_target(target: str) -> Callable[..., Any]:
 
 
 def resolve_class(path: str, bases: Collection[str]) -> type:
-    """Import the class at a dotted path, which must descend from one of `bases`.
-
-    Args:
-        path: Such as ``my_package.MyDataset``.
-        bases: Dotted paths of accepted base classes.
+    """Import the class at a dotted path, a subclass of one of `bases`, which are paths too.
 
     Raises:
-        ValueError: There is no such object, or it is not such a class.
+        ValueError: There is no such class.
     """
     found = _locate(path)
     if not inspect.isclass(found):
@@ -157,14 +150,10 @@ def resolve_class(path: str, bases: Collection[str]) -> type:
 
 
 def resolve_function(path: str, modules: Collection[str]) -> Callable[..., Any]:
-    """Import the function at a dotted path.
-
-    Args:
-        path: Such as ``my_package.my_collate``.
-        modules: Names of the modules it may be defined in; no other is imported.
+    """Import the function at a dotted path, which must be defined in one of `modules`.
 
     Raises:
-        ValueError: The function is not defined in one of `modules`.
+        ValueError: There is no such function.
     """
     module_name, _, name = path.rpartition(".")
     if module_name not in modules:

@@ -39,12 +39,7 @@ def resume(
 ) -> dict[str, Any]:  # fmt: skip
     """Read the config of a job that resumes a run, or of a command that tries one.
 
-    Args:
-        file: The run's saved config.
-        texts: Overrides as typed.
-        typed: The same, read.
-        problems: The problems of the overrides.
-        added: The settings of a command, by its name.
+    `added` holds the settings of the command, by its name.
 
     Raises:
         ConfigError: With all mistakes.
@@ -196,12 +191,7 @@ def _changed(
 
 
 def _choose_data(config: DictConfig, choices: Sequence[Typed]) -> None:
-    """Replace the data of a run, or a part of it; it is decoded as before.
-
-    Args:
-        config: The run's config; changed.
-        choices: The chosen data sets and parts.
-    """
+    """Replace the data of a run, or a part of it; it is decoded as before."""
     from penstock.pipeline.config.compose import choose
 
     composed, _ = choose(choices, [])
@@ -220,11 +210,6 @@ def _choose_data(config: DictConfig, choices: Sequence[Typed]) -> None:
 
 def _refuse_untyped(saved: Sequence[str], given: Sequence[str], typed: Collection[str]) -> None:
     """Refuse to run code that a saved config alone names: it may be a stranger's.
-
-    Args:
-        saved: Modules that the saved config names.
-        given: Modules that the config names now; typed modules are loaded already.
-        typed: The keys that were typed.
 
     Raises:
         ConfigError: A module was not named by the command itself.

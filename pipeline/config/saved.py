@@ -33,10 +33,6 @@ def naming_folders(texts: Sequence[str], command: str | None) -> list[str]:
 
     Of several runs with one name, the newest with a checkpoint counts. An existing run folder or
     file of this name comes first.
-
-    Args:
-        texts: Overrides as typed.
-        command: The command whose settings may be given without its name.
     """
     values = {text.lstrip("+").partition("=")[0]: text.partition("=")[2] for text in texts}
     keys = (RESUME, INIT_FROM, *((f"{command}.checkpoint", "checkpoint") if command else ()))

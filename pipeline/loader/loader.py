@@ -25,7 +25,6 @@ from penstock.core.contracts import (
     capabilities_of,
 )
 from penstock.core.forks import leave_to_parent
-from penstock.datasets.records.memory_index import full_index
 from penstock.pipeline.loader.compute import BatchComputer
 from penstock.pipeline.loader.contract import (
     BatchTask,
@@ -555,4 +554,4 @@ def classes_of(dataset: Dataset | StreamDataset, field: str) -> tuple[str, ...] 
         return dataset.class_names if field == "label" else None
     if field == "label":
         return dataset.index.class_names
-    return full_index(dataset.index).field_classes.get(field)
+    return dataset.index.field_classes.get(field)

@@ -16,7 +16,6 @@ from penstock.core.machine_cache import signature_of
 from penstock.core.registry import register
 from penstock.core.rng import Stream, philox_words
 from penstock.datasets.records.label_files import RAREST
-from penstock.datasets.records.memory_index import full_index
 from penstock.datasets.records.number_rows import RAREST_LABEL
 from penstock.pipeline.epoch_orders import StoredTable, digest_of, epoch_order
 
@@ -276,7 +275,7 @@ def _labels(index: Index | None) -> NDArray[np.int64]:
 def _by_class(weights: dict[str | int, float], index: Index | None) -> NDArray[np.float64]:
     labels = _labels(index)
     assert index is not None
-    classes = {"label": index.class_names or (), **full_index(index).field_classes}
+    classes = {"label": index.class_names or (), **index.field_classes}
     names = list(classes.get(_CLASSES[_class_column(index)]) or ())
     num_classes = max(int(labels.max(initial=-1)) + 1, len(names))
     table = np.ones(num_classes, np.float64)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import shutil
@@ -10,11 +9,9 @@ import subprocess
 import sys
 import time
 import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -144,59 +141,6 @@ def test_a_disk_that_fills_up_leaves_what_was_there(tmp_path):
     assert "OSError: [Errno 27] File too large" in done.stderr
     assert os.listdir(tmp_path) == ["x"]
     assert Index.open(tmp_path / "x", verify=True).keys(np.array([0])) == ["old"]
-
-
-def _written_by_the_first_version(path, keys, columns, fingerprint):
-    """An Arrow file of one batch, with what was known of it in the metadata of its schema."""
-    key = pa.array([key.encode() for key in keys], pa.binary())
-    offsets, text = (np.frombuffer(buffer or b"", np.uint8) for buffer in key.buffers()[1:])
-    length = len("".join(keys))
-    kinds = [("key", "binary"), *((n, str(pa.array(v).type)) for n, v in columns.items())]
-    header = {
-        "count": len(keys), "key_bytes": length, "key_pattern": None, "key_start": 0,
-        "class_names": ["a", "b"], "fingerprint": fingerprint, "metadata": {"packed": 1},
-        "schema": kinds,
-        "checksums": {
-            "key offsets": zlib.crc32(offsets[: 4 * len(keys) + 4]),
-            "key text": zlib.crc32(text[:length]),
-            **{name: zlib.crc32(values.data) if keys else 0 for name, values in columns.items()},
-        },
-    }  # fmt: skip
-    line = json.dumps(header).encode()
-    batch = pa.record_batch([key, *map(pa.array, columns.values())], ["key", *columns])
-    schema = batch.schema.with_metadata({b"penstock": b"%d %s" % (zlib.crc32(line), line)})
-    with pa.ipc.new_file(path, schema) as writer:
-        writer.write_batch(pa.record_batch(batch.columns, schema=schema))
-
-
-@pytest.mark.parametrize("rows", [0, 100])
-def test_what_the_first_version_wrote_beside_packed_data_is_read(tmp_path, rows):
-    keys = [f"key {i}" for i in range(rows)]
-    columns = {dtype: np.arange(rows, dtype=dtype) for dtype in ("u1", "i8", "f2", "f4", "f8")}
-    columns = {"label": np.arange(rows), **columns}
-    ours = made(tmp_path / "ours", keys, **columns)
-    path = tmp_path / "theirs"
-    _written_by_the_first_version(path, keys, columns, ours.fingerprint())
-    theirs = Index.open(path, verify=True)
-    assert theirs.metadata == {"packed": 1}
-    assert theirs.fingerprint() == ours.fingerprint()
-    assert theirs.class_names == ours.class_names
-    assert theirs.keys(np.arange(rows)) == keys
-    assert theirs.columns == ours.columns
-    for name in columns:
-        assert theirs.column(name).dtype == columns[name].dtype
-        assert theirs.column(name).tolist() == columns[name].tolist()
-    found = 0
-    for _ in flipped(path, range(0, path.stat().st_size, 37), np.random.default_rng(0)):
-        try:
-            read = Index.open(path)
-        except ValueError as error:
-            assert "damaged or no index file" in str(error)
-            found += 1
-        else:
-            assert read.keys(np.arange(rows)) == keys
-            assert read.column("label").tolist() == list(range(rows))
-    assert found > 5
 
 
 def test_damage_anywhere_is_found(tmp_path):

@@ -1,11 +1,9 @@
-"""The storage in the docstring of the base is a storage."""
+"""What the base of storages at one path gives."""
 
 from __future__ import annotations
 
-import inspect
 import os
 import pickle
-import textwrap
 from typing import Any
 
 import numpy as np
@@ -45,9 +43,7 @@ class LineStorage(IndexedStorage):
             return str(error)
 
 
-def test_the_example_of_the_base_is_a_storage(tmp_path):
-    example = textwrap.indent(inspect.getsource(LineStorage).rstrip(), "    ")
-    assert example in inspect.cleandoc(IndexedStorage.__doc__)
+def test_scan_and_read_are_all_that_a_storage_needs(tmp_path):
     path = tmp_path / "t.txt"
     path.write_bytes("one\nzwölf\n\n".encode() + b"\xff\n" + b"last")
     texts = ["one", "zwölf", "", None, "last"]

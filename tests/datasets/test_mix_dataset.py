@@ -34,7 +34,7 @@ class Stored(MemoryStorage):
         keys = [f"{name}/{i}" for i in range(len(fields))]
         self._index = MemoryIndex(keys, {"label": labels, name: labels}, classes)
         if field_classes:
-            self._index._field_classes = field_classes
+            self._index.field_classes = field_classes
 
     @property
     def index(self):
@@ -125,7 +125,7 @@ def test_annotated_fields_are_united_too_and_ids_to_ignore_stay():
     mask = np.array([[0, 1, 2, 255]], np.uint8)
     first = dataset(None, [0], box_labels=boxes, mask=mask)
     second = dataset(None, [0], box_labels=boxes, mask=mask)
-    second.storage.index._field_classes = {"box_labels": MORE, "mask": MORE}
+    second.storage.index.field_classes = {"box_labels": MORE, "mask": MORE}
     data = mixed(a=first, b=second)
     assert data.index.field_classes["mask"] == ("ant", "bee", "cat", "dog")
     one, two = fetch(data, [0, 1], [0, 1])

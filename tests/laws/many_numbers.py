@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from penstock import register
+from penstock.core.contracts import Index
 
 
-class Numbers:
+class Numbers(Index):
     """An index whose keys are the numbers of the records."""
 
     columns: tuple[str, ...] = ()

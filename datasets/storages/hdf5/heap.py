@@ -54,11 +54,11 @@ def read_rows(
 
 def _objects(file: RangeFile, start: int) -> dict[int, memoryview]:
     """Map the objects of a collection by number."""
-    header = file.view(start, _COLLECTION.size)
+    header = file.view(start, _COLLECTION.size).data
     signature, version, size_bytes = _COLLECTION.unpack(header)
     if signature != b"GCOL" or version != 1:
         raise RecordError("no collection of values where a row refers to one")
-    content = memoryview(file.view(start, size_bytes))
+    content = file.view(start, size_bytes).data
     objects = {}
     at = _COLLECTION.size
     while at + _OBJECT.size <= size_bytes:

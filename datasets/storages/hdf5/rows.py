@@ -94,7 +94,7 @@ class RowReader:
         found: list[Any] = [None] * len(rows)
         for places, local, block in self._blocks(rows):
             is_bad = isinstance(block, RecordError)
-            values = [block] * len(places) if is_bad else self._values(block[local])
+            values = [block] * len(places) if is_bad else self._values(block, local.tolist())
             for place, value in zip(places.tolist(), values, strict=True):
                 found[place] = value
         return found
@@ -159,15 +159,15 @@ class RowReader:
                 block = RecordError(f"rows {first} to {last - 1}: {error}")
             yield places, rows[places] - first, block
 
-    def _values(self, rows: NDArray[Any]) -> list[Any]:
-        """Convert stored rows to values."""
+    def _values(self, block: NDArray[Any], rows: list[int]) -> list[Any]:
+        """Convert rows of a block to values."""
         if self.varies:
             base = self._file.h5.userblock_size
-            values = read_rows(self._file.shared, base, rows, self.native.itemsize)
+            values = read_rows(self._file.shared, base, block[rows], self.native.itemsize)
             return [v if isinstance(v, RecordError) else self._value(v) for v in values]
         if self.is_array:
-            return rows.tolist() if rows.ndim == 1 else [_native(row) for row in rows]
-        return [self._value(row.tobytes()) for row in rows]
+            return block[rows].tolist() if block.ndim == 1 else [_native(block[n]) for n in rows]
+        return [self._value(block[n].tobytes()) for n in rows]
 
     def _value(self, content: bytes) -> Any:
         if self.is_text and self.holds != "bytes":
@@ -190,10 +190,10 @@ class RowReader:
         dataset, plist = self.dataset, self.dataset.id.get_create_plist()
         if dataset.is_virtual or dataset.external:
             raise RecordError(
-                f"the data of {self.path!r} is in other files; copy it into this file"
+                f"the data of {self.path!r} is in another file; copy it here"
             )
         if dataset.shape is None:
-            raise RecordError(f"{self.path!r} has no value; leave it out")
+            raise RecordError(f"{self.path!r} is empty; leave it out")
         for number in range(plist.get_nfilters()):
             code, _, _, name = plist.get_filter(number)
             if not h5py.h5z.filter_avail(code):

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.sample import RecordError
 from penstock.datasets.records.labels import images_fault
 from penstock.datasets.records.split_names import is_split_word
-from penstock.datasets.storages.hdf5.file import File, RecordError, follow
+from penstock.datasets.storages.hdf5.file import File, follow
 from penstock.datasets.storages.hdf5.rows import RowReader
 
 CLASS_NAMES = ("class_names", "classes", "label_names")
@@ -92,7 +93,7 @@ class Samples:
         return names
 
     def kinds(self) -> dict[str, tuple[str, tuple[int, ...]] | None]:
-        """Return type and shape of the rows of each field, None for rows that are no arrays."""
+        """Return type and shape of the rows of each field, None for rows of other kinds."""
         return {
             name: (reader.native.str, reader.shape[1:]) if reader.is_array else None
             for name, reader in self.fields.items()

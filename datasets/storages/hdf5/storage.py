@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Annotated, Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from penstock.core.contracts import StorageCapabilities
 from penstock.core.registry import register
-from penstock.core.sample import BadRecord, Record
+from penstock.core.sample import BadRecord, Record, RecordError
 from penstock.core.user_errors import is_trouble
 from penstock.datasets.files.data_files import DataFiles, find_data_files
 from penstock.datasets.files.group_cache import GroupCache
@@ -23,7 +23,6 @@ from penstock.datasets.records.split_names import SPLIT_OF
 from penstock.datasets.storages.hdf5.file import (
     DAMAGE,
     File,
-    RecordError,
     explained,
     follow,
     need_h5py,
@@ -115,18 +114,15 @@ class Hdf5Storage(IndexedStorage):
         indices = np.asarray(indices, np.int64)
         found: list[dict[str, Any] | str] = [{} for _ in range(len(indices))]
         for number, places, rows in self._by_file(self.index.rows(indices)):
-            columns: dict[str, list[Any]] = {}
-            try:
-                for name, reader in self._samples(number).fields.items():
-                    if name != "label":
-                        columns[name] = reader.values(rows)
-            except DAMAGE as error:
-                columns = {str(self._files.names[number]): [RecordError(str(error))] * len(rows)}
-            for place, *values in zip(places.tolist(), *columns.values(), strict=True):
-                named = dict(zip(columns, values, strict=True))
-                wrong = [f"{n}: {v}" for n, v in named.items() if isinstance(v, RecordError)]
-                kept = {name: value for name, value in named.items() if value is not MISSING}
-                found[place] = wrong[0] if wrong else kept
+            for name, values in self._values(number, rows):
+                for place, value in zip(places.tolist(), values, strict=True):
+                    fields = found[place]
+                    if isinstance(fields, str) or value is MISSING:
+                        continue
+                    if isinstance(value, RecordError):
+                        found[place] = f"{name}: {value}"
+                    else:
+                        fields[name] = value
         return self.records(indices, found)
 
     def take(
@@ -195,7 +191,7 @@ class Hdf5Storage(IndexedStorage):
         columns: dict[str, NDArray[Any]] = {"size_bytes": np.concatenate(sizes)}
         count = len(columns["size_bytes"])
         if not count:
-            raise ValueError(f"{self}: the data sets have no rows, expected one for each sample")
+            raise ValueError(f"{self}: the data sets are empty, expected a row for each sample")
         refuse_twice(keys, where=str(self), remedy="give each record its own key")
         if labels[0] is not None:
             joined = np.concatenate(labels)
@@ -242,6 +238,15 @@ class Hdf5Storage(IndexedStorage):
         except BaseException:
             file.h5.close()
             raise
+
+    def _values(self, number: int, rows: NDArray[np.int64]) -> Iterator[tuple[str, list[Any]]]:
+        """Read rows of a file: the values of each field, or a `RecordError`."""
+        try:
+            for name, reader in self._samples(number).fields.items():
+                if name != "label":
+                    yield name, reader.values(rows)
+        except DAMAGE as error:
+            yield self._files.names[number], [RecordError(str(error))] * len(rows)
 
     def _by_file(
         self, rows: NDArray[np.int64]

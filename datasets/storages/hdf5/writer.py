@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from penstock.core.parts import PackPlan, Part, PartSummary, Written, raw_keys
 from penstock.core.record_codec import pack_fields
 from penstock.core.registry import register
-from penstock.core.sample import Record
-from penstock.datasets.storages.hdf5.file import RecordError, need_h5py
+from penstock.core.sample import Record, RecordError
+from penstock.datasets.storages.hdf5.file import need_h5py
 from penstock.datasets.storages.hdf5.samples import (
     CLASS_NAMES,
     FIELD,

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PAUSES_S = (0.1, 0.5, 2.0, 5.0, 10.0)
-# The drivers that are known well enough, where a URL names none; and what is installed for them.
+# Drivers for URLs that name none, and the packages to install for them.
 _DRIVERS = {"postgres": "postgresql+psycopg", "postgresql": "postgresql+psycopg",
             "mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql",
             "sqlite": "sqlite"}  # fmt: skip
 _INSTALL = {"psycopg": "'psycopg[binary]' (the extra postgresql)",
             "pymysql": "pymysql (the extra mariadb)"}  # fmt: skip
-# That a host has vanished is noticed by those who ask for it; what is prepared is one statement.
+# Settings of connections, so that a host that vanished is noticed within two minutes.
 _CONNECT: dict[str, dict[str, Any]] = {
     "psycopg": {"connect_timeout": 10, "keepalives_idle": 20, "keepalives_interval": 5,
                 "keepalives_count": 4, "tcp_user_timeout": 60_000, "prepare_threshold": 0},
@@ -47,17 +47,17 @@ _EXAMPLE = "postgresql://user@host/database"
 
 
 def find_url(text: str) -> str:
-    """Give a URL as it is; that of a variable of the environment for ``env:NAME``.
+    """Return a URL as it is, or the URL in an environment variable for ``env:NAME``.
 
     Raises:
-        ValueError: There is no such variable.
+        ValueError: The variable is not set.
     """
     name = text.removeprefix("env:")
     if name == text:
         return text
     if name not in os.environ:
         raise ValueError(
-            f"sql: the environment has no variable {name!r}; type export {name}={_EXAMPLE}"
+            f"sql: the environment variable {name!r} is not set; type export {name}={_EXAMPLE}"
         )
     return os.environ[name]
 
@@ -66,8 +66,7 @@ def parse_url(text: str) -> URL:
     """Parse the URL of a server.
 
     Raises:
-        ValueError: It is none that is read here, its password was left out, or SQLAlchemy is
-            missing.
+        ValueError: It is not supported, its password is masked, or SQLAlchemy is missing.
     """
     try:
         from sqlalchemy import make_url
@@ -107,7 +106,7 @@ def parse_url(text: str) -> URL:
 
 
 def file_of(url: URL) -> str | None:
-    """Give the file of an SQLite database, absolute; None for a server."""
+    """Return the absolute path of an SQLite file, or None for a server."""
     return url.database if url.drivername == _DRIVERS["sqlite"] else None
 
 
@@ -381,7 +380,7 @@ def change_mark(path: str) -> list[int]:
 
 
 def as_given(value: Any) -> Any:
-    """A value as SQL that the server compares with a column of any type."""
+    """Bind a value that the server compares with a column of any type."""
     from sqlalchemy import bindparam
     from sqlalchemy.types import NULLTYPE
 

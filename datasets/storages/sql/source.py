@@ -19,7 +19,7 @@ _PAGE_ROWS = 64
 
 
 class RowItem(NamedTuple):
-    """A row that is no record yet; see `SqlStorage.made`."""
+    """A row before conversion; see `SqlStorage.made`."""
 
     key: str
     place: int
@@ -30,8 +30,8 @@ class RowItem(NamedTuple):
 class SqlSource:
     """Rows of a database in the order of their keys, a shard for each `shard_rows` of them.
 
-    The rows are listed as for ``dataset=sql``, so that shards are counted and positions stay what
-    they are while the table changes.
+    The rows are listed as for ``dataset=sql``. So shards are counted, and positions stay the same
+    while the table changes.
 
     Args:
         url: As of ``dataset=sql``, with all that follows but `shard_rows`.
@@ -40,14 +40,14 @@ class SqlSource:
         image_column: The images, or the paths of their files.
         label_column: The labels.
         key_column: The keys.
-        version_column: What grows with every change.
+        version_column: A column that grows with every change.
         columns: The other columns that are read.
         types: ``array`` or ``json``, by column.
         root: The folder of the images.
         follow_symlinks: Read images that lie elsewhere by a link.
         classes: Class names by id.
         timeout_s: Seconds that the server may compute for a statement.
-        shard_rows: Rows of a shard; part of what the order of an epoch is.
+        shard_rows: Rows of a shard; the order of an epoch depends on it.
     """
 
     reopens = True
@@ -83,7 +83,7 @@ class SqlSource:
 
     @property
     def max_record_bytes(self) -> int:
-        """What a record may take."""
+        """The most bytes that a record may have."""
         return int(self._storage.max_record_bytes)
 
     @max_record_bytes.setter
@@ -92,7 +92,7 @@ class SqlSource:
 
     @property
     def capabilities(self) -> SourceCapabilities:
-        """Declare the names of the classes, and how many rows every shard has."""
+        """Declare the class names, and the number of rows of each shard."""
         counts = {shard: shard[1] - shard[0] for shard in self.shards(0)}
         return SourceCapabilities(class_names=self._storage.index.class_names, counts=counts)
 
@@ -107,7 +107,7 @@ class SqlSource:
         return ShardItems(items, close=items.close)
 
     def load(self, item: RowItem) -> Record | BadRecord:
-        """Make the record of a row; one that is damaged, gone or changed is a bad record."""
+        """Make the record of a row; a damaged, missing or changed row is a bad record."""
         [record] = self._storage.made(np.array([item.place]), [item.row])
         return record
 

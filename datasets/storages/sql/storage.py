@@ -50,16 +50,16 @@ from penstock.datasets.storages.sql.table import (
 )
 
 Row = tuple[Any, ...] | str | None
-"""A row that was read, or why it cannot be; None: it is gone."""
+"""A row, or the reason why it cannot be read; None for a missing row."""
 
 TIMEOUT_S = 30.0
 _BATCH_ROWS, _SCAN_ROWS = 256, 1 << 16
-_CHANGED = "unlike when the rows were listed; name a version_column, and they are listed anew"
+_CHANGED = "and changed since the rows were listed; name a version_column to list them again"
 
 
 @dataclass(slots=True)
 class Listed:
-    """What is listed of all rows: keys and their type, labels, and sizes of images in the rows."""
+    """Keys of all rows and their type, labels, and sizes of images in the rows."""
 
     keys: list[bytes] = field(default_factory=list)
     key_type: int = 0
@@ -93,7 +93,7 @@ class SqlStorage(IndexedStorage):
         columns: The other columns that are read; None: all.
         types: ``array`` for columns of ``.npy`` files' bytes, ``json`` for texts that are JSON.
         root: The folder that the paths of images are relative to, and may not leave; None: the
-            working directory, or that of the SQLite file. ``/`` takes absolute paths.
+            working directory, or the folder of the SQLite file. ``/`` takes absolute paths.
         follow_symlinks: Read images that lie elsewhere by a link.
         classes: Class names by id; None: those found, sorted (numbers are ids already).
         timeout_s: Seconds that the server may compute for a statement.
@@ -153,10 +153,7 @@ class SqlStorage(IndexedStorage):
         return [] if self._file is None else [self._file]
 
     def mark(self) -> Any:
-        """Tell by number of rows, first and last key, columns, and when or where it was made.
-
-        Of an SQLite file, by its size and time.
-        """
+        """Return size and time of an SQLite file; of a server's table, its state by `mark_of`."""
         if self._file is not None:
             try:
                 return change_mark(self._file)
@@ -166,15 +163,15 @@ class SqlStorage(IndexedStorage):
             return mark_of(server, self._find(server)[0], self.version_column)
 
     def scan(self) -> IndexContent:
-        """Look at all rows in the order of their keys: keys, labels, sizes or paths of images."""
+        """List all rows in the order of their keys: keys, labels, sizes or paths of images."""
         with self._asking() as server:
             rows, roles = self._find(server)
             kinds, in_row = find_kinds(server, rows, roles, self.types, where=str(self))
             listed = self._list(server, rows, roles, in_row=in_row)
         if not listed.keys:
-            raise ValueError(f"{self}: it has no row; nothing to read")
+            raise ValueError(f"{self}: the table is empty; nothing to read")
         columns: dict[str, NDArray[Any]] = {}
-        if listed.sizes:  # -1: the row has no image
+        if listed.sizes:  # -1: without an image
             sizes = [-1 if size is None else size for size in listed.sizes]
             columns["size_bytes"] = np.array(sizes, np.int64)
         class_names = None
@@ -197,7 +194,7 @@ class SqlStorage(IndexedStorage):
         }
 
     def learn(self, metadata: dict[str, Any]) -> None:
-        """Keep how rows are asked for, and what their columns become."""
+        """Keep the statement's columns and their kinds."""
         self._layout = metadata
 
     def open(self) -> Server:
@@ -205,7 +202,7 @@ class SqlStorage(IndexedStorage):
         return Server(self._url, timeout_s=self.timeout_s, patient=True)
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
-        """Read rows and their images; one that is damaged, gone or changed is a bad record.
+        """Read rows and their images; a damaged, missing or changed row is a bad record.
 
         Raises:
             OSError: The server, or the disk of the images, has trouble that did not pass.
@@ -254,7 +251,7 @@ class SqlStorage(IndexedStorage):
         return select_from(layout["table"], self.query, layout["key"], *more, *layout["fields"])
 
     def _fields(self, row: Row, label: int | None, size_bytes: int | None) -> dict[str, Any] | str:
-        """Make the fields of a row, or say why they cannot be had."""
+        """Make the fields of a row, or return the reason why there are none."""
         if row is None or isinstance(row, str):
             return row or "its row is gone"
         if size_bytes is not None and size_bytes > self.max_record_bytes:
@@ -265,14 +262,12 @@ class SqlStorage(IndexedStorage):
             if (name := layout["label"]) is not None:
                 now, names = _name_of(plain(next(values))), self.index.class_names
                 if names is None or label is None or names[label] != now:
-                    raise ValueError(f"is {now!r} now, {_CHANGED}")
+                    raise ValueError(f"is {now!r}, {_CHANGED}")
             if (name := layout["image"]) is not None:
                 value = plain(next(values))
                 found_bytes = len(value) if isinstance(value, bytes) else -1
                 if size_bytes is not None and found_bytes != size_bytes:
-                    raise ValueError(
-                        f"has not its {max(size_bytes, 0):,} bytes any more, {_CHANGED}"
-                    )
+                    raise ValueError(f"had {max(size_bytes, 0):,} bytes, {_CHANGED}")
                 name = ""
                 fields["image"] = image_bytes(
                     value,
@@ -288,7 +283,7 @@ class SqlStorage(IndexedStorage):
 
     @contextlib.contextmanager
     def _refused(self) -> Iterator[None]:
-        """Say what the server refuses to do with the table, which is no fault of a row."""
+        """Raise a refused statement as an error of the run, not of a row."""
         try:
             yield
         except BadStatement as error:
@@ -299,7 +294,7 @@ class SqlStorage(IndexedStorage):
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[Server]:
-        """Ask a server that nothing is known of yet; what it says against it becomes one line."""
+        """Ask a server before reading; its refusals become one line."""
         try:
             server = Server(self._url, timeout_s=self.timeout_s, patient=False)
             with contextlib.closing(server):
@@ -325,7 +320,7 @@ class SqlStorage(IndexedStorage):
         return rows, roles
 
     def _list(self, server: Server, rows: Rows, roles: ColumnRoles, *, in_row: bool) -> Listed:
-        """List the rows; `in_row` tells that images are bytes there, and no paths."""
+        """List the rows; `in_row`: images are bytes in the rows, not paths."""
         import sqlalchemy as sql
 
         about_image: Any = sql.null() if roles.image is None else sql.column(roles.image)

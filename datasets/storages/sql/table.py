@@ -122,7 +122,7 @@ def select_from(table: str | None, query: str | None, *wanted: Any) -> Select[An
 
     columns = [sql.column(each) if isinstance(each, str) else each for each in wanted]
     if query is not None:
-        # On a line of its own, because a query may end with a comment; a colon is no parameter.
+        # On a line of its own, because a query may end with a comment. Colons stay colons.
         text = query.strip().rstrip(";").replace(":", "\\:")
         return sql.select(*columns).select_from(sql.text(f"({text}\n) AS penstock_rows"))
     schema, _, name = str(table).rpartition(".")
@@ -136,7 +136,7 @@ def find_rows(
 
     Args:
         server: Where it is.
-        table: Its name, maybe behind that of its schema; None: the only one.
+        table: Its name, or ``schema.name``; None: the only one.
         query: One SELECT in its place.
         key: The column of the keys; None: ``key``, the primary key, or SQLite's numbers of rows.
         where: The storage, for messages.
@@ -242,7 +242,7 @@ def find_kinds(
     """Tell what the fields' values become, and whether images are bytes in the rows or paths.
 
     Raises:
-        ValueError: A row has no key, or a column holds what no field can be.
+        ValueError: A key is missing, or a column has values of another type.
     """
     import sqlalchemy as sql
 

@@ -20,6 +20,7 @@ from penstock.datasets.records.unpacked import CompressedFile
 from penstock.datasets.storages.webdataset.headers import Member, iter_members, shown
 from penstock.datasets.storages.webdataset.layout import SampleFields, SampleLayout, iter_samples
 
+_SMALL_BYTES = 1 << 16
 _UNPACKED = (b"\x1f\x8b", b"(\xb5/\xfd")  # gzip, zstd
 _REFUSED = {b"\xfd7zXZ": "xz", b"BZh": "bzip2", b'\x04"M\x18': "lz4"}
 
@@ -94,13 +95,15 @@ class Tar(Form):
 
     def decode(self, data: memoryview, key: bytes, row: tuple[Any, ...]) -> dict[str, Any]:
         """Read the fields of a sample, but its label, if that has a member of its own."""
+        # Views of little cost more than a copy.
+        span: Any = bytes(data) if len(data) < _SMALL_BYTES else data
 
         def read(at: int, size_bytes: int) -> bytes:
-            return bytes(data[at : at + size_bytes])
+            return bytes(span[at : at + size_bytes])
 
-        def contents() -> Iterator[tuple[bytes, bytes, memoryview]]:
+        def contents() -> Iterator[tuple[bytes, bytes, Any]]:
             for name, _, at, size_bytes, owner, crc32 in iter_members(read, has_end=False):
-                content = data[at : at + size_bytes]
+                content = span[at : at + size_bytes]
                 if self.checksums and crc32 is not None and zlib.crc32(content) != crc32:
                     raise RecordError(f"the bytes of {shown(name)} are not those that were packed")
                 yield name, owner, content

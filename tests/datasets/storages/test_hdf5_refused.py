@@ -84,7 +84,7 @@ def test_types_that_are_not_read(tmp_path):
     assert "'times' has elements of the type datetime64" in said(
         times=data(np.zeros(11, "M8[s]").astype(h5py.opaque_dtype("M8[s]")))
     )
-    assert "'none' has no value" in said(none=data(h5py.Empty("f4")))
+    assert "'none' is empty" in said(none=data(h5py.Empty("f4")))
     assert "'count': 0" in said(count=data(11))
     assert "'key' would be" not in said(index=data(AGES)), "keys are known"
     assert "index would be a field 'index'" in said(index=data(AGES))
@@ -118,7 +118,7 @@ def test_a_pickle_in_a_text_is_a_text(tmp_path):
         ({"images": IMAGES.transpose(0, 3, 1, 2)}, "put the channels last"),
         ({"images": IMAGES[..., 0]}, "give them an axis of channels"),
         ({"image": IMAGES}, "would be one field"),
-        ({"images": IMAGES[:0], "labels": LABELS[:0]}, "have no rows"),
+        ({"images": IMAGES[:0], "labels": LABELS[:0]}, "data sets are empty"),
         ({"keys": ["a"] * 11}, "key 'a' stands twice, in the records 0 and 1"),
         ({"keys": ["a"] * 3}, "'keys': 3"),
         ({"keys": AGES}, "its keys are"),

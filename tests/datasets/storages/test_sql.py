@@ -82,7 +82,7 @@ REFUSED = {
     "no_url": ("photos", {}, "not the URL of a database .*expected one such as postgresql://"),
     "no_port": ("postgresql://me:geheim@host:x/db", {}, "not the URL of a database"),
     "masked": ("postgresql://me:***@host/db", {}, r"left out where it was written .* type the URL"),
-    "unset": ("env:NO_SUCH_VARIABLE", {}, "no variable 'NO_SUCH_VARIABLE'; type export NO_SUCH_V"),
+    "unset": ("env:NO_SUCH_VARIABLE", {}, "'NO_SUCH_VARIABLE' is not set; type export NO_SUCH_V"),
     "both": ("postgresql://host/db", {"table": "a", "query": "b"}, "expected one of them"),
     "unknown": ("nonsense://me:geheim@host/db", {}, "nonsense is not read here; take postgresql:"),
     "other": ("postgresql+psycopg2://host/db", {}, r"postgresql\+psycopg2 is not read here; take"),

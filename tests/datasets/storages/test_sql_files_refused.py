@@ -47,7 +47,7 @@ def test_a_view_that_computes_without_end_is_stopped(tmp_path):
 
 
 REFUSED = {
-    "none": (["CREATE TABLE samples (a)"], {}, "it has no row; nothing to read"),
+    "none": (["CREATE TABLE samples (a)"], {}, "the table is empty"),
     "two_tables": (["CREATE TABLE a (x)", "CREATE TABLE b (x)"], {},
                    "tables: 'a', 'b'; name one: dataset.storage.table"),
     "no_tables": (["CREATE TABLE a (x)", "DROP TABLE a"], {}, "tables: none; name one"),

@@ -330,9 +330,9 @@ def test_damage_since_the_index_was_made_is_told_of_every_record(tmp_path):
 def test_packed_archives_among_others_are_refused_with_the_setting_to_type(tmp_path):
     write_storage(ZipWriter(), tmp_path / "z", ListedRecords({"a": {"image": b"\xff\xd8", "n": 1}}))
     put(tmp_path / "z/other.zip", {"a/1.jpg": b"1"})
-    with pytest.raises(ValueError, match=r"dataset.storage.labels=filename"):
+    with pytest.raises(ValueError, match=r"dataset.storage.labels=null"):
         len(ZipStorage(str(tmp_path / "z")))
-    assert len(ZipStorage(str(tmp_path / "z"), labels="filename", label_pattern=r"(\w)\.")) == 2
+    assert len(ZipStorage(str(tmp_path / "z"), labels=None)) == 2
 
 
 def test_a_new_archive_is_scanned_and_no_other(tmp_path, monkeypatch):

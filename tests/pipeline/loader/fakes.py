@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.core.contracts import CollateCapabilities
+from penstock.core.contracts import CollateCapabilities, Index
 from penstock.core.rng import KeyedRng, Stream
 from penstock.core.sample import BadSample, Batch, Keys, Sample
 from penstock.pipeline.loader.contract import Delivery
@@ -20,7 +20,7 @@ from penstock.pipeline.loader.settings import LoaderSettings
 from tests.waiting import wait_until
 
 
-class FakeIndex:
+class FakeIndex(Index):
     def __init__(self, labels: np.ndarray, class_names: tuple[str, ...] | None = None) -> None:
         self._columns = {"label": labels.astype(np.int64), "size": labels * 10.0 + 1}
         self.class_names = class_names

@@ -150,7 +150,7 @@ def test_masks_get_the_classes_of_the_mix(tmp_path):
         data = mixed(*folders, bare=bare)
         for source in data.sources.values():
             index = OwnIndex.of(source.index)
-            index._field_classes = {"mask": CLASSES["a" if len(source) == 13 else "b"]}
+            index.field_classes = {"mask": CLASSES["a" if len(source) == 13 else "b"]}
             source.storage.__dict__["_index" if not bare else "index"] = index
         again = MixDataset(data.sources)
         assert bool(again.capabilities.columns) != bare
