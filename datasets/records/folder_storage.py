@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from penstock.core.machine_cache import signature_of
 from penstock.core.sample import BadRecord, Record, RecordError
-from penstock.datasets.files.access import is_url, read_each
+from penstock.datasets.files.access import is_url, read_each, read_file
 from penstock.datasets.files.clients import Found
 from penstock.datasets.files.data_files import Scan, scan_files, scan_listing
 from penstock.datasets.files.listings import list_files
@@ -43,13 +43,13 @@ class FolderStorage(IndexedStorage):
     hidden: bool = False
     _listed: Sequence[Found] | None = None
 
-    @abstractmethod
     def fields(self, path: str) -> dict[str, Any]:
-        """Read the fields of a file, but its label.
+        """Read the fields of a file without its label: its bytes, as ``image``.
 
         Raises:
-            RecordError: It is damaged, gone or too large.
+            RecordError: The file is damaged, gone or too large.
         """
+        return {"image": read_file(path, root=self.path, max_bytes=self.max_record_bytes)}
 
     @abstractmethod
     def nothing(self, found: Scan) -> str:

@@ -126,10 +126,6 @@ class ImageFolder(FolderStorage):
             return bool(index.metadata.get("mark") == mark)
         return super().is_current(index, mark)
 
-    def fields(self, path: str) -> dict[str, Any]:
-        """Read the bytes of a file."""
-        return {"image": read_file(path, root=self.path, max_bytes=self.max_record_bytes)}
-
     def nothing(self, found: Scan) -> str:
         """Say which other files there are."""
         remedy = "set dataset.storage.path, or take another dataset=..."

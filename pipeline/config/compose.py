@@ -34,7 +34,8 @@ from penstock.pipeline.config.saved import naming_folders, saved_run
 from penstock.pipeline.config.schema import check, lost_type
 from penstock.pipeline.config.values import given
 
-FAILURES = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
+# Hydra asserts that lines with `override` end a list of defaults.
+FAILURES = (HydraException, OmegaConfBaseException, YAMLError, ValueError, AssertionError)
 
 
 class Config(dict[str, Any]):
@@ -359,6 +360,8 @@ def _not_a_number(typed: Typed, node: Any) -> Problem | None:
 
 def one_line(error: BaseException) -> str:
     """Cut a message of Hydra's before its list of folders."""
+    if isinstance(error, AssertionError):
+        return "a list of defaults cannot be read; put its lines with override last"
     text = str(error) or str(error.__cause__)
     for end in ("\nConfig search path:", "\nSee https:", "\n    full_key:"):
         text = text.split(end)[0]

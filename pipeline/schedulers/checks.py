@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.core.registry import checks, value_at
 from penstock.core.user_errors import Problem, listing, nearest
-from penstock.pipeline.schedulers.units import PLATEAU, better, takes_interval
+from penstock.pipeline.schedulers.units import PLATEAU, Interval, better, takes_interval
 
 _INTERVAL = "trainer.scheduler_interval"
 
@@ -42,7 +42,7 @@ def schedules_in_sequence(config: Mapping[str, Any]) -> Iterator[Problem]:
             text = f"{lengths[name]} given, expected lengths of {listing(followed)}"
             text = f"{text}, the last schedule takes the rest; {remedy}"
             yield Problem(f"scheduler.lengths.{name}", text)
-    interval = value_at(config, _INTERVAL) or "step"
+    interval: Interval = "epoch" if value_at(config, _INTERVAL) == "epoch" else "step"
     for name, node in schedules.items():
         key, target = f"scheduler.schedules.{name}", str(node.get("_target_"))
         if target in (PLATEAU, "scheduler/none", "scheduler/sequence"):

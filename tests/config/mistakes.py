@@ -321,6 +321,7 @@ MISTAKES: dict[str, list[Mistake]] = {
     ],
     "presets of a folder": [
         m("experiment=bad_option", keys=""), m("experiment=bad_yaml", keys=""),
+        m("experiment=bad_order", keys=""),
         m("experiment=bad_key", keys="loader.bach_size"), m("experiment=bad_top", keys="sidee"),
         m("experiment=no_package", keys="experiment"), m("experiment=override_unknown", keys=""),
         m("experiment=override_unknown_slash", keys=""),
@@ -403,6 +404,7 @@ _PRESET = "# @package _global_\n"
 _OVERRIDE = f"{_PRESET}defaults:\n  - override "
 _PRESETS = {
     "good": f"{_PRESET}seed: 7\n", "no_package": "seed: 7\n",
+    "bad_order": f"{_OVERRIDE}/sampler: random\n  - /callback: [ema]\n",
     "bad_option": f"{_OVERRIDE}/sampler: weihgted\n", "bad_yaml": f"{_PRESET}loader: [\n",
     "bad_key": f"{_PRESET}loader:\n  bach_size: 3\n", "bad_top": f"{_PRESET}sidee: 3\n",
     "override_unknown": f"{_OVERRIDE}nonsense: foo\n",

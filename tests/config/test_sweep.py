@@ -117,10 +117,11 @@ def test_a_sweep_that_cannot_run_is_refused_before_a_job(typed, key, jobs, capfd
     assert jobs == []
 
 
-@pytest.mark.parametrize("launcher", ["basic", "joblib", "submitit_local"])
+@pytest.mark.parametrize(
+    "launcher",
+    ["basic", "joblib", pytest.param("submitit_local", marks=pytest.mark.ecosystem)],
+)
 def test_launchers_run_real_jobs_with_components_of_ones_own(launcher, folder, data_dir):
-    if launcher != "basic":
-        pytest.importorskip(f"hydra_plugins.hydra_{launcher.partition('_')[0]}_launcher")
     typed = [f"imports=[{PARTS}]", "sampler=repeated", "sampler.times=1,2", "loader=inline",
              "debug=one_batch", "optimizer.lr=nan,0.01", f"data_dir={data_dir}"]  # fmt: skip
     assert main(["-m", f"hydra/launcher={launcher}", *typed]) == 1
@@ -129,11 +130,11 @@ def test_launchers_run_real_jobs_with_components_of_ones_own(launcher, folder, d
     assert sorted(each["sampler"]["times"] for each in ran) == [1, 2] and len(finished) == 2
 
 
+@pytest.mark.ecosystem
 def test_optuna_searches_in_the_direction_of_the_watched_metric(jobs, capfd):
-    pytest.importorskip("hydra_plugins.hydra_optuna_sweeper")
     typed = ["train", "-m", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=6", "seed=3"]
     interval = "optimizer.lr=interval(0.01,0.1)"
-    for wrong in ([interval, "hydra.sweeper.direction=maximize"], ["loader=inline"]):
+    for wrong in ([interval, "hydra.sweeper.direction=minimize"], ["loader=inline"]):
         assert penstock(*typed, *wrong) == 2 and jobs == []
     assert penstock(*typed, interval, "loader.batch_size=13,64") in (0, 1)
     assert len(jobs) == 6 and {each["seed"] for each in jobs} == {3}

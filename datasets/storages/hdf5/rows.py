@@ -189,9 +189,7 @@ class RowReader:
 
         dataset, plist = self.dataset, self.dataset.id.get_create_plist()
         if dataset.is_virtual or dataset.external:
-            raise RecordError(
-                f"the data of {self.path!r} is in another file; copy it here"
-            )
+            raise RecordError(f"the data of {self.path!r} is in other files; copy it here")
         if dataset.shape is None:
             raise RecordError(f"{self.path!r} is empty; leave it out")
         for number in range(plist.get_nfilters()):

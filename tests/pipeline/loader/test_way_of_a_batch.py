@@ -15,7 +15,7 @@ ROOT = Path(penstock.__file__).parent
 PACKAGES = tuple(str(ROOT / name) + "/" for name in ("core", "datasets", "pipeline", "transforms"))
 MOST = 12
 WAYS = {
-    "sample": (["dataset=image_folder"], "read", "datasets/storages/image_folder"),
+    "sample": (["dataset=image_folder"], "read", "datasets/records/folder_storage"),
     "columns": (["dataset=memmap", "augment=as_is"], "take", "datasets/storages/memmap"),
     "stream": (["dataset=stream"], "read", "datasets/"),
 }
