@@ -28,7 +28,7 @@ FLIP = {"_target_": f"{V2}.RandomHorizontalFlip", "p": 1.0}
 
 def test_without_the_library_a_line_says_what_to_install(monkeypatch):
     monkeypatch.setattr(libraries, "_installed", lambda name: name != "torchvision")
-    with pytest.raises(ValueError, match="the package torchvision is missing; run: pip install to"):
+    with pytest.raises(ValueError, match="the package torchvision is missing; run: pip install"):
         compose(["augment=torchvision"])
 
 
