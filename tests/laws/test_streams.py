@@ -297,7 +297,7 @@ def test_compose_refuses_configs_that_cannot_work(tars, photos):
         (["dataset/storage=zip"], "dataset/stream takes no storage"),
         (["dataset=lmdb", "dataset/source=jsonl"], "type dataset=stream"),
         (["dataset.source.paht=x"], "dataset.source.path"),
-        (["dataset/source=laws_photos", "dataset.source.shard=1"], "known at run time alone"),
+        (["dataset/source=laws_photos", "dataset.source.shard=1"], "dataset.source.shard: 1 given"),
     ):
         with pytest.raises(ValueError, match=said):
             compose([*base, *typed])
