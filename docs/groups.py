@@ -1,25 +1,70 @@
-"""A page for each group of options and one of the commands, from the registry, as ``--help`` is."""
+"""A page for each group of options and one of the commands, from the registry."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+import textwrap
+import types
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
+from yaml import safe_load
 
 from penstock.core import registry
 from penstock.core.registry import Component
 from penstock.pipeline.commands import COMMANDS
+from penstock.pipeline.config import values
 from penstock.pipeline.config.components import LEAVES
 from penstock.pipeline.config.compose import prepare
-from penstock.pipeline.config.help import components_of, described, group_summary
-from penstock.pipeline.config.options import CONF, groups, options_of, summaries
-from penstock.pipeline.config.places import AUGMENT, CHOSEN_BY, PARTS, PLACES
+from penstock.pipeline.config.libraries import class_arguments, family_of, resolve_target
+from penstock.pipeline.config.options import (
+    CONF,
+    STACK_OF,
+    groups,
+    option_file,
+    options_of,
+)
+from penstock.pipeline.config.places import (
+    AUGMENT,
+    CHOSEN_BY,
+    PARTS,
+    PARTS_OF,
+    PLACES,
+    PRESETS,
+)
+from penstock.pipeline.config.schema import beside
+from penstock.pipeline.config.values import REQUIRED, arguments_of
 
 _SECTION = re.compile(r"\n+(?:Args|Attributes|Returns|Raises|Yields):\n")
 _EXTRA = re.compile(r"\bthe extra `?(\w+)")
+_ARGS = re.compile(r"^(?:Args|Arguments|Attributes):\n((?:[ ].*\n|\n)*)", re.M)
+_ENTRY = re.compile(r"^(\w+)(?: *\(.*?\))?:(.*\n(?:[ ].*\n|\n)*)", re.M)
+_BOUNDS = (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<"))
+
+
+_GROUPS = {
+    "experiment": "several choices and values under one name",
+    "debug": "small and quick runs that find mistakes",
+    "augment": "stacks of named steps: train, eval, device",
+    "dataset": "the data: its type, storage and decoding",
+    "trainer": "the length and precision of training, and its checkpoints",
+    "transform": "changes one sample; transform=NAME adds it as a last step to augment.train",
+    "batch_transform": "changes a batch; batch_transform=NAME adds it last to augment.device",
+}
+
+
+class Described(NamedTuple):
+    """The help on an argument: its full key, value or ``(required)``, type and docstring."""
+
+    key: str
+    value: str
+    accepted: str
+    what: str
 
 
 def pages() -> dict[str, str]:
@@ -167,6 +212,123 @@ def _cell(text: str) -> str:
 
 def _code(text: str) -> str:
     return f"`{text}`".replace("|", r"\|")
+
+
+def group_summary(group: str) -> str:
+    """Return a line about the options of a group."""
+    found = (each.what for each in registry.GROUPS.values() if each.option_group == group)
+    return _GROUPS.get(group) or next(found, "")
+
+
+def components_of(group: str, option: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the keys and nodes of an option's own components, without the steps of a stack."""
+    file = option_file(group, option)
+    if file is not None:
+        held = safe_load(file.read_text(encoding="utf-8"))
+    else:
+        held = OmegaConf.to_container(ConfigStore.instance().load(f"{group}/{option}.yaml").node)
+    above, _, own = group.rpartition("/")
+    for key, node in _components(held):
+        if "." not in key:
+            below = above if key == own else "" if group in PRESETS else STACK_OF.get(group, group)
+            place = ".".join(filter(None, (below.replace("/", "."), key)))
+            yield place, node
+            for name, part in PARTS_OF.get(node["_target_"], {}).items():
+                if part.only is not None:
+                    yield f"{place}.{name}.NAME", {"_target_": part.only}
+
+
+def _components(node: Any, key: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the key and node of every component in a config."""
+    if isinstance(node, dict):
+        if "_target_" in node:
+            yield key, node
+        for name, value in node.items():
+            yield from _components(value, f"{key}.{name}" if key else str(name))
+
+
+def described(target: str, prefix: str, node: Mapping[str, Any]) -> Iterator[Described]:
+    """Yield the help on each argument of a component.
+
+    Args:
+        target: A registered component, or a class of a library, which is imported.
+        prefix: The key of the component, with a dot at its end.
+        node: The values that an option sets.
+
+    Raises:
+        ValueError: The library has no such class.
+        ImportError: The library is not installed.
+    """
+    call, place = resolve_target(target), PLACES.get(prefix[:-1])
+    what = _documented(call)
+    if registry.find(target):
+        arguments = arguments_of(target)
+    else:
+        family = family_of(target)
+        arguments = class_arguments(call, family.injected if family else frozenset())
+    if place is not None and place.beside is not None:
+        arguments = arguments | beside(place, arguments)
+        what = _documented(resolve_target(place.beside)) | what
+    for name, argument in arguments.items():
+        key, value = f"{prefix}{name}", node.get(name, argument.default)
+        if not values.holds_component(value):  # a component is described at its own key
+            options = options_of(group := key.replace(".", "/"))
+            accepted = f"{group}={' or '.join(options)}" if options else _type(argument.annotation)
+            text = values.shown(value)
+            text = "(required)" if text == REQUIRED else text
+            said = re.sub(r"\bNone\b", "null", what.get(name, "")).replace("``", "`")
+            yield Described(key, text, accepted, said)
+
+
+def _documented(call: Callable[..., Any]) -> dict[str, str]:
+    """Read the words of docstrings about each argument, by name: sections of Google's style."""
+    own = inspect.unwrap(call)
+    docs = map(inspect.getdoc, (own, getattr(own, "__init__", None), call))
+    return {
+        name: " ".join(text.split())
+        for doc in docs
+        for section in _ARGS.findall(f"{doc}\n")
+        for name, text in _ENTRY.findall(textwrap.dedent(section))
+    }
+
+
+def _type(annotation: Any) -> str:
+    """Write a type as Python does, with its bounds: ``int >= 1 | None``."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        return " | ".join(map(_type, parts))
+    if origin is Annotated:
+        bounds = ((sign, getattr(each, name, None)) for each in parts[1:] for name, sign in _BOUNDS)
+        return _type(parts[0]) + ",".join(f" {sign} {n}" for sign, n in bounds if n is not None)
+    if inspect.isclass(origin) and parts:
+        return f"{origin.__name__}[{', '.join(map(_type, parts))}]"
+    return "None" if annotation is types.NoneType else inspect.formatannotation(annotation)
+
+
+def _component_of(group: str, option: str) -> Component | None:
+    for component in registry.components():
+        own = registry.GROUPS[component.group].option_group
+        if component.name == option and (own == group or f"{group}/storage" == own):
+            return component
+    return None
+
+
+def summaries(group: str) -> Iterator[tuple[str, str]]:
+    """Yield the options of a group, each with its first comment or first line of docstring."""
+    for option in options_of(group):
+        file = option_file(group, option)
+        component = _component_of(group, option)
+        yield option, _first_comment(file) if file else component.summary if component else ""
+
+
+def _first_comment(file: Path) -> str:
+    for line in file.read_text(encoding="utf-8").splitlines():
+        text = line.lstrip("# ").strip()
+        if line.startswith("#") and not text.startswith("@package"):
+            return text
+        if text and not line.startswith("#"):
+            break
+    return ""
 
 
 def on_config(config: Any) -> Any:

@@ -6,8 +6,10 @@ Everything here takes the plain, resolved config that `pipeline.config` has chec
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sized
+import types
+from collections.abc import Callable, Collection, Iterable, Mapping, Sized
 from dataclasses import fields, replace
 from enum import Enum
 from math import lcm
@@ -29,12 +31,12 @@ from penstock.datasets.files.passwords import revealed
 from penstock.pipeline.config.components import module_of, register_components
 from penstock.pipeline.config.libraries import (
     family_of,
-    refuse_library_mistakes,
     resolve_class,
-    resolve_function,
     resolve_target,
 )
-from penstock.pipeline.config.places import NOT_PIXELS, PLACES, TARGETS, said_of_source, sources_of
+from penstock.pipeline.config.places import PLACES, TARGETS
+from penstock.pipeline.config.schema import refuse_library_mistakes
+from penstock.pipeline.mixes import said_of_source, sources_of
 
 if TYPE_CHECKING:
     from penstock.core.contracts import (
@@ -54,6 +56,14 @@ if TYPE_CHECKING:
 Config = Mapping[str, Any]
 Split = Literal["train", "val", "test"]
 Classes = Mapping[str, tuple[str, ...]]
+
+_NOT_PIXELS = frozenset(
+    (
+        "_target_ storage source cache annotations val_fraction val_path test_path test_args "
+        "worker_init_fn"
+    ).split()
+)
+"""Arguments of a dataset that change no pixel."""
 
 NO_ARGUMENTS = frozenset({"_target_", "_after_"})
 """Keys of a node that are no arguments of its target."""
@@ -83,6 +93,27 @@ def build(node: Config, **injected: Any) -> Any:
             arguments[name] = type(default)[value]
     arguments |= {k: v for k, v in injected.items() if k in accepted}
     return _call(node, call, arguments.pop("_args_", ()), arguments)
+
+
+def resolve_function(path: str, modules: Collection[str]) -> Callable[..., Any]:
+    """Import the function at a dotted path, which must be defined in one of `modules`.
+
+    Raises:
+        ValueError: There is no such function.
+    """
+    module_name, _, name = path.rpartition(".")
+    if module_name not in modules:
+        raise ValueError(
+            f"{path!r}: functions are taken from the data set's module and those named in "
+            f"`imports` alone ({', '.join(sorted(modules)) or 'none'}); add "
+            f"imports=[{module_name or '<module>'}]"
+        )
+    found = getattr(importlib.import_module(module_name), name, None)
+    if not isinstance(found, types.FunctionType):
+        raise ValueError(f"{path!r}: no function {name!r} in {module_name}")
+    if found.__module__ not in modules:
+        raise ValueError(f"{path!r} is defined in {found.__module__}; name that in `imports`")
+    return found
 
 
 def _call(node: Config, call: Any, positional: Iterable[Any], arguments: dict[str, Any]) -> Any:
@@ -452,7 +483,7 @@ def _resume_identity(config: Config, split: str, sampler: Any, dataset: Any) -> 
 
 
 def _decoding(dataset: Config) -> dict[str, Any]:
-    return {name: value for name, value in dataset.items() if name not in NOT_PIXELS}
+    return {name: value for name, value in dataset.items() if name not in _NOT_PIXELS}
 
 
 def _order(node: Config, sampler: Any) -> dict[str, Any]:

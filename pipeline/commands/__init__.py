@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
+from pkgutil import resolve_name
 
 from penstock.core.user_errors import program_of
 
@@ -22,7 +23,7 @@ class Command:
 
     Attributes:
         what: What it does, for ``--help``.
-        sweeps: Takes ``key=a,b``: its ``run`` gets `pipeline.config.sweep.Points`.
+        points: The dotted path of what reads its overrides, in place of one config.
         takes_typed: Its ``run`` also gets the overrides as they were typed, as ``typed``.
         takes_files: Paths among its overrides are its data.
         words: Words that may follow its name, each with the override that it stands for.
@@ -30,7 +31,7 @@ class Command:
     """
 
     what: str
-    sweeps: bool = False
+    points: str = "penstock.pipeline.config.compose.configure"
     takes_typed: bool = False
     takes_files: bool = False
     words: Mapping[str, str] = field(default_factory=dict)
@@ -40,7 +41,7 @@ class Command:
 COMMANDS = {
     "bench": Command(
         what="which of loader and model is the limit; bench storages: which form to keep data in",
-        sweeps=True,
+        points="penstock.pipeline.commands.bench.points.read_points",
         words={"storages": "bench.storages=true"},
     ),
     "doctor": Command(
@@ -103,7 +104,8 @@ def main(argv: list[str]) -> int:
     if command.takes_typed:
         run = partial(run, typed=overrides)
     rewrite = partial(_paths_as_overrides, command)
-    return run_command(name, overrides, run, sweeps=command.sweeps, rewrite=rewrite)
+    read = resolve_name(command.points)
+    return run_command(name, overrides, run, read=read, rewrite=rewrite)
 
 
 def _paths_as_overrides(command: Command, texts: list[str]) -> list[str]:

@@ -68,7 +68,7 @@ def run(config: dict[str, Any]) -> int:
 def _print_machine(config: Mapping[str, Any]) -> None:
     from penstock.core.processes import usable_cores
     from penstock.pipeline.build import build_settings
-    from penstock.pipeline.config.places import sources_of
+    from penstock.pipeline.mixes import sources_of
 
     cores = usable_cores()
     settings: LoaderSettings = build_settings(config["loader"])

@@ -41,11 +41,10 @@ def run(config: dict[str, Any]) -> int:
     from rich.live import Live
 
     from penstock.pipeline.build import build_settings
-    from penstock.pipeline.config.saved import find_run
     from penstock.pipeline.training.run_folder import state_of_run
 
     settings: TopSettings = build_settings(config["top"])
-    folder = find_run(settings.path, config["outputs"])
+    folder = _find_run(settings.path, config["outputs"])
     console = Console(highlight=False, markup=False, emoji=False)
     if not sys.stdout.isatty():
         console.print(_view(folder, state_of_run(folder)))
@@ -58,6 +57,22 @@ def run(config: dict[str, Any]) -> int:
                 break
             time.sleep(_LOOK_S)
     return 0
+
+
+def _find_run(path: str | None, outputs: str) -> Path:
+    """Return the folder of a run, by its path or ``run.name``; None: the newest run."""
+    from penstock.pipeline.config.saved import SAVED, naming_folders, newest_first
+
+    folders = [] if "://" in outputs else newest_first(Path(outputs).expanduser())
+    if path is not None:
+        [path] = naming_folders([f"trainer.resume={path}", f"outputs={outputs}"], None)[:1]
+        folder = Path(path.partition("=")[2]).expanduser()
+    else:
+        folder = folders[0] if folders else Path(outputs)
+    if not (folder / SAVED).is_file():
+        near = folders[0] if folders else "<folder>, and make a run first: penstock train"
+        raise ValueError(f"top.path: no {SAVED} in {str(folder)!r}; type path={near}")
+    return folder
 
 
 def _view(folder: Path, state: str) -> Table:

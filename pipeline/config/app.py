@@ -10,12 +10,14 @@ from typing import Any, NoReturn
 
 import hydra
 import yaml
+from hydra.core.config_store import ConfigStore
 
 from penstock.core.user_errors import Problem, in_one_line, nearest
-from penstock.pipeline.config.compose import configure, prepare
+from penstock.pipeline.config.compose import choose, configure, prepare, settings_of
 from penstock.pipeline.config.errors import ConfigError, tell
 from penstock.pipeline.config.options import CONF, search_in
-from penstock.pipeline.config.sweep import JOB, read_points, run_job, sweep
+from penstock.pipeline.config.overrides import read_overrides
+from penstock.pipeline.config.sweep import JOB, run_job, sweep
 
 CONFIG_ERROR = 2
 FAILED = 1
@@ -50,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_command(
     command: str | None, argv: Sequence[str], job: str | Callable[[Any], int | None], *,
-    sweeps: bool = False,
+    read: Callable[..., Any] = configure,
     rewrite: Callable[[list[str]], list[str]] = list,
 ) -> int:  # fmt: skip
     """Run one of the commands; its settings are registered as ``settings/<command>``.
@@ -61,14 +63,13 @@ def run_command(
     Args:
         command: Its name; None trains.
         argv: Overrides and flags.
-        job: Takes the config, or all `Points` of a command that sweeps; or its dotted path, which
-            is imported when the config is right.
-        sweeps: Whether ``key=a,b`` means two configurations.
+        job: Takes the config, or its dotted path, which is imported when the config is right.
+        read: Makes the config from overrides.
         rewrite: Turns what is typed into overrides.
     """
     try:
         flags, overrides = take_apart(argv)
-        if command is not None and flags.multirun and not sweeps:
+        if command is not None and flags.multirun:
             raise ConfigError([Problem("-m", "a command runs one job; a sweep trains: penstock "
                                        "train -m ...")])  # fmt: skip
         search_in(flags.config_dir)
@@ -76,16 +77,14 @@ def run_command(
         prepare(overrides)
         if flags.help or flags.shell_completion:
             return _by_hydra(command, flags, overrides)
-        if flags.multirun and not sweeps:
+        if flags.multirun:
             sweep(overrides)
             return 0
-        points = read_points(overrides, command=str(command)) if sweeps else None
-        config = points.points[0].config if points else configure(overrides, command=command)
+        config = read(overrides, command=command)
         if flags.cfg:
-            print_config(config, flags.package)
+            print_config(config if isinstance(config, dict) else config.config, flags.package)
             return 0
-        run = pkgutil.resolve_name(job) if isinstance(job, str) else job
-        result = run(points if points else config)
+        result = (pkgutil.resolve_name(job) if isinstance(job, str) else job)(config)
         return result if command is not None and isinstance(result, int) else 0
     except ConfigError as error:
         tell(str(error), of_all_ranks=True)
@@ -100,11 +99,16 @@ def run_command(
 def _by_hydra(command: str | None, flags: argparse.Namespace, overrides: list[str]) -> int:
     """Let Hydra print its help, or complete a command line."""
     if flags.help:
-        from penstock.pipeline.config.help import print_help
-
-        print_help(overrides, command=command)
-        return 0
-    sys.argv[1:] = ["--shell-completion", *overrides]
+        settings = settings_of(command)
+        typed, problems = read_overrides(overrides, command=command, settings=tuple(settings)[1:])
+        _, groups = choose([each for each in typed if each.group], problems)
+        if problems:
+            raise ConfigError(problems)
+        overrides = [each.hydra for each in (*groups, *typed) if each in groups or not each.group]
+        if command is not None:
+            ConfigStore.instance().store(command, {command: settings}, "command", "_global_")
+            overrides.insert(0, f"+command={command}")
+    sys.argv[1:] = ["--help" if flags.help else "--shell-completion", *overrides]
     hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")(run_job)()
     return 0
 

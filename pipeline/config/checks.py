@@ -8,7 +8,7 @@ from typing import Any
 from penstock.core import registry
 from penstock.core.user_errors import Problem
 from penstock.datasets.mix import with_keys_of_source
-from penstock.pipeline.config.places import MIX, sources_of
+from penstock.pipeline.mixes import MIX, sources_of
 
 
 def check_components(config: dict[str, Any], wrong: Collection[str]) -> list[Problem]:

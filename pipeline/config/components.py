@@ -140,13 +140,10 @@ def _search_also(folder: Path) -> None:
 
 def _origin_of(stem: str) -> Path | None:
     """Return the file of the module of this name, loaded or not."""
-    loaded = sys.modules.get(stem)
-    if loaded is not None:
-        file = getattr(loaded, "__file__", None)
-        return Path(file).resolve() if file else Path(f"<{stem}>")
-    spec = importlib.util.find_spec(stem)
-    if spec is None or spec.origin is None:
-        return None
-    if spec.origin in ("built-in", "frozen"):
-        return Path(f"<{stem}>")
-    return Path(spec.origin).resolve()
+    spec = None
+    if (loaded := sys.modules.get(stem)) is not None:
+        origin = getattr(loaded, "__file__", None)
+    else:
+        spec = importlib.util.find_spec(stem)
+        origin = spec.origin if spec else None
+    return Path(origin or f"<{stem}>").resolve() if loaded or spec else None

@@ -24,15 +24,13 @@ from penstock.pipeline.config.checks import check_components
 from penstock.pipeline.config.components import register_components
 from penstock.pipeline.config.errors import ConfigError
 from penstock.pipeline.config.interpolation import plain, referred_keys, unresolved_keys
-from penstock.pipeline.config.libraries import family_of
 from penstock.pipeline.config.options import CONF, option_file, search_in, store_options
-from penstock.pipeline.config.overrides import Typed, parse, quote, read_overrides, several_values
+from penstock.pipeline.config.overrides import Typed, parse, quote, read_overrides
 from penstock.pipeline.config.places import CHOSEN_BY, NAMED, PRESETS, STEPS
 from penstock.pipeline.config.resolve import resolve, suit_model
 from penstock.pipeline.config.resume import resume
 from penstock.pipeline.config.saved import naming_folders, saved_run
-from penstock.pipeline.config.schema import check, lost_type
-from penstock.pipeline.config.values import given
+from penstock.pipeline.config.schema import check
 
 # Hydra asserts that lines with `override` end a list of defaults.
 FAILURES = (HydraException, OmegaConfBaseException, YAMLError, ValueError, AssertionError)
@@ -113,12 +111,8 @@ def configure(texts: Sequence[str], *, command: str | None = None) -> dict[str, 
     settings = settings_of(command)
     texts = naming_folders(texts, command)
     typed, problems = read_overrides(texts, command=command, settings=tuple(settings)[1:])
-    instead = dict(_one_value_instead(texts, command)) if problems else {}
-    problems = [
-        replace(each, message=each.message + instead.get(each.key, "")) for each in problems
-    ]
     if (file := saved_run(typed, problems, command)) is not None:
-        return resume(file, texts, typed, problems, {command: settings} if command else {})
+        return resume(file, typed, problems, {command: settings} if command else {})
     wrong = {problem.key for problem in problems}
     chosen = CHOSEN_BY.get(command or "", {})
     wrong |= {group for name, group in chosen.items() if f"{command}.{name}" in wrong}
@@ -143,21 +137,6 @@ def configure(texts: Sequence[str], *, command: str | None = None) -> dict[str, 
         with open_dict(composed):
             composed[command] = {**settings, **given_here, **options}
     return checked(composed, typed, problems, skip=skip, command=command, fresh=True)
-
-
-def _one_value_instead(texts: Sequence[str], command: str | None) -> Iterator[tuple[str, str]]:
-    """Yield each key with several values and what to type for one value, if the key accepts it."""
-    several = {text: found for text in texts if (found := several_values(text)) is not None}
-    others = [text for text in texts if text not in several]
-    for key, value in several.values():
-        for what, text in (("a list", f"{key}=[{value}]"), ("a text", f"\"{key}='{value}'\"")):
-            try:
-                configure([*others, text.strip('"')], command=command)
-            except ConfigError as error:
-                if any(key in each.key for each in error.problems):
-                    continue
-            yield key, f"; for {what} type {text}"
-            break
 
 
 def settings_of(command: str | None) -> dict[str, Any]:
@@ -313,7 +292,7 @@ def set_value(config: DictConfig, typed: Typed) -> Problem | None:
         near = nearest(leaf, names)
         remedy = f"; type ~{f'{parent}.{near}'.lstrip('.')}" if near else ""
         return Problem(key, f"there is nothing of this name to remove{remedy}")
-    if problem := _changes_nothing(typed, node, names) or _not_a_number(typed, node):
+    if problem := _changes_nothing(typed, node, names):
         return problem
     try:
         OmegaConf.update(config, key, value, merge=True, force_add=True)
@@ -342,20 +321,6 @@ def _changes_nothing(typed: Typed, node: Any, names: list[str]) -> Problem | Non
     remedy = f"type {parent}.{near}=null" if near else f"leave {key} away"
     there = f"{parent} has {listing(names) or 'none'}"
     return Problem(key, f"null given, which removes nothing: {there}; {remedy}")
-
-
-def _not_a_number(typed: Typed, node: Any) -> Problem | None:
-    """Refuse text for an argument of a library class to which its option gives a number."""
-    raw = OmegaConf.to_container(node, resolve=False) if isinstance(node, DictConfig) else {}
-    assert isinstance(raw, dict)
-    target = raw.get("_target_")
-    if not isinstance(target, str) or registry.find(target) or not family_of(target):
-        return None
-    before = raw.get(typed.key.rpartition(".")[2])
-    if (expected := lost_type(before, typed.value)) is None:
-        return None
-    text = f"{given(typed.value)} given, expected {expected}"
-    return Problem(typed.key, f"{text}; type {typed.key}={given(before)}")
 
 
 def one_line(error: BaseException) -> str:

@@ -81,21 +81,25 @@ REMEDIES: dict[str, str] = {
 }
 """Keys that belong to another component or setting of Penstock or Hydra."""
 
-REMOVED_OPTIONS: dict[tuple[str, str], str] = {
+_KEYPOINTS = ("convert the labels to COCO keypoints and type dataset/annotations=coco "
+              "dataset.annotations.path=<file>.json")  # fmt: skip
+OPTIONS_INSTEAD: dict[tuple[str, str], str] = {
     ("dataset", "sqlite"): "type dataset=sql dataset.storage.url=sqlite:///file.db",
-    ("dataset/annotations", "landmarks_xml"): "convert the labels to COCO keypoints and type "
-    "dataset/annotations=coco dataset.annotations.path=<file>.json",
-    ("dataset/annotations", "voc_keypoints"): "convert the labels to COCO keypoints and type "
-    "dataset/annotations=coco dataset.annotations.path=<file>.json",
+    ("dataset/annotations", "landmarks_xml"): _KEYPOINTS,
+    ("dataset/annotations", "voc_keypoints"): _KEYPOINTS,
+    ("loader", "auto"): "type loader=default",
+    ("sampler", "DistributedSampler"): "type sampler=random",
+    ("sampler", "RandomSampler"): "type sampler=random",
 }
-"""Removed options by group and name, with what to use instead."""
+"""Removed options, and names of classes, by group and name."""
 
-_OWN_OPTIONS = {
-    "transform": "name the step: type augment.train.<name>._target_=albumentations.<Class>; "
-    "for a step of your own, type imports=[my_module.py] transform=<name>",
-    "model": "type model=module model.module._target_=torch.nn.<Class>; for a model of your own, "
-    "type imports=[my_module.py] model=<name>",
+_CLASSES = {
+    "scheduler": "scheduler=none scheduler._target_=torch.optim.lr_scheduler.",
+    "sampler": "sampler=torch sampler.target=torch.utils.data.",
+    "transform": "augment.train.my_step._target_=albumentations.",
+    "model": "model=module model.module._target_=torch.nn.",
 }
+"""By group: what to type, before its name, for a class of a library."""
 
 VALUES_INSTEAD: dict[str, str] = {
     "trainer.resume=true": "type trainer.resume=auto for the newest run of this config",
@@ -104,19 +108,15 @@ VALUES_INSTEAD: dict[str, str] = {
     "loader.affinity=auto": "type loader.affinity=none, and start the run by torchrun "
     "--numa-binding=node",
     "trainer.amp=true": "type trainer.amp=bf16, or fp16 on CUDA",
+    "trainer.device=gpu": "type trainer.device=cuda",
+    "trainer.device=0": "type trainer.device=cuda:0",
 }
 """Values of another type whose meaning is clear."""
 
-_VALUES = {("trainer.device", "gpu"): "cuda", ("trainer.device", "0"): "cuda:0"}
-_LIBRARIES = {"sampler": "torch.utils.data.", "scheduler": "torch.optim.lr_scheduler.",
-              "transform": "albumentations."}  # fmt: skip
 _PLACES = ("", "trainer", "loader", "optimizer", "scheduler", "dataset", "dataset.storage", "task",
            "model", "train", "training", "data", "datamodule")  # fmt: skip
-_PARTS_OF_DATASETS = {"annotations": "image_folder", "source": "stream"}
-_NAMED_STEPS = ("callback", "batch_transform")
-_CLOSE = 0.7  # options have short names
-_ELSEWHERE = 0.75  # short names, and keys at another place, need a closer match
-_WORD = 6  # letters of a key that stands for longer names, as `resume` in `resume_from_checkpoint`
+_OPTION_CUTOFF = 0.7  # options have short names
+_ELSEWHERE_CUTOFF = 0.75  # short names, and keys at another place, need a closer match
 
 
 def foreign_name(key: str, siblings: Iterable[str] = ()) -> str | None:
@@ -130,7 +130,7 @@ def foreign_name(key: str, siblings: Iterable[str] = ()) -> str | None:
     if place not in _PLACES:
         return None
     known = [each.rpartition(".")[2] for each in siblings]
-    if leaf not in FOREIGN_NAMES and nearest(leaf, known, cutoff=_ELSEWHERE) is not None:
+    if leaf not in FOREIGN_NAMES and nearest(leaf, known, cutoff=_ELSEWHERE_CUTOFF) is not None:
         return None
     ends = [name for name in FOREIGN_NAMES if f"_{leaf}".endswith(f"_{name}")]
     return FOREIGN_NAMES[max(ends, key=len)] if ends else None
@@ -139,49 +139,36 @@ def foreign_name(key: str, siblings: Iterable[str] = ()) -> str | None:
 def nearest_option(name: str, known: Iterable[str]) -> str | None:
     """Find the closest option, or the longest one that shares its beginning or end."""
     options, lowered = list(known), name.lower()
-    if (near := nearest(name, options, cutoff=_CLOSE)) is not None or len(name) < 3:
+    if (near := nearest(name, options, cutoff=_OPTION_CUTOFF)) is not None or len(name) < 3:
         return near
-    parts = [o for o in options if lowered.startswith(o) or lowered.endswith(o)]
-    parts = parts or [option for option in options if option.startswith(lowered)]
+    parts = [each for each in options if lowered.startswith(each) or lowered.endswith(each)]
+    parts = parts or [each for each in options if each.startswith(lowered)]
     return max(parts, key=len, default=None)
 
 
 def instead_of_option(group: str, name: str, known: Sequence[str]) -> str:
     """Return the remedy for an unknown option, as the end of an error line."""
-    if (group, name) in REMOVED_OPTIONS:
-        return f"; {REMOVED_OPTIONS[group, name]}"
-    name = name.removeprefix(_LIBRARIES.get(group, ""))
-    if (group, name) == ("loader", "auto"):
-        return "; type loader=default"
-    if group == "experiment" and (name.endswith((".yaml", ".yml")) or "/" in name):
-        path = Path(name)
-        folder = path.parent.parent if path.parent.name == group else path.parent
-        return f"; type --config-dir {folder} {group}={path.stem}"
-    if group in ("transform", "batch_transform") and name[:1].isupper():
-        stack = "train" if group == "transform" else "device"
-        return f"; type augment.{stack}.my_step._target_=albumentations.{name}"
-    for part, dataset in _PARTS_OF_DATASETS.items() if group == "dataset" else ():
-        if find(f"{part}/{name}") is not None:
+    name = name.rpartition(".")[2] if group in _CLASSES else name
+    if said := OPTIONS_INSTEAD.get((group, name)):
+        return f"; {said}"
+    if group == "experiment" and (path := Path(name)).name != path.stem:
+        return f"; type --config-dir {path.parent.parent} {group}={path.stem}"
+    for part, dataset in (("annotations", "image_folder"), ("source", "stream")):
+        if group == "dataset" and find(f"{part}/{name}") is not None:
             return f"; type dataset={dataset} dataset/{part}={name}"
-    exact = nearest(name, known, cutoff=_CLOSE)
-    if exact is None and group == "scheduler" and name.endswith(("LR", "Restarts")):
-        return f"; type scheduler=none scheduler._target_={_LIBRARIES[group]}{name}"
-    near = "random" if name == "DistributedSampler" else nearest_option(name, known)
-    if near in known:
+    near = nearest_option(name, known)
+    is_class = group in _CLASSES and name[:1].isupper()
+    is_near = near is not None and (group != "transform" and len(name) < 3 * len(near))
+    if near is not None and (is_near or not is_class):
         return f"; type {group}={near}"
-    if group == "sampler" and name.endswith("Sampler"):
-        return f"; type sampler=torch sampler.target={_LIBRARIES[group]}{name}"
-    return f"; {_OWN_OPTIONS[group]}" if group in _OWN_OPTIONS else ""
+    return f"; type {_CLASSES[group]}{name if is_class else '<Class>'}" if group in _CLASSES else ""
 
 
 def without_dashes(text: str) -> str:
     """Return the override for a flag such as ``--batch-size=32``, or an empty string."""
     name, equals, value = text.lstrip("-").partition("=")
     key = name.replace("-", "_")
-    if not key:
-        return ""
-    settings = {"lr": "optimizer.lr", **_settings()}
-    target = foreign_name(key) or (key if "." in key else _at_another_place(key, settings))
+    target = foreign_name(key) or (key if "." in key else _settings().get(key))
     return _typed(target, value if equals else None) if target else ""
 
 
@@ -191,9 +178,8 @@ def _typed(target: str, value: str | None) -> str:
         return f"type torchrun --nproc-per-node=2 {_SCRIPT}"
     if "=" in target:
         return f"type {target}"
-    if (instead := VALUES_INSTEAD.get(f"{target}={value}")) is not None:
-        return instead
-    return f"type {target}={'...' if value is None else _VALUES.get((target, value), value)}"
+    typed = f"{target}={'...' if value is None else value}"
+    return VALUES_INSTEAD.get(typed, f"type {typed}")
 
 
 def instead_of(
@@ -215,55 +201,40 @@ def instead_of(
         return REMEDIES[key]
     if key in ("experiment", "debug"):
         return f"the file of {key} that is chosen needs a first line: # @package _global_"
-    known = list(siblings)
-    step, _, leaf = key.rpartition(".")
     if said := _image_size(key, value, config.get("augment")):
         return said
-    if leaf == "size" and f"{step}.height" in known:
-        sizes = (value or "").strip("[]").split(",")
-        return f"type {step}.height={sizes[0]} {step}.width={sizes[-1]}"
-    if (target := foreign_name(key, known)) is None:
-        target = _closest(key, known, config, typed=typed)
+    known = list(siblings)
+    target = foreign_name(key, known) or _closest(key, known, config, typed=typed)
     if target is None or target == key:
         return f"leave {key} away" if typed else remove
-    per_rank = any(name in leaf for name in ("per_device", "per_gpu"))
     if not typed:
         also = _typed(target, value).removeprefix("type ")
         return f"type ~{key} {also}, or correct the file that sets it"
-    return _typed(target, value) + (" (the number of all ranks together)" if per_rank else "")
+    return _typed(target, value)
 
 
 def _closest(key: str, known: list[str], config: dict[str, Any], *, typed: bool) -> str | None:
     """Find the key, or the option of callbacks or batch transforms, that was probably meant."""
     step, _, leaf = key.rpartition(".")
-    column = "dataset.storage.label_column"
-    if key == "dataset.storage.labels" and column in known:
-        return column
-    below = dict(_leaves(config.get(step) or {}, f"{step}.")) if step in _PLACES and step else {}
-    if leaf in below and below[leaf] != key:
-        return below[leaf]
-    groups = {name for name in known if isinstance(config.get(name), Mapping)}
-    by_leaf = {each.rpartition(".")[2]: each for each in known if each not in groups}
     leaves = {name: full for name, full in _leaves(config, "") if full != key}
-    everywhere = {**leaves, **_settings()} if typed else {}
-    near = nearest(leaf, by_leaf, cutoff=_ELSEWHERE if leaf in everywhere or len(leaf) < 5 else 0.6)
+    below = dict(_leaves(config.get(step) or {}, f"{step}.")) if step in _PLACES and step else {}
+    if below.get(leaf, key) != key:
+        return below[leaf]
+    siblings = {each.rpartition(".")[2]: each for each in known
+                if not isinstance(config.get(each), Mapping)}  # fmt: skip
+    elsewhere = {**leaves, **_settings()} if typed else {}
+    is_short = leaf in elsewhere or len(leaf) < 5
+    near = nearest(leaf, siblings, cutoff=_ELSEWHERE_CUTOFF if is_short else 0.6)
     if near is not None or not typed:
-        return by_leaf[near] if near else None
-    for group in _NAMED_STEPS:
+        return siblings[near] if near else None
+    for group in ("callback", "batch_transform"):
         if find(f"{group}/{leaf}") is not None:
             return f"{group}={leaf}"
-    return _at_another_place(leaf, everywhere)
-
-
-def _at_another_place(leaf: str, keys: Mapping[str, str]) -> str | None:
-    """Find the full key of a name: the same, one of its words, or the closest match."""
-    if leaf in keys:
-        return keys[leaf]
-    words = [name for name in keys if len(name) >= _WORD and f"_{name}_" in f"_{leaf}_"]
-    near = max(words, key=len, default=None)
+    words = [name for name in elsewhere if len(name) > 5 and f"_{name}_" in f"_{leaf}_"]
+    near = leaf if leaf in elsewhere else max(words, key=len, default=None)
     if near is None and len(leaf) > 3:
-        near = nearest(leaf, keys, cutoff=_ELSEWHERE)
-    return keys[near] if near else None
+        near = nearest(leaf, elsewhere, cutoff=_ELSEWHERE_CUTOFF)
+    return elsewhere[near] if near else None
 
 
 def _settings() -> dict[str, str]:
@@ -293,7 +264,9 @@ def _image_size(key: str, value: str | None, augment: Any) -> str | None:
     """Name the variables of `augment` that set the image size of its stacks; None if unclear."""
     step, _, leaf = key.rpartition(".")
     sides = {"height", "width"} if step == "augment" else set()
-    if not isinstance(augment, Mapping) or leaf not in _SIZES | sides or step not in _HOLD_SIZES:
+    if not isinstance(augment, Mapping) or leaf not in _SIZES | sides:
+        return None
+    if step not in ("", "augment", "dataset"):
         return None
     high, wide = ((value or "").strip("[]").replace(" ", "").split(",") * 2)[:2]
     variables = augment.keys() - (sides if leaf in sides else {leaf})
@@ -306,20 +279,3 @@ def _image_size(key: str, value: str | None, augment: Any) -> str | None:
         before = round(int(high) * augment["eval_size"] / augment["image_size"])
         said += f" augment.eval_size={before}"
     return said
-
-
-_HOLD_SIZES = ("", "augment", "dataset")
-"""Parents under which users expect an image size."""
-
-
-def meant_for_another(name: str, sources: Mapping[str, Any]) -> bool:
-    """Return whether a source without a dataset is nearly named as one that has a dataset."""
-    node = sources[name]
-    if not isinstance(node, dict) or _has_dataset(node):
-        return False
-    return nearest(name, [other for other in sources if _has_dataset(sources[other])]) is not None
-
-
-def _has_dataset(source: Any) -> bool:
-    dataset = source.get("dataset") if isinstance(source, dict) else None
-    return dataset is not None and (not isinstance(dataset, dict) or "_target_" in dataset)

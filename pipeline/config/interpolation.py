@@ -14,9 +14,7 @@ from penstock.core.user_errors import Problem, nearest
 UNRESOLVED = type("UNRESOLVED", (), {})
 """Stands for a value whose interpolation could not be resolved, which has been reported."""
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
-_UNSET = re.compile(r"Environment variable '(.+?)' not found")
-_MISSING = re.compile(r"Interpolation key '(.+?)' not found")
-_CIRCLE = re.compile("Recursive interpolation|Interpolation to parent node")
+_MISSING = re.compile(r"(?:Interpolation key|Environment variable) '(.+?)' not found")
 
 
 def plain(config: DictConfig) -> tuple[dict[str, Any], list[Problem]]:
@@ -65,17 +63,13 @@ def _child(
 
 def _why(text: str, error: BaseException, known: list[str]) -> str | None:
     """Explain an error; None if the key that the text refers to is reported itself."""
-    said = str(error).splitlines()[0]
-    if isinstance(error, RecursionError) or _CIRCLE.search(said):
-        return "it refers to itself, or to a key that does; give it a value"
-    if (unset := _UNSET.search(said)) is not None:
-        remedy = f"set it, or give a default: ${{oc.env:{unset[1]},<default>}}"
-        return f"the variable {unset[1]} is not set; {remedy}" if unset[1] in text else None
-    if (missing := _MISSING.search(said)) is not None:
-        near = nearest(missing[1], known)
-        hint = f"; did you mean ${{{near}}}?" if near else ""
-        return f"no key {missing[1]!r}{hint}" if missing[1] in text else None
-    return said
+    said = (
+        "it refers to itself" if isinstance(error, RecursionError) else str(error).splitlines()[0]
+    )
+    if (missing := _MISSING.search(said)) is None:
+        return "it refers to itself" if isinstance(error, RecursionError) else said
+    near = nearest(missing[1], known)
+    return (said + (f"; did you mean ${{{near}}}?" if near else "")) * (missing[1] in text) or None
 
 
 def _keys(raw: Any, prefix: str = "") -> Iterator[str]:

@@ -10,15 +10,18 @@ import importlib
 import importlib.util
 import inspect
 import sys
-import types
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.core import registry
-from penstock.pipeline.config.errors import ConfigError, Problem, listing, nearest
-from penstock.pipeline.config.places import PARTS_OF, PLACES
+from penstock.pipeline.config.errors import nearest
+from penstock.pipeline.config.values import (
+    REQUIRED,
+    Argument,
+    annotation_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,40 +43,26 @@ class Family:
     what: str
 
 
-FAMILIES: dict[str, Family] = {
-    family.name: family
-    for family in (
-        Family(
-            "torch.optim.lr_scheduler",
-            ("torch.optim.lr_scheduler.LRScheduler",),
-            frozenset({"optimizer", "total_steps", "total_epochs"}), "torch",
-            "learning-rate scheduler",
-        ),
-        Family("torch.optim", ("torch.optim.Optimizer",), frozenset({"params"}), "torch",
-               "optimizer"),
-        Family("torch.nn", ("torch.nn.Module",), frozenset(), "torch", "module"),
-        Family("torch.utils.data", ("torch.utils.data.Sampler",), frozenset({"data_source"}),
-               "torch", "torch sampler"),
-        Family(
-            "albumentations",
-            ("albumentations.BasicTransform", "albumentations.BaseCompose"),
-            frozenset(), "albumentations", "transform of albumentations",
-        ),
-        Family(
-            "torchvision.transforms.v2", ("torchvision.transforms.v2.Transform",), frozenset(),
-            "torchvision", "transform of torchvision",
-        ),
-        Family(
-            "kornia.augmentation",
-            ("kornia.augmentation.AugmentationBase2D",
-             "kornia.augmentation.AugmentationBase3D",
-             "kornia.augmentation.MixAugmentationBaseV2",
-             "kornia.augmentation.container.base.BasicSequentialBase"),
-            frozenset(), "kornia", "augmentation of kornia",
-        ),
-    )
-}  # fmt: skip
+def _family(
+    name: str, bases: str, what: str, distribution: str = "torch", injected: str = ""
+) -> tuple[str, Family]:
+    paths = tuple(f"{name}.{base}" for base in bases.split())
+    return name, Family(name, paths, frozenset(injected.split()), distribution, what)
 
+
+FAMILIES: dict[str, Family] = dict((
+    _family("torch.optim.lr_scheduler", "LRScheduler", "learning-rate scheduler",
+            injected="optimizer total_steps total_epochs"),
+    _family("torch.optim", "Optimizer", "optimizer", injected="params"),
+    _family("torch.nn", "Module", "module"),
+    _family("torch.utils.data", "Sampler", "torch sampler", injected="data_source"),
+    _family("albumentations", "BasicTransform BaseCompose", "transform of albumentations",
+            "albumentations"),
+    _family("torchvision.transforms.v2", "Transform", "transform of torchvision", "torchvision"),
+    _family("kornia.augmentation", "AugmentationBase2D AugmentationBase3D MixAugmentationBaseV2 "
+            "container.base.BasicSequentialBase", "augmentation of kornia", "kornia"),
+))  # fmt: skip
+"""By prefix; a family inside another stands before it."""
 
 _own_modules: set[str] = set()
 
@@ -149,27 +138,6 @@ def resolve_class(path: str, bases: Collection[str]) -> type:
     return found
 
 
-def resolve_function(path: str, modules: Collection[str]) -> Callable[..., Any]:
-    """Import the function at a dotted path, which must be defined in one of `modules`.
-
-    Raises:
-        ValueError: There is no such function.
-    """
-    module_name, _, name = path.rpartition(".")
-    if module_name not in modules:
-        raise ValueError(
-            f"{path!r}: functions are taken from the data set's module and those named in "
-            f"`imports` alone ({', '.join(sorted(modules)) or 'none'}); add "
-            f"imports=[{module_name or '<module>'}]"
-        )
-    found = getattr(importlib.import_module(module_name), name, None)
-    if not isinstance(found, types.FunctionType):
-        raise ValueError(f"{path!r}: no function {name!r} in {module_name}")
-    if found.__module__ not in modules:
-        raise ValueError(f"{path!r} is defined in {found.__module__}; name that in `imports`")
-    return found
-
-
 def _locate(path: str) -> Any:
     """Find the object at a dotted path: the longest importable module, then attributes of it."""
     parts = path.split(".")
@@ -196,45 +164,6 @@ def _descend(found: Any, names: list[str], path: str) -> Any:
     return found
 
 
-def refuse_library_mistakes(config: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` with all problems that `check_libraries` finds."""
-    if problems := check_libraries(config):
-        raise ConfigError(problems)
-
-
-def check_libraries(config: Mapping[str, Any]) -> list[Problem]:
-    """Compare the arguments of every library class in a plain config with its signature."""
-    return list(_walk(config, ""))
-
-
-def _walk(value: Any, key: str) -> Iterator[Problem]:
-    if isinstance(value, Mapping):
-        target = value.get("_target_")
-        if isinstance(target, str) and "/" not in target:
-            yield from _check_node(value, key, target)
-        items = list(value.items())
-    else:
-        items = list(enumerate(value)) if isinstance(value, (list, tuple)) else []
-    for name, item in items:
-        yield from _walk(item, f"{key}.{name}" if key else str(name))
-
-
-def _check_node(node: Mapping[str, Any], key: str, target: str) -> Iterator[Problem]:
-    family = family_of(target)
-    if missing := missing_package(target):
-        yield Problem(f"{key}._target_", missing)
-        return
-    try:
-        call = resolve_target(target)
-    except ValueError as error:
-        near = family and nearest(target, _names(family))
-        remedy = f"; did you mean {near}? type {key}._target_={near}" if near else ""
-        yield Problem(f"{key}._target_", f"{error}{remedy}")
-        return
-    assert family is not None
-    yield from _check_arguments(node, key, call, family.injected)
-
-
 def missing_package(target: str) -> str | None:
     """Return a line that says how to install the library of a class, or None if it is there."""
     family = family_of(target)
@@ -249,97 +178,27 @@ def _installed(distribution: str) -> bool:
     return importlib.util.find_spec(distribution) is not None
 
 
-def _names(family: Family) -> list[str]:
-    """List the public classes of a family."""
+def nearest_class(target: str) -> str | None:
+    """Find the public class of a family with the closest name."""
+    if (family := family_of(target)) is None:
+        return None
     module, bases = importlib.import_module(family.name), tuple(map(_locate, family.bases))
-    return [
+    names = [
         f"{family.name}.{name}"
         for name, found in vars(module).items()
         if inspect.isclass(found) and issubclass(found, bases) and found not in bases
     ]
+    return nearest(target, names)
 
 
-def _check_arguments(
-    node: Mapping[str, Any], key: str, call: Callable[..., Any], injected: frozenset[str]
-) -> Iterator[Problem]:
-    target, parameters = node["_target_"], inspect.signature(call).parameters
-    kinds = {parameter.kind for parameter in parameters.values()}
-    named = {each.name: each for each in registry.parameters(call, injected)}
-    beside = registry.find(PLACES[key].beside or "") if key in PLACES else None
-    other = {"_target_", "_after_"} | set(
-        inspect.signature(beside.target).parameters if beside else ()
-    )
-    given = PARTS_OF["model/module"]["module"].given if key == "model.module" else ()
-    positional = node.get("_args_", ())
-    filled = {*list(named)[: len(positional)], *node, *given}
-    if (
-        positional
-        and inspect.Parameter.VAR_POSITIONAL not in kinds
-        and len(positional) > len(named)
-    ):
-        yield Problem(
-            f"{key}._args_", f"{len(positional)} values given, {target} takes {len(named)}"
+def class_arguments(call: Callable[..., Any], injected: frozenset[str]) -> dict[str, Argument]:
+    """List the arguments of a library class that a config may give, by name."""
+    empty = inspect.Parameter.empty
+    return {
+        each.name: Argument(
+            each.name,
+            annotation_of(call, each),
+            REQUIRED if each.default is empty else each.default,
         )
-    for name, value in node.items():
-        full = f"{key}.{name}"
-        if name in named:
-            expected = _expected(named[name], value)
-            if expected:
-                yield Problem(full, f"{value!r} given, {target} expects {expected}"
-                              f"{_example(named[name], full, value)}")  # fmt: skip
-        elif name in injected and name in parameters:
-            yield Problem(full, f"{value!r} given, but the run gives {name}; type ~{full}")
-        elif name not in other and name != "_args_" and inspect.Parameter.VAR_KEYWORD not in kinds:
-            near = nearest(name, set(named) - set(node))
-            remedy = f"did you mean {near}? type {key}.{near}={value}" if near else f"type ~{full}"
-            yield Problem(full, f"{value!r} given, unknown argument of {target}; {remedy} "
-                          f"(arguments: {listing(named)})")  # fmt: skip
-    for name, parameter in named.items():
-        if parameter.default is inspect.Parameter.empty and name not in filled:
-            yield Problem(f"{key}.{name}", f"missing, {target} requires it; type {key}.{name}=...")
-
-
-_WORDS = {"bool": "true or false", "int": "an integer", "float": "a number"}
-
-
-def _expected(parameter: inspect.Parameter, value: Any) -> str | None:
-    """Name the expected type if `value` has another; None where the signature leaves it open."""
-    annotation = parameter.annotation
-    if annotation is inspect.Parameter.empty:
-        text = ""
-    else:
-        text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    if text.startswith("tuple[") and "|" not in text and isinstance(value, (bool, int, float, str)):
-        return "a list"
-    plain = text in _WORDS
-    kind = text if plain else type(parameter.default).__name__
-    if kind not in _WORDS:
-        return None
-    if not plain and kind == "int":  # `momentum=0`
-        kind = "float"
-    accepted: Any = {"bool": bool, "int": int, "float": (int, float)}[kind]
-    if isinstance(value, accepted) and (kind == "bool" or not isinstance(value, bool)):
-        return None
-    if isinstance(value, Mapping) or (value == parameter.default and value is not None):
-        return None
-    admits = any(word in text for word in (type(value).__name__, "Any", "Literal", "Enum"))
-    closed = plain or (isinstance(value, (str, bool)) and not admits)
-    return _WORDS[kind] if closed else None
-
-
-def _example(parameter: inspect.Parameter, full: str, value: Any) -> str:
-    """End a line with a value that builds: the number in quotes, else the default."""
-    with suppress(ValueError):
-        if (
-            isinstance(value, str)
-            and parameter.default is not True
-            and parameter.default is not False
-        ):
-            return f"; type {full}={float(value):g}"
-    if parameter.default is inspect.Parameter.empty:
-        return ""
-    default = parameter.default
-    shown = (
-        f"[{','.join(map(str, default))}]" if isinstance(default, tuple) else str(default).lower()
-    )
-    return f"; type for example {full}={shown}"
+        for each in registry.parameters(call, injected)
+    }

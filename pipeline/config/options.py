@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -112,21 +111,3 @@ def groups() -> list[str]:
         for file in folder.glob("*/**/*.yaml")
     }
     return sorted(found | {group for group, _ in _registered()})
-
-
-def summaries(group: str) -> Iterator[tuple[str, str]]:
-    """Yield the options of a group, each with its first comment or first line of docstring."""
-    for option in options_of(group):
-        file = option_file(group, option)
-        component = _registered().get((group, option))
-        yield option, _first_comment(file) if file else component.summary if component else ""
-
-
-def _first_comment(file: Path) -> str:
-    for line in file.read_text(encoding="utf-8").splitlines():
-        text = line.lstrip("# ").strip()
-        if line.startswith("#") and not text.startswith("@package"):
-            return text
-        if text and not line.startswith("#"):
-            break
-    return ""

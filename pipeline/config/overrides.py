@@ -146,7 +146,7 @@ def read_overrides(
         try:
             override = parse(quoted := quote(text, sweep=sweep))
         except HydraException:
-            problems.append(_unreadable(text, texts))
+            problems.append(_unreadable(text))
             continue
         if override.key_or_group in settings:
             quoted = re.sub(r"^([+~]*)", rf"\g<1>{command}.", quoted)
@@ -268,37 +268,29 @@ def _wrong_key(key: str, value: Any, override: Override) -> Problem | None:
         return Problem(key, f"{value!r} given, but an option of a group is picked with slashes; "
                        f"type {slashed}={near}")  # fmt: skip
     if "/" in key:
-        known = groups()
-        group = nearest(key, known)
-        parent = key.rpartition("/")[0]
+        group, parent = nearest(key, groups()), key.rpartition("/")[0]
         if options_of(parent) and group in (None, parent):
             return Problem(key, f"no such group; a value is written with dots: type "
                            f"{key.replace('/', '.')}={shown}")  # fmt: skip
-        remedy = f"; type {group}={shown}" if group else ""
-        return Problem(key, f"no such group, the groups are {listing(known, 30)}{remedy}")
+        return _no_group(key, f"{group}={shown}" if group else "")
     if override.package is not None:
         return Problem(f"{key}@{override.package}", f"no group {key!r}")
-    if "." not in key and isinstance(value, str):
-        return _misspelt_group(key, value)
-    return None
-
-
-def _misspelt_group(key: str, value: str) -> Problem | None:
-    if key in top_level_keys():
+    if "." in key or not isinstance(value, str) or key in top_level_keys():
         return None
-    known = groups()
-    below = [group for group in known if group.endswith(f"/{key}")]
-    near = foreign_name(key) or nearest(key, [*known, *top_level_keys()], cutoff=0.7)
-    near = below[0] if below else near
-    if near not in known:
+    near = foreign_name(key) or nearest(key, [*groups(), *top_level_keys()], cutoff=0.7)
+    near = next((group for group in groups() if group.endswith(f"/{key}")), near)
+    if near not in groups():
         return None
     options = options_of(near)
-    option = value if value in options else nearest_option(value, options)
-    option = option or f"<option> (options: {listing(options, 30)})"
-    return Problem(key, f"no such group, the groups are {listing(known, 30)}; type {near}={option}")
+    return _no_group(key, f"{near}={nearest_option(value, options) or '<option>'}")
 
 
-def _unreadable(text: str, texts: Sequence[str]) -> Problem:
+def _no_group(key: str, remedy: str) -> Problem:
+    typed = f"; type {remedy}" if remedy else ""
+    return Problem(key, f"no such group, the groups are {listing(groups(), 30)}{typed}")
+
+
+def _unreadable(text: str) -> Problem:
     if text.startswith("-"):
         near = nearest(text.split("=")[0], _FLAGS)
         remedy = f"; did you mean {near}?" if near else "; --help lists them"
@@ -306,47 +298,19 @@ def _unreadable(text: str, texts: Sequence[str]) -> Problem:
             remedy = f", an override is written without dashes; {said}"
         return Problem(text, f"no such flag{remedy}")
     if "=" not in text and not text.startswith("~"):
-        named = {
-            group: nearest(text, options_of(group), cutoff=0.8)
-            for group in top_level_keys()
-        }  # fmt: skip
-        remedy = _whole(text, texts) or " or ".join(
-            f"{group}={option}" for group, option in named.items() if option
-        )
-        remedy = f"; type {remedy}" if remedy else ""
-        return Problem(text, f"no value given; an override is key=value, or ~key to remove "
-                       f"it{remedy}")  # fmt: skip
+        named = {group: nearest(text, options_of(group), cutoff=0.8) for group in top_level_keys()}
+        choices = " or ".join(f"{group}={option}" for group, option in named.items() if option)
+        what = "no value given; an override is key=value, in quotes if it has spaces"
+        return Problem(text, f"{what}; type {choices}" if choices else what)
     return Problem(text.split("=")[0], f"{text!r} cannot be read; a key is words with dots between")
 
 
-def _whole(text: str, texts: Sequence[str]) -> str | None:
-    """Join, by its last word, a value that the shell split at its spaces."""
-    stop = list(texts).index(text) + 1
-    starts = [place for place, other in enumerate(texts[:stop]) if "=" in other]
-    if not text.endswith(("}", "]")) or not starts:
-        return None
-    return f"'{' '.join(texts[starts[-1] : stop])}'"
-
-
 def _needs_sweep(override: Override) -> Problem:
-    value = override.get_value_string()
-    what = (
-        "is a sweep"
-        if override.value_type is not ValueType.SIMPLE_CHOICE_SWEEP
-        else "has several values"
-    )
-    return Problem(override.key_or_group, f"{value} {what}; add -m to run a job for each value")
-
-
-def several_values(text: str) -> tuple[str, str] | None:
-    """Return the key and the values of ``key=a,b``; None for other overrides."""
-    try:
-        override = parse(quote(text))
-    except HydraException:
-        return None
-    if override.value_type is not ValueType.SIMPLE_CHOICE_SWEEP:
-        return None
-    return override.key_or_group, override.get_value_string()
+    values = override.get_value_string()
+    what = f"{values} is a sweep; add -m to run a job for each value"
+    if override.value_type is ValueType.SIMPLE_CHOICE_SWEEP:
+        what += f", or write a list as [{values}]"
+    return Problem(override.key_or_group, what)
 
 
 def _word(value: Any) -> str:

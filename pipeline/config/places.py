@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any
@@ -13,7 +11,6 @@ from annotated_types import Ge, Lt
 
 from penstock.core import registry
 from penstock.core.contracts import CallbackCapabilities, capabilities_of
-from penstock.datasets.mix import with_keys_of_source
 from penstock.pipeline.config.errors import Problem, listing, nearest
 from penstock.pipeline.config.values import given
 
@@ -127,50 +124,18 @@ CHOSEN_BY: dict[str, dict[str, str]] = {"pack": {"to": "writer"}}
 REFUSED_IN_MIX = ("mix", "stream")
 """Options of ``dataset`` that cannot be a source of a mix."""
 
-AROUND = ("outputs", "run", "logger")
-EXECUTION = {
-    "dataset": ["cache"],
-    "loader": (
-        "engine num_workers prefetch_factor pin_memory persistent_workers across_epochs timeout_s "
-        "multiprocessing_context processes resources affinity nice max_error_rate"
-    ).split(),
-    "trainer": (
-        "resume resume_anyway progress timeout_s save checkpoint_every checkpoint_seconds log_every"
-    ).split(),
-}
-"""Keys by group that a resumed run may change: they decide how a run computes, not its results."""
-
-LENGTH = ("max_epochs", "max_steps")
-"""Settings of the trainer that limit the length of a run; a resumed run may change them."""
-
 
 def watching(config: Mapping[str, Any]) -> dict[str, Any]:
     """Find the callbacks, by name, that only watch a run."""
     nodes = config.get("callback") or {}
-    return {name: node for name, node in nodes.items() if not node or _declared(node).watches}
+    return {name: node for name, node in nodes.items() if not node or declared(node).watches}
 
 
-def lengths_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """List the limits of the length of a run by key; null means unlimited."""
-    lengths = {f"trainer.{name}": config["trainer"].get(name) for name in LENGTH}
-    for name, node in (config.get("callback") or {}).items():
-        for limit in _declared(node).limits if node else ():
-            lengths[f"callback.{name}.{limit}"] = node.get(limit)
-    return lengths
-
-
-def _declared(callback: Mapping[str, Any]) -> CallbackCapabilities:
+def declared(callback: Mapping[str, Any]) -> CallbackCapabilities:
+    """Return what a callback declares of itself."""
     found = registry.find(str(callback.get("_target_")))
     return capabilities_of(found.target if found else None, CallbackCapabilities)
 
-
-NOT_PIXELS = frozenset(
-    (
-        "_target_ storage source cache annotations val_fraction val_path test_path test_args "
-        "worker_init_fn"
-    ).split()
-)
-"""Arguments of a dataset that change no pixel."""
 
 PRESETS = ("experiment", "debug")
 """Groups whose options write to the whole config and leave no key of their own."""
@@ -220,47 +185,3 @@ def wrong_order(steps: Mapping[str, Any], key: str) -> Iterator[Problem]:
             f"{key}.{first}._after_",
             f"the steps {', '.join(circle)} wait for one another; type ~{key}.{first}._after_",
         )
-
-
-MIX = "dataset/mix"
-_RANDOM = {"_target_": "sampler/random"}
-
-
-def sources_of(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Make the configs of a mix's sources by name, each with a seed of its own.
-
-    Two sources of equal size would otherwise be shuffled in the same way.
-    """
-    node = config["dataset"]
-    if node["_target_"] != MIX:
-        return {}
-    return {
-        name: {
-            **config,
-            "dataset": source["dataset"],
-            "sampler": source.get("sampler") or _RANDOM,
-            "seed": _seed_of(config["seed"], name),
-        }
-        for name, source in node["sources"].items()
-        if source
-    }
-
-
-@contextmanager
-def said_of_source(name: str) -> Iterator[None]:
-    """Add the name of a source to its errors, and name its keys in full.
-
-    Raises:
-        ValueError: With the name of the source.
-    """
-    try:
-        yield
-    except ValueError as error:
-        text = f"source {name!r}: {with_keys_of_source(str(error), name)}"
-        raise ValueError(text) from error
-
-
-def _seed_of(seed: int, name: str) -> int:
-    """Derive a seed, 0 .. 2^63 - 1, that the other sources have not, however many there are."""
-    digest = hashlib.blake2b(f"{seed} {name}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1

@@ -8,22 +8,13 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from penstock.core import registry
 from penstock.core.user_errors import Problem
 from penstock.pipeline.config.errors import ConfigError
+from penstock.pipeline.config.interpolation import plain
+from penstock.pipeline.config.options import STACK_OF
 from penstock.pipeline.config.overrides import Typed
-from penstock.pipeline.config.places import (
-    EXECUTION,
-    LENGTH,
-    watching,
-)
-from penstock.pipeline.config.saved import (
-    CHECKPOINTS,
-    RESUME,
-    leaves,
-    read_saved,
-    variables_of,
-)
+from penstock.pipeline.config.places import PRESETS, watching
+from penstock.pipeline.config.saved import CHECKPOINTS, leaves, read_saved, variables_of
 from penstock.pipeline.config.values import given
 
 _DATA_PLACES = frozenset(
@@ -34,160 +25,83 @@ _DATA_PLACES = frozenset(
 
 
 def resume(
-    file: Path, texts: Sequence[str], typed: Sequence[Typed], problems: list[Problem],
-    added: Mapping[str, Any],
-) -> dict[str, Any]:  # fmt: skip
+    file: Path, typed: Sequence[Typed], problems: list[Problem], added: Mapping[str, Any]
+) -> dict[str, Any]:
     """Read the config of a job that resumes a run, or of a command that tries one.
 
-    `added` holds the settings of the command, by its name.
+    Typed values change the saved config. Typed options must be those of the run, except the engine,
+    the cache, loggers and callbacks that only watch. A command may choose other data.
+
+    Args:
+        file: The saved config.
+        typed: Overrides.
+        problems: Their problems.
+        added: The settings of the command, by its name.
 
     Raises:
         ConfigError: With all mistakes.
     """
-    from penstock.pipeline.config.compose import checked
-
-    if not added:
-        typed = [part for each in typed for part in _watchers_as_values(each)]
-        if (config := _as_typed(file, texts, typed)) is not None:
-            return config
-    changed, variables = _changed(file, typed, problems, added)
-    command = next(iter(added), None)
-    return checked(changed, typed, problems, command=command, variables=variables)
-
-
-def _watchers_as_values(typed: Typed) -> list[Typed]:
-    """Take loggers, and callbacks that change nothing of a run, as values of the resumed run."""
-    group = typed.group
-    nodes = {name: {"_target_": f"{group}/{name}"} for name in typed.options}
-    known = all(registry.find(node["_target_"]) for node in nodes.values())
-    harmless = group == "logger" or (group == "callback" and watching({group: nodes}) == nodes)
-    if not nodes or not known or not harmless:
-        return [typed]
-    return [
-        Typed(typed.text, f"{group}.{name}._target_", node["_target_"], "", False, "")
-        for name, node in nodes.items()
-    ]
-
-
-def _as_typed(file: Path, texts: Sequence[str], typed: Sequence[Typed]) -> dict[str, Any] | None:
-    """Compare a command line with the run that it resumes.
-
-    Returns:
-        The typed config, with the run's own values where they may differ and none was typed; None
-        if only values were typed, which change the saved config, or the two do not compare.
-
-    Raises:
-        ConfigError: The typed options make another run.
-    """
-    from penstock.pipeline.config.compose import checked, configure
-
-    new = [text for text in texts if not text.lstrip("+").startswith(f"{RESUME}=")]
-    try:
-        saved, config = read_saved(file), configure(new)
-        if config["imports"] != list(saved.get("imports") or ()):
-            return None
-        own = checked(saved, (), variables=variables_of(saved))
-    except ConfigError:  # reported with the saved config
-        return None
-    choices = {each: each.key for each in typed if each.group}
-    keys = [each.key for each in typed if not each.group]
-    for group, names in {**EXECUTION, "trainer": [*EXECUTION["trainer"], *LENGTH]}.items():
-        for name in names:
-            full = f"{group}.{name}"
-            if {group, full} & {*choices.values()}:
-                keys.append(full)
-            elif not any(f"{each}.".startswith(f"{full}.") for each in keys) and name in own[group]:
-                config[group][name] = own[group][name]
-    if "outputs" in own and "outputs" not in keys:
-        config["outputs"] = own["outputs"]
-    if own.get("run"):
-        config["run"] = _own_but_typed(own["run"], config.get("run"), "run", keys)
-    loggers = {} if "logger" in choices.values() else own.get("logger") or {}
-    for group, nodes in {"callback": watching(own), "logger": loggers}.items():
-        for name, node in nodes.items():
-            if node and (key := f"{group}.{name}") not in keys:
-                config[group] = now = config.get(group) or {}
-                now[name] = _own_but_typed(node, now.get(name), key, keys)
-    keys += ["logger", *(f"callback.{name}" for name in watching(config))]
-    config["trainer"]["resume"] = None
-    then, current = leaves(own), leaves(config)
-    differ = [k for k in sorted(then.keys() | current.keys()) if then.get(k) != current.get(k)]
-    differ = [key for key in differ if not any(f"{key}.".startswith(f"{k}.") for k in keys)]
-    if differ and not choices:
-        return None
-    if differ:
-        raise ConfigError(_of_another_run(differ, then, current, choices))
-    [config["trainer"]["resume"]] = {each.value for each in typed if each.key == RESUME}
-    return config
-
-
-def _own_but_typed(
-    own: Mapping[str, Any], now: Mapping[str, Any] | None, key: str, typed: Sequence[str]
-) -> dict[str, Any]:
-    """Return the node of a run at `key`, with the values that were typed."""
-    changed = {name: value for name, value in (now or {}).items() if f"{key}.{name}" in typed}
-    return {**own, **changed}
-
-
-def _of_another_run(
-    differ: Sequence[str], then: Mapping[str, Any], now: Mapping[str, Any], paths: dict[Typed, str]
-) -> Iterator[Problem]:
-    """Yield a problem for each typed option that differs from the run."""
-    remedy = f"leave {' '.join(choice.text for choice in paths)} away, and the run keeps its own"
-    found = {
-        choice: key
-        for choice, path in paths.items()
-        for key in reversed(differ)
-        if f"{key}.".startswith(f"{path}.")
-    }
-    at = {choice.group: key for choice, key in found.items()} or {RESUME: differ[0]}
-    for name, key in at.items():
-        values = [given(each[key]) if key in each else "nothing" for each in (now, then)]
-        what = f"{key} would be {values[0]}, and the run has {values[1]}"
-        yield Problem(name, f"{what}; {remedy}")
-
-
-def _changed(
-    file: Path, typed: Sequence[Typed], problems: list[Problem], added: Mapping[str, Any]
-) -> tuple[DictConfig, frozenset[str]]:
-    """Change a run's own config by the typed values.
-
-    Returns:
-        The config, and the variables that the run's has.
-    """
-    from penstock.pipeline.config.compose import set_value
+    from penstock.pipeline.config.compose import checked, set_value
 
     config = read_saved(file)
+    saved = [str(name) for name in config.get("imports") or ()]
+    variables = variables_of(config)
     values = [each for each in typed if not each.group]
     keys = [each.key for each in values]
-    tries = any(key in CHECKPOINTS for key in keys)  # a trained model, maybe on other data
     choices = [each for each in typed if each.group]
-    others = [each for each in choices if tries and each.group.startswith("dataset")]
-    for each in choices:
-        if each not in others:
-            kept = (
-                "a tried run keeps all components but its data"
-                if tries
-                else ("a resumed run keeps its components")
-            )
-            problems.append(Problem(each.group, f"{each.text!r} given, but {kept}; leave it away"))
-    if others:
-        _choose_data(config, others)
-    if tries and _DATA_PLACES & {*keys}:
-        for name in ("val_path", "test_path"):  # parts of the run's own data
-            if name in config["dataset"]:
-                config["dataset"][name] = None
-    variables = variables_of(config)
+    if any(key in CHECKPOINTS for key in keys):  # a trained model, maybe on other data
+        data = [each for each in choices if each.group.startswith("dataset")]
+        problems += [
+            Problem(each.group, "a tried run keeps all components but its data; leave it away")
+            for each in choices
+            if each not in data
+        ]
+        if data:
+            _choose_data(config, data)
+        if _DATA_PLACES & {*keys}:
+            for name in {"val_path", "test_path"} & config["dataset"].keys():
+                config["dataset"][name] = None  # parts of the run's own data
+    else:
+        problems += _choose_again(config, choices, values)
     config.update(added)
     for each in values:
-        if each.key in variables:
+        if each.key not in variables:
+            problems += filter(None, [set_value(config, each)])
+        elif OmegaConf.select(config, each.key) != each.value:
             problems.append(Problem(each.key, "a saved config holds no variables, so this changes "
                                     "nothing; change the keys that used it"))  # fmt: skip
-        else:
-            problems += filter(None, [set_value(config, each)])
-    saved = [str(name) for name in read_saved(file).get("imports") or ()]
     _refuse_untyped(saved, [str(name) for name in config.get("imports") or ()], keys)
-    return config, variables
+    command = next(iter(added), None)
+    return checked(config, typed, problems, command=command, variables=variables)
+
+
+def _choose_again(
+    config: DictConfig, choices: Sequence[Typed], values: Sequence[Typed]
+) -> Iterator[Problem]:
+    """Add the options that a resumed run may change; refuse others that the run does not have."""
+    from penstock.pipeline.config.compose import choose, set_value
+
+    composed, _ = choose(choices, [])
+    for each in values:
+        set_value(composed, each)
+    now, then = (leaves(plain(each)[0]) for each in (composed, config))
+    typed = {each.key for each in values}
+    for each in choices:
+        group, place = each.group, STACK_OF.get(each.group, each.key)
+        nodes = {name: {"_target_": f"{group}/{name}"} for name in each.options}
+        if group == "logger" or (group == "callback" and watching({group: nodes}) == nodes):
+            for name, node in nodes.items():
+                OmegaConf.update(config, f"{group}.{name}", node, merge=True, force_add=True)
+        elif group in ("loader", "dataset/cache"):
+            key = "loader.engine" if group == "loader" else "dataset.cache"
+            OmegaConf.update(config, key, OmegaConf.select(composed, key), merge=False)
+        elif group in PRESETS:
+            yield Problem(group, f"a resumed run keeps its preset; leave {each.text} away")
+        else:
+            below = [key for key in now if f"{key}.".startswith(f"{place}.") and key not in typed]
+            for key in [key for key in below if now[key] != then.get(key)][:1]:
+                what = f"{key} would be {given(now[key])}, the run has {given(then.get(key))}"
+                yield Problem(group, f"{what}; leave {each.text} away")
 
 
 def _choose_data(config: DictConfig, choices: Sequence[Typed]) -> None:

@@ -12,7 +12,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from penstock.core.files import own_folder
-from penstock.core.user_errors import ExplainedError, Problem, nearest
+from penstock.core.user_errors import ExplainedError, Problem
 from penstock.datasets.files.access import MissingFile, absolute_path, is_url
 from penstock.datasets.files.passwords import masked
 from penstock.pipeline.config.errors import ConfigError
@@ -102,7 +102,7 @@ def saved_run(typed: Sequence[Typed], problems: list[Problem], command: str | No
     other = "a checkpoint in one, or auto" if key == RESUME else "or a checkpoint"
     problem = Problem(key, f"{path!r} given, but {what}; accepts a run's folder, such as "
                       f"outputs/<date>/<time>, its run.name, {other}"
-                      f"{_type_near(key, path, outputs)}")  # fmt: skip
+                      f"{_type_newest(key, outputs)}")  # fmt: skip
     problems.append(problem)
     return None
 
@@ -176,46 +176,11 @@ def _with_checkpoint(outputs: Any) -> Iterator[Path]:
     yield from (each for each in folders if next(each.glob("checkpoints/*.pt"), None))
 
 
-def find_run(path: str | None, outputs: str) -> Path:
-    """Find a run's folder by its path or its ``run.name``; None: the newest run.
-
-    Raises:
-        ValueError: There is none.
-    """
-    folders = [] if is_url(outputs) else newest_first(Path(outputs).expanduser())
-    found = folders[0] if path is None and folders else Path(path or outputs).expanduser()
-    if path is not None and _config_at(found) is None:
-        found = next((folder for folder in folders if _name_of(folder, path) == path), found)
-    if (found / SAVED).is_file():
-        return found
-    remedy = (
-        folders[0] if folders else "outputs/<date>/<time>, and make a run first: penstock train"
-    )
-    what = "no run's folder is there" if not found.exists() else f"there is no {SAVED} in it"
-    raise ValueError(f"top.path: {str(found)!r} given, {what}; type path={remedy}")
-
-
 def _type_newest(key: str, outputs: Any) -> str:
     """Return the override for the newest run that has a checkpoint, or an empty string."""
     newest = next(_with_checkpoint(outputs), None)
     short = key.rpartition(".")[2] if key in CHECKPOINTS else key
     return f"; type {short}={newest}" if newest else ""
-
-
-def _type_near(key: str, name: str, outputs: Any) -> str:
-    """Return a remedy: the run with the closest `run.name`, or the command that lists runs.
-
-    For a path it names the newest run as an example.
-    """
-    if "/" in name:
-        return _type_newest(key, outputs)
-    runs = list(_with_checkpoint(outputs))
-    names = {called: run for run in reversed(runs) if (called := _name_of(run))}
-    near = nearest(name, names)
-    short = key.rpartition(".")[2] if key in CHECKPOINTS else key
-    if near is not None:
-        return f"; type {short}={names[near]} ({near!r})"
-    return "; to list the runs, type penstock runs" if runs else ""
 
 
 def read_saved(file: Path) -> DictConfig:

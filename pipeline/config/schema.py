@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.core import registry
 from penstock.core.user_errors import Problem, listing, nearest
-from penstock.pipeline.config.hints import VALUES_INSTEAD, instead_of, meant_for_another
+from penstock.pipeline.config.errors import ConfigError
+from penstock.pipeline.config.hints import VALUES_INSTEAD, instead_of
 from penstock.pipeline.config.interpolation import is_unresolved
-from penstock.pipeline.config.libraries import FAMILIES, family_of, is_own, missing_package
+from penstock.pipeline.config.libraries import (
+    FAMILIES,
+    class_arguments,
+    family_of,
+    is_own,
+    missing_package,
+    nearest_class,
+    resolve_target,
+)
 from penstock.pipeline.config.options import options_of
 from penstock.pipeline.config.places import (
     AUGMENT,
@@ -47,7 +56,7 @@ def check(
 ) -> tuple[dict[str, Any], list[Problem]]:
     """Compare a config with the signatures of all registered components that it names.
 
-    Classes of libraries are checked when the config is used; see `libraries.check_libraries`.
+    Classes of libraries are checked when the config is used; see `check_libraries`.
 
     Args:
         config: A plain config, resolved.
@@ -87,6 +96,19 @@ def check(
     return {key: checked[key] for key in order if key in checked}, walk.problems
 
 
+def check_libraries(config: Mapping[str, Any]) -> list[Problem]:
+    """Compare the arguments of every library class in a plain config with its signature."""
+    walk = _Walk({**config}, frozenset(), frozenset(), frozenset(), loads=True)
+    walk.libraries(config, "")
+    return walk.problems
+
+
+def refuse_library_mistakes(config: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` with all problems that `check_libraries` finds."""
+    if problems := check_libraries(config):
+        raise ConfigError(problems)
+
+
 def _as_typed(key: str, value: Any, typed: Collection[str]) -> Iterator[tuple[str, Any]]:
     """Yield the keys that the user typed below an unknown key, or the key itself."""
     below = sorted(each for each in typed if each.startswith(f"{key}."))
@@ -119,23 +141,21 @@ def how_to_choose(key: str, place: Place, value: Any = None) -> str:
     """Return what to type to choose a component."""
     if place.implied:  # a source of a mix: the user chooses its data set
         return how_to_choose(f"{key}.dataset", PARTS_OF[str(place.only)]["dataset"], value)
-    kinds = [registry.GROUPS[kind] for kind in place.kinds if kind in registry.GROUPS]
-    groups = [group.option_group or group.name for group in kinds]
-    slashed = key.replace(".", "/")
-    above, _, name = key.rpartition(".")
-    if above in groups and name in options_of(above):  # `callback.ema.decay=0.9` alone
+    known = [registry.GROUPS[kind].option_group or kind for kind in place.kinds
+             if kind in registry.GROUPS]  # fmt: skip
+    slashed, (above, _, name) = key.replace(".", "/"), key.rpartition(".")
+    if above in known and name in options_of(above):  # `callback.ema.decay=0.9` alone
         return f"type {above}={name}"
-    of_source = key.startswith("dataset.sources.") and key.count(".") > 2
-    if slashed in groups or key in PLACES or of_source:
-        names = options_of(groups[0] if of_source else slashed)
-        if of_source:
-            names = [name for name in names if name not in REFUSED_IN_MIX]
-        near = nearest(str(value), names) if value is not None else None
-        typed = key if of_source else slashed
-        return f"type {typed}={near or '<option>'} (options: {listing(names, 20) or 'none'})"
-    names = _targets(place)
-    example = f"type {key}._target_=<{' or '.join(map(_kind, place.kinds)) or 'target'}>"
-    return f"{example} ({listing(names)})" if names else example
+    if of_source := key.startswith("dataset.sources.") and key.count(".") > 2:
+        names = [name for name in options_of(known[0]) if name not in REFUSED_IN_MIX]
+    elif slashed in known or key in PLACES:
+        names = options_of(slashed)
+    else:
+        kinds = " or ".join(map(_kind, place.kinds)) or "target"
+        return f"type {key}._target_=<{kinds}> ({listing(_targets(place)) or 'of a library'})"
+    near = nearest(str(value), names) if value is not None else None
+    typed = key if of_source else slashed
+    return f"type {typed}={near or '<option>'} (options: {listing(names, 20) or 'none'})"
 
 
 @dataclass(slots=True)
@@ -146,6 +166,7 @@ class _Walk:
     skip: frozenset[str]
     variables: frozenset[str]
     typed: frozenset[str]
+    loads: bool = False
     problems: list[Problem] = field(default_factory=list)
 
     def report(self, key: str, message: str) -> None:
@@ -220,15 +241,12 @@ class _Walk:
         if place.step:
             self.problems += wrong_order(value, key)
         checked = {}
+        chosen = [n for n, node in value.items() if place.implied and _has_dataset(node)]
         for name, node in value.items():
             full = f"{key}.{name}"
-            if place.implied and meant_for_another(name, value):
-                others = [other for other in value if other != name]
-                accepted = (
-                    f"the sources are {listing(others)}; for another source type "
-                    f"{full}.dataset=<option>"
-                )
-                self.unknown(full, {}, [f"{key}.{other}" for other in others], accepted)
+            if isinstance(node, dict) and name not in chosen and nearest(name, chosen):
+                accepted = f"for another source type {full}.dataset=<option>"
+                self.unknown(full, {}, [f"{key}.{other}" for other in chosen], accepted)
                 continue
             checked[name] = self.component(node, full, place)
         return checked
@@ -249,10 +267,8 @@ class _Walk:
             self.report(key, f"missing; {how_to_choose(key, place)}")
         elif wrong := self._wrong_target(target, key, place):
             self.report(f"{key}._target_", wrong)
-        elif registry.find(target) is not None:
-            return self._arguments(target, node, key, place)
         else:
-            return self._of_library(node, key, place)
+            return self._arguments(target, node, key, place)
         return node
 
     def _wrong_target(self, target: Any, key: str, place: Place) -> str | None:
@@ -276,60 +292,42 @@ class _Walk:
             return f"{target!r} is a {_kind(kind)}, expected a {accepted}{remedy}"
         return None
 
-    def _of_library(self, node: dict[str, Any], key: str, place: Place) -> dict[str, Any]:
-        """Check the parts of a library's class that are ours; others when the config is used."""
-        around = beside(place, ())
-        checked: dict[str, Any] = {}
-        before = len(self.problems)
-        for name, value in node.items():
-            full = f"{key}.{name}"
-            if name in around:
-                checked[name] = self._argument(around[name], value, full)
-            elif isinstance(value, str) and value == "???":
-                self.report(full, f"missing; type {full}=...")
-            else:
-                checked[name] = self._nested(value, full)
-        self._check_settings({n: checked[n] for n in around if n in checked}, place, key, before)
-        return checked
-
     def _arguments(
-        self, target: str, node: dict[str, Any], key: str, place: Place
+        self, target: str, node: Mapping[str, Any], key: str, place: Place
     ) -> dict[str, Any]:
-        component = registry.find(target)
-        assert component is not None
-        checked: dict[str, Any] = {"_target_": target}
-        before = len(self.problems)
+        """Check the arguments of a component, or of a library class once that may be imported."""
+        component, before = registry.find(target), len(self.problems)
+        call = component.target if component else resolve_target(target) if self.loads else None
+        family = family_of(target)
+        injected = registry.GROUPS[component.group].injected if component else frozenset()
+        injected = family.injected if family and not component else injected
+        arguments = arguments_of(target) if component else {}
+        if call and not component:
+            arguments = class_arguments(call, injected)
+        signature = inspect.signature(call).parameters if call else {}
+        takes_any = call is None or any(p.kind is p.VAR_KEYWORD for p in signature.values())
         parts = PARTS | PARTS_OF.get(target, {})
-        arguments = arguments_of(target)
         around = beside(place, arguments)
-        signature = inspect.signature(component.target).parameters
-        injected = registry.GROUPS[component.group].injected
-        takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.values())
+        checked: dict[str, Any] = {"_target_": target}
         for name, value in node.items():
             full = f"{key}.{name}"
-            if name == "_target_":
-                continue
-            if name == "_after_" and place.step:
-                checked[name] = value
-            elif name in LIES_IN and component.group == "dataset" and name not in signature:
-                remedy = _without(name, key, node)
-                self.report(full, f"{target} takes no {name}; {remedy}")
-            elif name in parts and name in signature:
-                checked[name] = self.place(value, full, parts[name])
-            elif name in injected:
-                self.report(full, f"{given(value)} given, but the run sets it; leave it away")
-            elif name in arguments:
-                checked[name] = self._argument(arguments[name], value, full)
-            elif name in around:
-                checked[name] = self._argument(around[name], value, full)
-            elif takes_any:
+            if name in ("_target_", "_after_", "_args_"):
                 checked[name] = self._nested(value, full)
+            elif name in parts and name in signature and component:
+                checked[name] = self.place(value, full, parts[name])
+            elif name in injected and (component or name in signature):
+                self.report(full, f"{given(value)} given, but the run sets it; leave it away")
+            elif name in arguments or name in around:
+                checked[name] = self._argument(arguments.get(name) or around[name], value, full)
+            elif takes_any:
+                checked[name] = self._argument(Argument(name, Any, None), value, full)
             else:
                 names = [*arguments, *around]
-                accepted = f"{target} accepts {listing(names, 16) or 'no arguments'}"
+                accepted = f"{target} takes no {name}; it accepts {listing(names, 16) or 'nothing'}"
                 self.unknown(full, value, [f"{key}.{each}" for each in names], accepted)
+        positional = list(arguments)[: len(node.get("_args_", ()))]
         for name, argument in arguments.items():
-            if name in {*node, *place.given} or f"{key}.{name}" in self.skip:
+            if name in {*node, *place.given, *positional} or f"{key}.{name}" in self.skip:
                 continue
             own = PARTS_OF.get(target, {}).get(name)
             if argument.required and own is not None:
@@ -338,23 +336,41 @@ class _Walk:
                 self.value(argument, "???", f"{key}.{name}")
             else:
                 checked[name] = argument.default
-        for part in LIES_IN if component.group == "dataset" else ():
+        for part in LIES_IN if component and component.group == "dataset" else ():
             if part in signature and part not in node:
                 self.component("???", f"{key}.{part}", PARTS[part])
-        if component.group == "settings":
-            self._check_settings(checked, Place((), beside=target), key, before)
-        else:
-            self._check_settings(
-                {n: checked[n] for n in around if n in checked}, place, key, before
-            )
+        own = Place((), beside=target) if target.startswith("settings/") else place
+        mine = checked if own is not place else {n: checked[n] for n in around if n in checked}
+        self._check_settings(mine, own, key, before)
         return checked
+
+    def libraries(self, value: Any, key: str) -> None:
+        """Check the arguments of every library class in a config, importing the classes."""
+        items: Iterable[tuple[Any, Any]] = ()
+        if isinstance(value, (list, tuple)):
+            items = enumerate(value)
+        elif isinstance(value, Mapping):
+            items, target = value.items(), value.get("_target_")
+            if isinstance(target, str) and "/" not in target:
+                module = PARTS_OF["model/module"]["module"]
+                place = module if key == "model.module" else PLACES.get(key, Place(()))
+                try:
+                    if missing := missing_package(target):
+                        raise ValueError(missing)
+                    self._arguments(target, value, key, place)
+                except ValueError as error:
+                    near = None if missing else nearest_class(target)
+                    remedy = f"; did you mean {near}? type {key}._target_={near}" if near else ""
+                    self.report(f"{key}._target_", f"{error}{remedy}")
+        for name, item in items:
+            self.libraries(item, f"{key}.{name}" if key else str(name))
 
     def _check_settings(
         self, settings: Mapping[str, Any], place: Place, key: str, before: int
     ) -> None:
         """Let settings of the right types check themselves."""
         values = {name: value for name, value in settings.items() if name != "_target_"}
-        if not values or place.beside is None or len(self.problems) > before:
+        if not values or place.beside is None or len(self.problems) > before or self.loads:
             return
         component = registry.find(place.beside)
         if component is None or any(map(is_unresolved, values.values())):
@@ -372,6 +388,8 @@ class _Walk:
         return value
 
     def _nested(self, value: Any, key: str) -> Any:
+        if self.loads:
+            return value
         if isinstance(value, dict):
             if "_target_" in value:
                 return self.component(value, key, Place(()))
@@ -379,6 +397,10 @@ class _Walk:
         if isinstance(value, list):
             return [self._nested(item, f"{key}.{i}") for i, item in enumerate(value)]
         return value
+
+
+def _has_dataset(source: Any) -> bool:
+    return isinstance(source, dict) and holds_component(source.get("dataset"))
 
 
 def _not_allowed(target: str, place: Place) -> str:
@@ -394,20 +416,3 @@ def _not_allowed(target: str, place: Place) -> str:
     near = nearest(target, _targets(place), cutoff=0.92)  # names share their group
     hint = f"; did you mean {near}?" if near else ""
     return f"{target!r} is not registered; expected {listing(fitting, 16)}{hint}; {own}"
-
-
-def _without(part: str, key: str, node: Mapping[str, Any]) -> str:
-    """Return the remedy for a storage or source that a data set does not take."""
-    if node.get("sources"):
-        source = next(iter(node["sources"]))
-        return f"its sources have their own; type {key}.sources.{source}.dataset.{part}.path=..."
-    return f"leave it away, or type {key}={'stream' if part == 'source' else 'image_folder'}"
-
-
-def lost_type(before: Any, after: Any) -> str | None:
-    """Return the type that an option's value had and a typed value lost, or None."""
-    if isinstance(before, bool):
-        return None if isinstance(after, bool) else "true or false"
-    if isinstance(before, int | float) and isinstance(after, str) and "${" not in after:
-        return "a number"
-    return None

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import pkgutil
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import hydra
@@ -28,7 +25,6 @@ from penstock.pipeline.config.compose import (
     configure,
     one_line,
     prepare,
-    settings_of,
 )
 from penstock.pipeline.config.errors import ConfigError, is_first_rank
 from penstock.pipeline.config.options import CONF, options_of
@@ -37,7 +33,8 @@ from penstock.pipeline.config.overrides import parse, quote, read_overrides, val
 JOB = "penstock.pipeline.training.job.train"
 _WATCHED = "penstock.pipeline.training.job.watched"
 _OPTUNA = "hydra/sweeper=optuna"
-_EXTRAS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit"}
+_EXTRAS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit",
+           "optuna": "optuna"}  # fmt: skip
 
 
 def sweep(texts: Sequence[str]) -> None:
@@ -47,7 +44,6 @@ def sweep(texts: Sequence[str]) -> None:
         ConfigError: A mistake in an override; no job has started.
     """
     settings = [text for text in texts if text.lstrip("+~").startswith(("hydra.", "hydra/"))]
-    _refuse_missing_plugins(settings)
     _refuse_wrong_settings(settings)
     config = check_sweep([text for text in texts if text not in settings], _OPTUNA in settings)
     if masked(" ".join(texts)) != " ".join(texts):
@@ -116,7 +112,7 @@ def check_sweep(texts: Sequence[str], searches: bool = False) -> dict[str, Any]:
     Raises:
         ConfigError: With the mistakes of all of them, each once.
     """
-    values = _values(texts, searches=searches)
+    values = values_typed(texts, searches=searches)
     first = [each[0] for each in values]
     jobs = [first]
     for place, each in enumerate(values):
@@ -124,10 +120,10 @@ def check_sweep(texts: Sequence[str], searches: bool = False) -> dict[str, Any]:
     if searches and len(jobs) == 1 and not any("interval" in text for text in texts):
         remedy = "type an interval, 'optimizer.lr=interval(0.001,0.1)', or values, seed=1,2"
         raise ConfigError([Problem("hydra/sweeper", f"nothing is searched; {remedy}")])
-    return _configs(jobs)[0]
+    return configs_of(jobs)[0]
 
 
-def _values(texts: Sequence[str], *, searches: bool = False) -> list[list[str]]:
+def values_typed(texts: Sequence[str], *, searches: bool = False) -> list[list[str]]:
     """List the overrides that each text stands for: one, or one for each of its values."""
     found: list[list[str]] = []
     problems: list[Problem] = []
@@ -154,7 +150,8 @@ def _values(texts: Sequence[str], *, searches: bool = False) -> list[list[str]]:
     return found
 
 
-def _configs(jobs: Sequence[Sequence[str]], command: str | None = None) -> list[dict[str, Any]]:
+def configs_of(jobs: Sequence[Sequence[str]], command: str | None = None) -> list[dict[str, Any]]:
+    """Compose a config for each job, and report the mistakes of all of them at once."""
     configs: list[dict[str, Any]] = []
     problems: list[Problem] = []
     for job in jobs:
@@ -165,20 +162,6 @@ def _configs(jobs: Sequence[Sequence[str]], command: str | None = None) -> list[
     if problems:
         raise ConfigError(problems)
     return configs
-
-
-def _refuse_missing_plugins(settings: Sequence[str]) -> None:
-    """Name the extra of a launcher or sweeper that is not installed."""
-    names = {f"hydra/launcher={name}": extra for name, extra in _EXTRAS.items()}
-    names[_OPTUNA] = "optuna"
-    for text in settings:
-        extra = names.get(text, "")
-        kind = text.partition("=")[0].partition("/")[2]
-        plugin = f"hydra_plugins.hydra_{extra}_{kind}"
-        if extra and (find_spec("hydra_plugins") is None or find_spec(plugin) is None):
-            package = f"hydra-{extra}-{kind}"
-            raise ConfigError([Problem(f"hydra/{kind}", f"the package {package} is missing (the "
-                                       f"extra {extra}); run: pip install {package}")])  # fmt: skip
 
 
 def _refuse_wrong_settings(settings: Sequence[str]) -> None:
@@ -193,7 +176,10 @@ def _refuse_wrong_settings(settings: Sequence[str]) -> None:
         try:
             compose_texts([quote(each) for each in settings[:count]], with_hydra=True)
         except FAILURES as error:
-            raise ConfigError([Problem(key, one_line(error))]) from error
+            said = one_line(error)
+            if (extra := _EXTRAS.get(text.lstrip("+").partition("=")[2])) and "/" in key:
+                said += f"; the extra {extra} is missing: pip install hydra-{extra}-{key[6:]}"
+            raise ConfigError([Problem(key, said)]) from error
 
 
 def _search_settings(settings: Sequence[str], config: dict[str, Any]) -> list[str]:
@@ -211,69 +197,3 @@ def _search_settings(settings: Sequence[str], config: dict[str, Any]) -> list[st
         "hydra.sweeper.sampler.seed": str(config["seed"]), "hydra.sweeper.n_jobs": "1",
     }  # fmt: skip
     return [f"{key}={value}" for key, value in own.items() if key not in typed]
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A configuration that a command measures.
-
-    Attributes:
-        overrides: As typed; of a swept override the value of this point.
-        values: The values of the swept keys.
-        config: The plain, checked config.
-    """
-
-    overrides: tuple[str, ...]
-    values: dict[str, str]
-    config: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Points:
-    """All configurations that a command line describes.
-
-    Attributes:
-        points: In the order in which they were typed; one, if nothing is swept.
-        keys: The swept keys.
-        command: The command.
-    """
-
-    points: tuple[Point, ...]
-    keys: tuple[str, ...]
-    command: str
-
-    def config_with(self, *overrides: str) -> dict[str, Any]:
-        """Compose the config of the first point with more overrides.
-
-        Raises:
-            ConfigError: They do not fit this configuration.
-        """
-        return configure([*self.points[0].overrides, *overrides], command=self.command)
-
-
-def read_points(texts: Sequence[str], *, command: str) -> Points:
-    """Read and check the points of a command: ``loader.num_workers=0,1,2`` makes three.
-
-    Raises:
-        ConfigError: With the mistakes of all points.
-    """
-    values = _values(texts)
-    keys = [each[0].partition("=")[0].lstrip("+") for each in values if len(each) > 1]
-    settings = settings_of(command)
-    problems = [
-        Problem(key, "all points are measured in the same way; give one value")
-        for key in keys
-        if key in settings or key.removeprefix(f"{command}.") in settings
-    ]
-    if len(keys) > 2:
-        problems.append(Problem(keys[2], f"{len(keys)} keys are swept ({', '.join(keys)}), but a "
-                                "table has two; give one value to the others"))  # fmt: skip
-    if problems:
-        raise ConfigError(problems)
-    jobs = list(itertools.product(*values))
-    points = []
-    for job, config in zip(jobs, _configs(jobs, command), strict=True):
-        swept = [text for text, each in zip(job, values, strict=True) if len(each) > 1]
-        named = {text.partition("=")[0].lstrip("+"): text.partition("=")[2] for text in swept}
-        points.append(Point(job, named, config))
-    return Points(tuple(points), tuple(keys), command)

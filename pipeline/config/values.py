@@ -20,7 +20,7 @@ _WORDS = {
     "a valid boolean": "true or false", "a valid integer": "an integer",
     "a valid number": "a number", "a valid string": "a string", "a valid list": "a list",
     "a valid array": "a list", "a valid tuple": "a list", "a valid dictionary": "a mapping",
-    "an object": "a mapping",
+    "an object": "a mapping", "Field required": "more values",
 }  # fmt: skip
 REQUIRED = "???"
 """Stands for the default of an argument that a config must give."""
@@ -66,10 +66,11 @@ def _arguments(component: registry.Component) -> dict[str, Argument]:
 
 
 def annotation_of(call: Callable[..., Any], parameter: inspect.Parameter) -> Any:
-    """Evaluate a parameter's type; Any for a name that exists for type checkers alone."""
+    """Evaluate a parameter's type, or the type of its default; Any for an unknown name."""
     annotation = parameter.annotation
     if annotation is inspect.Parameter.empty:
-        return Any
+        kind = type(parameter.default)
+        return kind if kind is bool else float if kind in (int, float) else Any
     if isinstance(annotation, str):
         home = inspect.unwrap(call)
         if inspect.isclass(home):
@@ -120,7 +121,8 @@ def complaint(annotation: Any, value: Any) -> str | None:
             place = "".join(f"{part}: " for part in each["loc"] if _holds(value, part))
             said = said.removeprefix("Input should be ").removeprefix("Value error, ")
             said = _WORDS.get(said, said)
-            found.append(place + said)
+            if not said.startswith("Cannot check"):  # a class, which no config holds
+                found.append(place + said)
         return " or ".join(dict.fromkeys(found))
     return None
 

@@ -16,7 +16,7 @@ from penstock.core import registry
 from penstock.core.registry import register
 from penstock.core.user_errors import Problem, listing
 from penstock.pipeline.config.errors import ConfigError
-from penstock.pipeline.config.libraries import check_libraries
+from penstock.pipeline.config.schema import check_libraries
 
 if TYPE_CHECKING:
     from torch import nn

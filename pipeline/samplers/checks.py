@@ -11,7 +11,7 @@ from penstock.core import registry
 from penstock.core.registry import checks, value_at
 from penstock.core.user_errors import Problem
 from penstock.pipeline.config.libraries import resolve_class
-from penstock.pipeline.config.places import MIX
+from penstock.pipeline.mixes import MIX
 
 _TORCH = "torch.utils.data."
 

@@ -28,7 +28,7 @@ from penstock.core.sample import Batch
 from penstock.datasets.files.access import is_url
 from penstock.pipeline.build import build_loggers, build_settings
 from penstock.pipeline.config.components import register_components
-from penstock.pipeline.config.libraries import refuse_library_mistakes
+from penstock.pipeline.config.schema import refuse_library_mistakes
 from penstock.pipeline.learning.fields import task_classes
 from penstock.pipeline.schedulers.units import better
 from penstock.pipeline.training.checkpoint import (

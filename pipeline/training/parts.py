@@ -18,7 +18,6 @@ from penstock.core.contracts import SourceCapabilities, Task, capabilities_of
 from penstock.datasets.files.listings import looking_once
 from penstock.datasets.streams.dataset import LaneStreamDataset
 from penstock.pipeline.build import build_callbacks, build_device_transforms, build_loader
-from penstock.pipeline.config.places import sources_of
 from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.learning.building import (
     build_model,
@@ -31,6 +30,7 @@ from penstock.pipeline.learning.building import (
 from penstock.pipeline.learning.fields import task_field
 from penstock.pipeline.learning.parameters import freeze
 from penstock.pipeline.learning.weights import Weights, take_weights
+from penstock.pipeline.mixes import sources_of
 from penstock.pipeline.schedulers.units import Interval, better, depends_on_length, interval_of
 from penstock.pipeline.schedulers.warmup import Warmup
 from penstock.pipeline.training.distributed.strategy import Strategy

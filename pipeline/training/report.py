@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from penstock.core.contracts import StreamDataset
 from penstock.pipeline.config.errors import listing
-from penstock.pipeline.config.places import sources_of
 from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.learning.parameters import describe_groups
 from penstock.pipeline.loader.stats import LoaderTimes, cut_text, padding_text, sources_text
+from penstock.pipeline.mixes import sources_of
 from penstock.pipeline.training.checkpoint import RunState
 from penstock.pipeline.training.distributed.world import World
 from penstock.pipeline.training.output import print_line

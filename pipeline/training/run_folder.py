@@ -25,17 +25,11 @@ from penstock.core.files import writing
 from penstock.datasets.files.access import absolute_path, is_object_store, is_url
 from penstock.datasets.files.listings import find_file, list_files
 from penstock.pipeline.build import settle
-from penstock.pipeline.config.places import (
-    AROUND,
-    EXECUTION,
-    LENGTH,
-    MIX,
-    lengths_of,
-    watching,
-)
+from penstock.pipeline.config.places import declared, watching
 from penstock.pipeline.config.saved import SAVED, fetched_run, leaves, newest_first, run_behind
 from penstock.pipeline.learning.building import fitted_tasks
 from penstock.pipeline.loader.state import differing
+from penstock.pipeline.mixes import MIX
 from penstock.pipeline.training.run_copy import (
     MARK,
     SUMMARY,
@@ -510,12 +504,38 @@ def _own(folder: Path) -> RunFolder | None:
     return None if lock is None else RunFolder(folder, lock, resumes=True)
 
 
+_AROUND = ("outputs", "run", "logger")
+_EXECUTION = {
+    "dataset": ["cache"],
+    "loader": (
+        "engine num_workers prefetch_factor pin_memory persistent_workers across_epochs timeout_s "
+        "multiprocessing_context processes resources affinity nice max_error_rate"
+    ).split(),
+    "trainer": (
+        "resume resume_anyway progress timeout_s save checkpoint_every checkpoint_seconds log_every"
+    ).split(),
+}
+"""Keys by group that a resumed run may change: they decide how a run computes, not its results."""
+
+_LENGTH = ("max_epochs", "max_steps")
+"""Settings of the trainer that limit the length of a run; a resumed run may change them."""
+
+
+def _lengths_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """List the limits of the length of a run by key; null means unlimited."""
+    lengths = {f"trainer.{name}": config["trainer"].get(name) for name in _LENGTH}
+    for name, node in (config.get("callback") or {}).items():
+        for limit in declared(node).limits if node else ():
+            lengths[f"callback.{name}.{limit}"] = node.get(limit)
+    return lengths
+
+
 def comparable(config: Mapping[str, Any]) -> dict[str, Any]:
     """A config without what does not change its results, and without the length of the run."""
-    kept = {key: value for key, value in config.items() if key not in AROUND}
-    for group in EXECUTION:
+    kept = {key: value for key, value in config.items() if key not in _AROUND}
+    for group in _EXECUTION:
         kept[group] = _without_execution(kept.get(group) or {}, group)
-    kept["trainer"] = {k: v for k, v in kept["trainer"].items() if k not in LENGTH}
+    kept["trainer"] = {k: v for k, v in kept["trainer"].items() if k not in _LENGTH}
     watchers, callbacks = watching(config), config.get("callback") or {}
     kept["callback"] = {name: node for name, node in callbacks.items() if name not in watchers}
     if kept["dataset"].get("_target_") == MIX:
@@ -528,12 +548,12 @@ def comparable(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_execution(node: Mapping[str, Any], group: str) -> dict[str, Any]:
-    return {name: value for name, value in node.items() if name not in EXECUTION[group]}
+    return {name: value for name, value in node.items() if name not in _EXECUTION[group]}
 
 
 def _reaches_as_far(config: Mapping[str, Any], saved: Mapping[str, Any]) -> bool:
     """Whether a run is to be at least as long as a saved one."""
-    now, then = lengths_of(config), lengths_of(saved)
+    now, then = _lengths_of(config), _lengths_of(saved)
     return all((now.get(k) or math.inf) >= (then.get(k) or math.inf) for k in now.keys() | then)
 
 

@@ -397,7 +397,7 @@ COMMAND_LINES = [
     ("bench bench.seconds=1,2", "bench.seconds"), ("bench seconds=1,2", "seconds"),
     ("bench bench.second=3", "bench.second"), ("doctor sampler=wheighted", "sampler"),
     ("bench seed=1,2 loader.num_workers=0,1 loader.batch_size=8,16", "swept"), ("trian", "trian"),
-    ("train --help nonsense", "--help"), ("train --help lmdb", "--help"),
+    ("train --help nonsense", "nonsense"), ("train --help lmdb", "lmdb"),
 ]
 
 _PRESET = "# @package _global_\n"

@@ -14,9 +14,7 @@ from penstock import compose
 from penstock.core import registry
 from penstock.pipeline.commands import pack  # noqa: F401 - registers its settings
 from penstock.pipeline.config.app import main
-from penstock.pipeline.config.components import register_components
-from penstock.pipeline.config.help import print_help
-from penstock.pipeline.config.options import groups, option_file, search_in, summaries
+from penstock.pipeline.config.options import groups, options_of
 from tests.console import penstock
 from tests.heavy_modules import HEAVY
 from tests.programs import PENSTOCK
@@ -125,67 +123,27 @@ def test_a_setting_of_a_command_chooses_an_option(
 
 
 @pytest.fixture
-def shown(capsys, monkeypatch):
-    """Return the help on what is typed, and the same with single blanks."""
-    register_components()
-    search_in(None)
+def parts(monkeypatch):
+    """Name modules of components by what to type, and forget the modules after the test."""
     monkeypatch.setattr(registry, "_components", dict(registry._components))
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def show(typed: str) -> tuple[str, str]:
-        print_help(typed.split())
-        text = capsys.readouterr().out
-        return text, " ".join(text.split())
-
-    yield show
-    for name in OWN:  # the registry forgets them too
+    yield [f"imports=[{ROOT}/examples/{name}.py]" for name in OWN]
+    for name in OWN:
         sys.modules.pop(name, None)
 
 
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        ("loader", "loader.batch_size=64 int >= 1 Samples in a batch over all"),
-        ("loader=threads", "loader.engine=threads str | None Who computes"),
-        ("dataset=lmdb", "dataset.storage.checksums=true bool Compare a packed record with"),
-        ("trainer", "trainer.max_steps=null int >= 1 | None Optimizer steps"),
-        ("optimizer", "optimizer.momentum=0.9 float"),
-        ("transform", "augment.train.mosaic.height="),
-        ("dataset.annotations", "dataset.annotations.one_based=true bool"),
-        ("dataset", "dataset.cache=null dataset/cache=disk or none or ram "),
-        ("augment=imagenet", "augment.train.crop.scale=[0.08,1.0] tuple[float, float] Range"),
-        ("dataset=stream", "dataset.shuffle_window="), ("dataset=mix", "dataset.length="),
-        ("batch_transform=mixup", "augment.device.mixup.alpha="),
-    ],
-)  # fmt: skip
-def test_help_has_the_type_and_docstring_of_each_argument(typed, said, shown):
-    text, words = shown(typed)
-    assert f" {said}" in words and "usage:" not in text
+def test_help_names_groups_options_and_settings(parts, capfd):
+    assert penstock("train", parts[0], "sampler=repeated", "--help") == 0
+    text = capfd.readouterr().out
+    for group in groups():
+        [line] = [line for line in text.splitlines() if line.startswith(f"{group}: ")]
+        assert {*options_of(group)} <= {*line.partition(": ")[2].split(", ")}
+    assert "  _target_: sampler/repeated\n  times: 2\n" in text
+    assert penstock("pack", "to=lmdb", "--help") == 0
+    text = capfd.readouterr().out
+    assert "\npack:\n" in text and "on_error:" in text
 
 
-def test_help_names_every_group_and_option_in_a_line(shown):
-    text, words = shown("")
-    assert "\n  writer:" not in text, "which is for a command alone"
-    for group in set(groups()) - {"writer"}:
-        assert f"\n  {group}:" in text
-        for option, summary in summaries(group):
-            assert f" {option} {' '.join(summary.split())}".replace("``", "`") in words, option
-            assert summary or option_file(group, option) is None
-
-
-@pytest.mark.parametrize("typed", ["", "loader", "dataset=lmdb"])
-def test_help_is_wrapped_at_the_width_of_the_terminal(typed, shown, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "50")
-    for line in shown(typed)[0].splitlines():
-        assert len(line) <= 50 or "=" in " ".join(line.split()[-2:]), line
-
-
-def test_help_has_components_of_ones_own(shown):
-    parts, imports = (f"imports=[{ROOT}/examples/{name}.py]" for name in OWN)
-    for asked in ("sampler", "sampler=repeated"):
-        assert "sampler/repeated: Every record several times" in shown(f"{parts} {asked}")[1]
-    assert "sampler.times=2 int" in shown(f"{parts} sampler=repeated")[1]
-    assert "\n    executor " in shown(imports)[0]
-    settings = compose([imports, "loader=executor"])["loader"]
+def test_an_engine_of_ones_own_is_an_option(parts):
+    settings = compose([parts[1], "loader=executor"])["loader"]
     assert settings == {**compose()["loader"], "engine": "executor"}
-    assert compose([imports, "loader.engine=executor"])["loader"] == settings
+    assert compose([parts[1], "loader.engine=executor"])["loader"] == settings

@@ -10,16 +10,15 @@ import pytest
 
 from penstock import compose
 from penstock.core import registry
-from penstock.pipeline.build import build_dataset
+from penstock.pipeline.build import build_dataset, resolve_function
 from penstock.pipeline.config import libraries
 from penstock.pipeline.config.components import load_entry_points, load_imports, register_components
 from penstock.pipeline.config.errors import ConfigError
 from penstock.pipeline.config.libraries import (
-    check_libraries,
     resolve_class,
-    resolve_function,
     resolve_target,
 )
+from penstock.pipeline.config.schema import check_libraries
 from penstock.pipeline.training.job import train
 
 FLIP = "albumentations.HorizontalFlip"

@@ -121,7 +121,7 @@ def test_the_runs_own_command_line_resumes_it(run_dir):
 @pytest.mark.parametrize(
     ("typed", "key", "left_out"),
     [(["sampler=random", "augment.image_size=48"], "sampler", "sampler=random"),
-     (["sampler=weighted"], "trainer.resume", "sampler=weighted")],
+     (["sampler=weighted", "augment=imagenet"], "augment", "augment=imagenet")],
 )  # fmt: skip
 def test_options_of_another_run_are_refused(typed, key, left_out, run_dir):
     [[found, message]] = problems_of([*typed, f"trainer.resume={run_dir}"]).items()

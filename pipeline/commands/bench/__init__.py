@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt
 from penstock.core.registry import register
 
 if TYPE_CHECKING:
-    from penstock.pipeline.config.sweep import Points
+    from penstock.pipeline.commands.bench.points import Points
 
 
 @register("settings", "bench")

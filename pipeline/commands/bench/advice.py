@@ -26,7 +26,7 @@ from penstock.pipeline.commands.bench.subject import Round, Subject, alternate
 if TYPE_CHECKING:
     from penstock.core.contracts import Sampler
     from penstock.pipeline.commands.bench import BenchSettings
-    from penstock.pipeline.config.sweep import Points
+    from penstock.pipeline.commands.bench.points import Points
 
 PIXELS = "changes the pixels, which are encoded anew at quality 95"
 ROUNDING = "changes the rounding of the weights"

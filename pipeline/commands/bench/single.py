@@ -40,7 +40,7 @@ from penstock.pipeline.loader.stats import sources_text
 
 if TYPE_CHECKING:
     from penstock.pipeline.commands.bench import BenchSettings
-    from penstock.pipeline.config.sweep import Points
+    from penstock.pipeline.commands.bench.points import Points
     from penstock.pipeline.loader.settings import LoaderSettings
 
 _HELD_S = 3.0

@@ -52,7 +52,7 @@ from penstock.pipeline.packing.run import terminated_as_interrupt
 
 if TYPE_CHECKING:
     from penstock.pipeline.commands.bench import BenchSettings
-    from penstock.pipeline.config.sweep import Points
+    from penstock.pipeline.commands.bench.points import Points
 
 
 _ALIKE = 0.9

@@ -24,7 +24,7 @@ from penstock.pipeline.commands.bench.subject import Round, Subject, alternate
 
 if TYPE_CHECKING:
     from penstock.pipeline.commands.bench import BenchSettings
-    from penstock.pipeline.config.sweep import Point, Points
+    from penstock.pipeline.commands.bench.points import Point, Points
 
 
 @dataclass(slots=True)

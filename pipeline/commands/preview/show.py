@@ -13,8 +13,8 @@ from penstock.core.sample import BadSample
 from penstock.pipeline.build import build_dataset, build_sampler, open_storage
 from penstock.pipeline.commands.preview.charts import Survey, make_charts
 from penstock.pipeline.commands.preview.looks import Looks, look
-from penstock.pipeline.config.places import sources_of
 from penstock.pipeline.loader.loader import classes_of
+from penstock.pipeline.mixes import sources_of
 from penstock.pipeline.pictures.batch import names_in
 from penstock.pipeline.pictures.fields import (
     Classes,

@@ -58,9 +58,9 @@ def test_data_in_another_form_is_tried_on_the_same_records(how, data_dir, tmp_pa
 
     from penstock.pipeline.build import build_settings
     from penstock.pipeline.commands.bench.advice import Bench, Candidate
+    from penstock.pipeline.commands.bench.points import read_points
     from penstock.pipeline.commands.bench.single import some_records
     from penstock.pipeline.commands.bench.subject import Subject
-    from penstock.pipeline.config.sweep import read_points
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     texts = [*QUICK, f"data_dir={data_dir}", "loader=inline", "bench.try_seconds=0.02"]
@@ -107,8 +107,8 @@ def test_data_in_another_form_is_tried_in_batches_of_the_samplers_sizes(data_dir
 
 def test_what_cannot_be_tried_says_why(data_dir, tmp_path, capsys):
     from penstock.pipeline.commands.bench.advice import Bench, Candidate
+    from penstock.pipeline.commands.bench.points import read_points
     from penstock.pipeline.commands.bench.subject import Subject
-    from penstock.pipeline.config.sweep import read_points
 
     texts = [*QUICK, f"data_dir={data_dir}", "loader=inline"]
     points = read_points(texts, command="bench")

@@ -8,9 +8,9 @@ import pytest
 
 from penstock.pipeline.commands.bench import BenchSettings
 from penstock.pipeline.commands.bench.advice import Bench, Facts, candidates
+from penstock.pipeline.commands.bench.points import read_points
 from penstock.pipeline.commands.bench.single import cluster_of
 from penstock.pipeline.commands.bench.subject import Subject
-from penstock.pipeline.config.sweep import read_points
 from penstock.pipeline.loader.settings import LoaderSettings
 from tests.cluster import local_cluster
 

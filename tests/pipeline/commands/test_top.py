@@ -66,7 +66,7 @@ def test_a_folder_that_is_no_run_is_a_line(run_dir, tmp_path, capsys):
     assert main(["top", str(tmp_path), f"outputs={run_dir.parents[1]}"]) == 1
     told = capsys.readouterr().err.strip()
     assert told == (
-        f"error: top.path: '{tmp_path}' given, there is no config.yaml in it; type path={run_dir}"
+        f"error: top.path: no config.yaml in '{tmp_path}'; type path={run_dir}"
     )
     assert main(["top", told.rpartition(" ")[2]]) == 0, "what it says works"
     assert main(["top", f"outputs={tmp_path}"]) == 1

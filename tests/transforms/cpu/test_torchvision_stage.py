@@ -14,7 +14,7 @@ from penstock.pipeline.build import build, build_transform
 from penstock.pipeline.config import libraries
 from penstock.pipeline.config.compose import compose
 from penstock.pipeline.config.errors import ConfigError
-from penstock.pipeline.config.libraries import refuse_library_mistakes
+from penstock.pipeline.config.schema import refuse_library_mistakes
 from penstock.transforms.cpu.stack import build_stack
 from penstock.transforms.cpu.targets import BoxSettings, KeypointSettings
 from tests.contracts.equality import assert_same, untouched_global_states

@@ -10,7 +10,7 @@ import torch
 from penstock.pipeline.build import build_device_transforms
 from penstock.pipeline.config.compose import compose
 from penstock.pipeline.config.errors import ConfigError
-from penstock.pipeline.config.libraries import refuse_library_mistakes
+from penstock.pipeline.config.schema import refuse_library_mistakes
 from tests.transforms.device.drawn_rows import as_floats, batch, part, same
 
 augmentation = pytest.importorskip("kornia.augmentation")
