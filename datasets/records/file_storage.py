@@ -188,13 +188,18 @@ class FileStorage(IndexedStorage):
         if self.form.row:
             rows = list(zip(*(column.tolist() for column in columns[3:]), strict=True))
         found: list[dict[str, Any] | str] = [""] * len(keys)
-        runs = list(find_runs(*columns[:3]))
-        for run, data in zip(runs, read_each(self._run, runs, place=self._files.root), strict=True):
-            view = memoryview(b"" if isinstance(data, MissingFile) else data)
+
+        def read(run: Run) -> None:  # one at a time: memory of the last run is used again
+            view, gone = memoryview(b""), None
+            try:
+                file: RangeFile = self.opened[names[run.file]]
+                view = memoryview(file.read_upto(run.offset, run.size_bytes))
+            except MissingFile as error:
+                gone = error
             for n, start, stop in run.parts:
                 try:
-                    if isinstance(data, MissingFile):
-                        raise data
+                    if gone is not None:
+                        raise gone
                     if len(view) < stop:
                         raise RecordError(
                             f"the file ends {stop - len(view):,} bytes too early; copy it again"
@@ -205,14 +210,10 @@ class FileStorage(IndexedStorage):
                     found[n] = fields
                 except RecordError as error:
                     found[n] = f"{names[run.file]}: {error}"
-        return self.records(indices, found, keys)
 
-    def _run(self, run: Run) -> bytes | MissingFile:
-        file: RangeFile = self.opened[self._files.names[run.file]]
-        try:
-            return file.read_upto(run.offset, run.size_bytes)
-        except MissingFile as error:
-            return error
+        for _ in read_each(read, list(find_runs(*columns[:3])), place=self._files.root):
+            pass
+        return self.records(indices, found, keys)
 
     def scan(self) -> IndexContent:
         """Scan the files that were not scanned before, and join the tables of all."""
