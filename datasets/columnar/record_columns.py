@@ -23,6 +23,8 @@ from penstock.core.user_errors import is_trouble
 
 Kind = Literal["file", "bytes", "text", "bool", "int", "float", "array", "npy", "json", "rest"]
 
+PACKED = b"penstock"
+"""Key of the metadata that holds the kinds of a packed table's columns."""
 REST = "penstock_rest"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RESERVED = ("key", "label", "index", "position", REST)

@@ -8,8 +8,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.datasets.files.access import read_file
-from penstock.datasets.files.data_files import safe_path
 from penstock.datasets.records.labels import column_ids
 
 FieldType = Literal["array", "json"]
@@ -60,26 +58,3 @@ def label_ids(
             )
     values = np.array(labels) if kind is int else labels
     return column_ids(values, names=names, classes=classes, where=where)
-
-
-def image_bytes(value: Any, root: str, *, follow_symlinks: bool, max_bytes: int) -> bytes:
-    """Give the image of a row: the bytes that stand there, or those of the file at a path.
-
-    Args:
-        value: What stands in the column.
-        root: The folder of the files.
-        follow_symlinks: Whether they may lie elsewhere by a link.
-        max_bytes: What a file may have.
-
-    Raises:
-        ValueError: It is neither, or leads out of the folder.
-        penstock.datasets.files.access.MissingFile: There is no such file.
-        OSError: The disk has trouble that did not pass.
-    """
-    if type(value) is bytes:
-        return value
-    if not isinstance(value, str):
-        what = "has no image" if value is None else f"has {value!r:.50} for an image"
-        raise ValueError(f"its row {what}, expected its bytes, or the path of a file")
-    path = safe_path(root, value, follow_symlinks=follow_symlinks)
-    return read_file(path, root=root, max_bytes=max_bytes)

@@ -13,8 +13,13 @@ import numpy as np
 
 from penstock.core.parts import PackPlan, Part, PartSummary, Written
 from penstock.core.sample import Record
-from penstock.datasets.columnar.record_columns import REST, FieldColumn, plan_columns, split_fields
-from penstock.datasets.columnar.roles import PACKED
+from penstock.datasets.columnar.record_columns import (
+    PACKED,
+    REST,
+    FieldColumn,
+    plan_columns,
+    split_fields,
+)
 
 _GROUP_BYTES = 64 << 20
 

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record, too_large
 from penstock.core.user_errors import ExplainedError
+from penstock.datasets.columnar.images import image_bytes
 from penstock.datasets.columnar.names import ColumnRoles, find_roles
 from penstock.datasets.columnar.rows import (
     FieldType,
-    image_bytes,
     key_bytes,
     key_value,
     label_ids,

@@ -1,9 +1,7 @@
 """Parquet: what the hubs and others write, how often a row group is read, and damage anywhere."""
 
-import multiprocessing
 import os
 import shutil
-import threading
 
 import numpy as np
 import pyarrow as pa
@@ -113,13 +111,13 @@ class Groups:
 
     def __init__(self, monkeypatch):
         self.read = []
-        read_group = parquet.read_group
+        read = parquet.ParquetFile.read
 
-        def counted(view, footer, part, columns):
-            self.read.append((part, tuple(columns)))
-            return read_group(view, footer, part, columns)
+        def counted(file, group, columns, images=()):
+            self.read.append((group, tuple(columns)))
+            return read(file, group, columns, images)
 
-        monkeypatch.setattr(parquet, "read_group", counted)
+        monkeypatch.setattr(parquet.ParquetFile, "read", counted)
 
 
 def test_a_batch_reads_each_row_group_once_and_only_its_columns(tmp_path, monkeypatch):
@@ -127,12 +125,11 @@ def test_a_batch_reads_each_row_group_once_and_only_its_columns(tmp_path, monkey
     groups = Groups(monkeypatch)
     storage = ParquetStorage(path, columns=["image"], cache_bytes=0)
     storage.read(rng.permutation(50))
-    assert groups.read == [(part, ("image.bytes",)) for part in range(5)]
+    assert groups.read == [(part, ("image",)) for part in range(5)]
     groups.read.clear()
     for start in range(0, 50, 4):  # in order: a group that two batches share is read once
         storage.read(np.arange(start, min(start + 4, 50)))
     assert [part for part, _ in groups.read] == [0, 1, 2, 3, 4]
-    groups.read.clear()
     storage = ParquetStorage(path)
     len(storage)  # for which labels are read
     groups.read.clear()
@@ -141,49 +138,28 @@ def test_a_batch_reads_each_row_group_once_and_only_its_columns(tmp_path, monkey
     assert len(groups.read) == 5, "all of it is in the cache"
 
 
-def test_a_fork_while_a_thread_reads_waits_for_nothing(tmp_path, monkeypatch):
-    encoded = images(5)
-    storage = ParquetStorage(put(tmp_path / "a.parquet", hub_table(encoded)))
-    assert len(storage) == 5
-    parent, reading, may_end = os.getpid(), threading.Event(), threading.Event()
-    read_group = parquet.read_group
+def test_only_new_and_changed_files_are_scanned(tmp_path, monkeypatch):
+    put(tmp_path / "set/a.parquet", pa.table({"label": ["x", "y"], "count": [1, None]}))
+    put(tmp_path / "set/b.parquet", pa.table({"label": ["y"], "count": [2]}))
+    first = ParquetStorage(str(tmp_path / "set")).fingerprint()
+    opened = []
+    init = parquet.ParquetFile.__init__
 
-    def slow(*args):
-        if os.getpid() == parent:
-            reading.set()
-            may_end.wait(120)
-        return read_group(*args)
+    def counted(file, ranges, *more):
+        opened.append(os.path.basename(ranges.path))
+        init(file, ranges, *more)
 
-    def in_child():
-        os._exit(storage.read(np.array([3]))[0].fields["image"] == encoded[3])
-
-    monkeypatch.setattr(parquet, "read_group", slow)
-    thread = threading.Thread(target=storage.read, args=(np.array([3]),))
-    thread.start()
-    assert reading.wait(120)
-    process = multiprocessing.get_context("fork").Process(target=in_child)
-    process.start()
-    process.join(120)
-    process.kill()
-    may_end.set()
-    thread.join()
-    assert process.exitcode == 1
-
-
-def test_a_second_start_reads_no_data_until_a_file_changes(tmp_path, monkeypatch):
-    path = put(tmp_path / "a.parquet", hub_table(images(5)))
-    first = ParquetStorage(path).fingerprint()
-    calls = []
-    read_footer = parquet.read_footer
-    monkeypatch.setattr(parquet, "read_footer", lambda *a: calls.append(a) or read_footer(*a))
-    assert ParquetStorage(path).fingerprint() == first
-    assert not calls
-    put(tmp_path / "a.parquet", hub_table(images(6)))
-    assert len(ParquetStorage(path)) == 6
-    assert calls
-    sixth = ParquetStorage(path).fingerprint()
-    put(tmp_path / "a.parquet", hub_table([b"others"] * 6))
-    assert len({first, sixth, ParquetStorage(path).fingerprint()}) == 3
+    monkeypatch.setattr(parquet.ParquetFile, "__init__", counted)
+    assert ParquetStorage(str(tmp_path / "set")).fingerprint() == first
+    assert not opened
+    put(tmp_path / "set/c.parquet", pa.table({"label": ["a"], "count": [3]}))
+    storage = ParquetStorage(str(tmp_path / "set"))
+    assert storage.index.column("label").tolist() == [1, 2, 2, 0]
+    assert opened == ["c.parquet"]
+    assert [type(record.fields["count"]) for record in read_all(storage)] == [float] * 4
+    third = storage.fingerprint()
+    put(tmp_path / "set/c.parquet", pa.table({"label": ["a"], "count": [3], "more": ["x"]}))
+    assert len({first, third, ParquetStorage(str(tmp_path / "set")).fingerprint()}) == 3
 
 
 def test_images_that_are_not_in_the_file_are_bad_and_no_other_file_is_opened(tmp_path):
