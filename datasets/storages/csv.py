@@ -24,6 +24,7 @@ from penstock.core.registry import register
 from penstock.datasets.columnar.storage import TableFile, TableForm, TableStorage
 from penstock.datasets.files.access import RangeFile, is_url
 from penstock.datasets.files.data_files import DataFiles
+from penstock.datasets.files.listings import find_file
 from penstock.datasets.files.local_copies import local_copy
 from penstock.datasets.records.labels import MISSING, iter_csv
 from penstock.datasets.records.table import Table
@@ -196,14 +197,23 @@ class CsvStorage(TableStorage):
         self.form = replace(self.form, types=typed, missing=tuple(missing), delimiter=given)
 
     def _find_files(self) -> DataFiles:
-        if not is_url(self.path) and not os.path.isfile(self.path):
-            what = "a folder" if os.path.isdir(self.path) else "nothing there"
+        root, name = os.path.split(self.path)
+        what = "nothing there"
+        mark: tuple[int, int | str] | None = None
+        if is_url(self.path):
+            if (file := find_file(self.path)) is not None:
+                mark = file.size_bytes, file.mark
+        elif os.path.isfile(self.path):
+            found = os.stat(self.path)
+            mark = found.st_size, found.st_mtime_ns
+        elif os.path.isdir(self.path):
+            what = "a folder"
+        if mark is None:
             raise ValueError(
                 f"{self}: expected a CSV file, got {what}; set dataset.storage.path to a file, "
                 f"or to a folder with train.csv and val.csv"
             )
-        found = super()._find_files()
-        return ParsedFiles(found.root, found.names, found.marks, self.form)
+        return ParsedFiles(root, (name,), (mark,), self.form)
 
     def learn(self, metadata: dict[str, Any]) -> None:
         """Keep the parsed file, and report what may have been meant otherwise."""

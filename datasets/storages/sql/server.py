@@ -192,7 +192,8 @@ class Server:
     ) -> Iterator[list[tuple[Any, ...]]]:
         """Read rows by pages, in the order of the first column, `key`.
 
-        A page begins at the last key before it, which keys may equal by their collation.
+        A page begins at the last key before it, which keys may equal by their collation. Each page
+        is twice as long as the one before: without an index, every page sorts the table.
 
         Raises:
             DamagedRows, BadStatement, OSError: See `rows`.
@@ -204,11 +205,13 @@ class Server:
             fresh = set(keys) - before
             if len(set(keys)) < len(keys) or (not fresh and len(rows) == page_rows):
                 [(twice, _)] = Counter(keys).most_common(1)
-                raise ValueError(f"key {twice!r} stands twice; take a column whose values differ")
+                raise ValueError(
+                    f"key {twice!r:.100} stands twice; take a column whose values differ"
+                )
             yield [row for row in rows if row[0] in fresh]
             if len(rows) < page_rows:
                 return
-            before = set(keys)
+            before, page_rows = set(keys), 2 * page_rows
             ordered = statement.where(key >= as_given(keys[-1])).order_by(key).limit(page_rows)
 
     @contextlib.contextmanager
