@@ -27,7 +27,6 @@ from penstock.datasets.files.data_files import refuse_escape
 from penstock.datasets.files.group_cache import GroupCache
 from penstock.datasets.records.file_storage import FileStorage, Form
 from penstock.datasets.records.index import IndexContent
-from penstock.datasets.records.labels import refuse_twice
 from penstock.datasets.records.table import Table
 
 if TYPE_CHECKING:
@@ -147,6 +146,7 @@ class TableForm(Form):
             columns["length"] = self._lengths(opened.column(length))
         whole = not (roles.images or roles.kinds or roles.paths)
         meta = {
+            "keyed": roles.key is not None,
             "groups": opened.counts,
             "content": opened.content,
             "roles": asdict(replace(roles, class_names=None, floats=sorted(floats))),
@@ -249,9 +249,6 @@ class TableStorage(FileStorage):
     def scan(self) -> IndexContent:
         """Join the tables of all files."""
         tables, names = self._tables(), self._files.names
-        filled = [table for table in tables if len(table)]
-        if not filled:
-            raise ValueError(f"{self}: no row in {len(tables)} files; nothing to read")
         first = tables[0].meta
         roles = first["roles"]
         for name, table in zip(names, tables, strict=True):
@@ -268,28 +265,12 @@ class TableStorage(FileStorage):
                         f"the first file; write all files with the same columns"
                     )
         floats = sorted({column for t in tables for column in t.meta["roles"]["floats"]})
-        columns = {
-            name: np.concatenate([table.columns[name] for table in filled])
-            for name in filled[0].columns
-            if name != "label"
-        }
-        counts = sum(map(len, filled))
-        named: Any = {"key_pattern": "{:08d}", "count": counts}
-        keys: Sequence[bytes] = range(counts)  # type: ignore[assignment]
-        if roles["key"] is not None:
-            keys = [key for table in filled for key in table.keys]
-            refuse_twice(keys, where=f"{self}: key_column {roles['key']!r}")
-            named = {"keys": keys}
-        files = [{**table.meta, "paths": None} for table in tables]
-        contents = [[t.meta["groups"], t.meta["content"]] for t in tables]
-        class_names = self._label(filled, keys, columns)
-        return {
-            **named,
-            "columns": columns,
-            "class_names": class_names,
-            "content": repr([contents, sorted(roles["fields"].items()), floats]),
-            "metadata": {"files": files, "floats": floats},
-        }
+        contents = [[table.meta["groups"], table.meta["content"]] for table in tables]
+        tables = [replace(table, meta={**table.meta, "paths": None}) for table in tables]
+        content = self._in_order(tables, "{:08d}", f"{self}: key_column {roles['key']!r}")
+        content["content"] = repr([contents, sorted(roles["fields"].items()), floats])
+        content["metadata"] = {**content["metadata"], "floats": floats}
+        return content
 
     def _scanned(self, name: str, size_bytes: int) -> Table:
         where = f"{self}: {name}" if len(self._files.names) > 1 else str(self)

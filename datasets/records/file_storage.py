@@ -25,7 +25,13 @@ from penstock.datasets.files.access import (
 from penstock.datasets.files.data_files import DataFiles, find_data_files
 from penstock.datasets.records.index import Index, IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage
-from penstock.datasets.records.labels import MISSING, FileLabels, column_ids, find_twice
+from penstock.datasets.records.labels import (
+    MISSING,
+    FileLabels,
+    column_ids,
+    find_twice,
+    refuse_twice,
+)
 from penstock.datasets.records.table import NO_LABEL, Table, tables_of
 from penstock.datasets.records.unpacked import CompressedFile, UnpackedShards
 
@@ -264,6 +270,32 @@ class FileStorage(IndexedStorage):
         }
         return self._labelled(content, tables)
 
+    def _in_order(self, tables: Sequence[Table], pattern: str, where: str) -> IndexContent:
+        """Join tables whose records keep their order; `pattern` makes the keys of numbered ones.
+
+        Args:
+            tables: The tables of all files.
+            pattern: See `write_index`.
+            where: The storage and its keys, for messages.
+        """
+        filled = [table for table in tables if len(table)]
+        if not filled:
+            raise ValueError(f"{self}: no row in {len(tables)} files; nothing to read")
+        columns = {
+            name: np.concatenate([table.columns[name] for table in filled])
+            for name in filled[0].columns
+            if name != "label"
+        }
+        keys: Sequence[bytes] = range(sum(map(len, filled)))  # type: ignore[assignment]
+        named: Any = {"key_pattern": pattern, "count": len(keys)}
+        if filled[0].meta["keyed"]:
+            keys = [key for table in filled for key in table.keys]
+            refuse_twice(keys, where=where)
+            named = {"keys": keys}
+        class_names = self._label(filled, keys, columns)
+        metadata = {"files": [table.meta for table in tables]}
+        return {**named, "columns": columns, "class_names": class_names, "metadata": metadata}
+
     def _tables(self) -> list[Table]:
         """Scan the files that were not scanned before."""
         files = self._files
@@ -310,7 +342,8 @@ class FileStorage(IndexedStorage):
         parts = [t.columns.get("label", np.full(len(t), NO_LABEL)) for t in tables]
         numbers = np.concatenate(parts).astype(np.int64)
         if len(missing := np.flatnonzero(numbers == NO_LABEL)):
-            key = keys[missing[0]].decode("utf-8", "backslashreplace")
+            first = keys[missing[0]]
+            key = first.decode("utf-8", "backslashreplace") if isinstance(first, bytes) else first
             raise ValueError(
                 f"{self}: {len(missing):,} of {len(keys):,} samples have no label, such as "
                 f"{key!r}; {self.form.unlabelled}"
