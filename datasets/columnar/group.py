@@ -51,33 +51,32 @@ class Group:
             wanted: Fields without a column of their own; None for all.
         """
         numbers: list[int] = rows.tolist()
-        found: list[Row] = [{} for _ in numbers]
+        found: list[dict[str, Any]] = [{} for _ in numbers]
+        bad: dict[int, str] = {}
         if not self._is_small:
             sizes = [self._table.slice(row, 1).nbytes for row in numbers]
             most = self._max_bytes
-            found = [too_large(size, most) if size > most else {} for size in sizes]
+            bad = {n: too_large(size, most) for n, size in enumerate(sizes) if size > most}
         for column, name in self._roles.fields.items():
             kind: Any = self._roles.kinds.get(column)
             reader = self._reader(column)
             if isinstance(reader, np.ndarray | _Coded):
                 for fields, value in zip(found, reader[rows].tolist(), strict=True):
-                    if not isinstance(fields, str):
-                        fields[name] = value
+                    fields[name] = value
                 continue
             array, value_of = reader
             for n, row in enumerate(numbers):
-                fields = found[n]
-                if isinstance(fields, str) or (kind is not None and not array[row].is_valid):
+                if n in bad or (kind is not None and not array[row].is_valid):
                     continue  # a null of a packed table is a field that the record lacks
                 try:
                     value = value_of(row)
                     if kind == "rest":
-                        fields.update(restore_rest(value, wanted))
+                        found[n].update(restore_rest(value, wanted))
                     else:
-                        fields[name] = value if kind is None else restore(value, kind)
+                        found[n][name] = value if kind is None else restore(value, kind)
                 except ValueError as error:
-                    found[n] = f"column {column!r}: {error}"
-        return found
+                    bad[n] = f"column {column!r}: {error}"
+        return [bad.get(n, fields) for n, fields in enumerate(found)] if bad else [*found]
 
     def column(self, column: str, rows: NDArray[np.int64], texts: Texts) -> Any:
         """Return values of a column: numbers [n], places in `texts` [n], or a list of texts.

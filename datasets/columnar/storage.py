@@ -309,7 +309,7 @@ class TableStorage(FileStorage):
         return _Opened(super().open(), files, groups, texts)
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
-        """Read rows; those of a group that is damaged are bad records.
+        """Read rows; rows of a damaged group are bad records.
 
         Raises:
             OSError: The disk has trouble that did not pass.

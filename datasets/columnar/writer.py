@@ -31,7 +31,7 @@ class RecordTable:
     image and names the classes, so that its own package opens the files.
 
     Args:
-        plan: What is packed.
+        plan: The packed data.
     """
 
     def __init__(self, plan: PackPlan) -> None:
@@ -163,7 +163,7 @@ class TableWriter(ABC):
         """Make a file that takes record batches of a ``pyarrow.Schema``."""
 
     def begin(self, folder: Path, plan: PackPlan) -> None:
-        """Look whether the samples can be held."""
+        """Check that the format holds the samples."""
         list(RecordTable(plan).batches(plan.samples, rows=self.group_rows))
 
     def write_part(

@@ -197,7 +197,7 @@ class ArrowStorage(TableStorage):
             the folder of the files; where these are behind a URL, and so are copied, it is to be
             named. ``/`` takes absolute paths.
         follow_symlinks: Read images that lie elsewhere by a link.
-        classes: Class names by id; None: those of the metadata, or those found.
+        classes: Class names by id; None: the names in the metadata, or in the labels.
         cache_bytes: How much of compressed record batches is kept, for each process.
     """
 

@@ -134,10 +134,10 @@ def _parsed_files(
 class CsvStorage(TableStorage):
     """A CSV file: every row is a record, every column a field of its name.
 
-    The first line names the columns. One of them may hold the paths of image files, which are
-    read with their records. The file is parsed when it is first opened; its columns lie in the
-    cache from then on, mapped and shared by all processes, until the file changes. A run keeps
-    reading the columns that it has opened.
+    The first line names the columns. A column may hold the paths of image files, which are read
+    with their records. The file is parsed when it is first opened; from then on, all processes map
+    its columns in the cache, until the file changes. A run keeps reading the columns that it has
+    opened.
 
     Args:
         path: The file; with ``train.csv`` and ``val.csv``, their folder.
@@ -154,7 +154,7 @@ class CsvStorage(TableStorage):
         root: The folder that the paths of images are relative to, and may not leave; None: the
             file's own. ``/`` takes absolute paths.
         follow_symlinks: Read images that lie elsewhere by a link.
-        delimiter: What separates values; None: a tab in ``.tsv`` files, else a comma, or the
+        delimiter: The mark between values; None: a tab in ``.tsv`` files, else a comma, or the
             semicolon or tab of a first line without commas.
         classes: Class names by id; None: those found, sorted (numbers are ids already).
     """
@@ -378,7 +378,7 @@ class _Parser:
             except ValueError:
                 self._refuse(name, row, f"{{}} is no {kind}")
             if text is None and kind == "int":
-                self._refuse(name, row, "{} is missing, and int has no value for that; use float")
+                self._refuse(name, row, "{} is missing, which int cannot hold; use float")
         return pa.array(values, pa.int64() if kind == "int" else pa.float64())
 
     def _note_odd(self, name: str, texts: Any, is_number: Any) -> None:
@@ -406,8 +406,8 @@ class _Parser:
 def _is_strict(data: bytes, delimiter: str) -> bool:
     """Whether every quote opens or ends a value, and no line ends in a carriage return alone.
 
-    All readers agree on such files. Quotes come in pairs: the first of a pair stands at the start
-    of a value or, in an escaped quote, right behind the last of another pair.
+    All readers agree on such files. Quotes come in pairs: the first of a pair is at the start of a
+    value or, in an escaped quote, right behind the last of another pair.
     """
     if data.count(b"\r") != data.count(b"\r\n"):
         return False

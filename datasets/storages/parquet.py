@@ -60,7 +60,7 @@ class ParquetStorage(TableStorage):
         root: The folder, or URL, that the paths of images are relative to, and may not leave; None:
             the folder of the files. ``/`` takes absolute paths.
         follow_symlinks: Read images that lie elsewhere by a link.
-        classes: Class names by id; None: those of the metadata, or those found.
+        classes: Class names by id; None: the names in the metadata, or in the labels.
         cache_bytes: How much of the row groups used last is kept, for each process.
     """
 
@@ -139,7 +139,7 @@ class ParquetFile(TableFile):
         about, largest = self._footer.row_group(group), 0
         for number in self._leaves(leaves):
             column = about.column(number)
-            # Equal values are stored once, and take their memory all the same.
+            # Equal values are stored once, and take memory each.
             values = column.num_values * _VALUE_BYTES.get(column.physical_type, 1)
             size_bytes = max(column.total_uncompressed_size, values)
             stored_bytes = column.total_compressed_size
@@ -191,8 +191,7 @@ class ParquetWriter(TableWriter):
     """A folder of Parquet files in the layout of the public hubs, one for each part.
 
     Images are structs of ``bytes`` and ``path``, class names are in the hub's metadata, arrays are
-    lists, and whatever a record has beside lies in the column ``penstock_rest``. Pages have
-    checksums.
+    lists, and all other fields are in the column ``penstock_rest``. Pages have checksums.
 
     Args:
         group_rows: Records of a row group, which the format reads as one: few of them for

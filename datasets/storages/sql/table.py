@@ -295,7 +295,7 @@ def _find_table(
 
 
 def warn_of_scans(server: Server, rows: Rows, count: int, *, where: str) -> None:
-    """Log that a large table's key has no index: every batch then scans the table."""
+    """Log that a large table lacks an index of its keys: every batch then scans the table."""
     import sqlalchemy as sql
 
     if rows.table is None or rows.key == _ROW_NUMBER or count < _MANY_ROWS:
@@ -315,7 +315,7 @@ def warn_of_scans(server: Server, rows: Rows, count: int, *, where: str) -> None
 
     if rows.key not in server.call(first_columns):
         _log.warning(
-            "%s: the key %r has no index, and each batch scans all %s rows; type "
+            "%s: the key %r lacks an index, and each batch scans all %s rows; type "
             "CREATE INDEX penstock_key ON %s (%s) in the database, or take another "
             "dataset.storage.key_column", where, rows.key, f"{count:,}", rows.table, rows.key,
         )  # fmt: skip

@@ -207,7 +207,7 @@ FILES = {
     "key": (b"image\na.jpg\nb.jpg\na.jpg\n", {}, "line 4: 'a.jpg' stands here and in line 2"),
     "no_key": (b"k\na\nNA\n", {"key_column": "k"}, "line 3: 'k' is missing"),
     "type": (b"a\n1\nx\n", {"types": {"a": "int"}}, "line 3: 'x' is no int"),
-    "int_missing": (b"a,b\n,2\n", {"types": {"a": "int"}}, "int has no value for that; use float"),
+    "int_missing": (b"a,b\n,2\n", {"types": {"a": "int"}}, "which int cannot hold; use float"),
     "reserved": (b"index\n1\n", {}, "'index' has a name that samples use for something else"),
     "huge": (b"a,b\n1,x\n2," + b"x" * (1 << 26), {}, "cannot be read as a CSV in UTF-8"),
 }
