@@ -281,6 +281,7 @@ class FileStorage(IndexedStorage):
         filled = [table for table in tables if len(table)]
         if not filled:
             raise ValueError(f"{self}: no row in {len(tables)} files; nothing to read")
+        filled = self._with_names(filled)
         columns = {
             name: np.concatenate([table.columns[name] for table in filled])
             for name in filled[0].columns
@@ -293,8 +294,28 @@ class FileStorage(IndexedStorage):
             refuse_twice(keys, where=where)
             named = {"keys": keys}
         class_names = self._label(filled, keys, columns)
+        if any(table.meta["label"] == "number" for table in filled):  # for `tables_of`
+            numbers = np.concatenate([table.columns["label"] for table in filled])
+            columns.setdefault("number", numbers)
         metadata = {"files": [table.meta for table in tables]}
         return {**named, "columns": columns, "class_names": class_names, "metadata": metadata}
+
+    def _with_names(self, tables: list[Table]) -> list[Table]:
+        """Let declared class names hold for numbers in files that declare none."""
+        lists = list(dict.fromkeys(table.classes for table in tables if self._declares(table)))
+        for table in tables if len(lists) > 1 else ():
+            labels, names = table.columns["label"], table.classes or lists[0]
+            if self._declares(table) and not 0 <= labels.min() <= labels.max() < len(names or ()):
+                raise ValueError(
+                    f"{self}: labels from {labels.min()} to {labels.max()}, expected 0 to "
+                    f"{len(names or ()) - 1}: a file names {len(names or ())} classes"
+                )
+        return [
+            replace(table, classes=lists[0], meta={**table.meta, "declares_classes": True})
+            if lists and table.classes is None and "label" in table.columns
+            else table
+            for table in tables
+        ]
 
     def _tables(self) -> list[Table]:
         """Scan the files that were not scanned before."""

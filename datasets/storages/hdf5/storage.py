@@ -203,12 +203,6 @@ class Hdf5Storage(FileStorage):
                 )
         if not sum(map(len, tables)):
             raise ValueError(f"{self}: the data sets are empty, expected a row for each sample")
-        if first["declares_classes"]:  # the names of the first file hold for all
-            declared = {"declares_classes": True}
-            tables = [
-                replace(table, classes=tables[0].classes, meta={**table.meta, **declared})
-                for table in tables
-            ]
         kinds = [table.meta["kinds"] for table in tables]
         if not all("image" in kind and kind["image"] for kind in kinds):
             tables = [replace(table, columns=_without_sides(table)) for table in tables]

@@ -93,6 +93,22 @@ def test_labels_of_the_hub_and_of_other_columns(put):
     assert lists.read(np.array([1]))[0].fields["label"].tolist() == [0, 1]
 
 
+def test_class_names_of_files_are_united_and_hold_for_files_without_names(put):
+    put(hub_table([b""] * 3, names=("a", "c", "b")))
+    put(hub_table([b""] * 2, names=("d", "a")), "b")
+    at = put(hub_table([b""] * 2).replace_schema_metadata(None), "c")
+    index = at(folder=True).index
+    assert index.class_names == ("a", "b", "c", "d")
+    assert index.column("label").tolist() == [0, 2, 1, 3, 0, 0, 2]
+    for label in (-1, 2):
+        table = hub_table([b""] * 2, names=("d", "a"))
+        put(table.set_column(1, "label", pa.array([0, label])), "b")
+        with pytest.raises(ValueError, match=r"labels from .*: a file names 2 classes"):
+            len(at(folder=True))
+    put(hub_table([b""] * 3, names=("a", "c", "b")), "b")
+    assert at(folder=True).index.class_names == ("a", "c", "b"), "in the order of their numbers"
+
+
 def test_files_of_one_set_have_the_same_columns(put):
     put(pa.table({"x": [1], "y": [1]}))
     at = put(pa.table({"x": [1.5], "y": [1]}), "b")
