@@ -243,7 +243,7 @@ def test_a_second_start_lists_nothing(server, monkeypatch):
 
 
 def test_connections_that_are_cut_while_rows_are_listed(server, proxy, short_pauses, monkeypatch):
-    monkeypatch.setattr("penstock.datasets.storages.sql.storage._SCAN_ROWS", 50)
+    monkeypatch.setattr("penstock.datasets.storages.sql.storage._SCAN_ROWS", 20)
     server.put("CREATE TABLE samples (id INT PRIMARY KEY, name VARCHAR(400))",
                rows=[(i, "x" * 390) for i in range(1000)])  # fmt: skip
     proxy.cut_after = 80_000
