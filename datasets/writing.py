@@ -31,7 +31,7 @@ class Recode(Protocol):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """What was done, with how many records."""
+        """Number of records by kind of change."""
 
     def __call__(self, record: Record) -> Record:
         """Change a record."""
@@ -113,14 +113,14 @@ def write_part(
     Args:
         writer: How.
         folder: The folder that becomes the result.
-        plan: What all of it is.
+        plan: The plan of all parts.
         part: The part.
         source: The records.
         recode: Changes each record before it is written.
         skip_bad: Leave out records that cannot be read, and list them.
 
     Raises:
-        ValueError: A record cannot be read, or not be held.
+        ValueError: A record cannot be read, or the form cannot hold it.
     """
     seen = _Seen()
     counts = {} if recode is None else recode.counts
@@ -235,7 +235,7 @@ def mark_file(path: Path) -> tuple[int, int]:
 
 
 def rename_new(folder: Path, path: Path) -> None:
-    """Give a folder its name, never over another one; an empty folder may stand there.
+    """Rename a folder, never over another one except an empty folder.
 
     Raises:
         ValueError: Something is at `path`.
@@ -265,13 +265,13 @@ def write_storage(
         What became of each part.
 
     Raises:
-        ValueError: Something is at `path`, or a record cannot be read or not be held.
+        ValueError: `path` exists, or a record cannot be read, or the form cannot hold it.
     """
     path = Path(path)
     if os.path.lexists(path):
         raise ValueError(f"pack: {path} is there already; choose another path or move it away")
     if not len(source):
-        raise ValueError(f"pack: {source} has no records; nothing to write")
+        raise ValueError(f"pack: {source} is empty; nothing to write")
     path.parent.mkdir(parents=True, exist_ok=True)
     with files.whole_folder(path) as folder:
         plan = make_plan(writer, source, recode, held=True)
@@ -287,7 +287,7 @@ def write_storage(
 
 
 def join(writer: Writer, folder: Path, plan: PackPlan, summary: PartSummary) -> None:
-    """Join a part, and take away what it spooled."""
+    """Join a part, and remove the files that it spooled."""
     writer.join_part(folder, plan, summary)
     for name in summary.written.spooled:
         (folder / name).unlink(missing_ok=True)

@@ -1,8 +1,6 @@
-"""Tables whose rows are records: what the storages of tables share, each using the parts it needs.
+"""Tables whose rows are records: the parts that storages of tables share.
 
-``storage=parquet`` and ``storage=arrow`` (with their writers) are a file format each and nothing
-else: index, reading by row groups, whole columns and writing are ``storage``, ``groups``,
-``values``, ``roles`` (columns by schema) and ``writer``. ``storage=csv`` and ``storage=sql``
-choose the image, the label and the key by ``names``; the writers of Parquet and Arrow
-store fields as ``record_columns`` says, so that packed records come back as they were.
+``storage=parquet``, ``storage=arrow`` and ``storage=csv`` are one file each, a form of `storage`.
+`group` reads rows and columns of a group, `schema` finds the roles of columns, `writer` and
+`record_columns` store records so that their fields come back as they were.
 """

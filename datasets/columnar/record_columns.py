@@ -1,8 +1,8 @@
-"""Records as the columns of a table: what each field becomes, so that it comes back as it was.
+"""Store the fields of records in columns of a table, and restore them unchanged.
 
-The columns follow from some sample records, so that parts that know nothing of each other have
-the same. What does not fit them in a record (a field that the samples lack, another type, another
-shape) goes into one more column, of bytes; an empty value is a field that the record lacks.
+The columns follow from some sample records, so that independent parts have equal columns. A field
+that does not fit (the samples lack it, or it has another type or shape) goes into one more column,
+of bytes; an empty value is a field that the record lacks.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from penstock.core.user_errors import is_trouble
 
 Kind = Literal["file", "bytes", "text", "bool", "int", "float", "array", "npy", "json", "rest"]
 
+PACKED = b"penstock"
+"""Key of the metadata that holds the kinds of a packed table's columns."""
 REST = "penstock_rest"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RESERVED = ("key", "label", "index", "position", REST)
@@ -48,7 +50,7 @@ class FieldColumn:
     inner: tuple[int, ...] = ()
 
     def fits(self, value: Any) -> bool:
-        """Whether a value can stand in this column."""
+        """Return whether this column holds such values."""
         if self.kind != "json":
             kind = _kind_of(self.name, value)
             if self.kind == "array":
@@ -64,7 +66,7 @@ class FieldColumn:
 
 
 def plan_columns(samples: Sequence[Record]) -> tuple[FieldColumn, ...]:
-    """Columns for the fields that the samples have, but for keys and labels.
+    """Plan a column for each field of the samples, except keys and labels.
 
     Args:
         samples: Some records.
@@ -87,7 +89,7 @@ def plan_columns(samples: Sequence[Record]) -> tuple[FieldColumn, ...]:
 def split_fields(
     fields: Mapping[str, Any], columns: Sequence[FieldColumn], *, key: str
 ) -> dict[str, Any]:
-    """The values of a record by column, as far as there are any; what does not fit as `REST`.
+    """Return the values of a record by column, the fields that do not fit as `REST`.
 
     Raises:
         ValueError: A field is of a type that cannot be stored.
@@ -99,16 +101,16 @@ def split_fields(
             try:
                 values[column.name] = column.encode(rest[column.name])
                 del rest[column.name]
-            except (TypeError, ValueError):  # what is no JSON is said below
+            except (TypeError, ValueError):  # reported below
                 continue
     if rest:
-        # Under names that none of the packed fields has a meaning of its own by.
+        # Under names without a meaning of their own in packed records.
         values[REST] = pack_fields({f"/{n}": value for n, value in rest.items()}, key=key)[0]
     return values
 
 
 def restore(value: Any, kind: Kind) -> Any:
-    """A value as it was, of what a column of a kind other than `REST` holds.
+    """Restore a value from a column of any kind but `REST`.
 
     Raises:
         ValueError: It is damaged.
@@ -126,10 +128,10 @@ def restore(value: Any, kind: Kind) -> Any:
 
 
 def restore_rest(value: Any, wanted: Collection[str] | None) -> dict[str, Any]:
-    """Fields that have no column.
+    """Restore the fields without a column.
 
     Args:
-        value: What stands in the column `REST`.
+        value: The value of the column `REST`.
         wanted: Names of the fields to give; None: all.
 
     Raises:

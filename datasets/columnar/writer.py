@@ -13,8 +13,13 @@ import numpy as np
 
 from penstock.core.parts import PackPlan, Part, PartSummary, Written
 from penstock.core.sample import Record
-from penstock.datasets.columnar.record_columns import REST, FieldColumn, plan_columns, split_fields
-from penstock.datasets.columnar.roles import PACKED
+from penstock.datasets.columnar.record_columns import (
+    PACKED,
+    REST,
+    FieldColumn,
+    plan_columns,
+    split_fields,
+)
 
 _GROUP_BYTES = 64 << 20
 
@@ -26,7 +31,7 @@ class RecordTable:
     image and names the classes, so that its own package opens the files.
 
     Args:
-        plan: What is packed.
+        plan: The packed data.
     """
 
     def __init__(self, plan: PackPlan) -> None:
@@ -158,7 +163,7 @@ class TableWriter(ABC):
         """Make a file that takes record batches of a ``pyarrow.Schema``."""
 
     def begin(self, folder: Path, plan: PackPlan) -> None:
-        """Look whether the samples can be held."""
+        """Check that the format holds the samples."""
         list(RecordTable(plan).batches(plan.samples, rows=self.group_rows))
 
     def write_part(

@@ -303,7 +303,7 @@ def safe_path(
     if not follow_symlinks and not is_url(root):
         top = os.path.realpath(root)
         if os.path.commonpath((top, os.path.realpath(path))) != top:
-            raise ValueError(f"{name!r} leads out of its folder by a link")
+            raise ValueError(f"{name!r:.100} leads out of its folder by a link")
     return path
 
 
@@ -316,4 +316,4 @@ def refuse_escape(name: str, root: str, *, setting: str = "dataset.storage.root"
         outside = os.path.commonpath((root, path)) != root
     if outside or "\0" in name:
         how = f"type {setting}=/" if os.path.isabs(name) else f"set {setting}"
-        raise ValueError(f"{name!r} leads out of its folder {root}; if that is meant, {how}")
+        raise ValueError(f"{name!r:.100} leads out of its folder {root}; if that is meant, {how}")

@@ -25,7 +25,13 @@ from penstock.datasets.files.access import (
 from penstock.datasets.files.data_files import DataFiles, find_data_files
 from penstock.datasets.records.index import Index, IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage
-from penstock.datasets.records.labels import FileLabels, column_ids, find_twice
+from penstock.datasets.records.labels import (
+    MISSING,
+    FileLabels,
+    column_ids,
+    find_twice,
+    refuse_twice,
+)
 from penstock.datasets.records.table import NO_LABEL, Table, tables_of
 from penstock.datasets.records.unpacked import CompressedFile, UnpackedShards
 
@@ -45,6 +51,7 @@ class Form(ABC):
         declares_classes: A file names its classes in the order of their ids.
         twice: The remedy for a key that stands twice.
         unlabelled: The remedy for a record without a label.
+        missing: Texts that stand for a missing label.
     """
 
     name: ClassVar[str]
@@ -55,6 +62,7 @@ class Form(ABC):
     declares_classes: ClassVar[bool] = False
     twice: ClassVar[str] = "write the files anew without it"
     unlabelled: ClassVar[str] = "label them"
+    missing: Sequence[str] = MISSING
 
     def __repr__(self) -> str:
         options = {k: v for k, v in vars(self).items() if k[0] != "_" and k not in self.reading}
@@ -75,7 +83,6 @@ class Form(ABC):
             RecordError: It is damaged, or of another format.
         """
 
-    @abstractmethod
     def decode(self, data: memoryview, key: bytes, row: tuple[Any, ...]) -> dict[str, Any]:
         """Decode a record.
 
@@ -87,6 +94,21 @@ class Form(ABC):
         Raises:
             RecordError: It is damaged.
         """
+        raise NotImplementedError(f"{type(self).__name__}.decode")
+
+    def read_group(self, file: Any, group: int, meta: dict[str, Any], max_bytes: int) -> Any:
+        """Read a group of rows, which `datasets.columnar.storage.TableStorage` caches.
+
+        Args:
+            file: An open file, as the form opens files.
+            group: Its number in the file.
+            meta: What `scan` said of the file.
+            max_bytes: The size of the largest record.
+
+        Raises:
+            RecordError: It is damaged.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.read_group")
 
     def class_names(self, root: str, *, where: str) -> tuple[str, ...] | None:
         """Read the names of numbered classes beside the files, if there are any."""
@@ -140,10 +162,13 @@ class FileStorage(IndexedStorage):
 
     def mark(self) -> Any:
         """State of the files and of the labels, and the class names beside the files."""
-        self._files = find_data_files(self.paths, endings=self.form.endings, where=str(self))
+        self._files = self._find_files()
         self._names = self.form.class_names(self._files.root, where=str(self))
         version = None if self.labels is None else self.labels.csv_version()
         return [self._files.recipe, version, self._names]
+
+    def _find_files(self) -> DataFiles:
+        return find_data_files(self.paths, endings=self.form.endings, where=str(self))
 
     def is_current(self, index: Index, mark: Any) -> bool:
         """Whether nothing has changed; of an older index, `scan` keeps what holds."""
@@ -216,18 +241,8 @@ class FileStorage(IndexedStorage):
         return self.records(indices, found, keys)
 
     def scan(self) -> IndexContent:
-        """Scan the files that were not scanned before, and join the tables of all."""
-        files = self._files
-        known = {} if self._former is None else tables_of(self._former)
-
-        def scanned(name: str, mark: tuple[int, int | str]) -> Table:
-            try:
-                return known.get((name, *mark)) or self._scanned(name, mark[0])
-            except RecordError as error:
-                raise ValueError(f"{self}: {name}: {error}") from error
-
-        with ThreadPoolExecutor(_SCANS) as pool:
-            tables = list(pool.map(scanned, files.names, files.marks))
+        """Join the tables of all files."""
+        files, tables = self._files, self._tables()
         filled = [table for table in tables if len(table)]
         if not filled:
             raise ValueError(f"{self}: {self.form.nothing(tables)}")
@@ -256,6 +271,67 @@ class FileStorage(IndexedStorage):
         }
         return self._labelled(content, tables)
 
+    def _in_order(self, tables: Sequence[Table], pattern: str, where: str) -> IndexContent:
+        """Join tables whose records keep their order; `pattern` makes the keys of numbered ones.
+
+        Args:
+            tables: The tables of all files.
+            pattern: See `write_index`.
+            where: The storage and its keys, for messages.
+        """
+        filled = [table for table in tables if len(table)]
+        if not filled:
+            raise ValueError(f"{self}: no row in {len(tables)} files; nothing to read")
+        filled = self._with_names(filled)
+        columns = {
+            name: np.concatenate([table.columns[name] for table in filled])
+            for name in filled[0].columns
+            if name != "label"
+        }
+        keys: Sequence[bytes] = range(sum(map(len, filled)))  # type: ignore[assignment]
+        named: Any = {"key_pattern": pattern, "count": len(keys)}
+        if filled[0].meta["keyed"]:
+            keys = [key for table in filled for key in table.keys]
+            refuse_twice(keys, where=where)
+            named = {"keys": keys}
+        class_names = self._label(filled, keys, columns)
+        if any(table.meta["label"] == "number" for table in filled):  # for `tables_of`
+            numbers = np.concatenate([table.columns["label"] for table in filled])
+            columns.setdefault("number", numbers)
+        metadata = {"files": [table.meta for table in tables]}
+        return {**named, "columns": columns, "class_names": class_names, "metadata": metadata}
+
+    def _with_names(self, tables: list[Table]) -> list[Table]:
+        """Let declared class names hold for numbers in files that declare none."""
+        lists = list(dict.fromkeys(table.classes for table in tables if self._declares(table)))
+        for table in tables if len(lists) > 1 else ():
+            labels, names = table.columns["label"], table.classes or lists[0]
+            if self._declares(table) and not 0 <= labels.min() <= labels.max() < len(names or ()):
+                raise ValueError(
+                    f"{self}: labels from {labels.min()} to {labels.max()}, expected 0 to "
+                    f"{len(names or ()) - 1}: a file names {len(names or ())} classes"
+                )
+        return [
+            replace(table, classes=lists[0], meta={**table.meta, "declares_classes": True})
+            if lists and table.classes is None and "label" in table.columns
+            else table
+            for table in tables
+        ]
+
+    def _tables(self) -> list[Table]:
+        """Scan the files that were not scanned before."""
+        files = self._files
+        known = {} if self._former is None else tables_of(self._former)
+
+        def scanned(name: str, mark: tuple[int, int | str]) -> Table:
+            try:
+                return known.get((name, *mark)) or self._scanned(name, mark[0])
+            except RecordError as error:
+                raise ValueError(f"{self}: {name}: {error}") from error
+
+        with ThreadPoolExecutor(_SCANS) as pool:
+            return list(pool.map(scanned, files.names, files.marks))
+
     def _scanned(self, name: str, size_bytes: int) -> Table:
         compressed, at_most = False, self.max_record_bytes
         try:
@@ -267,13 +343,15 @@ class FileStorage(IndexedStorage):
         label = None
         if "label" in table.columns:
             label = "number" if table.classes is None else "label"
-        columns = {"size_bytes": table.columns["span_bytes"], **table.columns}
+        columns = table.columns
+        if "span_bytes" in columns:
+            columns = {"size_bytes": columns["span_bytes"], **columns}
         meta = {
             **table.meta,
             "count": len(table),
             "compressed": compressed,
             "label": label,
-            "classes": table.classes if self.form.declares_classes else None,
+            "classes": table.classes if self._declares(table) else None,
         }
         return replace(table, columns=columns, meta=meta)
 
@@ -286,7 +364,8 @@ class FileStorage(IndexedStorage):
         parts = [t.columns.get("label", np.full(len(t), NO_LABEL)) for t in tables]
         numbers = np.concatenate(parts).astype(np.int64)
         if len(missing := np.flatnonzero(numbers == NO_LABEL)):
-            key = keys[missing[0]].decode("utf-8", "backslashreplace")
+            first = keys[missing[0]]
+            key = first.decode("utf-8", "backslashreplace") if isinstance(first, bytes) else first
             raise ValueError(
                 f"{self}: {len(missing):,} of {len(keys):,} samples have no label, such as "
                 f"{key!r}; {self.form.unlabelled}"
@@ -296,7 +375,7 @@ class FileStorage(IndexedStorage):
         values: NDArray[np.int64] | list[str] = numbers
         if None in declared:
             columns["number"] = numbers
-        if len(declared) == 1 and self.form.declares_classes:
+        if len(declared) == 1 and self._declares(tables[0]):
             names = declared.pop()
         elif declared != {None}:
             texts = [
@@ -306,9 +385,16 @@ class FileStorage(IndexedStorage):
             values = [str(text) for part in texts for text in part.tolist()]
             names, classes = None, classes or names
         columns["label"], found = column_ids(
-            values, names=names, classes=classes, where=f"{self}: labels"
+            values,
+            names=names,
+            classes=classes,
+            missing=self.form.missing,
+            where=f"{self}: labels",
         )
         return found
+
+    def _declares(self, table: Table) -> bool:
+        return bool(table.meta.get("declares_classes", self.form.declares_classes))
 
     def _labelled(self, content: IndexContent, tables: Sequence[Table]) -> IndexContent:
         """Add the labels of label files."""

@@ -616,8 +616,8 @@ def refuse_twice(
     """Raise ValueError if a key stands twice."""
     if rows := find_twice(keys):
         raise ValueError(
-            f"{where}: key {keys[rows[0]].decode(errors='backslashreplace')!r} stands twice, in "
-            f"the records {rows[0]} and {rows[1]}; {remedy}"
+            f"{where}: key {keys[rows[0]].decode(errors='backslashreplace')!r:.100} stands twice, "
+            f"in the records {rows[0]} and {rows[1]}; {remedy}"
         )
 
 

@@ -42,8 +42,11 @@ def tables_of(index: Index) -> dict[tuple[Any, ...], Table]:
     Files are left out where the index lacks records without labels, or has other classes.
     """
     files, metas = index.metadata["mark"][0], index.metadata["files"]
-    rows = np.argsort(index.column("file"), kind="stable")
-    ends = np.cumsum(np.bincount(index.column("file"), minlength=len(files)))
+    if "file" in index.columns:
+        rows = np.argsort(index.column("file"), kind="stable")
+        ends = np.cumsum(np.bincount(index.column("file"), minlength=len(files)))
+    else:  # the files follow each other
+        rows, ends = np.arange(len(index)), np.cumsum([meta["count"] for meta in metas])
     names = [name for name in index.columns if name not in ("file", "label", "number")]
     found = {}
     for file, meta, part in zip(files, metas, np.split(rows, ends[:-1]), strict=True):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,47 +15,49 @@ from annotated_types import Ge
 from penstock.core.json_text import parse_json
 from penstock.core.registry import register
 from penstock.core.sample import RecordError
-from penstock.datasets.columnar.roles import Roles, has_nulls
-from penstock.datasets.columnar.storage import TableFile, TableStorage
-from penstock.datasets.columnar.values import damage
+from penstock.datasets.columnar.storage import TableFile, TableForm, TableStorage
 from penstock.datasets.columnar.writer import TableWriter
-from penstock.datasets.files.access import OpenFiles, retried
+from penstock.datasets.files.access import RangeFile, retried
 from penstock.datasets.files.data_files import DataFiles
 from penstock.datasets.files.ipc_sizes import file_fault, message_fault
 
 _MAGIC = b"ARROW1"
-# What a mapped batch costs: the objects that point into the file.
-_MAPPED_BATCH_BYTES = 4096
+_MAPPED_BATCH_BYTES = 4096  # of the objects that point into the file
+_OPEN_BYTES = 64 << 10  # of the objects around a mapping
 
 
-class ArrowFile:
-    """An IPC file or stream whose batches can be had in any order, from any thread.
+class ArrowFile(TableFile):
+    """A mapped IPC file or stream, whose groups are its record batches.
 
-    A stream is gone through when it is opened, and its batches are kept: they are mapped, but cost
-    memory where they are compressed.
+    The batches of a stream are found when it is opened.
 
     Args:
         path: The file.
-        max_bytes: What a record may take: what is compressed may not become absurdly more.
+        max_bytes: The size of the largest record; compressed batches must not become absurdly
+            larger.
 
     Raises:
         RecordError: It is neither, or is cut short.
         FileNotFoundError: There is no such file.
     """
 
+    size_bytes = _OPEN_BYTES
+
     def __init__(self, path: str, max_bytes: int) -> None:
         import pyarrow as pa
+
+        from penstock.datasets.columnar.group import damage
 
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._reader: Any = None
-        self._batches: list[Any] = []
         with damage(), pa.memory_map(path) as source:
             self._memory = source.read_buffer()
         with damage():
             if self._memory.size >= len(_MAGIC) and self._memory[: len(_MAGIC)] == _MAGIC:
                 self._reader = pa.ipc.open_file(self._memory)
                 self.schema = self._reader.schema
+                self.num_groups = self._reader.num_record_batches
             else:
                 for message in pa.ipc.MessageReader.open_stream(self._memory):
                     if fault := message_fault(message.metadata, message.body or b"", max_bytes):
@@ -62,36 +65,37 @@ class ArrowFile:
                 stream = pa.ipc.open_stream(self._memory)
                 self.schema = stream.schema
                 self._batches = list(stream)
+                self.num_groups = len(self._batches)
+        self.content = [self._memory.size]
 
-    @property
-    def num_batches(self) -> int:
-        """Number of record batches."""
-        if self._reader is not None:
-            return int(self._reader.num_record_batches)
-        return len(self._batches)
+    @cached_property
+    def counts(self) -> list[int]:  # type: ignore[override]
+        """Rows of the batches; compressed ones are decompressed for it."""
+        return [self._batch(number).num_rows for number in range(self.num_groups)]
 
-    def batch(self, part: int, columns: list[str] | None = None) -> tuple[Any, int]:
-        """A record batch, and the bytes of memory that it holds on to.
+    def read(
+        self, group: int, columns: Sequence[str], images: Collection[str] = ()
+    ) -> tuple[Any, int]:
+        """Map columns of a record batch; compressed ones take memory."""
+        import pyarrow as pa
 
-        Args:
-            part: Its number in the file.
-            columns: Columns that are to be checked; None: all.
+        from penstock.datasets.columnar.group import damage
 
-        Raises:
-            RecordError: It cannot be read.
-        """
         with damage():
-            if self._reader is not None:
-                if fault := file_fault(self._memory, part, self._max_bytes):
-                    raise RecordError(fault)
-                with self._lock:
-                    batch = self._reader.get_batch(part)
-            else:
-                batch = self._batches[part]
-            if columns is not None:
-                batch = batch.select(columns)
+            batch = self._batch(group).select(list(columns))
             batch.validate(full=True)
-        return batch, _MAPPED_BATCH_BYTES if self._is_mapped(batch) else batch.nbytes
+        size_bytes = _MAPPED_BATCH_BYTES if self._is_mapped(batch) else batch.nbytes
+        return pa.Table.from_batches([batch]), size_bytes
+
+    def _batch(self, number: int) -> Any:
+        from penstock.datasets.columnar.group import damage
+
+        if self._reader is None:
+            return self._batches[number]
+        if fault := file_fault(self._memory, number, self._max_bytes):
+            raise RecordError(fault)
+        with self._lock, damage():
+            return self._reader.get_batch(number)
 
     def _is_mapped(self, batch: Any) -> bool:
         start, stop = self._memory.address, self._memory.address + self._memory.size
@@ -151,6 +155,19 @@ def _read_json(folder: str, name: str, item: str, *, where: str) -> list[Any]:
         ) from error
 
 
+class Arrow(TableForm):
+    """Arrow IPC files; the options are those of `ArrowStorage`."""
+
+    name = "arrow"
+    endings = (".arrow", ".feather", ".ipc")
+    group_name = "record batch"
+
+    def open(self, file: RangeFile, file_bytes: int, max_bytes: int) -> TableFile:
+        """Map the file."""
+        path = file.path
+        return retried(lambda: ArrowFile(path, max_bytes), path=path, root=file.root)
+
+
 @register("storage", "arrow")
 class ArrowStorage(TableStorage):
     """Arrow IPC files and streams: every row is a record, every column a field of its name.
@@ -180,57 +197,17 @@ class ArrowStorage(TableStorage):
             the folder of the files; where these are behind a URL, and so are copied, it is to be
             named. ``/`` takes absolute paths.
         follow_symlinks: Read images that lie elsewhere by a link.
-        classes: Class names by id; None: those of the metadata, or those found.
+        classes: Class names by id; None: the names in the metadata, or in the labels.
         cache_bytes: How much of compressed record batches is kept, for each process.
     """
 
     name = "arrow"
-    endings = (".arrow", ".feather", ".ipc")
-    group_name = "record batch"
-
-    def _open_file(self, files: OpenFiles, name: str, size_bytes: int) -> TableFile:
-        path, root = files[name].path, files[name].root
-        opened = retried(lambda: ArrowFile(path, self.max_record_bytes), path=path, root=root)
-        return _MappedFile(opened, size_bytes)
+    reads_urls = False
+    form_class = Arrow
 
     def _find_files(self) -> DataFiles:
         saved = saved_files(self.path, where=str(self)) if os.path.isdir(self.path) else None
         return saved or super()._find_files()
-
-
-class _MappedFile:
-    """A file whose groups are its record batches."""
-
-    size_bytes = 64 << 10  # what the objects around a mapping may come to
-
-    def __init__(self, file: ArrowFile, file_bytes: int) -> None:
-        self._file = file
-        self._file_bytes = file_bytes
-        self.schema = file.schema
-        self.num_groups = file.num_batches
-
-    def groups(self) -> tuple[list[int], list[int]]:
-        """Count the rows of all batches; the file's size stands for what they hold."""
-        rows = [self._file.batch(part, [])[0].num_rows for part in range(self.num_groups)]
-        return rows, [self._file_bytes]
-
-    def column(self, name: str) -> Iterator[Any]:
-        """Read a column of all batches."""
-        for part in range(self.num_groups):
-            yield self._file.batch(part, [name])[0].column(name)
-
-    def has_nulls(self, name: str) -> bool:
-        """Return whether a record batch that can be read has a null in a column."""
-        for part in range(self.num_groups):
-            with suppress(RecordError):  # its rows are bad records
-                if has_nulls(self._file.batch(part, [name])[0].column(name)):
-                    return True
-        return False
-
-    def read_group(self, part: int, roles: Roles) -> tuple[Sequence[Any], int]:
-        """A record batch, mapped."""
-        batch, size_bytes = self._file.batch(part, list(roles.fields))
-        return [batch], size_bytes
 
 
 @register("writer", "arrow")

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from penstock.core.sample import RecordError
 from penstock.datasets.records.labels import images_fault
 from penstock.datasets.records.split_names import is_split_word
+from penstock.datasets.records.table import Table
 from penstock.datasets.storages.hdf5.file import File, follow
 from penstock.datasets.storages.hdf5.rows import RowReader
 
@@ -92,30 +93,42 @@ class Samples:
                 names.append(f"{name} (text)" if reader.is_text else name)
         return names
 
-    def kinds(self) -> dict[str, tuple[str, tuple[int, ...]] | None]:
-        """Return type and shape of the rows of each field, None for rows of other kinds."""
-        return {
-            name: (reader.native.str, reader.shape[1:]) if reader.is_array else None
+    def table(self) -> Table:
+        """Index the rows; `kinds` are type and shape of the rows of each array."""
+        kinds = {
+            name: [reader.native.str, list(reader.shape[1:])] if reader.is_array else None
             for name, reader in self.fields.items()
             if name != "label"
         }
-
-    def sizes(self) -> NDArray[np.int64]:
-        """Return the bytes of each record, int64 [n]."""
         sizes = np.zeros(self.count, np.int64)
         for reader in self.fields.values():
             sizes += reader.sizes()
-        return sizes
+        columns: dict[str, NDArray[Any]] = {"size_bytes": sizes}
+        if (image := kinds.get("image")) is not None:
+            sides = (np.full(self.count, side, np.int32) for side in image[1][:2])
+            columns |= dict(zip(("height", "width"), sides, strict=True))
+        classes: tuple[str, ...] | None = None
+        declared = False
+        if (labels := self._labels()) is not None:
+            names = self.class_names()
+            if labels.dtype == object:
+                texts = sorted(set(labels.tolist()))
+                columns["label"] = np.searchsorted(np.array(texts, object), labels)
+                classes = tuple(texts)
+            else:
+                columns["label"] = labels.astype(np.int64)
+                classes, declared = tuple(names) if names else None, bool(names)
+        keys: Any = range(self.count) if self.keys is None else self._raw_keys()
+        about = {"keyed": self.keys is not None, "declares_classes": declared}
+        return Table(keys, columns, classes, {"needed": self.needed, "kinds": kinds, **about})
 
-    def raw_keys(self) -> list[bytes]:
-        """Return the keys, if there are any."""
-        if self.keys is None:
-            return []
+    def _raw_keys(self) -> list[bytes]:
+        assert self.keys is not None
         if not self.keys.is_text and not self.keys.is_ids:
             raise RecordError("its keys are neither text nor whole numbers; rename the data set")
         return [v.rstrip(b"\0") if self.keys.is_text else b"%d" % v for v in self.keys.whole()]
 
-    def labels(self) -> NDArray[Any] | None:
+    def _labels(self) -> NDArray[Any] | None:
         """Return the names or class ids of the records, if there are any."""
         reader = self.fields.get("label")
         if reader is None or reader.is_text:
@@ -150,7 +163,9 @@ class Samples:
         found = {n: each for n, each in found.items() if isinstance(each, h5py.Dataset)}
         found |= {path: follow(self._top, path) for path in (paths or {}).values()}
         if not found:
-            raise RecordError(_no_data_sets(f"/{group}", list(itertools.islice(self._top, 4))))
+            raise RecordError(
+                _no_data_sets(self.file.path, group, [*itertools.islice(self._top, 4)])
+            )
         return {
             path: RowReader(self.file, each, path, "bytes" if path in KEY_NAMES else _mark(each))
             for path, each in found.items()
@@ -183,15 +198,17 @@ def _mark(parent: Any) -> str:
     return str(parent.attrs[MARK].decode("utf-8", "replace"))
 
 
-def _no_data_sets(group: str, names: list[str]) -> str:
+def _no_data_sets(file: str, group: str, names: list[str]) -> str:
     """Explain that a group has groups only, and what to type."""
+    path = f"{file}/{group}".rstrip("/")
     if names and all(map(is_split_word, names)):
-        return f"its groups are {names}; name one: dataset.storage.path=data.h5/{names[0]}"
+        part = "train" if "train" in names else names[0]
+        return f"its groups are {names}; name one: dataset.storage.path={path}/{part}"
     return (
-        f"no data sets in {group}, but groups {names}; expected data sets whose rows are samples. "
+        f"no data sets in /{group}, but groups {names}; expected data sets of samples in rows. "
         f"For a group per sample, copy groups.py from docs/moving.md, and type "
         f"'imports=[groups.py]' dataset=torch dataset.target=groups.Groups "
-        f"'dataset.args={{path: data.h5}}'"
+        f"'dataset.args={{path: {file}}}'"
     )
 
 

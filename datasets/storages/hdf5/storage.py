@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -14,12 +15,13 @@ from penstock.core.contracts import StorageCapabilities
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record, RecordError
 from penstock.core.user_errors import is_trouble
-from penstock.datasets.files.data_files import DataFiles, find_data_files
+from penstock.datasets.files.access import RangeFile
 from penstock.datasets.files.group_cache import GroupCache
+from penstock.datasets.records.file_storage import FileStorage, Form
 from penstock.datasets.records.index import IndexContent
-from penstock.datasets.records.indexed_storage import IndexedStorage
-from penstock.datasets.records.labels import column_ids, read_class_names, refuse_twice
+from penstock.datasets.records.labels import read_class_names
 from penstock.datasets.records.split_names import SPLIT_OF
+from penstock.datasets.records.table import Table
 from penstock.datasets.storages.hdf5.file import (
     DAMAGE,
     File,
@@ -34,8 +36,32 @@ ENDINGS = (".h5", ".hdf5", ".hdf", ".he5")
 _MOST_OPEN = 1024
 
 
+@dataclass(frozen=True, repr=False)
+class Hdf5(Form):
+    """HDF5 files; the options are those of `Hdf5Storage`."""
+
+    group: str
+    fields: dict[str, str] | None
+
+    name = "hdf5"
+    endings = ENDINGS
+
+    def scan(self, file: RangeFile, file_bytes: int, name: str, max_bytes: int) -> Table:
+        """Read keys, labels and sizes of a file."""
+        try:
+            opened = File(file.path, file.root, GroupCache(0), max_bytes)
+            with opened.h5:
+                return opened.asked(lambda: Samples(opened, self.group, self.fields)).table()
+        except OSError as error:
+            raise RecordError(str(error)) from error
+
+    def class_names(self, root: str, *, where: str) -> tuple[str, ...] | None:
+        """Read the lines of ``classes.txt``."""
+        return read_class_names(root, where=where)
+
+
 @register("storage", "hdf5")
-class Hdf5Storage(IndexedStorage):
+class Hdf5Storage(FileStorage):
     """HDF5 files: data sets whose rows are the samples.
 
     A data set is a field: ``images`` is ``image``, ``labels`` is ``label`` (class ids or names),
@@ -58,7 +84,9 @@ class Hdf5Storage(IndexedStorage):
 
     name = "hdf5"
     reading_arguments = ("cache_bytes",)
-    index_version = 4
+    index_version = 5
+    reads_urls = False
+    form: Hdf5
 
     def __init__(
         self,
@@ -68,12 +96,11 @@ class Hdf5Storage(IndexedStorage):
         classes: list[str] | None = None,
         cache_bytes: Annotated[int, Ge(0)] = 128 << 20,
     ) -> None:
+        data, group = _data_path(os.path.abspath(path))
+        paths = None if fields is None else {f: p.strip("/") for f, p in fields.items()}
+        super().__init__(Hdf5(group, paths), data, classes=classes)
         self.path = os.path.abspath(path)
-        self.field_paths = None if fields is None else {f: p.strip("/") for f, p in fields.items()}
-        self.classes = None if classes is None else tuple(classes)
         self.cache_bytes = cache_bytes
-        self._files: DataFiles
-        self._ends: NDArray[np.int64]
 
     @staticmethod
     def parts_inside(path: str) -> dict[str, str] | None:
@@ -98,6 +125,10 @@ class Hdf5Storage(IndexedStorage):
     def capabilities(self) -> StorageCapabilities:
         """Declare that it gives columns."""
         return StorageCapabilities(columns=self)
+
+    def record_bytes(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        """Bytes of each record, int64 [n]."""
+        return self.index.values("size_bytes", indices)
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -159,69 +190,43 @@ class Hdf5Storage(IndexedStorage):
             taken["label"] = self.index.values("label", indices)
         return taken
 
-    def mark(self) -> Any:
-        """Names, sizes and times of the files, and the names of the classes beside them."""
-        path, _ = _data_path(self.path)
-        self._files = find_data_files(path, endings=ENDINGS, where=str(self))
-        return [self._files.recipe, read_class_names(self._files.root, where=str(self))]
-
     def scan(self) -> IndexContent:
-        """Index the records of all files, one open at a time."""
-        found: list[Samples] = []
-        sizes, keys, labels = list[Any](), list[bytes](), list[Any]()
-        names = class_names = None
-        for number, name in enumerate(self._files.names):
-            try:
-                found.append(samples := self._open(number, GroupCache(0)))
-                with samples.file.h5:
-                    sizes.append(samples.sizes())
-                    keys += samples.raw_keys()
-                    labels.append(samples.labels())
-                    names = samples.class_names() if number == 0 else names
-            except (*DAMAGE, OSError) as error:
-                where = f"{self}: {name}" if len(self._files.names) > 1 else str(self)
-                text = f"{where}: {error}".encode("utf-8", "surrogateescape")
-                raise ValueError(text.decode("utf-8", "backslashreplace")) from error
-            if samples.needed != found[0].needed:
+        """Join the tables of all files."""
+        tables, names = self._tables(), self._files.names
+        first = tables[0].meta
+        for name, table in zip(names, tables, strict=True):
+            if table.meta["needed"] != first["needed"]:
                 raise ValueError(
-                    f"{self}: {name}: has {', '.join(samples.needed)}, and {self._files.names[0]} "
-                    f"has {', '.join(found[0].needed)}; write the same data sets into all files, "
+                    f"{self}: {name}: has {', '.join(table.meta['needed'])}, and {names[0]} "
+                    f"has {', '.join(first['needed'])}; write the same data sets into all files, "
                     f"or name those to read in dataset.storage.fields"
                 )
-        columns: dict[str, NDArray[Any]] = {"size_bytes": np.concatenate(sizes)}
-        count = len(columns["size_bytes"])
-        if not count:
+        if not sum(map(len, tables)):
             raise ValueError(f"{self}: the data sets are empty, expected a row for each sample")
-        refuse_twice(keys, where=str(self), remedy="give each record its own key")
-        if labels[0] is not None:
-            joined = np.concatenate(labels)
-            columns["label"], class_names = column_ids(
-                joined.tolist() if joined.dtype == object else joined,
-                names=names or read_class_names(self._files.root, where=str(self)),
-                classes=self.classes,
-                where=f"{self}: label",
-            )
-        counts, kinds = zip(*((each.count, each.kinds()) for each in found), strict=True)
-        images = [kind.get("image") for kind in kinds]
-        if None not in images:
-            sides = np.repeat([shape[:2] for _, shape in images], counts, axis=0)
-            columns["height"], columns["width"] = sides.astype(np.int32).T.copy()
+        kinds = [table.meta["kinds"] for table in tables]
+        if not all("image" in kind and kind["image"] for kind in kinds):
+            tables = [replace(table, columns=_without_sides(table)) for table in tables]
+        content = self._in_order(tables, "{}", str(self))
         is_even = kinds.count(kinds[0]) == len(kinds) and None not in kinds[0].values()
-        fields = [*kinds[0], *columns.keys() & {"label"}]
-        named: Any = {"keys": keys} if keys else {"key_pattern": "{}", "count": count}
-        return {
-            **named,
-            "columns": columns,
-            "class_names": class_names,
-            "content": repr(kinds[0]),
-            "metadata": {"counts": counts, "fields": fields if is_even else []},
-        }
+        fields = [*kinds[0], *content["columns"].keys() & {"label"}]
+        content["content"] = repr(kinds[0])
+        content["metadata"] = {**content["metadata"], "fields": fields if is_even else []}
+        return content
+
+    def _scanned(self, name: str, size_bytes: int) -> Table:
+        try:
+            return super()._scanned(name, size_bytes)
+        except RecordError as error:
+            where = f"{self}: {name}" if len(self._files.names) > 1 else str(self)
+            text = f"{where}: {error}".encode("utf-8", "surrogateescape")
+            raise ValueError(text.decode("utf-8", "backslashreplace")) from error
 
     def learn(self, metadata: dict[str, Any]) -> None:
         """Keep the number of rows of each file."""
-        self._ends = np.cumsum(np.array(metadata["counts"], np.int64))
+        super().learn(metadata)
+        self._ends = np.cumsum([file["count"] for file in metadata["files"]])
 
-    def open(self) -> tuple[GroupCache, GroupCache]:
+    def open(self) -> tuple[GroupCache, GroupCache]:  # type: ignore[override]
         """Prepare caches of open files and of decoded chunks."""
         return GroupCache(_MOST_OPEN), GroupCache(self.cache_bytes)
 
@@ -231,10 +236,10 @@ class Hdf5Storage(IndexedStorage):
         return samples
 
     def _open(self, number: int, chunks: GroupCache) -> Samples:
-        path, group = self._files.paths[number], _data_path(self.path)[1]
+        path = self._files.paths[number]
         file = File(path, self._files.root, chunks, self.max_record_bytes)
         try:
-            return file.asked(lambda: Samples(file, group, self.field_paths))
+            return file.asked(lambda: Samples(file, self.form.group, self.form.fields))
         except BaseException:
             file.h5.close()
             raise
@@ -256,6 +261,10 @@ class Hdf5Storage(IndexedStorage):
         starts = np.concatenate([[0], self._ends])
         places = [(int(number), np.flatnonzero(numbers == number)) for number in np.unique(numbers)]
         return [(number, where, rows[where] - starts[number]) for number, where in places]
+
+
+def _without_sides(table: Table) -> dict[str, NDArray[Any]]:
+    return {n: column for n, column in table.columns.items() if n not in ("height", "width")}
 
 
 def _data_path(path: str) -> tuple[str, str]:

@@ -11,8 +11,8 @@ from annotated_types import Ge, Gt
 from penstock.core.contracts import SourceCapabilities
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record
-from penstock.datasets.columnar.rows import FieldType
 from penstock.datasets.storages.sql.storage import TIMEOUT_S, Row, SqlStorage
+from penstock.datasets.storages.sql.table import FieldType
 from penstock.datasets.streams.lanes import ShardItems
 
 _PAGE_ROWS = 64

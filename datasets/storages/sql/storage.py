@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
-from uuid import UUID
 
 import numpy as np
 from annotated_types import Gt
@@ -17,14 +16,7 @@ from numpy.typing import NDArray
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record, too_large
 from penstock.core.user_errors import ExplainedError
-from penstock.datasets.columnar.names import ColumnRoles, find_roles
-from penstock.datasets.columnar.rows import (
-    FieldType,
-    image_bytes,
-    key_bytes,
-    key_value,
-    label_ids,
-)
+from penstock.datasets.columnar.images import image_bytes
 from penstock.datasets.files.access import MissingFile
 from penstock.datasets.files.data_files import refuse_escape
 from penstock.datasets.records.index import IndexContent
@@ -40,13 +32,20 @@ from penstock.datasets.storages.sql.server import (
     shown,
 )
 from penstock.datasets.storages.sql.table import (
+    ColumnRoles,
+    FieldType,
     Rows,
     convert,
     find_kinds,
+    find_roles,
     find_rows,
+    key_bytes,
+    key_value,
+    label_ids,
     mark_of,
     plain,
     select_from,
+    warn_of_scans,
 )
 
 Row = tuple[Any, ...] | str | None
@@ -168,6 +167,7 @@ class SqlStorage(IndexedStorage):
             rows, roles = self._find(server)
             kinds, in_row = find_kinds(server, rows, roles, self.types, where=str(self))
             listed = self._list(server, rows, roles, in_row=in_row)
+            warn_of_scans(server, rows, len(listed.keys), where=str(self))
         if not listed.keys:
             raise ValueError(f"{self}: the table is empty; nothing to read")
         columns: dict[str, NDArray[Any]] = {}
@@ -236,7 +236,7 @@ class SqlStorage(IndexedStorage):
                 some = left.pop()
                 try:
                     rows = self.opened.rows(statement, keys=[key_value(k, kind) for k in some])
-                    found |= {_key_bytes(row[0])[0]: row for row in rows}
+                    found |= {key_bytes(row[0])[0]: row for row in rows}
                 except DamagedRows as error:
                     middle = len(some) // 2
                     left += [some[:middle], some[middle:]] if middle else []
@@ -305,15 +305,16 @@ class SqlStorage(IndexedStorage):
     def _find(self, server: Server) -> tuple[Rows, ColumnRoles]:
         """Find the rows, and the roles of their columns."""
         rows = find_rows(server, self.table, self.query, self.key_column, where=str(self))
-        roles = find_roles(
-            rows.columns,
-            image_column=self.image_column,
-            label_column=self.label_column,
-            key_column=rows.key if rows.key in rows.columns else None,
-            columns=self.columns,
-            types=self.types,
-            where=str(self),
-        )
+        try:
+            roles = find_roles(
+                rows,
+                image_column=self.image_column,
+                label_column=self.label_column,
+                columns=self.columns,
+                types=self.types,
+            )
+        except ValueError as error:
+            raise ValueError(f"{self}: {error}") from error
         if self.version_column not in (None, *rows.columns):
             known = ", ".join(rows.columns)
             raise ValueError(f"{self}: no column {self.version_column!r}; columns: {known}")
@@ -332,7 +333,7 @@ class SqlStorage(IndexedStorage):
         try:
             for page in server.in_order(statement, sql.column(rows.key), page_rows=_SCAN_ROWS):
                 for value, label, image in page:
-                    key, kind = _key_bytes(value)
+                    key, kind = key_bytes(value)
                     if found.keys and kind != found.key_type:  # as in SQLite's columns
                         raise ValueError(
                             f"the key is {value!r:.50}, of another type than those before; give a "
@@ -350,11 +351,6 @@ class SqlStorage(IndexedStorage):
         except ValueError as error:
             raise ValueError(f"{self}: record {len(found.keys)}: {error}") from None
         return found
-
-
-def _key_bytes(value: Any) -> tuple[bytes, int]:
-    """Encode a key as a driver gives it; see `key_bytes`."""
-    return key_bytes(plain(value) if isinstance(value, UUID | memoryview | bytearray) else value)
 
 
 def _name_of(label: Any) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
@@ -12,15 +13,20 @@ from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.core.json_text import parse_json
-from penstock.datasets.columnar.names import ColumnRoles
 from penstock.datasets.columnar.record_columns import restore
-from penstock.datasets.columnar.rows import FieldType
+from penstock.datasets.records.labels import column_ids
 from penstock.datasets.storages.sql.server import Server
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Select
+
+_log = logging.getLogger(__name__)
+
+FieldType = Literal["array", "json"]
+"""Content of a column of bytes or texts."""
 
 Kind = Literal["float", "whole", "text", "value", "array", "json"]
 """Types that a column's values become.
@@ -28,6 +34,9 @@ Kind = Literal["float", "whole", "text", "value", "array", "json"]
 ``whole`` is an integer or bool column without nulls, ``value`` any other as `plain` returns it.
 """
 
+_IMAGE_COLUMNS = ("image", "file_name", "filename", "path")
+_RESERVED = ("index", "key", "position")
+_MANY_ROWS = 100_000
 _ROW_NUMBER = "rowid"
 # By what SQLite's typeof() says, of a column the last in this alphabet: text, real, integer, blob.
 _VALUES_OF: dict[str | None, Any] = {"text": "", "real": 0.0, "integer": 0, "blob": b"", None: None}
@@ -69,6 +78,51 @@ def plain(value: Any) -> Any:
         f"is of the type {type(value).__name__}, which no field can be; cast it in a query, or "
         f"leave it out by dataset.storage.columns"
     )
+
+
+def key_bytes(value: Any) -> tuple[bytes, int]:
+    """Encode a key as bytes, and its type for `key_value`.
+
+    Raises:
+        ValueError: It is missing, or a float.
+    """
+    if isinstance(value, UUID | memoryview | bytearray):
+        value = plain(value)
+    if isinstance(value, str):
+        return value.encode(), 1
+    if isinstance(value, bytes):
+        return value, 2
+    if isinstance(value, int):
+        return b"%d" % value, 0
+    what = "missing" if value is None else f"{value!r:.100}"
+    raise ValueError(
+        f"the key is {what}, expected a text, bytes or a whole number; fill it in, or take "
+        f"another column"
+    )
+
+
+def key_value(key: bytes, kind: int) -> int | str | bytes:
+    """Decode a key of `key_bytes`."""
+    return int(key) if kind == 0 else key.decode() if kind == 1 else key
+
+
+def label_ids(
+    labels: Sequence[Any], classes: Sequence[str] | None, *, where: str
+) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+    """Class ids of a column's values: whole numbers or texts; see `column_ids`.
+
+    Raises:
+        ValueError: One is missing, or of another type than the first.
+    """
+    kind = int if isinstance(labels[0], int) else str
+    for n, label in enumerate(labels):
+        if not isinstance(label, kind):
+            what = "missing" if label is None else f"{label!r:.50}"
+            raise ValueError(
+                f"{where}: the label of record {n} is {what}, expected whole numbers or texts, the "
+                f"same in every row; fill it in, or leave such rows out by a query"
+            )
+    return column_ids(np.array(labels) if kind is int else labels, classes=classes, where=where)
 
 
 def convert(value: Any, kind: Kind) -> Any:
@@ -114,6 +168,47 @@ class Rows:
     def select(self, *wanted: Any) -> Select[Any]:
         """Make the statement that reads columns, given by name or as SQL."""
         return select_from(self.table, self.query, *wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRoles:
+    """Columns by their roles; `fields` become fields of their names."""
+
+    image: str | None
+    label: str | None
+    fields: tuple[str, ...]
+
+
+def find_roles(
+    rows: Rows,
+    *,
+    image_column: str | None,
+    label_column: str | None,
+    columns: Sequence[str] | None,
+    types: Mapping[str, FieldType],
+) -> ColumnRoles:
+    """Find the roles of columns by their names; for the arguments see `SqlStorage`.
+
+    Raises:
+        ValueError: A column is missing, or has a reserved name.
+    """
+    names = rows.columns
+    for wanted in (image_column, label_column, *(columns or ())):
+        if wanted and wanted not in names:
+            raise ValueError(f"no column {wanted!r}; columns: {', '.join(names)}")
+    image = image_column or next((name for name in _IMAGE_COLUMNS if name in names), None)
+    label = "label" if label_column is None and "label" in names else label_column or None
+    taken = names if columns is None else columns
+    fields = tuple(name for name in taken if name not in (image, label, rows.key))
+    for name in fields:
+        if name in _RESERVED or (name == "image" and image) or (name == "label" and label):
+            raise ValueError(
+                f"column {name!r} has a name that samples use for something else; leave "
+                f"it out by dataset.storage.columns, or type dataset.storage.key_column={name}"
+            )
+    if unknown := [name for name in types if name not in fields]:
+        raise ValueError(f"types: no field {unknown[0]!r}; fields: {', '.join(fields) or 'none'}")
+    return ColumnRoles(image, label, fields)
 
 
 def select_from(table: str | None, query: str | None, *wanted: Any) -> Select[Any]:
@@ -197,6 +292,33 @@ def _find_table(
                 )
                 primary = [_ROW_NUMBER]
     return table, primary
+
+
+def warn_of_scans(server: Server, rows: Rows, count: int, *, where: str) -> None:
+    """Log that a large table lacks an index of its keys: every batch then scans the table."""
+    import sqlalchemy as sql
+
+    if rows.table is None or rows.key == _ROW_NUMBER or count < _MANY_ROWS:
+        return
+    schema, _, name = rows.table.rpartition(".")
+    above = schema or None
+
+    def first_columns(connection: Connection) -> list[Any]:
+        inspector = sql.inspect(connection)
+        if name not in inspector.get_table_names(above):
+            return [rows.key]  # a view
+        indexes = [*inspector.get_indexes(name, above)]
+        unique = [*inspector.get_unique_constraints(name, above)]
+        columns: list[Any] = [index["column_names"] for index in (*indexes, *unique)]
+        columns += [inspector.get_pk_constraint(name, above)["constrained_columns"]]
+        return [each[0] for each in columns if each]
+
+    if rows.key not in server.call(first_columns):
+        _log.warning(
+            "%s: the key %r lacks an index, and each batch scans all %s rows; type "
+            "CREATE INDEX penstock_key ON %s (%s) in the database, or take another "
+            "dataset.storage.key_column", where, rows.key, f"{count:,}", rows.table, rows.key,
+        )  # fmt: skip
 
 
 def mark_of(server: Server, rows: Rows, version_column: str | None) -> list[Any]:

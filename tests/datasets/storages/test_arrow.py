@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.core.sample import BadRecord, Record
+from penstock.core.sample import BadRecord
 from penstock.datasets.storages import arrow
 from penstock.datasets.storages.arrow import ArrowStorage
 from tests.contracts.damage import flipped, unless_refused
 from tests.contracts.storage import check_storage, read_all, summary
-from tests.datasets.storages.tables import CLASSES, hub_records, hub_table, images, odd_columns
+from tests.datasets.storages.tables import CLASSES, hub_records, hub_table, images
 
 rng = np.random.default_rng(0)
 
@@ -62,20 +62,6 @@ def test_contract(tmp_path, kind, compression):
     assert sum(p.is_file() for p in tmp_path.rglob("*")) == 6, "nothing is written there"
 
 
-@pytest.mark.parametrize("kind", ["file", "stream"])
-def test_columns_of_many_types(tmp_path, kind):
-    table, records = odd_columns()
-    path = put(tmp_path / "a.arrow", table, rows=2, kind=kind)
-    named = {"image_column": "picture", "label_column": "kind", "key_column": "name"}
-    check_storage(lambda: ArrowStorage(path, **named), records, processes=("new",))
-    few = ArrowStorage(path, image_column="picture", columns=["flag"])
-    assert few.read(np.array([1]))[0] == Record(1, "00000001", {"image": b"two", "flag": False})
-    first, second = ArrowStorage(path, columns=["matrix", "ragged"]).read(np.array([0, 0]))
-    for name, value in (("matrix", [[1, 2], [3, 4]]), ("ragged", [1, 2])):
-        first.fields[name][:] = 9
-        assert second.fields[name].tolist() == value, "what is read is no view of the file"
-
-
 def test_folders_of_save_to_disk(tmp_path):
     encoded = images(30)
     folder = put_saved(tmp_path / "set/train", hub_table(encoded), 3)
@@ -113,36 +99,13 @@ def test_only_what_is_used_is_looked_at_and_only_once(tmp_path, monkeypatch):
     storage = ArrowStorage(path)
     assert len(storage) == 50
     loaded = []
-    batch = arrow.ArrowFile.batch
+    read = arrow.ArrowFile.read
     monkeypatch.setattr(
-        arrow.ArrowFile, "batch", lambda f, part, c: loaded.append(part) or batch(f, part, c)
+        arrow.ArrowFile, "read", lambda f, part, *more: loaded.append(part) or read(f, part, *more)
     )
     for _ in range(3):
         storage.read(np.array([49, 3, 41, 3]))
     assert loaded == [0, 4]
-
-
-def test_a_second_start_reads_nothing_until_a_file_changes(tmp_path, monkeypatch):
-    path = put(tmp_path / "a.arrow", hub_table(images(5)))
-    first = ArrowStorage(path).fingerprint()
-    calls = []
-    made = arrow.ArrowFile
-    monkeypatch.setattr(arrow, "ArrowFile", lambda *a: calls.append(a) or made(*a))
-    assert ArrowStorage(path).fingerprint() == first
-    assert not calls
-    put(tmp_path / "a.arrow", hub_table(images(6)))
-    assert len(ArrowStorage(path)) == 6
-    assert calls
-    sixth = ArrowStorage(path).fingerprint()
-    put(tmp_path / "a.arrow", hub_table([b"others"] * 6))
-    assert ArrowStorage(path).fingerprint() != sixth
-
-
-def test_wrong_paths(tmp_path):
-    for path, message in (("no.arrow", "nothing there"), ("no-*", "no file found"),
-                          ("", "no file found; expected a file, a folder of .arrow")):  # fmt: skip
-        with pytest.raises(ValueError, match=message):
-            len(ArrowStorage(str(tmp_path / path)))
 
 
 @pytest.mark.parametrize("kind", ["file", "stream"])

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from penstock.core.sample import BadRecord
+from penstock.datasets.columnar import group as group_module
+from penstock.datasets.storages import csv as storage_module
 from penstock.datasets.storages.csv import CsvStorage
-from penstock.datasets.storages.csv import storage as storage_module
 from tests.contracts.damage import flipped, unless_refused
 from tests.contracts.storage import check_storage, read_all
 
@@ -133,7 +134,7 @@ def test_texts_that_nearly_all_differ_are_read_and_taken(tmp_path, monkeypatch):
     texts = ["b", "a", "", "b", "c", "é"]
     path = put(tmp_path / "t.csv", [["n", "s"], *([n, text] for n, text in enumerate(texts))])
     for most in (4, 5):
-        monkeypatch.setattr(storage_module, "_MOST_KEPT", most)
+        monkeypatch.setattr(group_module, "_MOST_TEXTS", most)
         storage = CsvStorage(path)
         for rows in (np.arange(6), np.array([3, 1, 3]), np.array([2]), np.array([5, 2])):
             wanted = [texts[row] or None for row in rows]
@@ -206,7 +207,7 @@ FILES = {
     "key": (b"image\na.jpg\nb.jpg\na.jpg\n", {}, "line 4: 'a.jpg' stands here and in line 2"),
     "no_key": (b"k\na\nNA\n", {"key_column": "k"}, "line 3: 'k' is missing"),
     "type": (b"a\n1\nx\n", {"types": {"a": "int"}}, "line 3: 'x' is no int"),
-    "int_missing": (b"a,b\n,2\n", {"types": {"a": "int"}}, "int has no value for that; use float"),
+    "int_missing": (b"a,b\n,2\n", {"types": {"a": "int"}}, "which int cannot hold; use float"),
     "reserved": (b"index\n1\n", {}, "'index' has a name that samples use for something else"),
     "huge": (b"a,b\n1,x\n2," + b"x" * (1 << 26), {}, "cannot be read as a CSV in UTF-8"),
 }
@@ -220,6 +221,14 @@ def test_files_that_cannot_be_read(tmp_path, case):
         len(CsvStorage(str(tmp_path / "t.csv"), **options))
     assert "\n" not in str(error.value)
     assert str(error.value).startswith(f"csv {tmp_path}/t.csv: ")
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_a_first_line_without_commas_has_another_delimiter(tmp_path, delimiter):
+    rows = [["name", "text", "label"], ["1", "a,b", "x"], ["2", "c", "y"]]
+    path = put(tmp_path / "t.csv", rows, delimiter=delimiter)
+    found = [record.fields for record in read_all(CsvStorage(path))]
+    assert found == [{"name": 1, "text": "a,b", "label": 0}, {"name": 2, "text": "c", "label": 1}]
 
 
 def test_wrong_paths(tmp_path):
@@ -256,7 +265,7 @@ def test_a_second_start_reads_the_file_again_only_if_it_changed(tmp_path, monkey
     path = put(tmp_path / "t.csv", ROWS)
     first = CsvStorage(path).fingerprint()
     with monkeypatch.context() as patch:
-        patch.setattr("penstock.datasets.storages.csv.storage.CsvReader", None)
+        patch.setattr(storage_module, "_Parser", None)
         assert CsvStorage(path).fingerprint() == first
     put(tmp_path / "t.csv", ROWS[:3])
     assert len(CsvStorage(path)) == 2

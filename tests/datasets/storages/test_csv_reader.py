@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import re
-from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.datasets.columnar.names import find_roles
 from penstock.datasets.records.labels import iter_csv
-from penstock.datasets.storages.csv.reader import CsvReader, convert
+from penstock.datasets.storages.csv import CsvStorage
+from tests.contracts.storage import read_all
 
 MISSING = ("", "NA", "nan")
 INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]{0,17})")
@@ -59,85 +58,45 @@ FILES = st.builds(
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    return tmp_path_factory.mktemp("csv") / "t.csv"
+def paths(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("csv")
+    return (folder / f"{n}.csv" for n in itertools.count())
 
 
-def of_rows(path, delimiter, types, **columns):
-    """What a file holds, a row and a value after the other; or what is wrong with the first."""
-    every = iter_csv(str(path), delimiter=delimiter, where="t")
-    _, header = next(every)
-    if len(set(header)) < len(header):
-        raise ValueError("stands twice; rename one")
-    roles = find_roles(header, **columns, columns=None, where="t")
-    for name in types:
-        if name not in roles.places:
-            raise ValueError(f"t: types: no column {name!r}; columns: {', '.join(header)}")
-    roles = replace(roles, key=roles.key or roles.image)
-    rows = list(every)
-    if not rows:
-        raise ValueError("t: it has a header and no row; nothing to read")
-
-    def guess(name):
-        there = [values[roles.places[name]] for _, values in rows]
-        some = [text for text in there if text not in MISSING]
-        if not all(map(FLOAT.fullmatch, some)):
-            return "str"
-        whole = all(map(INTEGER.fullmatch, some)) and len(some) == len(there)
-        return "int" if whole else "float"
-
-    named = [name for name in (*roles.fields, roles.label) if name is not None]
-    kinds = {name: types.get(name) or guess(name) for name in named}
-    found = {"keys": [], "labels": [], **{name: [] for name in roles.fields}}
-    lines = {}
-    for line, values in rows:
-        value = {name: values[place] for name, place in roles.places.items()}
-        try:
-            image, label = value.get(roles.image), value.get(roles.label, "x").strip()
-            if image is not None and (image[:1] == "/" or "\0" in image or image[:2] == ".."):
-                how = ("set {}", "type {}=/")[image[:1] == "/"].format("dataset.storage.root")
-                raise ValueError(f"{image!r} leads out of its folder /d; if that is meant, {how}")
-            if label in MISSING:
-                raise ValueError(f"the label is missing ({label!r}); fill it in, or take the row "
-                                 f"out")  # fmt: skip
-            if roles.label is not None:
-                as_typed = convert(value[roles.label], kinds[roles.label], MISSING)
-                found["labels"].append(as_typed if kinds[roles.label] == "int" else label)
-            if roles.key is not None:
-                key = value[roles.key]
-                if key in MISSING:
-                    raise ValueError(f"{roles.key!r} is missing ({key!r}); fill it in, or take "
-                                     f"the row out")  # fmt: skip
-                if lines.setdefault(key, line) != line:
-                    raise ValueError(
-                        f"{key!r} stands here and in line {lines[key]}; name one whose values "
-                        f"differ: dataset.storage.key_column"
-                    )
-                found["keys"].append(key)
-            for name in roles.fields:
-                found[name].append(convert(value[name], kinds[name], MISSING))
-        except ValueError as error:
-            raise ValueError(f"t: line {line}: {error}") from None
-    return found
+def typed(text, kind):
+    if text in MISSING:
+        assert kind != "int"
+        return float("nan") if kind == "float" else None
+    if kind == "str":
+        return text
+    if "_" in text or (kind == "int" and not re.fullmatch(r"[+-]?[0-9]{1,18}", text)):
+        raise ValueError(text)
+    return int(text) if kind == "int" else float(text)
 
 
-def at_once(path, delimiter, types, **columns):
-    reader = CsvReader(str(path), delimiter=delimiter, missing=MISSING, types=types, root="/d",
-                       where="t")  # fmt: skip
-    table = reader.read(**columns, columns=None)
-    fields = {
-        name: column.tolist() if column.kind == "str" else column.values.tolist()
-        for name, column in table.columns.items()
-        if name != table.image
-    }
-    labels = [] if table.labels is None else table.labels
-    labels = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
-    return {"keys": table.keys or [], "labels": labels, **fields}
+def row_by_row(path, delimiter, types, key):
+    """Read keys and values one by one; an exception stands for any fault."""
+    (_, header), *rows = iter_csv(str(path), delimiter=delimiter, where="t")
+    assert rows and len(set(header)) == len(header) and set(types) <= set(header)
+    columns = dict(zip(header, zip(*(values for _, values in rows), strict=True), strict=True))
+    found = {}
+    for name, texts in columns.items():
+        there = [text for text in texts if text not in MISSING]
+        kind = types.get(name) or "str"
+        if name not in types and all(map(FLOAT.fullmatch, there)):
+            whole = len(there) == len(texts) and all(map(INTEGER.fullmatch, there))
+            kind = "int" if whole else "float"
+        if name != key:
+            found[name] = [typed(text, kind) for text in texts]
+    keys = [f"{n:08d}" for n in range(len(rows))] if key is None else list(columns[key])
+    assert len(set(keys)) == len(keys) and (key is None or not set(keys) & set(MISSING))
+    return keys, found
 
 
 @given(file=FILES)
-def test_rows_lie_where_they_were_written(path, file):
+def test_rows_lie_where_they_were_written(paths, file):
     rows, content, delimiter = file
+    path = next(paths)
     path.write_bytes(content)
     _, *found = iter_csv(str(path), delimiter=delimiter, where="t")
     assert [values for _, values in found] == rows
@@ -147,60 +106,53 @@ def test_rows_lie_where_they_were_written(path, file):
         assert next(csv.reader(text, delimiter=delimiter)) == values
 
 
-COLUMNS = st.sampled_from([None, None, "a", "b"])
-
-
 @given(
     file=FILES,
-    roles=st.fixed_dictionaries({f"{name}_column": COLUMNS for name in ("image", "label", "key")}),
+    key=st.sampled_from([None, None, "a", "b"]),
     types=st.dictionaries(st.just("a"), st.sampled_from(["int", "float", "str"])),
     damage=st.one_of(st.none(), st.tuples(st.integers(0, 99), st.sampled_from(b'"\r\n,\xff\x00'))),
 )
-def test_a_file_holds_what_its_rows_hold(path, file, roles, types, damage):
+def test_a_file_holds_what_its_rows_hold(paths, file, key, types, damage):
     _, content, delimiter = file
     if damage is not None:
         at = damage[0] % len(content)
         content = content[:at] + bytes([damage[1]]) + content[at:]
+    path = next(paths)
     path.write_bytes(content)
+    types = {name: kind for name, kind in types.items() if name != key}
+    storage = CsvStorage(
+        str(path), key_column=key, types=types, missing=MISSING, delimiter=delimiter
+    )
     try:
-        expected = of_rows(path, delimiter, types, **roles)
-    except ValueError as error:
-        with pytest.raises(ValueError) as raised:
-            at_once(path, delimiter, types, **roles)
-        assert str(raised.value).endswith(str(error))
+        keys, columns = row_by_row(path, delimiter, types, key)
+    except (ValueError, AssertionError, KeyError):
+        with pytest.raises(ValueError, match=r"csv .*: "):
+            len(storage)
         return
-    found = at_once(path, delimiter, types, **roles)
-    assert found.keys() == expected.keys()
-    for name, values in found.items():
-        assert list(map(repr, values)) == list(map(repr, expected[name]))
+    records = read_all(storage)
+    assert [record.key for record in records] == keys
+    for name, values in columns.items():
+        assert [repr(record.fields[name]) for record in records] == list(map(repr, values))
 
 
-def test_what_is_wrong_is_said_of_the_first_row(path):
+def test_the_line_of_a_fault_is_named(paths):
     rows = [["k", "v"], ["x", "1"], ["y", "2"], ["x", "3"], ["z", "no"], ["w"]]
-    said = {
-        6: "line 6: got 1 values, expected 2",  # before any value is looked at
-        5: "line 4: 'x' stands here and in line 2",
-        4: "line 4: 'x' stands here and in line 2",
-        3: "",
-    }
-    options = {"image_column": None, "label_column": None, "key_column": "k"}
-    for stop, message in said.items():
+    for stop, message in ((6, "line 6: got 1 values, expected 2"),
+                          (4, "line 4: 'x' stands here and in line 2"), (3, "")):  # fmt: skip
+        path = next(paths)
         path.write_text("".join(f"{','.join(row)}\n" for row in rows[:stop]))
+        storage = CsvStorage(str(path), key_column="k", types={"v": "int"})
         if not message:
-            assert at_once(path, ",", {"v": "int"}, **options)["v"] == [1, 2]
+            assert [record.fields["v"] for record in read_all(storage)] == [1, 2]
             continue
         with pytest.raises(ValueError, match=message):
-            at_once(path, ",", {"v": "int"}, **options)
-    rows[3:] = [["u", "3"], ["z", "no"]]
-    path.write_text("".join(f"{','.join(row)}\n" for row in rows))
-    with pytest.raises(ValueError, match="t: line 5: 'no' is no int"):
-        at_once(path, ",", {"v": "int"}, **options)
+            len(storage)
 
 
-def test_long_values_are_read(path):
-    long = "x" * 200_000
+def test_long_values_are_read(paths):
+    path, long = next(paths), "x" * 200_000
     path.write_bytes(b"a,b\n1," + long.encode() + b"\n2,y\n")
-    options = {"image_column": None, "label_column": None, "key_column": None}
-    assert at_once(path, ",", {}, **options) == {
-        "keys": [], "labels": [], "a": [1, 2], "b": [long, "y"],
-    }  # fmt: skip
+    assert [record.fields for record in read_all(CsvStorage(str(path)))] == [
+        {"a": 1, "b": long},
+        {"a": 2, "b": "y"},
+    ]

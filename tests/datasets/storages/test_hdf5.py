@@ -1,5 +1,6 @@
 """HDF5 files that h5py wrote: every layout, type and filter."""
 
+import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,6 +10,7 @@ import pytest
 
 from penstock.datasets.records.splits import StorageRecipe, open_split
 from penstock.datasets.storages.hdf5 import Hdf5Storage
+from penstock.datasets.storages.hdf5.storage import Hdf5
 from tests.contracts.storage import check_storage
 from tests.datasets.storages.hdf5_files import (
     AGES,
@@ -187,7 +189,28 @@ def test_train_and_val_are_files_or_groups(tmp_path):
         assert [len(part) for part in parts] == [11, 3]
         assert parts[0].index.class_names == parts[1].index.class_names
     assert len(open_split(recipe, split="test", val_fraction=0.2)) == 2
-    assert "dataset.storage.path=data.h5/test" in message(tmp_path / "both.hdf5")
+    typed = f"dataset.storage.path={tmp_path}/both.hdf5/train"
+    assert message(tmp_path / "both.hdf5").endswith(typed)
+
+
+def test_only_a_new_file_is_scanned(tmp_path, monkeypatch):
+    (tmp_path / "set").mkdir()
+    write(tmp_path / "set/a.h5")
+    write(tmp_path / "set/b.h5", arrays={"images": IMAGES[:3], "labels": LABELS[:3]})
+    named = {"image": "images", "label": "labels"}
+    assert len(Hdf5Storage(str(tmp_path / "set"), fields=named)) == 14
+    write(tmp_path / "set/c.h5", arrays={"images": IMAGES[:4], "labels": LABELS[:4]})
+    scanned, scan = [], Hdf5.scan
+
+    def counted(form, file, *more):
+        scanned.append(os.path.basename(file.path))
+        return scan(form, file, *more)
+
+    monkeypatch.setattr(Hdf5, "scan", counted)
+    storage = Hdf5Storage(str(tmp_path / "set"), fields=named)
+    assert len(storage) == 18 and storage.fields == ("image", "label")
+    assert scanned == ["c.h5"]
+    assert storage.index.column("label").tolist() == [*LABELS, *LABELS[:3], *LABELS[:4]]
 
 
 def test_a_file_that_is_written_anew_is_indexed_anew(tmp_path):

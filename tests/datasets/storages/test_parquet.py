@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.core.sample import BadRecord, Record
+from penstock.core.sample import BadRecord
 from penstock.datasets.storages import parquet
 from penstock.datasets.storages.parquet import ParquetStorage
 from tests.contracts.damage import flipped, unless_refused
 from tests.contracts.storage import check_storage, read_all, summary
-from tests.datasets.storages.tables import CLASSES, hub_records, hub_table, images, odd_columns
+from tests.datasets.storages.tables import CLASSES, hub_records, hub_table, images
 
 rng = np.random.default_rng(0)
 
@@ -77,49 +77,18 @@ def flip(path, at, bit=3):
         file.write(bytes([value ^ 1 << bit]))
 
 
-def test_columns_of_many_types(tmp_path):
-    table, records = odd_columns()
-    path = put(tmp_path / "a.parquet", table, rows=2)
-    named = {"image_column": "picture", "label_column": "kind", "key_column": "name"}
-    storage = ParquetStorage(path, **named)
-    check_storage(lambda: storage, records, processes=("forked",))
-    assert storage.index.class_names == ("cat", "dog")
-    few = ParquetStorage(path, image_column="picture", columns=["flag"])
-    assert few.read(np.array([1]))[0] == Record(1, "00000001", {"image": b"two", "flag": False})
-
-
-def test_what_a_read_gives_is_not_the_cache(tmp_path):
-    table, _ = odd_columns()
-    storage = ParquetStorage(put(tmp_path / "a.parquet", table), columns=["boxes", "matrix"])
-    for _ in range(2):
-        first, second = storage.read(np.array([0, 0]))
-        for name, value in (("boxes", 4), ("matrix", 4)):
-            assert first.fields[name].ravel()[3] == value
-            first.fields[name][:] = 9
-            assert second.fields[name].ravel()[3] == value
-
-
-def test_tensors(tmp_path):
-    values = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
-    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(values)
-    storage = ParquetStorage(put(tmp_path / "a.parquet", pa.table({"volume": tensors})))
-    for n, record in enumerate(storage.read(np.arange(4))):
-        assert record.fields["volume"].tolist() == values[n].tolist()
-        assert record.fields["volume"].dtype == np.float32
-
-
 class Groups:
     """Counts the row groups that are read."""
 
     def __init__(self, monkeypatch):
         self.read = []
-        read_group = parquet.read_group
+        read = parquet.ParquetFile.read
 
-        def counted(view, footer, part, columns):
-            self.read.append((part, tuple(columns)))
-            return read_group(view, footer, part, columns)
+        def counted(file, group, columns, images=()):
+            self.read.append((group, tuple(columns)))
+            return read(file, group, columns, images)
 
-        monkeypatch.setattr(parquet, "read_group", counted)
+        monkeypatch.setattr(parquet.ParquetFile, "read", counted)
 
 
 def test_a_batch_reads_each_row_group_once_and_only_its_columns(tmp_path, monkeypatch):
@@ -127,12 +96,11 @@ def test_a_batch_reads_each_row_group_once_and_only_its_columns(tmp_path, monkey
     groups = Groups(monkeypatch)
     storage = ParquetStorage(path, columns=["image"], cache_bytes=0)
     storage.read(rng.permutation(50))
-    assert groups.read == [(part, ("image.bytes",)) for part in range(5)]
+    assert groups.read == [(part, ("image",)) for part in range(5)]
     groups.read.clear()
     for start in range(0, 50, 4):  # in order: a group that two batches share is read once
         storage.read(np.arange(start, min(start + 4, 50)))
     assert [part for part, _ in groups.read] == [0, 1, 2, 3, 4]
-    groups.read.clear()
     storage = ParquetStorage(path)
     len(storage)  # for which labels are read
     groups.read.clear()
@@ -146,18 +114,18 @@ def test_a_fork_while_a_thread_reads_waits_for_nothing(tmp_path, monkeypatch):
     storage = ParquetStorage(put(tmp_path / "a.parquet", hub_table(encoded)))
     assert len(storage) == 5
     parent, reading, may_end = os.getpid(), threading.Event(), threading.Event()
-    read_group = parquet.read_group
+    read = parquet.ParquetFile.read
 
     def slow(*args):
         if os.getpid() == parent:
             reading.set()
             may_end.wait(120)
-        return read_group(*args)
+        return read(*args)
 
     def in_child():
         os._exit(storage.read(np.array([3]))[0].fields["image"] == encoded[3])
 
-    monkeypatch.setattr(parquet, "read_group", slow)
+    monkeypatch.setattr(parquet.ParquetFile, "read", slow)
     thread = threading.Thread(target=storage.read, args=(np.array([3]),))
     thread.start()
     assert reading.wait(120)
@@ -170,112 +138,28 @@ def test_a_fork_while_a_thread_reads_waits_for_nothing(tmp_path, monkeypatch):
     assert process.exitcode == 1
 
 
-def test_a_second_start_reads_no_data_until_a_file_changes(tmp_path, monkeypatch):
-    path = put(tmp_path / "a.parquet", hub_table(images(5)))
-    first = ParquetStorage(path).fingerprint()
-    calls = []
-    read_footer = parquet.read_footer
-    monkeypatch.setattr(parquet, "read_footer", lambda *a: calls.append(a) or read_footer(*a))
-    assert ParquetStorage(path).fingerprint() == first
-    assert not calls
-    put(tmp_path / "a.parquet", hub_table(images(6)))
-    assert len(ParquetStorage(path)) == 6
-    assert calls
-    sixth = ParquetStorage(path).fingerprint()
-    put(tmp_path / "a.parquet", hub_table([b"others"] * 6))
-    assert len({first, sixth, ParquetStorage(path).fingerprint()}) == 3
+def test_only_new_and_changed_files_are_scanned(tmp_path, monkeypatch):
+    put(tmp_path / "set/a.parquet", pa.table({"label": ["x", "y"], "count": [1, None]}))
+    put(tmp_path / "set/b.parquet", pa.table({"label": ["y"], "count": [2]}))
+    first = ParquetStorage(str(tmp_path / "set")).fingerprint()
+    opened = []
+    init = parquet.ParquetFile.__init__
 
+    def counted(file, ranges, *more):
+        opened.append(os.path.basename(ranges.path))
+        init(file, ranges, *more)
 
-def test_images_that_are_not_in_the_file_are_bad_and_no_other_file_is_opened(tmp_path):
-    path = put(tmp_path / "a.parquet", hub_table([b"1", None, b"3"]))
-    records = ParquetStorage(path).read(np.arange(3))
-    assert [r.fields["image"] for r in records if isinstance(r, Record)] == [b"1", b"3"]
-    assert "column 'image': has no image in it" in records[1].cause
-
-
-def test_labels(tmp_path):
-    def labels(table, **options):
-        path = put(tmp_path / "l.parquet", table)
-        index = ParquetStorage(path, **options).index
-        return index.column("label").tolist(), index.class_names
-
-    assert labels(pa.table({"label": [3, 0, 1]})) == ([3, 0, 1], ("0", "1", "2", "3"))
-    assert labels(pa.table({"label": ["b", "10", "a"]})) == ([2, 0, 1], ("10", "a", "b"))
-    assert labels(pa.table({"label": [True, False]})) == ([1, 0], ("0", "1"))
-    assert labels(hub_table([b""] * 2), classes=["dog", "x", "cat"]) == (
-        [2, 0],
-        ("dog", "x", "cat"),
-    )
-    other = pa.table({"kind": ["b"], "label": [1.5]})
-    assert labels(other, label_column="kind") == ([0], ("b",))
-    storage = ParquetStorage(put(tmp_path / "f.parquet", pa.table({"label": [[1, 0], [0, 1]]})))
-    assert storage.index.class_names is None, "several labels are a field as any other"
-    assert storage.read(np.array([1]))[0].fields["label"].tolist() == [0, 1]
-
-
-TABLES = {
-    "no_label": (pa.table({"image": [b"1"]}), {"label_column": "label"},
-                 "no column 'label'; columns: image"),
-    "no_image": (pa.table({"x": [1]}), {"image_column": "image"}, "no column 'image'; columns: x"),
-    "no_column": (pa.table({"x": [1]}), {"columns": ["y"]}, "no column 'y'; columns: x"),
-    "float_label": (pa.table({"x": [1.5]}), {"label_column": "x"},
-                    "label_column 'x' is double, expected whole numbers or text"),
-    "no_label_value": (pa.table({"label": [1, None, 2]}), {}, "record 1 has no label .1 in all"),
-    "negative": (pa.table({"label": [1, -1]}), {}, "label -1 in record 1, expected 0 or more"),
-    "huge": (pa.table({"label": [1 << 40]}), {}, "in 1 records is no class id"),
-    "unnamed": (hub_table([b""] * 4, names=CLASSES).set_column(1, "label", pa.array([0, 1, 2, 3])),
-                {}, "label 3, but the data names 3 classes"),
-    "other_class": (pa.table({"label": ["a", "b"]}), {"classes": ["a"]},
-                    "class 'b' is not among the 1 classes"),
-    "key_twice": (pa.table({"k": ["a", "b", "a"]}), {"key_column": "k"},
-                  "key_column 'k': key 'a' stands twice, in the records 0 and 2"),
-    "no_key": (pa.table({"k": ["a", None]}), {"key_column": "k"}, "record 1 has no key"),
-    "float_key": (pa.table({"k": [1.5]}), {"key_column": "k"}, "is double, expected text"),
-    "number_image": (pa.table({"image": [1]}), {}, "'image' is int64, expected an image's by"),
-    "outside": (pa.table({"image": ["a.jpg", "../b.jpg"]}), {}, "record 1: '../b.jpg' leads out"),
-    "path_twice": (pa.table({"image": ["a.jpg", "a.jpg"]}), {}, "key 'a.jpg' stands twice"),
-    "reserved": (pa.table({"index": [1], "x": [1]}), {}, "column 'index' has a name that samples"),
-    "two_images": (pa.table({"image": [b""], "p": [b""]}), {"image_column": "p"},
-                   "becomes the field 'image', and there is a column of that name"),
-    "no_rows": (pa.table({"x": pa.array([], pa.int64())}), {}, "no row in 1 files"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", TABLES)
-def test_tables_that_cannot_be_what_is_said(tmp_path, case):
-    table, options, message = TABLES[case]
-    path = put(tmp_path / "a.parquet", table)
-    with pytest.raises(ValueError, match=message) as error:
-        len(ParquetStorage(path, **options))
-    assert "\n" not in str(error.value)
-    assert str(error.value).startswith(f"parquet {path}")
-
-
-def test_files_of_one_set_have_the_same_columns(tmp_path):
-    put(tmp_path / "a.parquet", pa.table({"x": [1], "y": [1]}))
-    put(tmp_path / "b.parquet", pa.table({"x": [1.5], "y": [1]}))
-    with pytest.raises(ValueError, match=r"b.parquet: column 'x' is double, and int64 in the fir"):
-        len(ParquetStorage(str(tmp_path)))
-    assert len(ParquetStorage(str(tmp_path), columns=["y"])) == 2
-    put(tmp_path / "b.parquet", pa.table({"x": [1]}))
-    with pytest.raises(ValueError, match=r"b.parquet: column 'y' is missing"):
-        len(ParquetStorage(str(tmp_path)))
-
-
-def test_wrong_paths(tmp_path):
-    for path, message in (
-        ("no.parquet", "nothing there; set dataset.storage.path"),
-        ("no-*.parquet", "no file found"),
-        ("", "no file found; expected a file, a folder of .parquet or .parq files"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            len(ParquetStorage(str(tmp_path / path)))
-    (tmp_path / "gone.parquet").symlink_to("nowhere")
-    with pytest.raises(ValueError, match="No such file"):
-        len(ParquetStorage(str(tmp_path)))
-    os.unlink(tmp_path / "gone.parquet")
-    odd = put(tmp_path / "[1]*.parquet", hub_table(images(3)))
-    assert len(ParquetStorage(odd)) == 3, "a file that is there is no pattern"
+    monkeypatch.setattr(parquet.ParquetFile, "__init__", counted)
+    assert ParquetStorage(str(tmp_path / "set")).fingerprint() == first
+    assert not opened
+    put(tmp_path / "set/c.parquet", pa.table({"label": ["a"], "count": [3]}))
+    storage = ParquetStorage(str(tmp_path / "set"))
+    assert storage.index.column("label").tolist() == [1, 2, 2, 0]
+    assert opened == ["c.parquet"]
+    assert [type(record.fields["count"]) for record in read_all(storage)] == [float] * 4
+    third = storage.fingerprint()
+    put(tmp_path / "set/c.parquet", pa.table({"label": ["a"], "count": [3], "more": ["x"]}))
+    assert len({first, third, ParquetStorage(str(tmp_path / "set")).fingerprint()}) == 3
 
 
 def test_a_file_cut_short_anywhere_is_one_clear_error(tmp_path):

@@ -67,6 +67,15 @@ def test_contract_by_keys(tmp_path, case):
     check_storage(lambda: at(path, **options, **key), records, processes=("forked",))
 
 
+@pytest.mark.parametrize("index", ["", "CREATE INDEX i ON samples (k)"])
+def test_a_large_table_without_an_index_is_reported(tmp_path, monkeypatch, caplog, index):
+    monkeypatch.setattr("penstock.datasets.storages.sql.table._MANY_ROWS", 3)
+    statements = ["CREATE TABLE samples (k)", *([index] if index else [])]
+    path = put(tmp_path / "t.db", *statements, rows=[(1,), (2,), (3,)])
+    assert len(at(path, key_column="k")) == 3
+    assert ("CREATE INDEX penstock_key ON samples (k)" in caplog.text) == (not index)
+
+
 KEYS = {"texts": (["a", "A", "", "a'", "é"], ["", "A", "a", "a'", "é"]),
         "numbers": ([7, 0, -(2**63)], [str(-(2**63)), "0", "7"]),
         "bytes": ([b"\xff", b"a"], ["a", "\\xff"])}  # fmt: skip

@@ -12,12 +12,9 @@ import pytest
 from penstock import build_loader, compose
 from penstock.core.sample import BadRecord
 from penstock.datasets.files import passwords
-from penstock.datasets.storages.lmdb import LmdbStorage
 from penstock.datasets.storages.sql import SqlSource, SqlStorage
-from penstock.pipeline.commands import main
 from penstock.pipeline.config.app import main as run_job
 from penstock.pipeline.loader.digest import batch_digest
-from tests.contracts.storage import read_all, summary
 from tests.datasets.storages.sql_servers import Proxy, running
 
 pytestmark = pytest.mark.service
@@ -117,13 +114,6 @@ def test_connections_that_are_cut_by_the_network_change_nothing(server):
     assert found == expected and proxy.cuts
 
 
-def test_packed_it_is_the_same(server, tmp_path):
-    texts = [*data(server), "dataset.val_fraction=0", f"outputs={tmp_path}"]
-    assert main(["pack", *texts, "pack.to=lmdb", f"pack.path={tmp_path / 'packed'}"]) == 0
-    packed = LmdbStorage(str(tmp_path / "packed/train"))
-    assert summary(read_all(packed)) == summary(read_all(SqlStorage(server.url, table="samples")))
-
-
 def test_a_stream_keeps_its_positions_while_the_table_changes(server):
     server.put("CREATE TABLE others (id INT PRIMARY KEY, label VARCHAR(9), a BLOB)",
                "INSERT INTO others SELECT id * 2, label, NULL FROM samples")  # fmt: skip
@@ -140,14 +130,6 @@ def test_a_stream_keeps_its_positions_while_the_table_changes(server):
     gone = dict.fromkeys(("0", "20", "22", "298"), "its row is gone")
     assert bad == gone | {"24": "column 'label' is 'b'", "30": bad["30"]}
     assert bad["30"].startswith("column 'a' ")
-
-
-def test_a_larger_record_is_bad_in_a_stream_too(server):
-    source = SqlSource(server.url, table="samples")
-    source.max_record_bytes = 100
-    causes = {getattr(source.load(item), "cause", "")[-45:] for item in source.open((0, 30))}
-    assert len(causes) > 1 and "" in causes, "but for the one of 8 bytes"
-    assert all("dataset.max_record_bytes=" in cause for cause in causes - {""})
 
 
 @pytest.fixture(scope="module")

@@ -188,19 +188,6 @@ def test_lists_and_types_of_postgresql(server):
         len(SqlStorage(server.url, table="Other s.rows"))
 
 
-def test_images_in_files(server, tmp_path):
-    server.put("CREATE TABLE samples (id INT PRIMARY KEY, file_name TEXT)",
-               rows=[(1, "a.jpg"), (2, "gone.jpg"), (3, None)])  # fmt: skip
-    (tmp_path / "a.jpg").write_bytes(b"a")
-    a, gone, none = read_all(SqlStorage(server.url, root=str(tmp_path)))
-    assert a.fields == {"image": b"a"}
-    assert "No such file" in gone.cause and "its row has no image" in none.cause
-    server.put("UPDATE samples SET file_name = '../a.jpg' WHERE id = 3",
-               "INSERT INTO samples VALUES (4, 'a.jpg')")  # fmt: skip
-    with pytest.raises(ValueError, match=r"record 2: '../a.jpg' leads out of its folder"):
-        len(SqlStorage(server.url, root=str(tmp_path)))
-
-
 def test_rows_that_go_and_change_behind_the_index(server):
     encoded = images(12)
     put_samples(server, encoded)
@@ -256,7 +243,7 @@ def test_a_second_start_lists_nothing(server, monkeypatch):
 
 
 def test_connections_that_are_cut_while_rows_are_listed(server, proxy, short_pauses, monkeypatch):
-    monkeypatch.setattr("penstock.datasets.storages.sql.storage._SCAN_ROWS", 50)
+    monkeypatch.setattr("penstock.datasets.storages.sql.storage._SCAN_ROWS", 20)
     server.put("CREATE TABLE samples (id INT PRIMARY KEY, name VARCHAR(400))",
                rows=[(i, "x" * 390) for i in range(1000)])  # fmt: skip
     proxy.cut_after = 80_000
@@ -357,34 +344,17 @@ def test_nothing_is_written(server):
 
 
 REFUSED = {
-    "none": (["CREATE TABLE samples (id INT PRIMARY KEY)"], {}, "the table is empty"),
     "two_tables": (["CREATE TABLE samples (id INT)", "CREATE TABLE others (id INT)"], {},
                    "tables: 'others', 'samples'; name one: dataset.storage.table"),
-    "no_tables": ([], {}, "tables: none; name one"),
-    "no_table": (["CREATE TABLE samples (id INT)"], {"table": "smaples"},
-                 "no table 'smaples'; tables: 'samples'; type dataset.storage.table=samples"),
     "no_schema": (["CREATE TABLE samples (id INT)"], {"table": "nowhere.samples"},
                   "no table 'nowhere.samples'"),
-    "no_label": (["CREATE TABLE samples (id INT PRIMARY KEY)"], {"label_column": "y"},
-                 "no column 'y'; columns: id"),
-    "no_version": (["CREATE TABLE samples (id INT PRIMARY KEY)"], {"version_column": "y"},
-                   "no column 'y'; columns: id"),
-    "no_key": (["CREATE TABLE samples (x INT)"], {}, "have nothing to find them by; name a column"),
-    "query_key": ([], {"query": "select 1 as x"}, "the rows of a query have nothing to find them"),
     "composite": (["CREATE TABLE samples (x INT, y INT, PRIMARY KEY (x, y))"], {},
                   r"its primary key has 2 columns\); name a column .* of x, y"),
-    "twice": (["CREATE TABLE samples (x INT)", "INSERT INTO samples VALUES (1), (2), (1)"],
-              {"key_column": "x"}, "key 1 stands twice; take a column whose values differ"),
-    "null_key": (["CREATE TABLE samples (x INT)", "INSERT INTO samples VALUES (1), (NULL)"],
-                 {"key_column": "x"}, "the key is missing"),
     "float_key": (["CREATE TABLE samples (x REAL)", "INSERT INTO samples VALUES (1.5)"],
                   {"key_column": "x"}, r"record 0: the key is 1\.5"),
-    "label": (["CREATE TABLE samples (id INT PRIMARY KEY, label INT)",
-               "INSERT INTO samples VALUES (1, NULL)"], {}, "the label of record 0 is missing"),
-    "types": (["CREATE TABLE samples (id INT PRIMARY KEY)"], {"types": {"y": "json"}},
-              "types: no field 'y'; fields: none"),
     "query": ([], {"query": "nonsense", "key_column": "x"}, "syntax"),
     "no_column": (["CREATE TABLE samples (id INT)"], {"query": "select y from samples"}, "y"),
+
 }  # fmt: skip
 
 
@@ -429,16 +399,3 @@ def test_what_a_query_holds_is_what_the_server_gets(server):
     digits = r"\d" if server.name == "postgresql" else r"\\d"  # a text's backslash is one of two
     query = f"SELECT * FROM samples WHERE name {match} '^[0-9]:[0-9]0' OR name {match} '/{digits}'"
     assert len(SqlStorage(server.url, query=query, key_column="id")) == 9
-
-
-def test_sizes_hold_for_the_others_where_one_row_has_no_image(server):
-    put_samples(server, images(8))
-    server.put("UPDATE samples SET image = NULL WHERE id = 0")
-    storage = SqlStorage(server.url, table="samples")
-    assert "no image" in causes(read_all(storage))["0"]
-    server.put("UPDATE samples SET image = 'x' WHERE id = 3")
-    server.put("UPDATE samples SET image = 'x' WHERE id = 0")
-    changed = causes(read_all(storage))
-    assert changed.keys() == {"0", "3"} and all(
-        "changed since" in cause for cause in changed.values()
-    )

@@ -248,7 +248,7 @@ def test_columns_of_a_csv_are_kept_for_all_processes(tmp_path, monkeypatch, deco
     storage = write_csv(tmp_path, draw(0))
     decode = fitted(storage)
     computer(storage, decode)
-    monkeypatch.setattr("penstock.datasets.storages.csv.storage.CsvReader", None)
+    monkeypatch.setattr("penstock.datasets.storages.csv._Parser", None)
     again = CsvStorage(storage.path)
     assert_same(computer(again, decode)(task()).batch, computer(storage, decode)(task()).batch)
 
