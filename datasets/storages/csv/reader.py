@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from penstock.datasets.columnar.names import ColumnRoles, find_roles
 from penstock.datasets.files.data_files import refuse_escape
-from penstock.datasets.records.labels import iter_csv
+from penstock.datasets.records.label_tables import iter_csv
 
 ColumnType = Literal["int", "float", "str"]
 
