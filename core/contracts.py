@@ -401,7 +401,7 @@ class ShardReader(Protocol):
 
 
 class Decoder(Protocol):
-    """Turns a record into a sample; ValueError (one line) for a record that is damaged."""
+    """Turns a record into a sample; `RecordError`, one line, says that the record is damaged."""
 
     def __call__(self, record: Record) -> Sample: ...
 

@@ -248,10 +248,6 @@ Part = tuple["Image", int, int]
 _FACTORS = (8, 4, 2)
 
 
-class DamagedImageError(ValueError):
-    """What was to be decoded later, pixels or sound, turns out to be damaged: a bad record."""
-
-
 @dataclass(slots=True)
 class PendingImage:
     """Stand in a sample for an image that is decoded where its crop is known.
@@ -259,8 +255,8 @@ class PendingImage:
     Attributes:
         shape: Height, width and channels of the whole image.
         decode: Decodes the part that a box needs, or everything for None: the pixels,
-            uint8 [H, W, C], and the column and row at which they begin. Raises ValueError for
-            what is damaged.
+            uint8 [H, W, C], and the column and row at which they begin. Raises RecordError for
+            damage.
         reduce: Decodes what a box needs, or everything for None, with both sides smaller by a
             factor of 2, 4 or 8, rounded up; returns like `decode`, in smaller pixels. None where
             pixels are not to be changed.
@@ -276,7 +272,7 @@ class PendingImage:
         """Decode all pixels, uint8 [H, W, C].
 
         Raises:
-            DamagedImageError: The image is damaged.
+            RecordError: The image is damaged.
         """
         return self.around(None)[0]
 
@@ -293,7 +289,7 @@ class PendingImage:
             the column and row of the whole image, or of the smaller one, at which they begin.
 
         Raises:
-            DamagedImageError: What had to be decoded is damaged.
+            RecordError: What had to be decoded is damaged.
         """
         start = time.perf_counter()
         try:
@@ -301,8 +297,6 @@ class PendingImage:
                 return self.decode(box)
             assert self.reduce is not None
             return self.reduce(box, factor)
-        except ValueError as error:
-            raise DamagedImageError(str(error)) from None
         finally:
             self.seconds += time.perf_counter() - start
 
@@ -336,7 +330,7 @@ class PendingImage:
             uint8 [h, w, C], which is only read, and the box in the pixels of it.
 
         Raises:
-            DamagedImageError: What had to be decoded is damaged.
+            RecordError: What had to be decoded is damaged.
         """
         factor = 1 if size is None else self.factor_for(box, size)
         pixels, left, top = self.around(box, factor)
@@ -358,7 +352,7 @@ class DrawnImage:
     Attributes:
         source: The image that it is made of.
         fill: Decodes and changes it: given an array of its shape, uint8 [H, W, C], it may write
-            there, and returns what it wrote to. Raises DamagedImageError like its source.
+            there, and returns what it wrote to. Raises RecordError like its source.
     """
 
     source: PendingImage

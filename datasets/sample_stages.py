@@ -14,10 +14,10 @@ from penstock.core.sample import (
     STATED_SIZE,
     BadRecord,
     BadSample,
-    DamagedImageError,
     DrawnImage,
     PendingImage,
     Record,
+    RecordError,
     Sample,
 )
 from penstock.core.user_errors import is_explained
@@ -87,7 +87,7 @@ class DecodeStage:
             record = replace(record, fields=self.renamed(record))
         try:
             return self.decode(record)
-        except ValueError as error:
+        except RecordError as error:
             return BadRecord(record.index, record.key, str(error))
         except MemoryError:  # a worker process ends with it, and the batch is computed again
             raise
@@ -291,7 +291,7 @@ class TransformStage:
 
     def _failed(self, error: Exception, sample: Sample) -> BadSample:
         """A damaged image is a bad sample; anything else is raised."""
-        if isinstance(error, DamagedImageError):
+        if isinstance(error, RecordError):
             key, position = str(sample.get("key")), int(sample["position"])
             return BadSample(int(sample["index"]), key, position, str(error), self.storage)
         if isinstance(error, MemoryError):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,29 +10,14 @@ import numpy as np
 
 from penstock.core.contracts import RecordsToLabel
 from penstock.core.registry import register
-from penstock.datasets.records.label_files import (
-    BadBoxes,
-    LabelFile,
-    ObjectRows,
-    Objects,
-    cached_objects,
-    check_unlabelled,
-    find_labels,
-    marks_of,
-)
-from penstock.datasets.records.label_tables import (
-    IMAGE_COLUMNS,
-    LabelTable,
-    delimiter_of,
-    entries_in_table,
-    number_of,
-)
-from penstock.datasets.records.labels import is_missing, listed
+from penstock.datasets.annotations.keyed_tables import BadCells, KeyedTable
+from penstock.datasets.annotations.rows import BadBoxes, LabelSource, ObjectRows, Objects
+from penstock.datasets.records.label_tables import LabelTable, number_of
+from penstock.datasets.records.labels import USUAL_LABELS, is_missing, listed
 
 BoxFormat = Literal["xyxy", "xywh", "cxcywh"]
 
-# As the field writes them, in any case.
-_LABEL = ("label", "class", "class_name", "label_name", "labelname", "category", "name")
+# Usual names, in any case.
 _BOX: dict[tuple[str, str, str, str], BoxFormat] = {
     ("xmin", "ymin", "xmax", "ymax"): "xyxy",
     ("x_min", "y_min", "x_max", "y_max"): "xyxy",
@@ -49,7 +33,7 @@ _MOST_SHARE = 2.0
 
 
 @register("annotations", "boxes_csv")
-class CsvBoxes:
+class CsvBoxes(KeyedTable):
     """Boxes from a CSV file: a row for each box.
 
     Records get ``boxes`` float32 [N, 4] (xyxy, pixels, the right and bottom edge excluded) and
@@ -73,13 +57,16 @@ class CsvBoxes:
         rescale: The file is of images of another size: scale boxes from the size in
             `size_columns` to the size of the image. False: an image of another size is bad.
         header: The columns' names, for a file that begins with a box.
-        delimiter: What separates values; None: a tab in ``.tsv`` files, else a comma.
+        delimiter: Separates values; None: a comma, tab or semicolon, by the first line.
         classes: Names of the classes by id; None: those found, sorted.
         missing: An image without rows has no boxes (``empty``), or is an ``error``. None: they have
             no boxes, which is said, and is an error where it is more than half of the images.
         bad_boxes: A box without area in its image is left out, and said (``drop``), or makes
             its record bad (``record``).
     """
+
+    name = "boxes_csv"
+    taken = "taken as without objects"
 
     def __init__(
         self,
@@ -98,8 +85,9 @@ class CsvBoxes:
         missing: Literal["empty", "error"] | None = None,
         bad_boxes: BadBoxes = "drop",
     ) -> None:
-        self.path = path
-        self.image_column = image_column
+        super().__init__(
+            path, image_column=image_column, header=header, delimiter=delimiter, missing=missing
+        )
         self.label_column = label_column
         self.box_columns = box_columns
         self.box_format: BoxFormat | None = box_format
@@ -111,107 +99,69 @@ class CsvBoxes:
                 "dataset.annotations.rescale: true needs the columns of the stated sizes; set "
                 "dataset.annotations.size_columns=[width,height]"
             )
-        self.header = header
-        self.delimiter = delimiter_of(delimiter, path)
         self.classes = classes
-        self.missing = missing
         self.bad_boxes: BadBoxes = bad_boxes
 
-    def of(self, records: RecordsToLabel) -> list[ObjectRows]:
-        """Read the boxes of a storage's records; see `core.contracts.Annotations`."""
-        path, where = find_labels("boxes_csv", "file", self.path, records)
-        # A file for both parts has rows of the other.
-        its_own = not records.part or "{part}" in self.path
+    def rows(self, source: LabelSource, path: str) -> list[ObjectRows]:
+        """Keep the boxes of each record."""
         normalized = self.coordinates == "normalized"
-        known = records.classes.get("box_labels") or self.classes
 
         def read() -> tuple[list[Objects | str], dict[str, list[str]]]:
-            objects = self._read(path, records.keys, where, known, its_own=its_own)
-            self._check_unit(objects, where)
+            objects = self._read(path, source.records, source.where)
+            self._check_unit(objects, source.where)
             return objects, {}
 
-        return cached_objects(
-            "boxes_csv",
-            vars(self),
-            records,
-            marks=marks_of([LabelFile.at(path)]),
-            read=read,
-            where=where,
-            normalized=normalized,
-        )
+        return source.objects(read, normalized=normalized)
 
-    def _read(
-        self,
-        path: str,
-        keys: Sequence[str],
-        where: str,
-        known: Sequence[str] | None,
-        *,
-        its_own: bool,
-    ) -> list[Objects | str]:
-        """Read the boxes of each record.
-
-        Args:
-            path: The file.
-            keys: Keys of the records.
-            where: The storage and the file, for messages.
-            known: Names that classes may have; None: any.
-            its_own: The file is of these records alone.
-        """
-        table = LabelTable.at(path, delimiter=self.delimiter, header=self.header, where=where)
+    def _read(self, path: str, records: RecordsToLabel, where: str) -> list[Objects | str]:
+        table, image = self.open(path, where)
         columns = self._columns(table)
-        objects: dict[str, Objects | str] = {}
-        lines: dict[str, int] = {}
-        unknown: dict[str, str] = {}
-        for line, name, row in table.images(columns.image):
-            lines.setdefault(name, line)
-            size = (1, 1) if self.coordinates == "normalized" else None
-            found = objects.setdefault(name, Objects(size=size))
-            if isinstance(found, str):
-                continue
-            try:
-                label = _add_box(row, columns, found)
-            except ValueError as error:
-                objects[name] = f"line {line} of {os.path.basename(path)}: {error}"
-                continue
-            if label and known is not None and label not in known:
-                unknown.setdefault(
-                    name,
-                    f"line {line}: class {label!r} is not among the {len(known)} classes; correct "
-                    f"it, or add it to the training data (or to classes, if those are given)",
-                )
-            elif label and is_missing(label, known):
-                unknown.setdefault(
-                    name,
-                    f"line {line}: the class is missing ({label!r}); fill it in, leave all columns "
-                    f"but {columns.image!r} empty for an image without boxes, or, if it is a "
-                    f"class, list all classes: {listed('dataset.annotations.classes', label)}",
-                )
-        entries = entries_in_table(keys, lines, where=where, its_own=its_own)
-        check_unlabelled(keys, entries, self.missing, where, "row")
-        there = set(entries)
-        for name, said in unknown.items():
-            if name in there:
-                raise ValueError(f"{where}: {said}")
-        return [Objects() if entry is None else objects[entry] for entry in entries]
+        known = records.classes.get("box_labels") or self.classes
+        size = (1, 1) if self.coordinates == "normalized" else None
+        cells = BadCells(table, path)
+        objects: list[Objects | str] = []
+        for rows in self.match(table, image, records):
+            found = Objects(size=size if rows else None)
+            cause = ""
+            for row in rows or ():
+                try:
+                    label = _add_box(table, row, columns, found)
+                except ValueError as error:
+                    cause = cause or cells.add(row, columns.label, error)
+                    continue
+                if label and known is not None and label not in known:
+                    raise ValueError(
+                        f"{where}: {table.at(row)}: class {label[:100]!r} is not among the "
+                        f"{len(known)} classes; correct it, or add it to the training data (or to "
+                        f"classes, if those are given)"
+                    )
+                if label and is_missing(label, known):
+                    raise ValueError(
+                        f"{where}: {table.at(row)}: the class is missing ({label!r}); fill it in, "
+                        f"leave all columns but {image!r} empty for an image without boxes, or, if "
+                        f"it is a class, list all classes: "
+                        f"{listed('dataset.annotations.classes', label)}"
+                    )
+            objects.append(cause or found)
+        return objects
 
     def _columns(self, table: LabelTable) -> _BoxColumns:
         """Find the columns by their names: those that are set, or the usual ones."""
         four, box_format = tuple(self.box_columns or ()), self.box_format
-        table.check(self.image_column, self.label_column, *four, *(self.size_columns or ()))
-        needed = "of the images' names", "image_column"
-        image = self.image_column or table.needed(IMAGE_COLUMNS, *needed)
+        table.check(*four, *(self.size_columns or ()))
         if not four:
             lower = {name.lower(): name for name in table.columns}
             known = next((four for four in _BOX if set(four) <= lower.keys()), None)
             if known is None:
                 raise ValueError(
-                    f"{table.head}: no columns of boxes, such as xmin, ymin, xmax, ymax; columns: "
+                    f"{table.where}: no columns of boxes, such as xmin, ymin, xmax, ymax; columns: "
                     f"{table.shown}; name all four by dataset.annotations.box_columns"
                 )
             four, box_format = tuple(lower[name] for name in known), box_format or _BOX[known]
-        label = self.label_column or table.needed(_LABEL, "of classes", "label_column")
-        return _BoxColumns(image, label, four, box_format or "xyxy", self.size_columns)
+        label = table.column(
+            self.label_column, USUAL_LABELS, "of classes", "dataset.annotations.label_column"
+        )
+        return _BoxColumns(label, four, box_format or "xyxy", self.size_columns)
 
     def _check_unit(self, objects: Sequence[Objects | str], where: str) -> None:
         """Refuse boxes that are plainly of the other unit; as they are, all would be wrong."""
@@ -238,26 +188,25 @@ class _BoxColumns:
     """Columns of a table of boxes, by name.
 
     Attributes:
-        image: The image's name.
         label: The name of the class.
         box: The four numbers of the box.
-        format: What the four are: two corners; a corner, width and height; or the centre, width
-            and height.
+        format: Two corners; a corner, width and height; or the centre, width and height.
         size: Width and height of the image, or None.
     """
 
-    image: str
     label: str
     box: tuple[str, ...]
     format: BoxFormat
     size: tuple[str, str] | None
 
 
-def _add_box(row: Mapping[str, str], columns: _BoxColumns, objects: Objects) -> str:
-    """Add the box of a row, and give its class; empty: the row only names the image."""
-    label = row[columns.label]
+def _add_box(table: LabelTable, row: int, columns: _BoxColumns, objects: Objects) -> str:
+    """Add the box of a row, and return its class; empty: the row only names the image."""
+    cells = {name: table.columns[name][row] for name in (columns.label, *columns.box)}
+    label = cells[columns.label]
     if columns.size is not None:
-        width, height = (number_of(row[name], "its size") for name in columns.size)
+        sides = (number_of(table.columns[name][row], "its size") for name in columns.size)
+        width, height = sides
         if not (width > 0 and height > 0 and width % 1 == height % 1 == 0):
             raise ValueError(f"the image has {width:g} x {height:g} pixels")
         size = int(width), int(height)
@@ -265,10 +214,10 @@ def _add_box(row: Mapping[str, str], columns: _BoxColumns, objects: Objects) -> 
             raise ValueError(f"the image has {size} pixels here and {objects.size} above")
         objects.size = objects.size or size
     if label:
-        box = [number_of(row[name], name) for name in columns.box]
+        box = [number_of(cells[name], name) for name in columns.box]
         objects.boxes.append(_corners(box, columns.format))
         objects.names.append(label)
-    elif any(row[name] for name in columns.box):
+    elif any(cells[name] for name in columns.box):
         raise ValueError("the class is empty")
     return label
 

@@ -12,17 +12,9 @@ from typing import Any, Literal
 from penstock.core.contracts import RecordsToLabel
 from penstock.core.json_text import parse_json
 from penstock.core.registry import register
-from penstock.datasets.records.label_files import (
-    BadBoxes,
-    LabelFile,
-    ObjectRows,
-    Objects,
-    cached_objects,
-    check_unlabelled,
-    entries_of,
-    find_labels,
-    marks_of,
-)
+from penstock.datasets.annotations.rows import BadBoxes, LabelSource, ObjectRows, Objects
+from penstock.datasets.records.label_files import LabelFile, find_labels
+from penstock.datasets.records.matching import matched, plain
 
 
 class MissingPackageError(ValueError):
@@ -75,17 +67,11 @@ class CocoAnnotations:
     def of(self, records: RecordsToLabel) -> list[ObjectRows]:
         """Read the boxes and keypoints of records; see `core.contracts.Annotations`."""
         path, where = find_labels("coco", "file", self.path, records)
-        return cached_objects(
-            "coco",
-            vars(self),
-            records,
-            marks=marks_of([LabelFile.at(path)]),
-            read=lambda: self._read(path, records.keys, where),
-            where=where,
-        )
+        source = LabelSource("coco", vars(self), records, [LabelFile.at(path)], where)
+        return source.objects(lambda: self._read(path, records, where))
 
     def _read(
-        self, path: str, keys: Sequence[str], where: str
+        self, path: str, records: RecordsToLabel, where: str
     ) -> tuple[list[Objects | str], dict[str, list[str]]]:
         try:
             with open(path, "rb") as file:
@@ -100,9 +86,16 @@ class CocoAnnotations:
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             said = f"lacks {error}" if isinstance(error, KeyError) else str(error)
             raise ValueError(f"{where}: is no COCO file: {said}") from error
-        entries = entries_of(keys, list(found), where=where)
+        entries = matched(
+            records.keys,
+            list(found),
+            self.missing,
+            place=records.place,
+            where=where,
+            what="entry",
+            its_own=not records.part or "{part}" in self.path,
+        )
         rows = [None if entry is None else found[entry] for entry in entries]
-        check_unlabelled(keys, rows, self.missing, where, "entry")
         for number, annotation in enumerate(annotations):
             self._add(annotation, number, by_id, names, where)
         objects = [Objects() if row is None else by_id[row] for row in rows]
@@ -118,7 +111,7 @@ class CocoAnnotations:
         found: dict[str, int] = {}
         by_id: dict[int, Objects | str] = {}
         for image in images:
-            number, name = _whole(image["id"]), str(image["file_name"])
+            number, name = _whole(image["id"]), plain(str(image["file_name"]))
             if number in by_id or name in found:
                 raise ValueError(f"image {number}, {name!r}, stands twice")
             found[name] = number

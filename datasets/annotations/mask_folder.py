@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from penstock.core.contracts import RecordsToLabel
 from penstock.core.registry import register
+from penstock.datasets.annotations.rows import LabelSource
 from penstock.datasets.files.access import MissingFile, read_file
-from penstock.datasets.records.index import Index, cached_index, write_index
-from penstock.datasets.records.label_files import LabelFile, find_labels
+from penstock.datasets.records.index import Index
+from penstock.datasets.records.label_files import find_labels, matched_files
 from penstock.datasets.records.labels import read_class_names
 
 
@@ -50,33 +51,18 @@ class MaskFolder:
         """Find the masks of a storage's records; see `core.contracts.Annotations`."""
         folder, where = find_labels("mask_folder", "folder", self.path, records)
         ending = f"{self.suffix}.{self.ending.lstrip('.')}"
-        files = [LabelFile.of(key, folder, ending) for key in records.keys]
-        if missing := [key for key, file in zip(records.keys, files, strict=True) if file is None]:
-            name = f"{os.path.splitext(missing[0])[0]}{ending}"
-            raise ValueError(
-                f"{where}: {len(missing):,} of {len(files):,} records have no mask, such as "
-                f"{name!r}; add it, or say what masks are named like: "
-                f"dataset.annotations.suffix=_mask, dataset.annotations.ending=png"
-            )
+        files = matched_files(
+            records, folder, ending, "error", where=where, what="mask",
+            taken="found by these names",
+            setting="dataset.annotations.suffix=_mask dataset.annotations.ending=png",
+        )  # fmt: skip
         found = [file for file in files if file is not None]
-        names = [os.path.relpath(file.path, folder) for file in found]
-
-        def build(path: os.PathLike[str]) -> None:
-            write_index(
-                path,  # type: ignore[arg-type]
-                keys=names,
-                columns={"size_bytes": np.array([file.size_bytes for file in found], np.int64)},
-            )
-
-        sizes = [file.size_bytes for file in found]
-        index = cached_index(
-            {"annotations": "mask_folder", "folder": folder, "data": records.storage.fingerprint()},
-            build=build,
-            is_current=lambda index: (
-                index.column("size_bytes").tolist() == sizes
-                and index.keys(np.arange(len(index))) == names
-            ),
-        )
+        content = {
+            "keys": [os.path.relpath(file.path, folder) for file in found],
+            "columns": {"size_bytes": np.array([file.size_bytes for file in found], np.int64)},
+        }
+        source = LabelSource("mask_folder", {"folder": folder}, records, files, where)
+        index = source.index("mask", lambda: (content, {}, {}))
         classes = self.classes or records.classes.get("mask")
         if classes is None:
             classes = read_class_names(folder, where=where)

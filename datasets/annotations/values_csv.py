@@ -1,34 +1,26 @@
-"""Numbers that were measured of each image, from a CSV file."""
+"""Numbers that were measured of each image, from a table."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.core.contracts import RecordsToLabel
 from penstock.core.registry import register
-from penstock.datasets.records.label_files import LabelFile, find_labels, marks_of
-from penstock.datasets.records.label_tables import (
-    IMAGE_COLUMNS,
-    LabelTable,
-    delimiter_of,
-    entries_in_table,
-    number_of,
-)
-from penstock.datasets.records.labels import check_missing
-from penstock.datasets.records.number_rows import NumberRows, Numbers, cached_numbers
+from penstock.datasets.annotations.keyed_tables import BadCells, KeyedTable
+from penstock.datasets.annotations.rows import LabelSource, NumberRows, Numbers
+from penstock.datasets.records.label_tables import number_of
 
 
 @register("annotations", "values_csv")
-class CsvValues:
-    """Numbers that were measured of each image, from a CSV file: a row for each.
+class CsvValues(KeyedTable):
+    """Numbers that were measured of each image: a row for each, in a CSV or Parquet file.
 
-    Records get ``values`` float32 [K], NaN for what is not known, which neither loss nor metrics
+    Records get ``values`` float32 [K], NaN for an unknown value, which neither loss nor metrics
     count. An image with a broken row, or two rows, is a bad record. Rows of images that are not in
-    the data are left out, and counted where the file is of this data alone.
+    the data are left out, and counted if the file is of this data alone.
 
     Args:
         path: The file, in the data's folder or beside it; ``{part}`` is train or val.
@@ -36,11 +28,14 @@ class CsvValues:
             ``image``, ``filename`` or another usual name.
         value_columns: The columns of the numbers; None: all others.
         header: The columns' names, for a file that begins with an image.
-        delimiter: What separates values; None: a tab in ``.tsv`` files, else a comma.
-        missing: Of an image without a row the values are not known (``unknown``), or it is an
-            ``error``. None: they are not, which is said, and is an error where it is more than
-            half of the images.
+        delimiter: Separates values; None: a comma, tab or semicolon, by the first line.
+        missing: The values of an image without a row are ``unknown``, or it is an ``error``. None:
+            they are unknown with a warning, and an error if that is more than half of the images.
     """
+
+    name = "values_csv"
+    taken = "taken as of unknown values"
+    accepts = "unknown"
 
     def __init__(
         self,
@@ -52,85 +47,54 @@ class CsvValues:
         delimiter: str | None = None,
         missing: Literal["unknown", "error"] | None = None,
     ) -> None:
-        self.path = path
-        self.image_column = image_column
+        super().__init__(
+            path, image_column=image_column, header=header, delimiter=delimiter, missing=missing
+        )
         self.value_columns = value_columns
-        self.header = header
-        self.delimiter = delimiter_of(delimiter, path)
-        self.missing = missing
 
-    def of(self, records: RecordsToLabel) -> list[NumberRows]:
-        """Read the values of a storage's records; see `core.contracts.Annotations`."""
-        path, where = find_labels("values_csv", "file", self.path, records)
-        return [
-            cached_numbers(
-                "values_csv",
-                vars(self),
-                records,
-                field="values",
-                marks=marks_of([LabelFile.at(path)]),
-                read=lambda: self._read(path, records, where),
-                where=where,
-            )
-        ]
+    def rows(self, source: LabelSource, path: str) -> list[NumberRows]:
+        """Keep the values of each record."""
+        return source.numbers("values", lambda: self._read(path, source.records, source.where))
 
     def _read(self, path: str, records: RecordsToLabel, where: str) -> Numbers:
-        """Read the values of each record, and their names."""
-        table = LabelTable.at(path, delimiter=self.delimiter, header=self.header, where=where)
-        table.check(self.image_column)
-        needed = "of the images' names", "image_column"
-        image = self.image_column or table.needed(IMAGE_COLUMNS, *needed)
+        table, image = self.open(path, where)
         others = [name for name in table.columns if name != image]
         names = list(records.classes.get("values") or self.value_columns or others)
         table.check(*names)
         if not names:
             raise ValueError(
-                f"{table.head}: no column of numbers, only {table.shown}; say what separates them "
-                f"by dataset.annotations.delimiter"
+                f"{where}: no column of numbers, only {table.shown}; set "
+                f"dataset.annotations.delimiter"
             )
-        lines, found = self._rows(table, image, names, os.path.basename(path))
-        its_own = not records.part or "{part}" in self.path
-        entries = entries_in_table(records.keys, lines, where=where, its_own=its_own)
-        check_missing(
-            records.keys, entries, self.missing, where=where, what="row",
-            taken="taken as of unknown values", setting="dataset.annotations.missing=unknown",
-        )  # fmt: skip
-        unknown = np.full(len(names), np.nan, np.float32)
-        return [unknown if entry is None else found[entry] for entry in entries], names
-
-    @staticmethod
-    def _rows(
-        table: LabelTable, image: str, names: Sequence[str], file: str
-    ) -> tuple[dict[str, int], dict[str, np.ndarray | str]]:
-        """Read the line and the values of each image, or what is wrong with them.
-
-        Raises:
-            ValueError: A column is none of numbers.
-        """
-        lines: dict[str, int] = {}
-        found: dict[str, np.ndarray | str] = {}
-        wrong: dict[str, list[str]] = {}
-        for line, name, row in table.images(image):
-            if name in lines:
-                found[name] = f"line {line} of {file}: {name!r} stands in line {lines[name]} too"
-                continue
-            lines[name] = line
-            values = np.full(len(names), np.nan, np.float32)
-            found[name] = values
-            for place, column in enumerate(names):
-                if not row[column]:
-                    continue
+        matches = self.match(table, image, records)
+        several = [rows for rows in matches if rows and len(rows) > 1]
+        if 2 * len(several) > sum(rows is not None for rows in matches):
+            first, second, *_ = several[0]
+            raise ValueError(
+                f"{where}: {len(several):,} images have several rows, such as "
+                f"{table.columns[image][first][:100]!r} in {table.at(first)} and "
+                f"{table.at(second)}: several objects, such as faces, in one image have no values "
+                f"of their own; crop each object to an image, or use dataset/annotations=boxes_csv"
+            )
+        cells = BadCells(table, path)
+        found: list[NDArray[np.float32] | str] = []
+        for rows in matches:
+            values: NDArray[np.float32] | str = np.full(len(names), np.nan, np.float32)
+            if rows and len(rows) > 1:
+                name = table.columns[image][rows[1]]
+                said = f"{name[:100]!r} stands in {table.at(rows[0])} too"
+                values = cells.add(rows[1], image, said)
+            for place, column in enumerate(names if rows and len(rows) == 1 else ()):
+                assert rows
+                text = table.columns[column][rows[0]]
                 try:
-                    values[place] = number_of(row[column], f"column {column!r}")
-                    if np.isinf(values[place]):
-                        raise ValueError(f"column {column!r} is {row[column]!r}, which is no size")
+                    number = number_of(text, f"column {column!r}") if text else np.nan
+                    if np.isinf(number):
+                        raise ValueError(f"column {column!r} is {text[:100]!r}, which is no size")
                 except ValueError as error:
-                    found[name] = f"line {line} of {file}: {error}"
-                    wrong.setdefault(column, []).append(str(found[name]))
-        for causes in wrong.values():
-            if 2 * len(causes) > len(lines):
-                raise ValueError(
-                    f"{table.where}: {causes[0]}; most rows are like that: name the columns of "
-                    f"numbers by dataset.annotations.value_columns"
-                )
-        return lines, found
+                    values = cells.add(rows[0], column, error)
+                if not isinstance(values, str):
+                    values[place] = number
+            found.append(values)
+        cells.check("name the columns of numbers by dataset.annotations.value_columns")
+        return found, names

@@ -8,18 +8,10 @@ from xml.etree import ElementTree
 
 from penstock.core.contracts import RecordsToLabel
 from penstock.core.registry import register
+from penstock.datasets.annotations.rows import BadBoxes, LabelSource, ObjectRows, Objects
 from penstock.datasets.files.access import MissingFile, read_file
-from penstock.datasets.records.label_files import (
-    BadBoxes,
-    LabelFile,
-    ObjectRows,
-    Objects,
-    cached_objects,
-    check_unlabelled,
-    find_labels,
-    marks_of,
-    stem_of,
-)
+from penstock.datasets.records.label_files import LabelFile, find_labels, matched_files
+from penstock.datasets.records.matching import plain, stem_of
 
 _MAX_BYTES = 1 << 26
 _MOST = 1 << 31
@@ -65,8 +57,7 @@ class VocAnnotations:
     def of(self, records: RecordsToLabel) -> list[ObjectRows]:
         """Read the boxes of a storage's records; see `core.contracts.Annotations`."""
         folder, where = find_labels("voc", "folder", self.path, records)
-        files = [LabelFile.of(key, folder, ".xml") for key in records.keys]
-        check_unlabelled(records.keys, files, self.missing, where, "XML")
+        files = matched_files(records, folder, ".xml", self.missing, where=where, what="XML")
 
         def read() -> tuple[list[Objects | str], dict[str, list[str]]]:
             return [
@@ -74,9 +65,7 @@ class VocAnnotations:
                 for key, file in zip(records.keys, files, strict=True)
             ], {}
 
-        return cached_objects(
-            "voc", vars(self), records, marks=marks_of(files), read=read, where=where
-        )
+        return LabelSource("voc", vars(self), records, files, where).objects(read)
 
     def _parse(self, file: LabelFile, key: str, root: str) -> Objects | str:
         """Parse the objects of an XML file, or say what is wrong with it."""
@@ -97,8 +86,8 @@ class VocAnnotations:
             return f"{name}: {error}"
 
     def _objects(self, root: ElementTree.Element, key: str) -> Objects:
-        named = (root.findtext("filename") or "").strip()
-        if named and stem_of(named) != stem_of(key):
+        named = plain((root.findtext("filename") or "").strip())
+        if named and _base(named) != _base(plain(key)):
             raise ValueError(
                 f"names another file, {named!r}; correct <filename> or the file's name"
             )
@@ -122,6 +111,10 @@ class VocAnnotations:
             found.extras["difficult"].append(difficult)
             found.extras["truncated"].append(_whole(node, "truncated"))
         return found
+
+
+def _base(name: str) -> str:
+    return stem_of(name.rpartition("/")[2])
 
 
 def _parse_xml(text: bytes) -> ElementTree.Element:

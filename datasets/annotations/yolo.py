@@ -12,17 +12,10 @@ import yaml
 
 from penstock.core.contracts import RecordsToLabel
 from penstock.core.registry import register
+from penstock.datasets.annotations.rows import BadBoxes, LabelSource, ObjectRows, Objects
 from penstock.datasets.files.access import MissingFile, read_file
-from penstock.datasets.records.label_files import (
-    BadBoxes,
-    LabelFile,
-    ObjectRows,
-    Objects,
-    cached_objects,
-    find_labels,
-    marks_of,
-)
-from penstock.datasets.records.labels import check_missing, name_lines
+from penstock.datasets.records.label_files import LabelFile, find_labels, matched_files
+from penstock.datasets.records.labels import name_lines
 
 _NAMES = ("data.yaml", "dataset.yaml", "classes.txt", "obj.names")
 _TOLERANCE = 0.01  # writers round
@@ -69,13 +62,7 @@ class YoloAnnotations:
     def of(self, records: RecordsToLabel) -> list[ObjectRows]:
         """Read the boxes of a storage's records; see `core.contracts.Annotations`."""
         folder, where = self._folder(records)
-        # Of images/train/a.jpg, the labels are labels/train/a.txt.
-        names = [key.removeprefix("images/") for key in records.keys]
-        files = [LabelFile.of(name, folder, ".txt") for name in names]
-        check_missing(
-            records.keys, files, self.missing, where=where, what="text file",
-            taken="taken as without objects", setting="dataset.annotations.missing=empty",
-        )  # fmt: skip
+        files = matched_files(records, folder, ".txt", self.missing, where=where, what="text file")
         classes, named = (self.classes, None) if self.classes else _class_names(folder, where)
         lines, described = _lines(folder, where)
 
@@ -85,15 +72,8 @@ class YoloAnnotations:
             names = {"box_labels": classes or (), "keypoints": lines.keypoints}
             return found, {field: of_field for field, of_field in names.items() if of_field}
 
-        return cached_objects(
-            "yolo",
-            vars(self),
-            records,
-            marks=marks_of([*files, named, described]),
-            read=read,
-            where=where,
-            normalized=True,
-        )
+        source = LabelSource("yolo", vars(self), records, [*files, named, described], where)
+        return source.objects(read, normalized=True)
 
     def _folder(self, records: RecordsToLabel) -> tuple[str, str]:
         if self.path is not None:

@@ -21,7 +21,7 @@ from penstock.core.contracts import (
     capabilities_of,
 )
 from penstock.core.record_codec import Entry, UncacheableError, pack_record, unpack_record
-from penstock.core.sample import BadRecord, Record
+from penstock.core.sample import BadRecord, Record, RecordError
 from penstock.core.stage_times import CountedRecords
 
 _log = logging.getLogger(__name__)
@@ -202,7 +202,7 @@ class WholeImages:
             return record
         try:
             pixels = self._whole_image(image)
-        except ValueError:
+        except RecordError:
             # A crop may leave the damage out: that is for the decoder to find, as without a cache.
             return record
         assert self.field is not None

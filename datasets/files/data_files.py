@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".dib", ".tif", ".tiff",
                  ".pgm", ".ppm", ".pnm", ".gif", ".avif", ".jp2", ".j2k", ".j2c", ".jpc", ".jpf",
                  ".jpx")  # fmt: skip
+_AUDIO_ENDINGS = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au", ".w64")
 _IMAGE_MARKS = {b"\xff\xd8": ".jpg", b"\x89PNG": ".png", b"RIFF": ".webp", b"BM": ".bmp",
                 b"II*\0": ".tif", b"MM\0*": ".tif", b"GIF8": ".gif",
                 b"\0\0\0\x0cjP  ": ".jp2", b"\xff\x4f\xff\x51": ".j2k"}  # fmt: skip
@@ -116,6 +118,17 @@ def scan_listing(files: Iterable[Found], *, endings: Collection[str], hidden: bo
     others = Counter(ending_of(key) for key, _ in seen if not _ends_in(key, wanted))
     sizes = np.array([size for _, size in found], np.int64)
     return Scan([key for key, _ in found], sizes, folders=[], others=others)
+
+
+@cache
+def field_of(endings: tuple[str, ...]) -> str:
+    """Name the field of the bytes of files with these endings: the same for all files."""
+    dotted = {f".{ending.lower().lstrip('.')}" for ending in endings}
+    if not dotted.isdisjoint(IMAGE_ENDINGS):
+        return "image"
+    if not dotted.isdisjoint(_AUDIO_ENDINGS):
+        return "audio"
+    return next(iter(dotted)).rpartition(".")[2] if len(dotted) == 1 else "content"
 
 
 def ending_of(name: bytes) -> str:

@@ -14,7 +14,7 @@ from penstock.core.machine_cache import signature_of
 from penstock.core.sample import BadRecord, Record, RecordError
 from penstock.datasets.files.access import is_url, read_each, read_file
 from penstock.datasets.files.clients import Found
-from penstock.datasets.files.data_files import Scan, scan_files, scan_listing
+from penstock.datasets.files.data_files import Scan, field_of, scan_files, scan_listing
 from penstock.datasets.files.listings import list_files
 from penstock.datasets.records.index import Index, IndexContent, is_unchanged
 from penstock.datasets.records.indexed_storage import IndexedStorage
@@ -44,12 +44,13 @@ class FolderStorage(IndexedStorage):
     _listed: Sequence[Found] | None = None
 
     def fields(self, path: str) -> dict[str, Any]:
-        """Read the fields of a file without its label: its bytes, as ``image``.
+        """Read the fields of a file without its label: its bytes, named by `field_of`.
 
         Raises:
             RecordError: The file is damaged, gone or too large.
         """
-        return {"image": read_file(path, root=self.path, max_bytes=self.max_record_bytes)}
+        content = read_file(path, root=self.path, max_bytes=self.max_record_bytes)
+        return {field_of(self.endings): content}
 
     @abstractmethod
     def nothing(self, found: Scan) -> str:

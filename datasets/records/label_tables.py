@@ -1,67 +1,109 @@
-"""Read tables that describe images: a CSV with a row, or several, for each."""
+"""Read tables that describe records: CSV, TSV or Parquet, one or several rows for each record."""
 
 from __future__ import annotations
 
-import itertools
-import logging
-from collections.abc import Iterator, Mapping, Sequence
+import csv
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from penstock.datasets.records.label_files import entries_of
-from penstock.datasets.records.labels import iter_csv
+from penstock.datasets.records.matching import plain
 
-log = logging.getLogger(__name__)
-
-# As the field writes them, in any case.
 IMAGE_COLUMNS = ("image", "file_name", "filename", "file", "path", "image_path", "image_name",
                  "image_id", "imageid", "image index", "key")  # fmt: skip
+"""Usual names of the column of keys, in any case."""
+LIST = "\x1f"
+"""Ends each item of a list in Parquet."""
+TABLES = (".csv", ".tsv", ".txt", ".parquet")
 
 
-def delimiter_of(given: str | None, path: str) -> str:
-    """Choose what separates the values of a table; None: a tab in ``.tsv`` files, else a comma.
-
-    Raises:
-        ValueError: What is given cannot separate.
-    """
-    delimiter = given or ("\t" if path.endswith(".tsv") else ",")
-    if len(delimiter) != 1 or delimiter in '"\r\n':
+def check_delimiter(delimiter: str | None) -> str | None:
+    """Return `delimiter`; ValueError unless it is one character."""
+    if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
         raise ValueError(
-            f"dataset.annotations.delimiter: {given!r}, expected one character, as in ';'"
+            f"dataset.annotations.delimiter: {delimiter!r}, expected one character, as in ';'"
         )
     return delimiter
 
 
+def iter_csv(
+    path: str, *, delimiter: str | None = ",", where: str
+) -> Iterator[tuple[int, list[str]]]:
+    """Read the rows of a CSV, the header first, without empty lines.
+
+    Args:
+        path: The file.
+        delimiter: Separates values; None: a comma, tab or semicolon, by the first line.
+        where: The file, for messages.
+
+    Yields:
+        The line in which a row begins, from 1, and its values, equally many in all rows.
+
+    Raises:
+        ValueError: The file is not a CSV in UTF-8, or a row has another number of values.
+    """
+    width, line = 0, 1
+    try:
+        with open(path, "rb") as file:
+            if delimiter is None:
+                first = next((raw for raw in file if raw.strip()), b"").decode("utf-8-sig")
+                delimiter = next((each for each in ",\t;" if each in first), ",")
+                file.seek(0)
+            texts = (raw.decode("utf-8" if n else "utf-8-sig") for n, raw in enumerate(file))
+            reader = csv.reader(texts, delimiter=delimiter, strict=True)
+            for values in reader:
+                width = width or len(values)
+                if values and len(values) != width:
+                    raise ValueError(
+                        f"{where}: line {line}: got {len(values)} values, expected {width}; put "
+                        f'values that contain the delimiter {delimiter!r} in "quotes"'
+                    )
+                if values:
+                    yield line, values
+                line = reader.line_num + 1
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(
+            f"{where}: line {line}: cannot be read as a CSV in UTF-8 ({error}); save it as such"
+        ) from error
+
+
 @dataclass(frozen=True, slots=True)
 class LabelTable:
-    """A table that describes images.
+    """A table that describes records.
 
     Attributes:
         where: The storage and the file, for messages.
-        head: The same, and the line of the columns' names where the file has one.
-        columns: Their names.
-        rows: The line of each row, from 1, and its values by column, without spaces around.
+        columns: Texts by column, without spaces around them, [n] each; a missing value is empty.
+        lines: The line, or row, of each row of the table, [n].
+        unit: ``line`` or ``row``.
     """
 
     where: str
-    head: str
-    columns: tuple[str, ...]
-    rows: Iterator[tuple[int, dict[str, str]]]
+    columns: dict[str, list[str]]
+    lines: Sequence[int]
+    unit: str = "line"
 
     @classmethod
-    def at(
-        cls, path: str, *, delimiter: str, header: Sequence[str] | None = None, where: str
+    def read(
+        cls,
+        path: str,
+        *,
+        delimiter: str | None = None,
+        header: Sequence[str] | None = None,
+        where: str,
     ) -> LabelTable:
-        """Open a table.
+        """Read a table.
 
         Args:
-            path: The file.
-            delimiter: What separates values.
-            header: The columns' names, for a file whose first line is a row.
+            path: A CSV, or a Parquet file.
+            delimiter: See `iter_csv`.
+            header: Names of the columns, for a CSV whose first line is a row.
             where: The storage and the file, for messages.
 
         Raises:
-            ValueError: It is no table, or columns have the same name.
+            ValueError: The file is not a table, or two columns have one name.
         """
+        if path.endswith(".parquet"):
+            return cls._read_parquet(path, where)
         rows = iter_csv(path, delimiter=delimiter, where=where)
         first = next(rows, None)
         if first is None:
@@ -73,20 +115,34 @@ class LabelTable:
                 f"{where}: line {line}: got {len(values)} values, and "
                 f"dataset.annotations.header names {len(names)} columns; name them all"
             )
-        head = where if header else f"{where}: line {line}"
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(f"{head}: column {name!r} stands twice; rename one")
-        below = itertools.chain([first] if header else [], rows)
-        return cls(
-            where=where,
-            head=head,
-            columns=tuple(names),
-            rows=(
-                (number, dict(zip(names, map(str.strip, row), strict=True)))
-                for number, row in below
-            ),
-        )
+                raise ValueError(f"{where}: line {line}: column {name!r} stands twice; rename one")
+        lines = [line] if header else []
+        columns: list[list[str]] = [[value.strip()] if header else [] for value in values]
+        for line, values in rows:
+            lines.append(line)
+            for column, value in zip(columns, values, strict=True):
+                column.append(value.strip())
+        return cls(where, dict(zip(names, columns, strict=True)), lines)
+
+    @classmethod
+    def _read_parquet(cls, path: str, where: str) -> LabelTable:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            table = pq.read_table(path, partitioning=None)
+        except (OSError, pa.ArrowException) as error:
+            raise ValueError(
+                f"{where}: cannot be read as Parquet ({str(error).splitlines()[0][:100]})"
+            ) from error
+        columns = {name: list(map(_text, table[name].to_pylist())) for name in table.column_names}
+        return cls(where, columns, range(table.num_rows), "row")
+
+    def at(self, row: int) -> str:
+        """Name the line of a row, for messages."""
+        return f"{self.unit} {self.lines[row]}"
 
     @property
     def shown(self) -> str:
@@ -94,100 +150,61 @@ class LabelTable:
         return ", ".join(map(repr, self.columns))
 
     def check(self, *given: str | None) -> None:
-        """Refuse columns that were named and are not there.
-
-        Raises:
-            ValueError: One is not.
-        """
+        """Refuse columns that the config names and the table lacks."""
         for name in given:
             if name is not None and name not in self.columns:
-                raise ValueError(f"{self.head}: no column {name!r}; columns: {self.shown}")
+                raise ValueError(f"{self.where}: no column {name!r}; columns: {self.shown}")
 
     def usual(self, known: Sequence[str]) -> str | None:
         """Find the first of some usual names, in any case, among the columns."""
         lower = {name.lower(): name for name in self.columns}
         return next((lower[name] for name in known if name in lower), None)
 
-    def needed(self, known: Sequence[str], what: str, setting: str) -> str:
-        """Find a column by its usual names.
-
-        Args:
-            known: The names.
-            what: What it is, for messages.
-            setting: The setting that names it.
+    def column(self, given: str | None, known: Sequence[str], what: str, setting: str) -> str:
+        """Find a column by its name in the config, else by its usual names.
 
         Raises:
-            ValueError: There is none.
+            ValueError: There is none; the message names `setting`.
         """
-        if (found := self.usual(known)) is not None:
+        self.check(given)
+        if (found := given or self.usual(known)) is not None:
             return found
-        remedy = f"name it by dataset.annotations.{setting}"
+        remedy = f"name it by {setting}"
         if len(self.columns) == 1:
-            remedy = "say what separates them by dataset.annotations.delimiter"
+            remedy = "set dataset.annotations.delimiter"
         raise ValueError(
-            f"{self.head}: no column {what}, such as {known[0]!r}; columns: {self.shown}; {remedy}"
+            f"{self.where}: no column {what}, such as {known[0]!r}; columns: {self.shown}; {remedy}"
         )
 
-    def images(self, column: str) -> Iterator[tuple[int, str, dict[str, str]]]:
-        """Iterate over the rows, each with the name of its image.
-
-        Args:
-            column: The column of the images' names.
-
-        Yields:
-            The line, the name, and the values by column.
+    def rows_of(self, column: str) -> dict[str, list[int]]:
+        """Group the rows by the name of their record, in the order of the table.
 
         Raises:
-            ValueError: A name is empty.
+            ValueError: A name is empty, or there is no row.
         """
-        for line, row in self.rows:
-            if not row[column]:
+        rows: dict[str, list[int]] = {}
+        for row, name in enumerate(self.columns[column]):
+            if not name:
                 raise ValueError(
-                    f"{self.where}: line {line}: the image's name is empty; fill it in, or take "
-                    f"the line out"
+                    f"{self.where}: {self.at(row)}: {column!r} is empty; fill it in, or remove the "
+                    f"{self.unit}"
                 )
-            yield line, row[column], row
+            rows.setdefault(plain(name), []).append(row)
+        if not rows:
+            raise ValueError(f"{self.where}: it has no row; nothing to read")
+        return rows
 
 
-def entries_in_table(
-    keys: Sequence[str], lines: Mapping[str, int], *, where: str, its_own: bool
-) -> list[str | None]:
-    """Match records with the images that a table names; see `entries_of`.
-
-    Args:
-        keys: Keys of the records.
-        lines: The line in which each image stands first.
-        where: The storage and the file, for messages.
-        its_own: The table is of these records alone: how many images are not among them is said.
-
-    Raises:
-        ValueError: It names no image, or none of these.
-    """
-    if not lines:
-        raise ValueError(f"{where}: it has no row; nothing to read")
-    entries = entries_of(keys, list(lines), where=where)
-    there = set(entries)
-    others = [name for name in lines if name not in there]
-    if keys and len(others) == len(lines):
-        raise ValueError(
-            f"{where}: line {lines[others[0]]}: no image {others[0]!r}, and none of the other "
-            f"{len(others) - 1:,} is in the data, whose first is {keys[0]!r}; write the names "
-            f"so, or set dataset.annotations.image_column"
-        )
-    if others and its_own:
-        log.warning(
-            "%s: rows of %s images that are not in the data are left out, such as %r in line "
-            "%s", where, f"{len(others):,}", others[0], lines[others[0]],
-        )  # fmt: skip
-    return entries
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        return "".join(f"{_text(item)}{LIST}" for item in value)
+    return str(int(value)) if isinstance(value, bool) else str(value).strip()
 
 
 def number_of(text: str, name: str) -> float:
-    """Read a number.
-
-    Raises:
-        ValueError: It is none; the message names the column.
-    """
+    """Read a number; ValueError names the column where it is none."""
     if not text:
         raise ValueError(f"{name} is empty")
     try:
@@ -195,4 +212,4 @@ def number_of(text: str, name: str) -> float:
             raise ValueError
         return float(text)
     except ValueError:
-        raise ValueError(f"{name} is {text!r}, expected a number") from None
+        raise ValueError(f"{name} is {text[:100]!r}, expected a number") from None

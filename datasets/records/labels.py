@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -20,6 +19,8 @@ from penstock.datasets.files.clients import AccessDenied
 from penstock.datasets.files.listings import find_file
 from penstock.datasets.files.local_copies import copy_file, local_copy
 from penstock.datasets.records.index import IndexContent
+from penstock.datasets.records.label_tables import IMAGE_COLUMNS, LabelTable
+from penstock.datasets.records.matching import matched
 from penstock.datasets.records.split_names import parts_among
 
 log = logging.getLogger(__name__)
@@ -31,10 +32,13 @@ _MANY_CLASSES = 1 << 20
 # Whole numbers below the first, or below so many times their different values, are class ids.
 _FEW_CLASSES = 1000
 _SPARSE = 10
-LABEL_VERSION = 2
+LABEL_VERSION = 3
 """Raise it where the class ids of the same labels change: indexes in caches hold class ids."""
 MISSING = ("", "NA", "NaN", "nan", "null")
 """Texts that stand for a missing value."""
+LABEL_COLUMNS = ("key", "label")
+USUAL_LABELS = ("label", "class", "class_name", "label_name", "labelname", "category", "name")
+"""Usual names of a column of labels, in any case."""
 _NEGATIVE = re.compile(r"-\d+")
 
 
@@ -127,118 +131,56 @@ def listed(setting: str, *names: str) -> str:
     return f"'{setting}={json.dumps(shown, ensure_ascii=False, separators=(',', ':'))}'"
 
 
-def read_label_csv(
-    path: str, columns: tuple[str, str], *, classes: Sequence[str] | None = None, where: str
+def read_labels(
+    path: str,
+    columns: tuple[str, str],
+    *,
+    classes: Sequence[str] | None = None,
+    where: str,
 ) -> dict[str, str]:
-    """Read labels by key from the two columns of a CSV.
+    """Read labels by name from two columns of a table.
 
     Raises:
-        ValueError: The file is not such a CSV, or a label is missing; the message names the line.
+        ValueError: The file is not such a table, a label is missing, or a name has two labels.
     """
-    place = f"{where}: labels={path}"
     if not os.path.exists(path):
         raise ValueError(
             f"{where}: labels={path!r}: no such file; expected 'folder', 'filename', null or the "
-            f"path of a CSV with the columns {','.join(columns)}"
+            f"path of a table with the columns {','.join(columns)}"
         )
+    table = LabelTable.read(path, where=f"{where}: labels={path}")
+    usual = columns == LABEL_COLUMNS and not set(columns) <= set(table.columns)
+    given = (None, None) if usual else columns
+    setting = "dataset.storage.label_columns=[KEY,LABEL]"
+    key = table.column(given[0], IMAGE_COLUMNS, "of names", setting)
+    cells = table.columns[table.column(given[1], USUAL_LABELS, "of labels", setting)]
     labels: dict[str, str] = {}
-    rows = iter_csv(path, where=place)
-    header = [name.strip() for name in next(rows, (1, []))[1]]
-    if not set(columns) <= set(header):
+    several: list[tuple[int, int]] = []
+    for name, rows in table.rows_of(key).items():
+        for row in rows:
+            if not cells[row]:
+                raise ValueError(
+                    f"{table.where}: {table.at(row)}: the label is empty; fill it in or remove the "
+                    f"{table.unit}"
+                )
+            if is_missing(cells[row], classes):
+                raise ValueError(
+                    f"{table.where}: {table.at(row)}: the label is missing ({cells[row]!r}); fill "
+                    f"it in or remove the {table.unit}, or, if it is a class, list all classes: "
+                    f"{listed('dataset.storage.classes', cells[row])}"
+                )
+        labels[name] = cells[rows[0]]
+        several += [(rows[0], row) for row in rows if cells[row] != cells[rows[0]]][:1]
+    if several:
+        first, other = several[0]
         raise ValueError(
-            f"{place}: line 1: got the columns {header}, expected {' and '.join(columns)}; "
-            + (
-                f"type dataset.storage.label_columns=[{','.join(header[:2])}]"
-                if len(header) > 1
-                else "write a first line with these names"
-            )
+            f"{table.where}: {table.at(other)}: {table.columns[key][other][:100]!r} is "
+            f"{cells[other][:100]!r} here and {cells[first][:100]!r} above, and so are "
+            f"{len(several):,} names; keep one row of each; if an image shows several objects, "
+            f"such as faces, type dataset/annotations=labels_csv for several labels or boxes_csv "
+            f"for boxes, or crop each object to an image"
         )
-    key_at, label_at = map(header.index, columns)
-    for line, row in rows:
-        key, label = row[key_at].strip(), row[label_at].strip()
-        if not key or not label:
-            raise ValueError(
-                f"{place}: line {line}: the {'label' if key else 'key'} is empty; fill it in or "
-                f"remove the line"
-            )
-        if is_missing(label, classes):
-            raise ValueError(
-                f"{place}: line {line}: the label is missing ({label!r}); fill it in or remove "
-                f"the line, or, if it is a class, list all classes: "
-                f"{listed('dataset.storage.classes', label)}"
-            )
-        if labels.setdefault(key, label) != label:
-            raise ValueError(
-                f"{place}: line {line}: {key!r} is {label!r} here and {labels[key]!r} "
-                f"above; keep one of the lines"
-            )
     return labels
-
-
-def check_missing(
-    keys: Sequence[str],
-    found: Sequence[object | None],
-    rule: str | None,
-    *,
-    where: str,
-    what: str,
-    taken: str,
-    setting: str,
-) -> None:
-    """Refuse records that label files say nothing of, or say how many there are.
-
-    Args:
-        keys: Keys of the records, [n].
-        found: What there is of each record, [n]; None: nothing.
-        rule: ``error``: refuse any; None: refuse them where they are more than half, else say how
-            many there are; another: take them.
-        where: The storage and the labels, for messages.
-        what: What such a record lacks.
-        taken: What is done with it.
-        setting: The setting by which they are taken without a word.
-
-    Raises:
-        ValueError: They are refused.
-    """
-    missing = [key for key, one in zip(keys, found, strict=True) if one is None]
-    if not missing or rule not in (None, "error"):
-        return
-    said = f"{where}: {len(missing):,} of {len(keys):,} records have no {what}, such as"
-    if rule == "error" or 2 * len(missing) > len(keys):
-        raise ValueError(f"{said} {missing[0]!r}; add it, or type {setting}: then they are {taken}")
-    name, _, value = setting.partition("=")
-    log.warning("%s %r, and are %s; %s=error refuses them, =%s says nothing",
-                said, missing[0], taken, name, value)  # fmt: skip
-
-
-def iter_csv(path: str, *, delimiter: str = ",", where: str) -> Iterator[tuple[int, list[str]]]:
-    """Read the rows of a CSV, the header first; empty lines are left out.
-
-    Yields:
-        The line that a row begins in, from 1, and its values, of which all rows have equally many.
-
-    Raises:
-        ValueError: It is no CSV in UTF-8, or a row has another number of values than the header.
-    """
-    width, line = 0, 1
-    try:
-        with open(path, "rb") as file:
-            texts = (raw.decode("utf-8" if n else "utf-8-sig") for n, raw in enumerate(file))
-            reader = csv.reader(texts, delimiter=delimiter, strict=True)
-            for values in reader:
-                width = width or len(values)
-                if values and len(values) != width:
-                    raise ValueError(
-                        f"{where}: line {line}: got {len(values)} values, expected {width}; put "
-                        f'values that contain the delimiter {delimiter!r} in "quotes"'
-                    )
-                if values:
-                    yield line, values
-                line = reader.line_num + 1
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(
-            f"{where}: line {line}: cannot be read as a CSV in UTF-8 ({error}); save it as such"
-        ) from error
 
 
 def class_ids(names: Sequence[str], classes: Sequence[str] | None, *, where: str) -> LabelIds:
@@ -503,13 +445,15 @@ class FileLabels(NamedTuple):
             None for no labels.
         pattern: For ``filename``: a regular expression whose group is the label.
         columns: The columns of a CSV: the keys', the labels'.
-        unlabelled: Files that a CSV has no row for: see `check_missing`.
+        unlabelled: Files that a CSV has no row for: see `matching.check_missing`.
+        folder: The data's folder.
     """
 
     source: str | None
     pattern: str | None
     columns: tuple[str, str]
     unlabelled: Unlabelled
+    folder: str
 
     @classmethod
     def of(
@@ -539,7 +483,7 @@ class FileLabels(NamedTuple):
             if is_url(labels) and find_file(labels) is not None:
                 labels = local_copy(labels)
         key, label = columns
-        return cls(labels, pattern, (key, label), unlabelled)
+        return cls(labels, pattern, (key, label), unlabelled, folder)
 
     def add_to(
         self, found: IndexContent, classes: Sequence[str] | None, *, where: str, place: str
@@ -576,17 +520,18 @@ class FileLabels(NamedTuple):
             bare = [text.rpartition("/")[2] for text in texts]
             names = names_from_pattern(bare, self.pattern, where=where)
         else:
-            labels = read_label_csv(self.source, self.columns, classes=classes, where=where)
-            names = [labels.get(text) or labels.get(os.path.splitext(text)[0]) for text in texts]
-            check_missing(
+            labels = read_labels(self.source, self.columns, classes=classes, where=where)
+            entries = matched(
                 texts,
-                names,
+                list(labels),
                 self.unlabelled,
+                place=self.folder,
                 where=f"{where}: labels={self.source}",
-                what="row (a key is the path below the storage's folder)",
                 taken="left out",
                 setting="dataset.storage.unlabelled=leave_out",
+                its_own=False,
             )
+            names = [None if entry is None else labels[entry] for entry in entries]
         given = [name for name in names if name is not None]
         if not given and names:
             raise ValueError(f"{where}: labels={self.source}: no file has a label there")

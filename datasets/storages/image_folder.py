@@ -49,7 +49,8 @@ _CHUNK = 1 << 16
 class ImageFolder(FolderStorage):
     """Image files below a folder, found by a scan or named by a pattern.
 
-    Records have the fields ``image`` (the file's bytes) and, with labels, ``label``. Their keys
+    Records have the fields ``image`` (the file's bytes) and, with labels, ``label``; with other
+    `endings`, ``audio``, or the ending. Their keys
     are paths relative to the folder. Empty and unreadable files stay records and are reported
     as bad samples when they are used.
 

@@ -26,6 +26,7 @@ from penstock.datasets.files.access import RangeFile, RangeStream, is_url
 from penstock.datasets.files.data_files import (
     IMAGE_ENDINGS,
     ending_of,
+    field_of,
     image_ending,
     no_images,
 )
@@ -55,7 +56,8 @@ _NO_IMAGE = 255
 class ZipStorage(FileStorage):
     """Image files in ZIP archives, stored or deflated, with the layout of an image folder.
 
-    Records have the fields ``image`` (the member's bytes) and, with labels, ``label``. Their keys
+    Records have the fields ``image`` (the member's bytes) and, with labels, ``label``; with other
+    `endings`, ``audio``, or the ending. Their keys
     are the members' names below `folder`, in whichever archive they lie. Nothing is extracted: a
     member is read from its place and compared with its checksum.
 
@@ -194,7 +196,8 @@ class Zip(Form):
                 raise RecordError(" ".join(str(error).split())) from error
         if method != _NO_IMAGE:
             crc = crc32 if self.checksums else None
-            fields["image"] = member_content(data[before:], stored, image, crc, method)
+            name = field_of(tuple(self.image_endings))
+            fields[name] = member_content(data[before:], stored, image, crc, method)
         return fields
 
     def order(self, tables: Sequence[Table], keys: Sequence[bytes]) -> NDArray[np.int64] | None:

@@ -49,7 +49,7 @@ class LaneStreamDataset:
 
     Args:
         source: Shards of records.
-        decode: Record to sample; its ValueErrors make bad samples.
+        decode: Record to sample; its `RecordError` makes a bad sample.
         transform: Changes the sample, driven by the position's rng alone.
         seed: The run's seed.
         keys: Fields renamed, picked or dropped before decoding, see `DecodeStage`.

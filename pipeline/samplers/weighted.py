@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -15,8 +14,9 @@ from penstock.core.contracts import Index, SamplerCapabilities
 from penstock.core.machine_cache import signature_of
 from penstock.core.registry import register
 from penstock.core.rng import Stream, philox_words
-from penstock.datasets.records.label_files import RAREST
-from penstock.datasets.records.number_rows import RAREST_LABEL
+from penstock.datasets.annotations.rows import RAREST, RAREST_LABEL
+from penstock.datasets.records.label_tables import IMAGE_COLUMNS, LabelTable, number_of
+from penstock.datasets.records.matching import match_keys, three
 from penstock.pipeline.epoch_orders import StoredTable, digest_of, epoch_order
 
 _CHUNK = 1 << 20
@@ -38,9 +38,9 @@ class WeightedSampler:
         column_of: Reads a field of all records that is no column of the index; None: it is none.
         seed: The run's seed.
         weights: ``balanced``, a mapping from class to weight (other classes weigh 1), a
-            column of the data, or the path of a ``.csv`` with the columns key and weight, or of a
-            ``.npy`` or ``.csv`` of weights in the records' order. Of several labels, or boxes, a
-            record has the class that fewest of all have.
+            column of the data, or the path of a table (CSV or Parquet) with the columns key and
+            weight, or of a ``.npy`` or ``.csv`` of weights in the records' order. Of several
+            labels, or boxes, a record has the class that the fewest records have.
         replacement: Whether a record may be drawn more than once in an epoch.
         num_samples: Positions in an epoch; null: `n`, or without replacement the number of
             records with a weight above zero.
@@ -172,7 +172,7 @@ def _read_weights(
     Args:
         weights: ``balanced`` (every class is drawn equally often), a mapping from class name
             or id to weight (classes not named weigh 1), the name of a column, or the
-            path of a ``.npy`` or ``.csv`` file. A CSV has a column ``weight``, and either a
+            path of a ``.npy`` file or a table. A table has a column ``weight``, and either a
             column ``key`` or one row per record in index order; one bare number per line
             does as well.
         n: Number of records.
@@ -206,7 +206,7 @@ def _read_weights(
 
 
 def _is_file(weights: object) -> TypeGuard[str]:
-    return isinstance(weights, str) and Path(weights).suffix in (".npy", ".csv")
+    return isinstance(weights, str) and Path(weights).suffix in (".npy", ".csv", ".tsv", ".parquet")
 
 
 def _check(values: NDArray[np.float64], source: str, index: Index | None) -> None:
@@ -298,37 +298,28 @@ def _from_file(path: Path, n: int, index: Index | None) -> NDArray[np.float64]:
             return map_npy(path)
         except ValueError as error:
             raise ValueError(f"weighted sampler: {path} is no array of numbers: {error}") from None
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        rows = csv.reader(file)
-        header = next(rows, [])
-        names = [name.strip() for name in header]
-        if "weight" not in names:
-            file.seek(0)
-            return _numbers(path, csv.reader(file), 0)
-        column = names.index("weight")
-        if "key" not in names:
-            return _numbers(path, rows, column)
-        key_column = names.index("key")
-        by_key = {row[key_column]: _number(path, row[column]) for row in rows if row}
+    where = f"weighted sampler: {path}"
+    table = LabelTable.read(str(path), where=where)
+    if len(table.columns) == 1 and "weight" not in table.columns:
+        table = LabelTable.read(str(path), header=["weight"], where=where)
+    table.check("weight")
+    values = np.array([_number(table, row) for row in range(len(table.lines))], np.float64)
+    if (column := table.usual(IMAGE_COLUMNS)) is None:
+        return values
     if index is None:
-        raise ValueError(f"weighted sampler: {path} names keys, and the data has no index")
-    values = np.empty(n, np.float64)
-    for start in range(0, n, 65_536):
-        stop = min(start + 65_536, n)
-        for row, key in enumerate(index.keys(np.arange(start, stop)), start):
-            if key not in by_key:
-                raise ValueError(f"weighted sampler: {path} has no weight for row {row} ({key})")
-            values[row] = by_key[key]
-    return values
+        raise ValueError(f"{where} names keys, and the data has no index")
+    rows = table.rows_of(column)
+    keys = index.keys(np.arange(n))
+    entries = match_keys(keys, list(rows), place="", where=where)
+    if missing := [key for key, entry in zip(keys, entries, strict=True) if entry is None]:
+        raise ValueError(
+            f"{where} has no weight for {len(missing):,} of {n:,} records, such as {three(missing)}"
+        )
+    return values[[rows[entry][-1] for entry in entries if entry is not None]]
 
 
-def _numbers(path: Path, rows: Iterable[list[str]], column: int) -> NDArray[np.float64]:
-    numbers = (_number(path, row[column]) for row in rows if row)
-    return np.fromiter(numbers, np.float64)
-
-
-def _number(path: Path, text: str) -> float:
+def _number(table: LabelTable, row: int) -> float:
     try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"weighted sampler: {path}: {text!r} is no number") from None
+        return number_of(table.columns["weight"][row], "weight")
+    except ValueError as error:
+        raise ValueError(f"{table.where}: {table.at(row)}: {error}") from None

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from penstock.core.contracts import Decoder
-from penstock.core.sample import Record
+from penstock.core.sample import Record, RecordError
 from tests.contracts.equality import assert_same, untouched_global_states
 
 
@@ -45,6 +45,6 @@ def check_decoder(
     with ThreadPoolExecutor(4) as pool:
         assert_same(list(pool.map(decoder, good * 4)), samples * 4)
     for record in damaged:
-        with pytest.raises(ValueError) as raised:
+        with pytest.raises(RecordError) as raised:
             decoder(record)
         assert str(raised.value) and "\n" not in str(raised.value), "expected one line"

@@ -10,9 +10,10 @@ from PIL import Image
 
 from penstock.core.contracts import Dataset
 from penstock.core.rng import KeyedRng, Stream
-from penstock.core.sample import BadSample
+from penstock.core.sample import BadSample, RecordError
 from penstock.core.user_errors import is_explained
 from penstock.datasets.map_dataset import MapDataset
+from penstock.pipeline.samplers.sequential import SequentialSampler
 from penstock.transforms.cpu.stack import build_stack
 from penstock.transforms.decode.image import ImageDecoder
 from penstock.transforms.decode.raw import make_raw_decoder
@@ -20,6 +21,7 @@ from tests.building import build_step
 from tests.contracts.equality import assert_same, untouched_global_states
 from tests.memory_storage import MemoryStorage
 from tests.photographs import photograph
+from tests.pipeline.loader.fakes import make_loader
 
 STEPS = {
     "crop": {"_target_": "albumentations.RandomResizedCrop", "size": [16, 16]},
@@ -133,12 +135,38 @@ def test_a_transform_that_says_what_is_wrong_needs_no_traceback():
     assert is_explained(told.value)
 
 
-def test_a_decoder_that_fails_otherwise_than_by_value_error_is_a_mistake():
-    def decode(record):
-        raise TypeError("oops")
+class Decoder:
+    """A user's decoder that fails at record 4."""
 
-    with pytest.raises(RuntimeError, match=r"'images/0.jpg' \(record 0\): decoding failed: Type"):
-        fetch(MapDataset(storage(), decode=decode, transform=identity, seed=0), [0], [0])
+    def __init__(self, error):
+        self.error = error
+
+    def __call__(self, record):
+        if record.index == 4:
+            raise self.error("the shapes differ")
+        sample = {"image": np.zeros((2, 2, 3), np.uint8), "label": 0}
+        return {**sample, "index": record.index, "key": record.key}
+
+
+@pytest.mark.parametrize("engine", ["inline", "threads", "processes"])
+def test_only_a_record_error_counts_as_damage(engine):
+    def loader(error):
+        data = MapDataset(
+            MemoryStorage([{}] * 8), decode=Decoder(error), transform=identity, seed=0
+        )
+        return make_loader(
+            data, SequentialSampler(8), batch_size=4, engine=engine, on_error="skip",
+            num_workers=int(engine != "inline"),
+            max_error_rate=1.0,
+        )  # fmt: skip
+
+    with loader(RecordError) as damaged:
+        rows = [index for batch in damaged for index in batch["index"][batch["valid"]].tolist()]
+        assert rows == [0, 1, 2, 3, 5, 6, 7] and damaged.stats.bad_samples == 1
+    for error in (ValueError, TypeError):
+        with loader(error) as mistaken, pytest.raises(Exception, match="differ") as raised:
+            list(mistaken)
+        assert "'images/4.jpg'" in str(raised.value) and error.__name__ in str(raised.value)
 
 
 @pytest.mark.parametrize(

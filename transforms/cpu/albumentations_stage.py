@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.sample import DamagedImageError, DrawnImage, PendingImage, Sample, require_pixels
+from penstock.core.sample import DrawnImage, PendingImage, RecordError, Sample, require_pixels
 from penstock.transforms.cpu.crop_first import take_first_steps
 from penstock.transforms.cpu.targets import LostPoints, Targets
 
@@ -120,7 +120,7 @@ class AlbumentationsStage:
         """Call `make`, and add a note that names the step to what it raises."""
         try:
             return make(*given)
-        except DamagedImageError:
+        except RecordError:
             raise
         except Exception as error:
             self._note_step(error, self._compose_for(False, False)[1])

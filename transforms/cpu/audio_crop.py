@@ -40,7 +40,7 @@ class AudioCrop:
 
         Raises:
             ValueError: There is none.
-            DamagedImageError: A pending clip is damaged where the excerpt lies.
+            RecordError: A pending clip is damaged where the excerpt lies.
         """
         clip = sample.get("audio")
         if not isinstance(clip, PendingClip | np.ndarray):

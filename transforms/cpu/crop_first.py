@@ -105,7 +105,7 @@ class FirstSteps(ABC):
             uint8 [H, W, C]; `into`, if it was written to.
 
         Raises:
-            DamagedImageError: What had to be decoded is damaged.
+            RecordError: What had to be decoded is damaged.
             Exception: Whatever a transform raises.
         """
         pixels = self.draw(image)

@@ -162,7 +162,7 @@ class Stack:
             A new sample.
 
         Raises:
-            DamagedImageError: A pending image is damaged.
+            RecordError: A pending image is damaged.
             Exception: Whatever a step raises, with a note that names the step.
         """
         sample = dict(sample)
@@ -197,7 +197,7 @@ class Stack:
             to be filled in this thread; otherwise all is done.
 
         Raises:
-            DamagedImageError: A pending image is damaged.
+            RecordError: A pending image is damaged.
             Exception: Whatever a step raises, with a note that names the step.
         """
         (stage,) = self._stages()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from penstock.core.arrays import view_npy
 from penstock.core.registry import register
-from penstock.core.sample import Record, Sample
+from penstock.core.sample import Record, RecordError, Sample
 
 
 @register("decode", "array")
@@ -71,13 +71,13 @@ class ArrayDecoder:
             Its fields, those that are decoded as arrays; and ``index`` and ``key``.
 
         Raises:
-            ValueError: A field is not there or is no such array; one line.
+            RecordError: A field is not there or is no such array; one line.
         """
         sample = {**record.fields, "index": record.index, "key": record.key}
         for field in self.fields:
             if field not in record.fields:
                 names = ", ".join(record.fields) or "none"
-                raise ValueError(
+                raise RecordError(
                     f"no field {field!r} to decode, fields: {names}; set dataset.decode.fields, "
                     f"or rename one with dataset.keys"
                 )
@@ -87,17 +87,17 @@ class ArrayDecoder:
     def _decoded(self, value: Any, field: str) -> NDArray[Any]:
         array = value if isinstance(value, np.ndarray) else self._array(value, field)
         if array.dtype.kind not in "biufc":
-            raise ValueError(f"{field!r} holds {array.dtype}, expected numbers")
+            raise RecordError(f"{field!r} holds {array.dtype}, expected numbers")
         if self.axes is not None:
             if array.ndim != len(self.axes):
-                raise ValueError(
+                raise RecordError(
                     f"{field!r} is {list(array.shape)}, expected {len(self.axes)} axes as "
                     f"dataset.decode.axes has"
                 )
             array = array.transpose(self.axes)
         if self.dtype is not None and array.dtype != self.dtype:
             if array.dtype.kind == "c" and self.dtype.kind != "c":
-                raise ValueError(f"{field!r} is {array.dtype}, which {self.dtype} cannot hold")
+                raise RecordError(f"{field!r} is {array.dtype}, which {self.dtype} cannot hold")
             array = array.astype(self.dtype)
         return array
 
@@ -107,13 +107,13 @@ class ArrayDecoder:
                 try:
                     return view_npy(bytes(value))
                 except ValueError as error:
-                    raise ValueError(
+                    raise RecordError(
                         f"{field!r} {error}; for plain numbers set dataset.decode.stored and shape"
                     ) from None
             return self._plain(value, self.stored, self.shape, field)
         array = np.asarray(value) if isinstance(value, bool | int | float | list) else None
         if array is None or array.dtype.kind not in "biuf":
-            raise ValueError(f"{field!r} is a {type(value).__name__}, expected an array or bytes")
+            raise RecordError(f"{field!r} is a {type(value).__name__}, expected an array or bytes")
         return array
 
     def _plain(
@@ -121,7 +121,7 @@ class ArrayDecoder:
     ) -> NDArray[Any]:
         size, fixed = memoryview(value).nbytes, stored.itemsize * abs(math.prod(shape))
         if size % fixed or (-1 not in shape and size != fixed):
-            raise ValueError(
+            raise RecordError(
                 f"{field!r} has {size:,} bytes, expected {fixed:,}"
                 f"{' or a multiple' if -1 in shape else ''} for {stored} {list(shape)}; set "
                 f"dataset.decode.stored and shape"

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from penstock.core.contracts import DecoderCapabilities
 from penstock.core.registry import register
-from penstock.core.sample import DamagedImageError, Record, Sample
+from penstock.core.sample import Record, RecordError, Sample
 
-_FIELDS = ("audio", "wav", "flac", "ogg", "opus", "mp3", "image")
+_FIELDS = ("audio", "wav", "flac", "ogg", "opus", "mp3")
 _CONTEXT_S = 0.02
 """What is decoded around an excerpt, which the filter of the resampler looks at."""
 _LAST_PAGE = 4  # of an Ogg stream, a flag of RFC 3533, section 6
@@ -31,7 +31,7 @@ class AudioDecoder:
     Args:
         sample_rate: Samples a second; files of other rates are resampled.
         field: The field of the record with the file; None: ``audio``, or one that is called as
-            the format is, or a file of a folder.
+            the format is.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class AudioDecoder:
             Its fields, with ``audio`` float32 [T] in place of the file; and ``index`` and ``key``.
 
         Raises:
-            ValueError: There is no file, or it is damaged; one line.
+            RecordError: There is no file, or it is damaged; one line.
         """
         sample = self.defer(record)
         return {**sample, "audio": sample["audio"].whole()}
@@ -69,12 +69,12 @@ class AudioDecoder:
         """Read a file's header, and leave the rest to be decoded; as a call, with a `PendingClip`.
 
         Raises:
-            ValueError: There is no file, or its header is damaged.
+            RecordError: There is no file, or its header is damaged.
         """
         names = _FIELDS if self.field is None else (self.field,)
         name = next((name for name in names if name in record.fields), None)
         if name is None:
-            raise ValueError(
+            raise RecordError(
                 f"no field {' or '.join(names[:1])} to decode, fields: "
                 f"{', '.join(record.fields) or 'none'}; set dataset.decode.field"
             )
@@ -82,7 +82,7 @@ class AudioDecoder:
         if isinstance(content, dict):  # as the public hubs write it: bytes and path
             content = content.get("bytes")
         if not isinstance(content, bytes | bytearray | memoryview):
-            raise ValueError(f"{name!r} is a {type(content).__name__}, expected the file's bytes")
+            raise RecordError(f"{name!r} is a {type(content).__name__}, expected the file's bytes")
         fields = {key: value for key, value in record.fields.items() if key != name}
         clip = PendingClip(bytes(content), self.sample_rate)
         return {**fields, "audio": clip, "index": record.index, "key": record.key}
@@ -96,18 +96,18 @@ class PendingClip:
         sample_rate: Samples a second that are wanted.
 
     Raises:
-        ValueError: It is no audio file, or is cut short.
+        RecordError: It is no audio file, or is cut short.
     """
 
     def __init__(self, content: bytes, sample_rate: int) -> None:
         if fault := _cut_short(content):
-            raise ValueError(fault)
+            raise RecordError(fault)
         self._content = content
         self._wanted_rate = sample_rate
         with self._opened() as file:
             self._frames, self._rate = file.frames, file.samplerate
         if self._frames < 1:
-            raise ValueError("the audio file has no samples")
+            raise RecordError("the audio file has no samples")
 
     def __len__(self) -> int:
         """Samples at the rate that is wanted."""
@@ -125,7 +125,7 @@ class PendingClip:
             length: How many; together they lie within the clip.
 
         Raises:
-            DamagedImageError: What had to be decoded is damaged.
+            RecordError: What had to be decoded is damaged.
         """
         # The places before resampling at which a sample of one rate is one of the other.
         common = math.gcd(self._rate, self._wanted_rate)
@@ -154,9 +154,9 @@ class PendingClip:
                 file.seek(first)
                 frames = file.read(count, dtype="float32", always_2d=True)
         except (RuntimeError, ValueError) as error:  # of libsndfile
-            raise DamagedImageError(f"damaged audio: {_line(error)}") from None
+            raise RecordError(f"damaged audio: {_line(error)}") from None
         if len(frames) < count:
-            raise DamagedImageError(
+            raise RecordError(
                 f"damaged audio: of {self._frames:,} frames that its header tells, "
                 f"{first + len(frames):,} are there"
             )
@@ -169,7 +169,7 @@ class PendingClip:
         try:
             return soundfile.SoundFile(io.BytesIO(self._content))
         except RuntimeError as error:  # its own is one
-            raise ValueError(f"no audio file: {_line(error)}") from None
+            raise RecordError(f"no audio file: {_line(error)}") from None
 
 
 def _line(error: Exception) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from penstock.core.contracts import DecoderCapabilities
 from penstock.core.registry import register
-from penstock.core.sample import Record, Sample
+from penstock.core.sample import Record, RecordError, Sample
 from penstock.transforms.table_statistics import (
     CategoryIds,
     NumericColumn,
@@ -156,7 +156,7 @@ class TableDecoder:
             that are no columns, ``index`` and ``key``.
 
         Raises:
-            ValueError: A column is not there, or holds text or an infinite number where a number
+            RecordError: A column is not there, or holds text or an infinite number where a number
                 is needed; the target is missing; one line.
         """
         numbers = [self._read(record, name, number_of) for name in self._numbers]
@@ -212,7 +212,7 @@ class TableDecoder:
             scaled = ((filled - self._shift) / self._scale).astype(np.float32)
         if not np.isfinite(scaled).all():
             name = self._names[int(np.flatnonzero(~np.isfinite(scaled).all(0))[0])]
-            raise ValueError(f"column {name!r} is too large to be scaled")
+            raise RecordError(f"column {name!r} is too large to be scaled")
         taken = {*self._taken, self.target}
         decoded = {name: value for name, value in fields.items() if name not in taken}
         indicators = gone[:, self._indicated].astype(np.float32)
@@ -221,20 +221,20 @@ class TableDecoder:
         if self.target is not None:
             decoded["target"] = numbers[:, -1]
             if np.isnan(decoded["target"]).any():
-                raise ValueError(f"its target {self.target!r} is missing")
+                raise RecordError(f"its target {self.target!r} is missing")
         return decoded
 
     @staticmethod
     def _read(record: Record, name: str, read: Callable[[Any], T]) -> T:
         if name not in record.fields:
-            raise ValueError(
+            raise RecordError(
                 f"no column {name!r}, which the training part has; columns: "
                 f"{', '.join(record.fields)}"
             )
         try:
             return read(record.fields[name])
         except ValueError as error:
-            raise ValueError(f"column {name!r}: {error}") from None
+            raise RecordError(f"column {name!r}: {error}") from None
 
 
 def _shift_and_scale(column: NumericColumn, scaling: Scaling) -> tuple[float, float]:

@@ -144,7 +144,7 @@ def test_a_folder_inside_and_other_labels(tmp_path):
     assert names.index.class_names == ("1", "2", "3")
     assert ZipStorage(path, labels=None).read(np.array([2]))[0].fields == {"image": b"3"}
     (tmp_path / "l.csv").write_text("key,label\nset/train/cat/1,a\nset/train/dog/2,b\n")
-    with pytest.raises(ValueError, match=r"1 of 3 records have no row .* 'set/val/cat/3"):
+    with pytest.raises(ValueError, match=r"1 of 3 records .*'set/val/cat/3"):
         len(ZipStorage(path, labels="l.csv", unlabelled="error"))
     part = ZipStorage(path, labels="l.csv")
     assert [record.fields["image"] for record in part.read(np.arange(2))] == [b"1", b"2"]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from penstock.core.rng import KeyedRng
-from penstock.core.sample import DamagedImageError, PendingImage, Record, Sample
+from penstock.core.sample import PendingImage, Record, RecordError, Sample
 from penstock.transforms.cpu.stack import Stack, build_stack
 from penstock.transforms.decode.image import ImageDecoder
 from penstock.transforms.decode.image.jpeg_tiles import write_tiled
@@ -191,7 +191,7 @@ def test_only_what_the_crop_needs_is_asked_for():
 def test_damage_arrives_as_damage_and_a_mistake_with_its_step():
     rng = KeyedRng().at(0, 0, 0)
     damaged = FILES["420"][:2000]
-    with pytest.raises(DamagedImageError, match="JPEG"):
+    with pytest.raises(RecordError, match="JPEG"):
         stack(RESIZED)(ImageDecoder().defer(record(damaged)), rng)
     too_large = {"_target_": "albumentations.CenterCrop", "height": 999, "width": 9}
     with pytest.raises(Exception, match="exceeds") as raised:

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
-from penstock.core.sample import DamagedImageError, PendingImage, Record
+from penstock.core.sample import PendingImage, Record, RecordError
 from penstock.transforms.decode.image import ImageDecoder
 from penstock.transforms.decode.image.files import read_header
 from penstock.transforms.decode.image.jpeg import cut_part
@@ -169,7 +169,7 @@ def test_every_truncated_file_raises_even_if_the_crop_lies_above():
     # Plain files show it wherever the crop lies; tiles know only what they touch.
     data = photograph(120, 130)
     for length in np.linspace(at + 1, len(data) - 2, 30).astype(int).tolist():
-        with pytest.raises(DamagedImageError):
+        with pytest.raises(RecordError):
             defer(data[:length]).around((0, 0, 16, 16))
 
 
@@ -193,7 +193,7 @@ def test_markers_within_the_decoded_rows_raise(replaced, interval):
         damaged = data[:where] + replaced + data[where + 2 :]
         with pytest.raises(ValueError):
             ImageDecoder().decode(damaged)
-        with pytest.raises(DamagedImageError):
+        with pytest.raises(RecordError):
             defer(damaged).around((0, 0, 130, 80))
 
 
@@ -253,6 +253,6 @@ def test_damage_in_touched_tiles_raises_wherever_the_whole_image_does(kind):
         damaged = kinds[trial % 2]
         if outcome(lambda damaged=damaged: ImageDecoder().decode(damaged)) is None:
             raised += 1
-            with pytest.raises(DamagedImageError):
+            with pytest.raises(RecordError):
                 defer(damaged).around(box)
     assert raised > 60

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import simplejpeg
 
-from penstock.core.sample import DamagedImageError, PendingImage, Record, smaller_box
+from penstock.core.sample import PendingImage, Record, RecordError, smaller_box
 from penstock.transforms.decode.image import ImageDecoder
 from penstock.transforms.decode.image.files import read_header
 from penstock.transforms.decode.image.jpeg_tiles import write_tiled
@@ -161,7 +161,7 @@ def test_every_truncated_file_raises():
     plain = photograph(120, 130)
     start = read_header(plain).scan.data_at
     for length in np.linspace(start + 1, len(plain) - 2, 30).astype(int).tolist():
-        with pytest.raises(DamagedImageError):
+        with pytest.raises(RecordError):
             defer(plain[:length]).crop((0, 0, 130, 110), (20, 20))
 
 
@@ -177,7 +177,7 @@ def test_damage_that_the_whole_image_shows_is_damage_at_a_scale():
                 EXACT.decode(damaged)
             except ValueError:
                 found += 1
-                with pytest.raises(DamagedImageError):
+                with pytest.raises(RecordError):
                     defer(damaged).crop((0, 0, 192, 160), (40, 48))
     assert found > 20
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from penstock.core.contracts import DecoderCapabilities
 from penstock.core.registry import register
-from penstock.core.sample import STATED_SIZE, PendingImage, Record, Sample
+from penstock.core.sample import STATED_SIZE, PendingImage, Record, RecordError, Sample
 from penstock.transforms.decode.image.files import check_size, decode_file, image_field, read_header
 from penstock.transforms.decode.image.header import Header
 from penstock.transforms.decode.image.jpeg import decode_part
@@ -22,6 +22,7 @@ from penstock.transforms.decode.image.masks import (
     check_stated_size,
     decode_box_masks,
     decode_mask,
+    rows_of,
 )
 from penstock.transforms.decode.image.pixels import CHANNELS, array_around, check_array, is_pixels
 
@@ -69,7 +70,7 @@ class RecordDecoder(ABC):
             as integer [H, W]. A decoded image of the same `mode` passes if it is writable.
 
         Raises:
-            ValueError: There is no image, the image or its mask is damaged or too large, or the
+            RecordError: There is no image, the image or its mask is damaged or too large, or the
                 sizes of image, mask and annotations differ; one line.
         """
         return self._sample(record, self.decode(image_field(record)))
@@ -84,7 +85,7 @@ class RecordDecoder(ABC):
             The sample; its ``image`` is a `PendingImage` if `whole_because` has no reason.
 
         Raises:
-            ValueError: There is no image, its header is damaged, or it is too large; where all
+            RecordError: There is no image, its header is damaged, or it is too large; where all
                 of it is decoded, as in a call.
         """
         return self._sample(record, self._deferred(image_field(record)))
@@ -93,7 +94,7 @@ class RecordDecoder(ABC):
         """Say why an image, encoded or decoded, is decoded whole; None where its parts can be.
 
         Raises:
-            ValueError: Its header is damaged.
+            RecordError: Its header is damaged.
         """
         return self._whole_because(None if is_pixels(image) else read_header(bytes(image)))
 
@@ -108,7 +109,7 @@ class RecordDecoder(ABC):
             given.
 
         Raises:
-            ValueError: It is damaged, too large, or no image that we read; one line.
+            RecordError: It is damaged, too large, or no image that we read; one line.
         """
         if is_pixels(data):
             check_array(data)
@@ -135,13 +136,13 @@ class RecordDecoder(ABC):
         if boxes is not None:
             sample["boxes"] = _in_pixels(boxes, image.shape)
         if points is not None:
-            keypoints = np.array(points, np.float32).reshape(-1, 3)
+            keypoints = rows_of(points, 3).copy()
             keypoints[:, :2] *= np.array(image.shape[1::-1], np.float32)
             sample["keypoints"] = keypoints
         if "mask" in sample:
             mask = decode_mask(sample["mask"], colours=self._colours, max_pixels=self.max_pixels)
             if mask.shape != image.shape[:2]:
-                raise ValueError(
+                raise RecordError(
                     f"its mask has {mask.shape[1]}x{mask.shape[0]} pixels, the image "
                     f"{image.shape[1]}x{image.shape[0]}"
                 )
@@ -236,4 +237,4 @@ def _in_pixels(shares: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[n
     """Turn boxes in shares of an image's width and height, [N, 4], into pixels of its `shape`."""
     height, width = shape[:2]
     sides = np.array([width, height, width, height], np.float32)
-    return np.asarray(shares, np.float32).reshape(-1, 4) * sides
+    return rows_of(shares, 4) * sides

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.sample import Record
+from penstock.core.sample import Record, RecordError
 from penstock.transforms.decode.image.header import Header, read_jpeg_header
 from penstock.transforms.decode.image.jpeg import decode_whole
 from penstock.transforms.decode.image.pillow import decode_picture, open_header
@@ -36,7 +36,7 @@ def read_header(data: bytes) -> Header:
         data: The file.
 
     Raises:
-        ValueError: The file is cut short or damaged, or no image of a known format.
+        RecordError: The file is cut short or damaged, or no image of a known format.
     """
     if data[:3] == b"\xff\xd8\xff":
         return read_jpeg_header(data)
@@ -48,7 +48,7 @@ def read_header(data: bytes) -> Header:
     if data[4:12] in (b"ftypavif", b"ftypavis"):
         return open_header(data, "AVIF")
     begins = f"begins with {data[:16]!r}" if data else "has 0 bytes"
-    raise ValueError(
+    raise RecordError(
         f"a file that {begins}, expected an image in JPEG, PNG, WebP, BMP, TIFF, GIF, AVIF or "
         f"JPEG 2000 format"
     )
@@ -58,17 +58,17 @@ def image_field(record: Record) -> Any:
     """Give the record's ``image``: a file, or pixels.
 
     Raises:
-        ValueError: There is none.
+        RecordError: There is none.
     """
     data = record.fields.get("image")
     if data is None:
         names = ", ".join(record.fields) or "none"
-        raise ValueError(
+        raise RecordError(
             f"no field 'image' to decode, fields: {names}; rename one with dataset.keys, or, where "
             f"it is a column of paths, type dataset.storage.image_column=<its name>"
         )
     if isinstance(data, str):
-        raise ValueError(
+        raise RecordError(
             f"the field 'image' is the text {data[:80]!r}, expected a file's bytes or pixels; name "
             f"the column of the images' paths: dataset.storage.image_column=<its name>"
         )
@@ -78,9 +78,9 @@ def image_field(record: Record) -> Any:
 def check_size(header: Header, max_pixels: int) -> None:
     """Refuse an image without pixels or with more than `max_pixels`, before memory is taken."""
     if header.width <= 0 or header.height <= 0:
-        raise ValueError(f"damaged {header.format}: its size is {header.width}x{header.height}")
+        raise RecordError(f"damaged {header.format}: its size is {header.width}x{header.height}")
     if header.width * header.height > max_pixels:
-        raise ValueError(
+        raise RecordError(
             f"{header.width}x{header.height} is {header.width * header.height:,} pixels, "
             f"at most {max_pixels:,} are allowed; raise dataset.decode.max_pixels"
         )
@@ -99,7 +99,7 @@ def decode_file(data: bytes, header: Header, mode: str, orientation: str) -> Ima
         uint8 [H, W, C]; a new array.
 
     Raises:
-        ValueError: It is damaged.
+        RecordError: It is damaged.
     """
     if header.format == "JPEG":
         image = decode_whole(data, header, mode)

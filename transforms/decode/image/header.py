@@ -6,6 +6,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.core.sample import RecordError
 from penstock.transforms.decode.image.jpeg_tiles import (
     TILES_MARKER,
     Overview,
@@ -129,43 +130,43 @@ def read_jpeg_header(data: bytes) -> Header:
         data: A file that begins with the marker of a JPEG.
 
     Raises:
-        ValueError: The header is cut short or makes no sense.
+        RecordError: The header is cut short or makes no sense.
     """
     found = _Found()
     at, size = 2, len(data)
     # A photograph has some ten segments, of which few say how its pixels lie: no call for the rest.
     while True:
         if at + 4 > size:
-            raise ValueError("truncated JPEG: it ends within its header")
+            raise RecordError("truncated JPEG: it ends within its header")
         if data[at] != 0xFF:
-            raise ValueError(f"damaged JPEG: no marker at byte {at}, where a segment begins")
+            raise RecordError(f"damaged JPEG: no marker at byte {at}, where a segment begins")
         marker = data[at + 1]
         if marker in _NO_SEGMENT:
             if marker == _END_OF_IMAGE:
-                raise ValueError("damaged JPEG: it ends before any pixels")
+                raise RecordError("damaged JPEG: it ends before any pixels")
             at += 1 if marker == 0xFF else 2
             continue
         length = data[at + 2] << 8 | data[at + 3]
         if length < 2 or at + 2 + length > size:
-            raise ValueError("truncated JPEG: it ends within its header")
+            raise RecordError("truncated JPEG: it ends within its header")
         if marker == _START_OF_SCAN:
             break
         if marker in _TELLING:
             _read_segment(found, data, marker, at, length)
         at += 2 + length
     if found.frame is None:
-        raise ValueError("damaged JPEG: a scan without a frame header")
+        raise RecordError("damaged JPEG: a scan without a frame header")
     precision, height, width, components = found.frame
     if precision != 8:
-        raise ValueError(f"{precision}-bit JPEG is not supported; convert it to 8 bits")
+        raise RecordError(f"{precision}-bit JPEG is not supported; convert it to 8 bits")
     padding = 0
     if found.table is not None:
         if width < found.table.width or height != found.table.height:
-            raise ValueError("damaged JPEG: its table of tiles is that of another image")
+            raise RecordError("damaged JPEG: its table of tiles is that of another image")
         padding = width - found.table.width
         width = found.table.width
     if any(offset + size_bytes > size for _, offset, size_bytes in found.overviews):
-        raise ValueError("truncated JPEG: it ends before its overviews do")
+        raise RecordError("truncated JPEG: it ends before its overviews do")
     return Header(
         "JPEG",
         width,
@@ -182,7 +183,7 @@ def _read_segment(found: _Found, data: bytes, marker: int, at: int, length: int)
     body = at + 4
     if marker in _START_OF_FRAME and found.frame is None:
         if length < 8:
-            raise ValueError("damaged JPEG: its frame header is too short")
+            raise RecordError("damaged JPEG: its frame header is too short")
         found.frame = struct.unpack_from(">BHHB", data, body)
         found.frame_at = at
         found.baseline = marker == _BASELINE and length == 8 + 3 * found.frame[3]

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.sample import Box, Part, smaller_box
+from penstock.core.sample import Box, Part, RecordError, smaller_box
 from penstock.core.user_errors import is_trouble
 from penstock.transforms.decode.image.header import Header, JpegScan, read_jpeg_header
 from penstock.transforms.decode.image.jpeg_tiles import find_ends
@@ -61,7 +61,7 @@ def decode_part(
         The pixels, and the smaller column and row at which they begin.
 
     Raises:
-        ValueError: The file is damaged.
+        RecordError: The file is damaged.
     """
     if factor > 1 and (overview := _overview(data, header, factor)) is not None:
         smaller = smaller_box(box, factor) if box is not None else None
@@ -89,7 +89,7 @@ def _overview(data: bytes, header: Header, factor: int) -> bytes | None:
             its_header = read_jpeg_header(overview)
             size = -(-header.width // factor), -(-header.height // factor)
             if (its_header.width, its_header.height) != size:
-                raise ValueError("damaged JPEG: its overviews are those of another image")
+                raise RecordError("damaged JPEG: its overviews are those of another image")
             return overview
     return None
 
@@ -146,7 +146,7 @@ def _decode_stored(data: bytes, header: Header, mode: str, factor: int) -> Image
         stray = header.scan is not None and cause.startswith(_STRAY_MARKERS)
         if not stray and any(refusal in cause for refusal in _REFUSALS):
             return _smaller(_decode_unusual(data, mode), image.shape)
-        raise ValueError(f"damaged JPEG: {cause}") from None
+        raise RecordError(f"damaged JPEG: {cause}") from None
     return image
 
 
@@ -180,11 +180,11 @@ def _decode_unusual(data: bytes, mode: str) -> Image:
     """
     end = data.rfind(_END_OF_IMAGE)
     if end < 0:
-        raise ValueError("truncated JPEG: it has no end marker")
+        raise RecordError("truncated JPEG: it has no end marker")
     image = decode_picture(open_header(data, "JPEG"), alpha=False)
     probe = data[:end] + b"\x55" * 256 + data[end:]
     if not np.array_equal(image, decode_picture(open_header(probe, "JPEG"), alpha=False)):
-        raise ValueError("damaged JPEG: its pixels end before the image does")
+        raise RecordError("damaged JPEG: its pixels end before the image does")
     return convert(image, mode)
 
 

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.sample import RecordError
+
 TILES_MARKER = 0xE9
 TILE_WIDTH = 64
 # Those of DCT scaling (libjpeg-turbo's fast ones), so that the sizes are the same in both ways.
@@ -57,14 +59,14 @@ def read_table(body: bytes) -> TileTable | None:
         The table; None for another segment.
 
     Raises:
-        ValueError: The segment is damaged.
+        RecordError: The segment is damaged.
     """
     fields = _checked(body, _TILES, "tiles")
     if fields is None:
         return None
     version, width, height, count = _FIXED.unpack_from(fields)
     if version != _VERSION:
-        raise ValueError(
+        raise RecordError(
             f"tiled JPEG of version {version}, expected {_VERSION}; pack the data again"
         )
     return TileTable(width, height, fields[_FIXED.size :] if count else None)
@@ -128,7 +130,7 @@ def _checked(body: bytes, name: bytes, what: str) -> bytes | None:
         return None
     end = len(body) - _CHECKSUM.size
     if end < len(name) or _CHECKSUM.unpack_from(body, end)[0] != zlib.crc32(body[:end]):
-        raise ValueError(f"damaged JPEG: the checksum of its table of {what} does not fit")
+        raise RecordError(f"damaged JPEG: the checksum of its table of {what} does not fit")
     return body[len(name) : end]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.sample import RecordError
 from penstock.transforms.decode.image.pillow import check_png, damage_told, open_picture
 
 Colours = Mapping[int, int]
@@ -32,25 +33,25 @@ def decode_mask(data: Any, *, colours: Colours | None, max_pixels: int) -> NDArr
         uint8 or uint16 [H, W], a new array; ids in an array are passed on.
 
     Raises:
-        ValueError: It is no such file, damaged, too large, or a colour has no id; one line.
+        RecordError: It is no such file, damaged, too large, or a colour has no id; one line.
     """
     if isinstance(data, np.ndarray):
         if colours and data.dtype == np.uint8 and data.shape[2:] == (3,):
             return _by_colour(data, colours)
         if data.ndim == 2 and data.dtype.kind in "iu":
             return _by_grey(data, colours) if colours else data
-        raise ValueError(f"a mask of {data.dtype} {list(data.shape)}, expected integer [H, W]")
+        raise RecordError(f"a mask of {data.dtype} {list(data.shape)}, expected integer [H, W]")
     data = bytes(data)
     if not data.startswith(_SIGNATURE):
-        raise ValueError("a mask that is no PNG; lossy formats change class ids")
+        raise RecordError("a mask that is no PNG; lossy formats change class ids")
     check_png(data)
     picture = open_picture(data, "PNG")
     width, height = picture.size
     if width * height > max_pixels or not width or not height:
-        raise ValueError(f"a mask of {width}x{height} pixels, at most {max_pixels:,}")
+        raise RecordError(f"a mask of {width}x{height} pixels, at most {max_pixels:,}")
     depth, colour = data[24], data[25]
     if colour not in (_GREY, _RGB, _PALETTE) or (colour == _RGB and depth != 8):
-        raise ValueError("a mask with alpha or of 48 bits; save class ids as grey or palette PNG")
+        raise RecordError("a mask with alpha or of 48 bits; save class ids as grey or palette PNG")
     with damage_told("PNG"):
         ids = np.array(picture)
     if colour == _RGB:
@@ -67,7 +68,7 @@ def _by_grey(values: NDArray[np.integer], colours: Colours) -> NDArray[np.intege
         wrong = (values < 0) | (values > 255)
         if wrong.any():
             row, column = np.argwhere(wrong)[0].tolist()
-            raise ValueError(
+            raise RecordError(
                 f"a mask with the value {values[row, column]} at {column}, {row}, which is not "
                 f"among dataset.decode.mask_colors"
             )
@@ -77,7 +78,7 @@ def _by_grey(values: NDArray[np.integer], colours: Colours) -> NDArray[np.intege
 
 def _by_colour(rgb: NDArray[np.uint8], colours: Colours | None) -> NDArray[np.integer]:
     if not colours:
-        raise ValueError("a mask of RGB colours; say whose they are: dataset.decode.mask_colors")
+        raise RecordError("a mask of RGB colours; say whose they are: dataset.decode.mask_colors")
     red, green, blue = (rgb[..., k].astype(np.uint32) for k in range(3))
     found = (red << 16) | (green << 8) | blue
     known = np.array(sorted(colours), np.uint32)
@@ -87,7 +88,7 @@ def _by_colour(rgb: NDArray[np.uint8], colours: Colours | None) -> NDArray[np.in
     if wrong.any():
         row, column = np.argwhere(wrong)[0].tolist()
         colour = rgb[row, column].tolist()
-        raise ValueError(
+        raise RecordError(
             f"a mask with the colour {colour} at {column}, {row}, which is not among "
             f"dataset.decode.mask_colors"
         )
@@ -105,7 +106,7 @@ def check_stated_size(stated: Any, shape: Sequence[int], *, scaled: bool, orient
         orientation: Of the decoder: ``apply`` or ``ignore``.
 
     Raises:
-        ValueError: The sizes differ.
+        RecordError: The sizes differ.
     """
     (width, height), (stated_width, stated_height) = shape[1::-1], map(int, stated)
     if not stated_width or (width, height) == (stated_width, stated_height):
@@ -120,13 +121,13 @@ def check_stated_size(stated: Any, shape: Sequence[int], *, scaled: bool, orient
     )
     if is_turned:
         other = "ignore" if orientation == "apply" else "apply"
-        raise ValueError(
+        raise RecordError(
             f"{said}: one is turned, as by an EXIF orientation; correct the stated size, or, if "
             f"the annotations are of the other orientation, type "
             f"dataset.decode.orientation={other}"
         )
     if not scaled:
-        raise ValueError(
+        raise RecordError(
             f"{said}; correct the stated size, or scale the annotations of label files: "
             f"dataset.annotations.rescale=true"
         )
@@ -135,14 +136,22 @@ def check_stated_size(stated: Any, shape: Sequence[int], *, scaled: bool, orient
 def check_boxes(boxes: Any, shape: Sequence[int]) -> None:
     """Refuse boxes in pixels, [N, 4], that begin beyond the right or bottom edge of the image."""
     height, width = shape[:2]
-    corners = np.asarray(boxes).reshape(-1, 4)
+    corners = rows_of(boxes, 4)
     outside = (corners[:, 0] >= width) | (corners[:, 1] >= height)
     if outside.any():
         box = ", ".join(f"{edge:g}" for edge in corners[outside][0].tolist())
-        raise ValueError(
+        raise RecordError(
             f"its box [{box}] lies outside of its image of {width}x{height} pixels; correct it, or "
             f"state the size of the image that it is of"
         )
+
+
+def rows_of(values: Any, count: int) -> NDArray[np.float32]:
+    """Return boxes or keypoints as float32 [N, count]."""
+    try:
+        return np.asarray(values, np.float32).reshape(-1, count)
+    except (TypeError, ValueError):
+        raise RecordError(f"boxes or keypoints are not rows of {count} numbers") from None
 
 
 def _alike(first: int, second: int) -> bool:
@@ -162,20 +171,22 @@ def decode_box_masks(encoded: Any, shape: Sequence[int]) -> NDArray[np.uint8]:
         uint8 [N, H, W], 1 where the object is.
 
     Raises:
-        ValueError: One is damaged, or of another size.
+        RecordError: One is damaged, or of another size.
     """
     if isinstance(encoded, np.ndarray):
         return encoded
     height, width = shape[:2]
     masks = np.zeros((len(encoded), height, width), np.uint8)
     for row, one in enumerate(encoded):
-        size = one.split(",", 2)
-        if (int(size[0]), int(size[1])) != (height, width):
-            raise ValueError(
-                f"the mask of a box has {int(size[1])}x{int(size[0])} pixels, the image "
-                f"{width}x{height}"
+        try:
+            sides, runs = (*map(int, one.split(",", 2)[:2]),), one.split(",", 2)[2].encode()
+        except (AttributeError, IndexError, ValueError):
+            raise RecordError("the mask of a box is no height,width,runs") from None
+        if sides != (height, width):
+            raise RecordError(
+                f"the mask of a box has {sides[1]}x{sides[0]} pixels, the image {width}x{height}"
             )
-        _fill_runs(masks[row], size[2].encode())
+        _fill_runs(masks[row], runs)
     return masks
 
 
@@ -197,6 +208,6 @@ def _fill_runs(mask: NDArray[np.uint8], counts: bytes) -> None:
             runs.append(value + (runs[-2] if len(runs) > 2 else 0))
             value = shift = 0
     if min(runs, default=0) < 0 or sum(runs) != mask.size:
-        raise ValueError("the mask of a box is damaged: its runs are not those of the image")
+        raise RecordError("the mask of a box is damaged: its runs are not those of the image")
     marks = np.arange(len(runs), dtype=np.uint8) & 1
     mask[:] = np.repeat(marks, runs).reshape(mask.shape[::-1]).T

@@ -17,6 +17,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.sample import RecordError
 from penstock.core.user_errors import is_trouble
 from penstock.transforms.decode.image.header import Header, read_orientation
 from penstock.transforms.decode.image.pixels import upright
@@ -44,14 +45,14 @@ def open_header(data: bytes, format_name: str) -> Header:
     """Open a file, and check that it is whole as far as its header shows it.
 
     Raises:
-        ValueError: The file is cut short or damaged, or of a kind that Pillow does not read.
+        RecordError: The file is cut short or damaged, or of a kind that Pillow does not read.
     """
     if format_name == "PNG":
         return _png_header(data)
     if format_name == "WebP":
         (size,) = struct.unpack_from("<I", data, 4)
         if size + 8 > len(data):
-            raise ValueError(f"truncated WebP: {len(data)} bytes of {size + 8}")
+            raise RecordError(f"truncated WebP: {len(data)} bytes of {size + 8}")
     picture = open_picture(data, format_name)
     if format_name == "TIFF":
         with damage_told(format_name):
@@ -67,7 +68,7 @@ def open_picture(data: bytes, format_name: str) -> Picture:
     `Image.open` would ask every format in turn, and has a limit of its own.
 
     Raises:
-        ValueError: It is damaged, or of a kind that Pillow does not read.
+        RecordError: It is damaged, or of a kind that Pillow does not read.
     """
     from PIL import Image
 
@@ -100,7 +101,7 @@ def damage_told(format_name: str) -> Iterator[None]:
         if isinstance(error, ImportError) or is_trouble(error):
             raise
         cause = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"damaged or unusual {format_name}: {cause}") from None
+        raise RecordError(f"damaged or unusual {format_name}: {cause}") from None
 
 
 def check_png(data: bytes) -> int:
@@ -110,23 +111,23 @@ def check_png(data: bytes) -> int:
         The EXIF orientation, 1 .. 8.
 
     Raises:
-        ValueError: The file is cut short, or a checksum does not agree.
+        RecordError: The file is cut short, or a checksum does not agree.
     """
     view = memoryview(data)
     orientation = 1
     at, kind = 8, b""
     while kind != b"IEND":
         if at + 12 > len(data):
-            raise ValueError("truncated PNG: it ends before its last chunk")
+            raise RecordError("truncated PNG: it ends before its last chunk")
         length, kind = struct.unpack_from(">I4s", data, at)
         end = at + 8 + length
         if end + 4 > len(data):
-            raise ValueError(f"truncated PNG: it ends within its {kind!r} chunk")
+            raise RecordError(f"truncated PNG: it ends within its {kind!r} chunk")
         (checksum,) = struct.unpack_from(">I", data, end)
         if crc32(view[at + 4 : end]) != checksum:
-            raise ValueError(f"damaged PNG: the checksum of its {kind!r} chunk does not agree")
+            raise RecordError(f"damaged PNG: the checksum of its {kind!r} chunk does not agree")
         if at == 8 and (kind != b"IHDR" or length != 13):
-            raise ValueError("damaged PNG: it does not begin with its header")
+            raise RecordError("damaged PNG: it does not begin with its header")
         if kind == b"eXIf":
             orientation = read_orientation(view[at + 8 : end])
         at = end + 4
@@ -157,7 +158,7 @@ def _tiff_header(data: bytes, picture: Any) -> Header:
         pairs = zip(tags.get(offsets, ()), tags.get(sizes, ()), strict=False)
         end = max((offset + size for offset, size in pairs), default=0)
         if end > len(data):
-            raise ValueError(f"its pixels reach to byte {end}, it has {len(data)}")
+            raise RecordError(f"its pixels reach to byte {end}, it has {len(data)}")
     orientation = tags.get(_ORIENTATION, 1)
     if orientation not in range(1, 9):
         orientation = 1
@@ -177,7 +178,7 @@ def decode_picture(header: Header, *, alpha: bool) -> NDArray[np.uint8]:
         uint8 [H, W, C]: grey, RGB or RGBA; only read.
 
     Raises:
-        ValueError: It is damaged, or has more than 16 bits.
+        RecordError: It is damaged, or has more than 16 bits.
     """
     picture, name = header.picture, header.format
     assert picture is not None
@@ -186,7 +187,7 @@ def decode_picture(header: Header, *, alpha: bool) -> NDArray[np.uint8]:
         picture.load()
     if picture.mode in ("I", "F"):
         kind = "int32" if picture.mode == "I" else "float32"
-        raise ValueError(f"{name} of {kind} pixels; expected 8 or 16 bits")
+        raise RecordError(f"{name} of {kind} pixels; expected 8 or 16 bits")
     with damage_told(name):
         pixels = _converted(picture, alpha=alpha)
     if pixels.dtype == np.uint16:

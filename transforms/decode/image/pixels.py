@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.sample import Box
+from penstock.core.sample import Box, RecordError
 
 Image = NDArray[np.uint8]
 
@@ -45,12 +45,12 @@ def upright(image: Image, orientation: int) -> Image:
 def check_array(image: NDArray[Any]) -> None:
     """Refuse what is no decoded image, uint8 [H, W, C] in grey, RGB or RGBA."""
     if image.dtype.str != "|u1" or image.ndim != 3 or image.shape[2] not in CHANNELS.values():
-        raise ValueError(
+        raise RecordError(
             f"an image of {image.dtype} {list(image.shape)}; expected a file, or uint8 [H, W, C] "
             f"with 1, 3 or 4 channels"
         )
     if not image.size:
-        raise ValueError(f"an image of {image.shape[1]}x{image.shape[0]} pixels")
+        raise RecordError(f"an image of {image.shape[1]}x{image.shape[0]} pixels")
 
 
 def array_around(image: Image, mode: str, box: Box | None) -> tuple[Image, int, int]:

@@ -1,0 +1,190 @@
+"""Match the names in label files with the keys of records, by one rule for every kind of file.
+
+A name fits a key if one is the end of the other, folder by folder, once both have slashes and are
+in NFC. The storage's own folders count as the beginning of a key. A differing ending is ignored
+where the whole name fits no key.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+
+log = logging.getLogger(__name__)
+
+_ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,4}$")
+
+
+def plain(name: str) -> str:
+    """Write a name with slashes, in NFC, without ``./`` before it."""
+    name = name.replace("\\", "/")
+    while name.startswith("./"):
+        name = name[2:]
+    return name if name.isascii() else unicodedata.normalize("NFC", name)
+
+
+def stem_of(name: str) -> str:
+    """Cut the ending off a name or a path."""
+    return _ENDING.sub("", name)
+
+
+def three(names: Sequence[str]) -> str:
+    """Quote the first three names."""
+    return ", ".join(repr(name[:100]) for name in names[:3])
+
+
+def match_keys(
+    keys: Sequence[str], names: Sequence[str], *, place: str, where: str
+) -> list[str | None]:
+    """Match records with the names in a label file.
+
+    Args:
+        keys: Keys of the records.
+        names: Different names, each as `plain` writes it.
+        place: The folder, file or URL of the records.
+        where: The storage and the label file, for messages.
+
+    Returns:
+        The name for each key, or None.
+
+    Raises:
+        ValueError: A name fits two records, or a record two names, equally well.
+    """
+    bare = [plain(key) for key in keys]
+    known = set(names)
+    entries = [key if key in known else None for key in bare]
+    taken = set(filter(None, entries))
+    if len(taken) < sum(entry is not None for entry in entries):  # NFC and NFD of one name
+        _refuse_doubles(keys, entries, where)
+    top = plain(place).rstrip("/")
+    for key_form, name_form in ((str, str), (stem_of, str), (str, stem_of), (stem_of, stem_of)):
+        rows = [row for row, entry in enumerate(entries) if entry is None]
+        free = [name for name in names if name not in taken]
+        if not rows or not free:
+            break
+        paths = [key_form(f"{top}/{bare[row]}") for row in rows]
+        pairs = _ends(paths, list(map(name_form, free)))
+        if not taken and not pairs:  # no name that this machine knows: cut their first folders
+            found = _ends(list(map(name_form, free)), [key_form(bare[row]) for row in rows])
+            pairs = [(short, long) for long, short in found]
+        for row, name in pairs:
+            if entries[rows[row]] not in (None, free[name]):
+                raise ValueError(
+                    f"{where}: {entries[rows[row]]!r} and {free[name]!r} both fit the record "
+                    f"{keys[rows[row]]!r}; keep one"
+                )
+            entries[rows[row]] = free[name]
+        _refuse_doubles(keys, entries, where)
+        taken.update(filter(None, entries))
+    return entries
+
+
+def _ends(longs: Sequence[str], shorts: Sequence[str]) -> list[tuple[int, int]]:
+    """Pair the rows of paths with the rows of the longest path that ends them."""
+    rows: dict[str, list[int]] = {}
+    for row, short in enumerate(shorts):
+        rows.setdefault(short, []).append(row)
+    depths = sorted({short.count("/") + 1 for short in rows}, reverse=True)
+    pairs = []
+    for long_row, long in enumerate(longs):
+        parts = long.split("/")
+        ends = ("/".join(parts[-depth:]) for depth in depths if depth <= len(parts))
+        found = next((rows[end] for end in ends if end in rows), [])
+        pairs += [(long_row, row) for row in found]
+    return pairs
+
+
+def _refuse_doubles(keys: Sequence[str], entries: Sequence[str | None], where: str) -> None:
+    seen: dict[str, str] = {}
+    for key, entry in zip(keys, entries, strict=True):
+        if entry is not None and (other := seen.setdefault(entry, key)) != key:
+            raise ValueError(
+                f"{where}: {entry!r} may be {other!r} or {key!r}; name the images there by their "
+                f"paths in the data"
+            )
+
+
+def matched(
+    keys: Sequence[str],
+    names: Sequence[str],
+    rule: str | None,
+    *,
+    place: str,
+    where: str,
+    what: str = "row",
+    taken: str = "taken as without objects",
+    setting: str = "dataset.annotations.missing=empty",
+    its_own: bool = True,
+    line_of: Callable[[str], str] | None = None,
+) -> list[str | None]:
+    """Match as `match_keys` does, and report the names and the records that are left over.
+
+    Args:
+        keys: Keys of the records.
+        names: Names in the label file.
+        rule: See `check_missing`.
+        place: The folder, file or URL of the records.
+        where: The storage and the label file, for messages.
+        what: What a record lacks that no name fits.
+        taken: How such a record is treated.
+        setting: The setting that accepts such records.
+        its_own: Whether the label file is of these records alone: else other names are expected.
+        line_of: Returns where a name stands in the file, for messages.
+
+    Raises:
+        ValueError: No name fits, or too many records have none.
+    """
+    entries = match_keys(keys, names, place=place, where=where)
+    there = set(entries)
+    others = [name for name in names if name not in there]
+    first = "" if line_of is None or not others else f"{line_of(others[0])}: "
+    said = f"{len(others):,} of {len(names):,} names match no record, such as {three(others)}"
+    if keys and names and len(others) == len(names):
+        raise ValueError(
+            f"{where}: {first}{said}; records have keys such as {three(keys)}; write the names so"
+            + (", or set dataset.annotations.image_column" if line_of else "")
+        )
+    if others and its_own:
+        log.warning("%s: %s%s; they are left out", where, first, said)
+    check_missing(keys, entries, rule, where=where, what=what, taken=taken, setting=setting)
+    return entries
+
+
+def check_missing(
+    keys: Sequence[str],
+    found: Sequence[object | None],
+    rule: str | None,
+    *,
+    where: str,
+    what: str,
+    taken: str,
+    setting: str,
+) -> None:
+    """Refuse or count the records that a label file does not describe.
+
+    Args:
+        keys: Keys of the records, [n].
+        found: The label of each record, [n]; None: it has none.
+        rule: ``error`` refuses any such record. None refuses them if they are more than half and
+            else logs a warning. Another rule accepts them.
+        where: The storage and the label file, for messages.
+        what: What such a record lacks.
+        taken: How such a record is treated.
+        setting: The setting that accepts such records.
+
+    Raises:
+        ValueError: They are refused.
+    """
+    missing = [key for key, one in zip(keys, found, strict=True) if one is None]
+    if not missing or rule not in (None, "error"):
+        return
+    said = f"{where}: {len(missing):,} of {len(keys):,} records have no {what}, such as"
+    if rule == "error" or 2 * len(missing) > len(keys):
+        raise ValueError(
+            f"{said} {three(missing)}; add it, or type {setting}: then they are {taken}"
+        )
+    name, _, value = setting.partition("=")
+    log.warning("%s %s, and are %s; %s=error refuses them, =%s accepts them silently",
+                said, three(missing), taken, name, value)  # fmt: skip
