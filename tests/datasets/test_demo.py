@@ -152,9 +152,9 @@ def test_as_a_stream_it_is_the_same_with_the_classes_mixed(tmp_path, small, sour
     )
     for split in ("train", "val"):
         source, keep = stream_sources.open_split(recipe, split=split, val_fraction=0.2, shards=1)
-        assert keep is None and source.capabilities.class_names == CLASSES
+        assert keep is None and source.class_names == CLASSES
         (shard,) = source.shards(0)
-        found = [source.load(item) for item in source.open(shard)]
+        found = [source.load(item) for item in source.read(shard, 0)]
         files = ImageFolder(str(demo_path("image_folder", tmp_path) / split))
         assert _sorted(found) == _sorted(files.read(np.arange(len(files))))
         labels = [record.fields["label"] for record in found]
