@@ -16,7 +16,7 @@ from penstock.datasets.annotations.coco import CocoAnnotations
 from penstock.datasets.demo import shapes as demo
 from penstock.datasets.demo.forms import demo_forms
 from penstock.datasets.demo.shapes import CLASSES, KEYPOINTS, demo_path, draw_scene
-from penstock.datasets.demo.tables import table_path
+from penstock.datasets.demo.tables import TABLES
 from penstock.datasets.records.splits import StorageRecipe, open_split
 from penstock.datasets.storages.image_folder import ImageFolder
 from penstock.datasets.storages.lmdb import LmdbStorage
@@ -190,7 +190,7 @@ def test_many_processes_make_it_once(tmp_path, small):
 
 
 @pytest.mark.parametrize(
-    "make", [partial(demo_path, "image_folder"), partial(table_path, "demo_table", "csv")]
+    "make", [partial(demo_path, "image_folder"), partial(TABLES["demo_table"].path, "csv")]
 )
 def test_a_data_dir_that_cannot_be_made_is_said_in_a_line(make):
     with pytest.raises(ValueError, match=r"^/proc/x.* cannot be made for generated") as told:
@@ -205,10 +205,10 @@ def test_a_data_dir_that_cannot_be_made_is_said_in_a_line(make):
 def test_what_is_not_ours_is_left_alone(tmp_path, small):
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo/thesis.txt").write_text("mine")
-    with pytest.raises(ValueError, match="is not the demo set, and it is left alone"):
+    with pytest.raises(ValueError, match="is not the demo set"):
         demo_path("image_folder", tmp_path)
     assert [p.name for p in (tmp_path / "demo").iterdir()] == ["thesis.txt"]
-    with pytest.raises(ValueError, match="no demo set for the storage 'tape'"):
+    with pytest.raises(ValueError, match="not made for the storage 'tape'"):
         demo_path("tape", tmp_path)
 
 
