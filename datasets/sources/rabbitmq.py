@@ -20,6 +20,7 @@ from annotated_types import Ge, Gt
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord
 from penstock.core.user_errors import ExplainedError
+from penstock.datasets.files.clients import get_retry_s
 from penstock.datasets.files.passwords import from_environment, masked
 from penstock.datasets.files.reading_thread import still_wanted
 from penstock.datasets.streams.messages import Message, MessageSource, labelled
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_PATIENCE_S = 30.0
 _PAUSE_S = 0.5
 _TICK_S = 0.2
 _END_S = 2.0
@@ -63,7 +63,7 @@ class _Place:
         return f"rabbitmq {self.queue} at {parameters.host}:{parameters.port}"
 
     def connect(self) -> tuple[BlockingConnection, Any]:
-        """Connect to the queue, for some seconds if the broker is away; return a channel too.
+        """Connect to the queue, and retry for ``dataset.retry_s``; return a channel too.
 
         Raises:
             QueueTrouble: The broker refuses, lacks the queue, or stays away.
@@ -76,7 +76,7 @@ class _Place:
             exceptions.ChannelClosedByBroker, exceptions.ProbableAuthenticationError,
             exceptions.ProbableAccessDeniedError, exceptions.AuthenticationError,
         )  # fmt: skip
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + get_retry_s()
         while True:
             connection = None
             try:

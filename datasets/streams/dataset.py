@@ -236,7 +236,7 @@ def open_stream(
     Raises:
         ValueError: The source cannot be opened.
     """
-    from penstock.datasets.streams.sources import open_split
+    from penstock.datasets.streams.sources import KeptByHash, open_split
 
     fitted = capabilities_of(decode, DecoderCapabilities).fitted
     if fitted is not None and fitted.statistics is None:
@@ -256,6 +256,8 @@ def open_stream(
         source, split=split, val_fraction=val_fraction, shards=lanes * readers
     )
     train = split == "train"
+    if isinstance(keep, KeptByHash) and keep.none:
+        lanes, readers = 0, 1  # reads nothing
     if readers > 1 and (found := len(opened.shards(0))) < readers:
         if train and found:
             raise ValueError(

@@ -56,7 +56,7 @@ def open_split(
     if kept.all or (once and split == "train" and val_fraction < 1):
         return source, None
     if kept.none or once:
-        return _Empty(source), None
+        return source, KeptByHash(split, float(split != "val"))
     if isinstance(source, GeneratorSource):
         source.require_keys()
     return source, kept
@@ -95,26 +95,6 @@ class KeptByHash:
         """Return whether the key belongs to the split."""
         raw = key.encode("utf-8", "surrogateescape")
         return next(iter(is_val([raw], self.val_fraction))) == (self.split == "val")
-
-
-class _Empty(Source):
-    """A split without records; the source is never read."""
-
-    def __init__(self, source: Source) -> None:
-        self._name = str(source)
-        self.class_names = source.class_names
-
-    def __str__(self) -> str:
-        return self._name
-
-    def shards(self, epoch: int) -> Sequence[Any]:
-        return ()
-
-    def read(self, shard: Any, start: int) -> Generator[Any]:
-        yield from ()
-
-    def fingerprint(self) -> str:
-        return ""
 
 
 class GeneratorSource(Source):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import threading
 import time
 from collections.abc import Iterator
@@ -90,29 +89,6 @@ def keys_of(loader: Any) -> list[str]:
         for key, valid in zip(batch["key"], batch["valid"].tolist(), strict=True)
         if valid
     ]
-
-
-@pytest.mark.parametrize(
-    "way",
-    [
-        {"engine": "threads", "num_workers": 3},
-        {
-            "engine": "processes",
-            "num_workers": 2,
-            "processes": 2,
-            "multiprocessing_context": "fork",
-        },
-        {"engine": "torch", "num_workers": 2, "multiprocessing_context": "fork"},
-        {"engine": None},
-    ],
-    ids=str,
-)
-def test_all_ways_to_run_give_the_same_batches(way):
-    with make_loader(stream(SIZES)) as loader:
-        expected = [digests(loader) for _ in range(3)]
-    assert len({digest for epoch in expected for digest in epoch}) == 15, "epochs differ"
-    with make_loader(stream(SIZES), **way) as loader:
-        assert [digests(loader) for _ in range(3)] == expected
 
 
 def test_an_epoch_is_every_record_once_in_another_order():
@@ -414,14 +390,6 @@ def test_a_generator_that_fails_or_gives_nonsense_says_where():
         list(failed)
     with loader(gaps) as some:
         assert keys_of(some) == ["a", "b"] and some.stats.bad_samples == 1
-
-
-def test_it_pickles_while_it_is_read():
-    dataset = stream(SIZES)
-    items = dataset.open(0, 0)
-    next(items)
-    copy = pickle.loads(pickle.dumps(dataset))
-    assert [item.key for item in copy.open(0, 1)] == [item.key for item in items]
 
 
 def _reading() -> set[threading.Thread]:

@@ -6,7 +6,6 @@ import base64
 import json
 import pickle
 import struct
-import threading
 from itertools import islice
 from pathlib import Path
 
@@ -16,8 +15,6 @@ import pytest
 
 from penstock import compose
 from penstock.core.sample import BadRecord
-from penstock.datasets.files import reading_thread
-from penstock.datasets.files.reading_thread import read_ahead
 from penstock.datasets.sources import kafka
 from penstock.datasets.sources.kafka import KafkaSource
 from penstock.pipeline.build import settle
@@ -243,24 +240,6 @@ def test_mistakes_are_a_line(broker, topic, arguments, said):
     assert "\n" not in str(caught.value) and "hidden" not in str(caught.value)
 
 
-def test_mistakes_in_offsets(broker):
-    with pytest.raises(ValueError, match=r"partition 0 has \[5, 3\], expected"):
-        KafkaSource(broker.servers, topic="t", offsets={"t": {0: [5, 3]}})
-    with pytest.raises(ValueError, match=r"offsets has foto, and not t; add"):
-        KafkaSource(broker.servers, topic="t", offsets={"foto": {0: [0, 1]}})
-    with pytest.raises(
-        ValueError, match=r"without an end; type dataset.source.epoch_messages=1000"
-    ):
-        KafkaSource(broker.servers, topic="t", offsets={"t": {0: [5, None]}})
-
-
-def test_an_empty_topic(broker, topic):
-    broker._producer.list_topics(topic, timeout=60)
-    broker.put(topic, 1)
-    emptied = {topic: {0: [0, 0]}}
-    assert not KafkaSource(broker.servers, topic=topic, offsets=emptied, epoch_messages=1).shards(0)
-
-
 @pytest.fixture(scope="module")
 def config(broker):
     """A config whose offsets are not settled; and how many messages train."""
@@ -333,15 +312,3 @@ def test_a_run_that_is_resumed_ends_as_if_nothing_had_come_between(broker, confi
     resumed = trained(10, resume=first["run_dir"])
     whole = trained(10, lambda changed: {**changed, "dataset": began["dataset"]})
     assert resumed["val/loss"] == whole["val/loss"] and resumed["step"] == whole["step"] == 10
-
-
-def test_closing_a_stream_that_waits_is_quick(broker, topic, monkeypatch):
-    monkeypatch.setattr(reading_thread, "_JOIN_S", 60)  # a tenth of what it would wait for messages
-    broker.put(topic, 9)
-    source = KafkaSource(broker.servers, topic=topic, epoch_messages=100, timeout_s=600)
-    others = {*threading.enumerate()}
-    waiting = read_ahead(lambda: (yield from source.read(source.shards(0)[0], 0)))
-    assert len(list(islice(waiting, 2))) == 2
-    [reads] = [t for t in {*threading.enumerate()} - others if t.name == "penstock-stream"]
-    waiting.close()
-    assert not reads.is_alive()

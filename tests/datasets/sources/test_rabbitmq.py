@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import pickle
 import threading
@@ -15,7 +14,6 @@ import numpy as np
 import pytest
 
 from penstock import compose
-from penstock.core.sample import BadRecord
 from penstock.datasets.files import reading_thread
 from penstock.datasets.files.reading_thread import read_ahead
 from penstock.datasets.sources import rabbitmq
@@ -121,25 +119,6 @@ def test_an_epoch_ends_when_nothing_comes(server):
     assert next(reader).value == PHOTO + b"0"
 
 
-@service
-def test_json_and_bad_messages(server):
-    values = [{"image": "", "label": 1}, {"label": "cow"}, [1], {"label": 0, "key": "k"}]
-    server.put(4, lambda n: json.dumps(values[n]).encode())
-    server.put(1, lambda n: bytes(90))
-    source = RabbitSource(URL, queue=server.queue, value="json", paths=[], classes=2, count=5)
-    source.max_record_bytes = 80
-    good, cow, no_object, last, large = [source.load(i) for i in source.read(server.queue, 0)]
-    assert good.fields == {"image": "", "label": 1} and last.key == "k"
-    assert all(isinstance(each, BadRecord) for each in (cow, no_object, large))
-    assert "dataset.max_record_bytes=90" in large.cause
-    del source
-    gc.collect()
-    server.put(1)
-    lacks = RabbitSource(URL, queue=server.queue, label="lable", count=1)
-    [bad] = lacks.read(server.queue, 0)
-    assert "no header 'lable'" in bad.cause
-
-
 def settled(source):
     """Wait until the broker has all that it was told: it answers a channel in order."""
     answered = threading.Event()
@@ -175,7 +154,7 @@ def test_a_connection_that_is_lost_gives_again_what_no_checkpoint_holds(server, 
 
 @service
 def test_a_broker_that_stays_away_is_a_line(server, proxy, monkeypatch):
-    monkeypatch.setattr(rabbitmq, "_PATIENCE_S", 0.3)
+    monkeypatch.setattr(rabbitmq, "get_retry_s", lambda: 0.3)
     monkeypatch.setattr(rabbitmq, "_PAUSE_S", 0.05)
     server.put(3)
     source = RabbitSource(through(proxy), queue=server.queue)
@@ -237,7 +216,7 @@ def test_what_the_server_refuses_is_a_line(server, url, said):
     ],
 )
 def test_mistakes_are_a_line(url, said, monkeypatch):
-    monkeypatch.setattr(rabbitmq, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(rabbitmq, "get_retry_s", lambda: 0.1)
     monkeypatch.setattr(rabbitmq, "_PAUSE_S", 0.05)
     with pytest.raises(ValueError, match=said) as caught:
         RabbitSource(url, queue="none")

@@ -18,7 +18,6 @@ import pytest
 from penstock.core.sample import BadRecord, Record
 from penstock.datasets.files.byte_streams import StreamError
 from penstock.datasets.storages.image_folder import ImageFolder
-from penstock.datasets.storages.webdataset.layout import pack_key
 from penstock.datasets.storages.webdataset.source import WebDatasetSource
 from penstock.datasets.storages.webdataset.storage import WebDatasetStorage
 from penstock.datasets.storages.webdataset.writer import WebDatasetWriter
@@ -162,14 +161,6 @@ def test_no_damage_ends_in_anything_but_bad_records(tmp_path):
             assert whole_again or turn % 4 or isinstance(found[-1], BadRecord), "never shorter"
 
 
-def test_keys_that_are_no_names_come_back(tmp_path):
-    for key in ("a.b.c", "x/y.jpg", "../up", "100%", "ä"):
-        stem, owner = pack_key(key.encode(), before=b"")
-        data = write_tar([(stem.decode(), {"txt": b"t"})], uname=owner.decode())
-        (tmp_path / "a.tar").write_bytes(data)
-        assert [record.key for record in records(WebDatasetSource(f"{tmp_path}/a.tar"))] == [key]
-
-
 def test_what_was_packed_streams_with_the_keys_that_its_index_has(tmp_path):
     names = ["a/1.jpg", "a.b/2.tar.jpg", "a/100%.jpg", "b/.1.jpg", "b/ä ö.JPG", "b/2'.jpeg"]
     for name in [*map(os.fsencode, names), b"b/\xff\xfe.jpg", b"b/tab\there.png"]:
@@ -190,23 +181,12 @@ def test_mistakes_are_one_line(tmp_path):
     for path, said in (
         (str(tmp_path / "none"), "nothing there"),
         (str(tmp_path), "no file found"),
-        ("pipe:", "has no command"),
+        ("pipe:", "lacks a command"),
         ("tcp://nowhere", "expected tcp://host:port"),
     ):
         with pytest.raises(ValueError, match=said) as error:
             WebDatasetSource(path)
         assert "\n" not in str(error.value)
-
-
-def test_a_copy_has_the_same_fingerprint(shards, tmp_path_factory):
-    import shutil
-
-    copy = tmp_path_factory.mktemp("copy") / "elsewhere"
-    shutil.copytree(shards, copy)
-    one, two = WebDatasetSource(str(shards)), WebDatasetSource(str(copy))
-    assert one.fingerprint() == two.fingerprint()
-    (copy / "shard-02.tar").write_bytes(write_tar(samples(0, 1)))
-    assert WebDatasetSource(str(copy)).fingerprint() != one.fingerprint()
 
 
 SAMPLE_BYTES = 512 + 1024 + 512 + 512
@@ -262,20 +242,9 @@ def named(request, tmp_path):
     return put
 
 
-def test_every_sample(named):
-    name = named(tar_bytes(0, 20))
-    assert [content(item) for item in shard(name)] == expected(0, 20)
-
-
 def test_archives_one_behind_the_other_are_all_read(named):
     name = named(tar_bytes(0, 3) + tar_bytes(3, 4) + tar_bytes(7, 1))
     assert [content(item) for item in shard(name)] == expected(0, 8)
-
-
-def test_a_plain_file_is_read_by_its_headers_alone(tmp_path):
-    (tmp_path / "a.tar").write_bytes(tar_bytes(0, 3))
-    for item in shard(tmp_path / "a.tar"):
-        assert all(member.value is None for member in item.members.values())
 
 
 @pytest.mark.parametrize("at", range(0, 6400, 256))
