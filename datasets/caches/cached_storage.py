@@ -154,7 +154,7 @@ class CachedStorage:
         fields = dict(record.fields)
         name = self._prepare.field if self._prepare is not None else None
         if name is not None and isinstance(image := fields.get(name), np.ndarray):
-            # Read-only, so that a hit need not copy the pixels.
+            # Read-only, so that a hit does not copy the pixels.
             fields[name] = image = image.view()
             image.flags.writeable = False
         try:
@@ -179,7 +179,7 @@ class WholeImages:
         keys: Fields renamed, picked or dropped before decoding.
 
     Raises:
-        ValueError: The decoder's pixels are not those of the whole image.
+        ValueError: The decoder's pixels depend on more than the image.
     """
 
     def __init__(self, decode: Decoder | None, keys: Mapping[str, str | None] | None) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_FORMAT = 4
+_FORMAT = 3
 _LEAST_BYTES = 1_000_000
 _ENDING = ".records"
 _MARK = b"penstock records"
@@ -62,7 +62,7 @@ def open_disk_cache(
     """Records on a local disk, with checksums, for data that is slow to read.
 
     Later runs use the cache of a data set again, and others at the same time. Its file is named by
-    the data's fingerprint, name and path, and by what the index knows of file times. A file that
+    the data's fingerprint, name and path, and by the file times in the index. A file that
     was overwritten in place with equal size and times is not noticed: empty the folder then.
 
     Once the folder is full, caches that no run has used for ten minutes make room, the oldest
@@ -70,7 +70,7 @@ def open_disk_cache(
     with a warning, where the user's cache folder cannot be written or the disk is full.
 
     Args:
-        storage: What is read.
+        storage: The storage to cache.
         decode: The data set's decoder.
         keys: The data set's renaming of fields.
         path: A folder; null: ``records`` in the user's cache folder.
@@ -89,20 +89,27 @@ def open_disk_cache(
             f"dataset.cache.max_bytes: {max_bytes!r} given, but a cache on disk takes "
             f"{_LEAST_BYTES:,} bytes at least; allow more"
         )
-    name = _name(storage, prepare)
     try:
         folder = machine_folder("records") if path is None else Path(path).expanduser().absolute()
-        store = DiskStore(folder, name=name, count=len(storage), max_bytes=size_bytes)
+    except (OSError, ValueError) as error:
+        return _uncached(storage, error)
+    store = DiskStore(
+        folder, name=_name(storage, prepare), count=len(storage), max_bytes=size_bytes
+    )
+    try:
         store.open()
     except OSError as error:
-        if path is not None and error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise ValueError(
-                f"dataset.cache.path: {path} cannot be written ({error.strerror}); give another "
-                f"folder"
-            ) from error
-        _log.warning("dataset/cache=disk is off: its folder cannot be written (%s)", error.strerror)
-        return storage
+        if path is None or error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return _uncached(storage, error)
+        raise ValueError(
+            f"dataset.cache.path: {path} cannot be written ({error.strerror}); give another folder"
+        ) from error
     return CachedStorage(storage, store, prepare=prepare)
+
+
+def _uncached(storage: Storage, error: Exception) -> Storage:
+    _log.warning("dataset/cache=disk is off: its folder cannot be written (%s)", error)
+    return storage
 
 
 def _name(storage: Storage, prepare: WholeImages | None) -> str:
@@ -120,7 +127,7 @@ def _name(storage: Storage, prepare: WholeImages | None) -> str:
 
 
 def _notes(storage: Storage | None) -> list[Any]:
-    """Collect what a storage and what it wraps note: times of files, and where images lie."""
+    """Collect the file times and image folders of a storage and of the storages it wraps."""
     notes: list[Any] = []
     while storage is not None:
         notes.append(storage.index.metadata if isinstance(storage.index, Index) else None)
@@ -286,7 +293,7 @@ def _reopened(folder: Path, name: str, count: int, max_bytes: int) -> DiskStore:
 
 
 def _checksum(index: int, size_bytes: int, parts: Sequence[Buffer]) -> int:
-    checksum = zlib.crc32(_HEAD.pack(index, size_bytes))  # so that zeros are no entry
+    checksum = zlib.crc32(_HEAD.pack(index, size_bytes))  # so that zeros never match
     for part in parts:
         checksum = zlib.crc32(part, checksum)
     return checksum

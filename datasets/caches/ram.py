@@ -49,7 +49,7 @@ def open_ram_cache(
     Each rank on a machine has a copy of its own. The memory is anonymous and ends with the run.
 
     Args:
-        storage: What is read.
+        storage: The storage to cache.
         decode: The data set's decoder.
         keys: The data set's renaming of fields.
         max_bytes: Memory of a split in this process: 4GB, 500MB, or a share of the memory that is
@@ -170,7 +170,7 @@ class KeepStore(Store):
             self._words[_END] = at + needed
         try:
             self._area.write([_PREFIX.pack(entry.size_bytes, index), *entry.parts], at)
-        except OSError as error:  # the system has no memory left, whatever the limit says
+        except OSError as error:  # the system is out of memory, whatever the limit says
             _log.warning("dataset.cache: nothing more is admitted: %s", error.strerror)
             self._words[_IS_FULL] = 1
             return False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import gc
 import multiprocessing
 import os
 import pickle
@@ -20,7 +19,6 @@ from penstock.datasets.caches import disk
 from penstock.datasets.caches.disk import open_disk_cache
 from tests.cached_records import Numbered, Records, hits_of_another
 from tests.contracts.storage import summary
-from tests.memory_storage import MemoryStorage
 
 FORK = multiprocessing.get_context("fork")
 EVERY = np.arange(12)
@@ -81,15 +79,6 @@ def test_what_is_in_use_makes_no_room(folder):
     assert sum(path.stat().st_size for path in folder.glob("*")) <= 2_000_000
 
 
-def test_a_limit_too_small_for_anything(folder):
-    with pytest.raises(ValueError, match="allow more"):
-        open_disk_cache(Numbered(0), path=str(folder), max_bytes=100)
-    large = MemoryStorage([{"image": bytes(1_200_000)}, {"image": b"x"}])
-    cache = open_disk_cache(large, path=str(folder), max_bytes="1MB")
-    for _ in range(2):
-        assert cache.read(np.arange(2)).hits == 0
-
-
 def test_a_cache_that_was_deleted_by_hand_is_made_again(folder):
     cache = filled(folder)
     shutil.rmtree(folder)
@@ -135,32 +124,6 @@ def test_processes_that_are_killed_at_any_moment_harm_nobody(folder):
     assert cache.read(EVERY).hits == 11
     closed(cache)
     assert {path.suffix for path in folder.iterdir()} == {".records"}
-
-
-def test_a_forked_process_shares_it(folder):
-    cache = filled(folder)
-
-    def child() -> None:
-        os._exit(0 if cache.read(EVERY).hits == 11 and same_as_source(cache) else 3)
-
-    for _ in range(3):
-        process = FORK.Process(target=child)
-        process.start()
-        process.join(120)
-        assert process.exitcode == 0
-        assert cache.read(EVERY).hits == 11
-
-
-def test_what_it_has_open_is_given_up(folder):
-    gc.collect()
-    before = len(os.listdir("/proc/self/fd"))
-    cache = filled(folder)
-    copy = pickle.loads(pickle.dumps(cache))
-    assert copy.read(EVERY).hits == 11
-    closed(copy)
-    closed(cache)
-    gc.collect()
-    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_it_needs_no_lock(folder, monkeypatch):
